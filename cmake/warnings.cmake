@@ -1,0 +1,23 @@
+# What all of our own targets are compiled with.
+add_library(pipewright_options INTERFACE)
+target_compile_options(pipewright_options INTERFACE -Wall -Wextra -Werror)
+target_include_directories(pipewright_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(pipewright_options INTERFACE PIPEWRIGHT_VERSION="${PROJECT_VERSION}")
+if(PIPEWRIGHT_SANITIZE)
+  target_compile_options(pipewright_options INTERFACE -fsanitize=${PIPEWRIGHT_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(pipewright_options INTERFACE -fsanitize=${PIPEWRIGHT_SANITIZE})
+endif()
+
+# pipewright_library(NAME SOURCES ... LINK ...): a static library of ours.
+function(pipewright_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 lib "" "" "SOURCES;LINK")
+  add_library(${name} STATIC ${lib_SOURCES})
+  target_link_libraries(${name} PUBLIC pipewright_options ${lib_LINK})
+endfunction()
+
+# pipewright_program(NAME SOURCES ... LINK ...): one of the three programs.
+function(pipewright_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 program "" "" "SOURCES;LINK")
+  add_executable(${name} ${program_SOURCES})
+  target_link_libraries(${name} PRIVATE pipewright_options ${program_LINK})
+endfunction()

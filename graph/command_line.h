@@ -1,0 +1,41 @@
+// What the three programs share in front of Boost.Program_options: commands, messages, exit codes.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+struct Command {
+  std::string name;
+  std::string summary;  ///< one line for --help
+  std::function<void(const std::vector<std::string>& arguments)> run;
+};
+
+struct ProgramDescription {
+  std::string name;     ///< "pipewright-optimizer"
+  std::string summary;  ///< one sentence
+  std::string example;  ///< a command that works
+  std::vector<Command> commands;     ///< [0] is the default, used when the first word is an option or absent
+  std::function<std::string()> versions;  ///< for --version: Pipewright's line is added before it
+};
+
+/// The whole of main(): picks the command, runs it, turns exceptions into one line on standard error (and the remedy on
+/// the next), returns the exit code. A CheckError or unknown exception gives 1 and asks for a report.
+int run_program(const ProgramDescription& program, int argc, char** argv);
+
+/// Strict parse: long options only, unknown option -> InputError with the nearest, missing or malformed value ->
+/// InputError. No positional arguments unless `positional` is not empty. Adds --help, which prints `description` and
+/// `example` and throws HelpShown.
+boost::program_options::variables_map parse_options(const std::vector<std::string>& arguments,
+                                                    boost::program_options::options_description description,
+                                                    const std::string& usage);
+struct HelpShown {};
+
+/// Prints an error the way all programs do: "NAME: error: WHAT" and, on the next line, "  REMEDY".
+void print_error(const std::string& program, const std::exception& error);
+int exit_code_of(const std::exception& error);
+
+}  // namespace pipewright

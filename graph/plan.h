@@ -1,0 +1,82 @@
+// Who runs what. Holds no measurements; what the optimizer expected is in `predicted`. May be written by hand.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/json.h"
+
+namespace pipewright {
+
+/// Bytes on one rank of a stage, by purpose.
+struct StageMemory {
+  int64_t weights_bytes = 0;      ///< one version of parameters, and buffers
+  int64_t versions_bytes = 0;     ///< further weight versions kept for minibatches in flight
+  int64_t gradients_bytes = 0;
+  int64_t optimizer_bytes = 0;    ///< slots: momentum, moments
+  int64_t activations_bytes = 0;  ///< saved for backward, all minibatches in flight, stage inputs included
+  int64_t messages_bytes = 0;     ///< boundary tensors being sent or received
+  int64_t total_bytes() const {
+    return weights_bytes + versions_bytes + gradients_bytes + optimizer_bytes + activations_bytes + messages_bytes;
+  }
+};
+
+/// Seconds per minibatch on one replica, except where said.
+struct StagePrediction {
+  double compute_seconds = 0;        ///< forward + backward of one minibatch on one rank
+  double send_seconds = 0;           ///< boundary traffic of one minibatch, both directions, leaving this rank
+  double receive_seconds = 0;        ///< the same, arriving
+  double gradient_sync_seconds = 0;  ///< one all-reduce (per round)
+  double step_seconds = 0;           ///< one weight update (per round)
+  StageMemory memory;
+};
+
+struct Prediction {
+  double minibatch_seconds = 0;    ///< steady state: one minibatch leaves the pipeline every so often
+  std::string bottleneck;          ///< "stage 1: compute"
+  double lower_bound_seconds = 0;  ///< no plan of the searched family is faster
+  double samples_per_second = 0;   ///< 0 when the profile does not know its minibatch size
+  std::vector<StagePrediction> stages;
+};
+
+struct Stage {
+  std::vector<std::string> layers;  ///< for people; not checked
+  std::vector<std::string> nodes;   ///< in graph order; each node of the graph is in exactly one stage
+  std::vector<int64_t> ranks;       ///< replica q runs on ranks[q]
+  int64_t in_flight = 1;            ///< depth: most minibatches of one rank between forward and backward
+};
+
+struct Plan {
+  static constexpr const char* kSchema = "pipewright.plan/1";
+
+  std::string model;
+  std::string graph_digest;     ///< "" = not known (optional key): then only names are compared
+  std::string profile_digest;   ///< optional key
+  std::string topology_digest;  ///< optional key
+  std::string strategy;         ///< "best", "dp", "straight", "hybrid", "model-parallel", "manual"
+  std::string schedule = "1f1b";
+  std::string weights = "stash";
+  int64_t microbatches = 1;
+  int64_t world_size = 0;
+  std::vector<Stage> stages;
+  std::optional<Prediction> predicted;
+
+  static Plan from_json(JsonReader& reader);
+  Json to_json() const;
+  /// Ranks are 0..world_size-1, each in one stage; no node twice; no stage without ranks.
+  void validate(const std::string& where) const;
+
+  std::string shape_text() const;  ///< replicas of the stages: "3-1", "1-1-1"
+};
+
+/// One stage that holds the whole graph, on `replicas` ranks: one device, or data parallel.
+Plan single_stage_plan(const Graph& graph, int64_t replicas);
+
+/// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an earlier
+/// one. Compares graph_digest if the plan has one; the message names the node or both digests.
+void check_plan_for_graph(const Plan& plan, const Graph& graph);
+
+}  // namespace pipewright

@@ -1,0 +1,63 @@
+// What one device needs for each node of a model, measured. Holds no stages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/json.h"
+
+namespace pipewright {
+
+struct ProfiledValue {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+struct ProfiledNode {
+  std::string name;
+  std::string layer;
+  std::vector<std::string> inputs;  ///< values read: outputs of earlier nodes, or inputs of the graph (made by no node)
+  std::vector<ProfiledValue> outputs;
+  double forward_seconds = 0;
+  double backward_input_seconds = 0;   ///< the part that gives the gradient of the inputs
+  double backward_weight_seconds = 0;  ///< the part that gives the gradient of the parameters
+  double spread = 0;                   ///< median absolute deviation over median, of forward + backward
+  int64_t saved_bytes = 0;             ///< storage made by this node that lives until its backward (one minibatch)
+  int64_t parameter_bytes = 0;
+  int64_t trainable_parameter_bytes = 0;
+  int64_t buffer_bytes = 0;
+  std::vector<std::string> parameters;  ///< names; a name in two nodes is a tied parameter
+
+  double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
+  double compute_seconds() const { return forward_seconds + backward_seconds(); }
+};
+
+/// The unpartitioned model, measured in one piece, for one minibatch.
+struct ProfiledWhole {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  double step_seconds = 0;  ///< one weight update of all trainable parameters
+};
+
+struct Profile {
+  static constexpr const char* kSchema = "pipewright.profile/1";
+
+  std::string model;         ///< SPEC
+  std::string graph_digest;  ///< "" for a profile that came from elsewhere
+  int64_t minibatch_samples = 0;  ///< 0 = unknown (PipeDream's graph.txt does not say)
+  std::string device;
+  int64_t threads = 1;
+  std::vector<std::pair<std::string, std::string>> provenance;  ///< what, in order: versions, processor, date, repeats
+  double input_seconds = 0;  ///< to make one minibatch of input
+  std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
+  ProfiledWhole whole;
+
+  double compute_seconds() const;  ///< sum over nodes, forward + backward
+
+  static Profile from_json(JsonReader& reader);
+  Json to_json() const;
+  void validate(const std::string& where) const;  ///< unique names, inputs made before they are read
+};
+
+}  // namespace pipewright

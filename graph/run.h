@@ -1,0 +1,57 @@
+// What to train, on what, how long. Every key has an option of the same name on the runtime's command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "graph/json.h"
+
+namespace pipewright {
+
+struct OptimizerSettings {
+  std::string name = "sgd";  ///< "sgd", "adam", "adamw"
+  double learning_rate = 0.01;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+struct LearningRatePolicy {
+  std::string name = "constant";  ///< "constant", "step", "polynomial", "exponential", "cosine"
+  int64_t warmup_minibatches = 0; ///< linear from 0
+  double gamma = 0.1;             ///< factor of "step" and "exponential"
+  double step_epochs = 30;        ///< "step": the rate is multiplied by gamma every so many epochs
+  double power = 2;               ///< "polynomial": (1 - progress)^power
+};
+
+/// Only `model` and `data` have no default. Keys that are absent keep these values; unknown keys are errors.
+struct Run {
+  static constexpr const char* kSchema = "pipewright.run/1";
+
+  std::string model;            ///< SPEC
+  std::string plan;             ///< path of a plan; "" = one process
+  std::string data;             ///< SPEC
+  std::string evaluation_data;  ///< SPEC; "" = no evaluation
+  int64_t batch_size = 64;
+  int64_t epochs = 1;           ///< used when `minibatches` is 0
+  int64_t minibatches = 0;      ///< over the whole run; 0 = as many as the epochs hold
+  OptimizerSettings optimizer;
+  LearningRatePolicy learning_rate_policy;
+  std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
+  int64_t seed = 0;
+  std::string device = "cpu";
+  int64_t threads = 1;            ///< compute threads of one rank
+  std::string transport = "auto"; ///< "auto", "gloo"
+  double timeout_seconds = 30;    ///< a peer that is silent for longer is lost
+  int64_t trace_minibatches = 64; ///< how many minibatches the trace holds; 0 = none
+  std::string output = "runs/latest";
+
+  static Run from_json(JsonReader& reader);
+  Json to_json() const;
+  void validate(const std::string& where) const;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,58 @@
+// What a run did. Written by rank 0 when the run ends, also when it ends early.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/json.h"
+
+namespace pipewright {
+
+struct EvaluationSummary {
+  double loss = 0;
+  double top1 = 0;  ///< fraction of 1; NaN is written as null: the model has no scores
+  int64_t samples = 0;
+};
+
+struct RankSummary {
+  int64_t rank = 0;
+  int64_t stage = 0;
+  int64_t replica = 0;
+  std::string host;
+  double busy_fraction = 0;  ///< time inside forward, backward, step over wall time of training
+  double receive_wait_seconds = 0;
+  double sync_wait_seconds = 0;
+  int64_t peak_memory_bytes = 0;       ///< tensors, as counted by the allocator hook
+  int64_t predicted_memory_bytes = 0;  ///< 0 = the plan does not say
+  int64_t sent_bytes = 0;
+  int64_t peak_in_flight = 0;
+  int64_t peak_weight_versions = 0;
+  int64_t updates = 0;
+};
+
+struct Summary {
+  static constexpr const char* kSchema = "pipewright.summary/1";
+
+  std::string status;  ///< "done", "interrupted", "failed"
+  int64_t world_size = 1;
+  std::string strategy;
+  std::string schedule;
+  std::string weights;
+  int64_t minibatches = 0;
+  int64_t samples = 0;
+  double wall_seconds = 0;
+  double minibatch_seconds = 0;   ///< steady state, median
+  double samples_per_second = 0;  ///< steady state
+  double predicted_minibatch_seconds = 0;  ///< 0 = the plan does not say
+  double train_loss = 0;          ///< mean over the last epoch's minibatches
+  std::optional<EvaluationSummary> evaluation;  ///< the last one
+  std::vector<RankSummary> ranks;
+
+  static Summary from_json(JsonReader& reader);
+  Json to_json() const;
+  void validate(const std::string& where) const;
+};
+
+}  // namespace pipewright

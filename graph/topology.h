@@ -1,0 +1,42 @@
+// Devices and the links between them. Holds no layers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/json.h"
+
+namespace pipewright {
+
+struct TopologyLevel {
+  int64_t count = 1;  ///< members of this level: devices at level 0, groups of the level below from then on
+  double bandwidth_bytes_per_second = 0;  ///< per direction
+  double latency_seconds = 0;
+  bool shared = false;  ///< one link for all below it, or one each
+};
+
+struct TopologyDevice {
+  std::string host;
+  double relative_speed = 1;
+  int64_t memory_bytes = 0;
+};
+
+struct Topology {
+  static constexpr const char* kSchema = "pipewright.topology/1";
+
+  std::vector<TopologyLevel> levels;    ///< from the inside out
+  int64_t memory_bytes = 0;             ///< per device; 0 = no limit
+  std::vector<TopologyDevice> devices;  ///< empty, or one per device
+
+  int64_t device_count() const;  ///< product of the counts
+
+  static Topology from_json(JsonReader& reader);
+  Json to_json() const;
+  void validate(const std::string& where) const;
+};
+
+/// N devices behind one kind of link: what `--gpus N --bandwidths B --latency T --memory M` means.
+Topology flat_topology(int64_t devices, double bandwidth_bytes_per_second, double latency_seconds, int64_t memory_bytes);
+
+}  // namespace pipewright

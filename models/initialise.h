@@ -1,0 +1,22 @@
+// First values of parameters and buffers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace pipewright {
+
+/// Pure function of (seed, name, type, initialiser): see Initialiser. Contiguous, on the CPU, no gradient required.
+at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed);
+at::Tensor initial_buffer(const Model& model, const std::string& name);
+
+/// at::ScalarType of a document's dtype name and back.
+at::ScalarType scalar_type_of(const std::string& dtype);
+std::string dtype_name_of(at::ScalarType type);
+
+}  // namespace pipewright

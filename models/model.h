@@ -1,0 +1,30 @@
+// A model as Pipewright knows it: a graph, and how each parameter and buffer starts. No tensors here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace pipewright {
+
+/// How a tensor starts. The value is a pure function of (seed, name, type, initialiser): any rank can make any
+/// parameter on its own, and the result does not depend on the plan.
+struct Initialiser {
+  enum class Kind { kConstant, kUniform, kNormal } kind = Kind::kConstant;
+  double a = 0;  ///< constant: the value; uniform: lower bound; normal: mean
+  double b = 0;  ///< uniform: upper bound; normal: standard deviation
+};
+
+struct Model {
+  Graph graph;
+  std::vector<Initialiser> parameter_initialisers;  ///< one per graph.parameters
+  std::vector<Initialiser> buffer_initialisers;     ///< one per graph.buffers
+};
+
+/// The same graph for evaluation: dropout off, batch norm reads its running statistics and leaves them alone. Node,
+/// value and parameter names are unchanged, so a plan for the training graph cuts this one too.
+Graph evaluation_graph(const Graph& training);
+
+}  // namespace pipewright

@@ -1,0 +1,60 @@
+// Samples and indices; knows nothing of stages.
+//
+// Sample i of minibatch k is a pure function of (seed, epoch, k, i): every rank can load, on its own, just the fields that
+// its stage reads, so nothing is relayed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace pipewright {
+
+/// One named tensor of a sample: "images" float32 (1, 28, 28), "labels" int64 ().
+struct DataField {
+  std::string name;
+  TensorType sample_type;  ///< without the batch dimension
+};
+
+/// Identifies the randomness of one visit of a sample (crop, flip): equal keys give equal bytes.
+struct SampleKey {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+/// A data set. All methods are safe to call from several threads at once.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;  ///< samples
+  virtual const std::vector<DataField>& fields() const = 0;
+  virtual int64_t classes() const = 0;  ///< labels lie in [0, classes)
+  /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, the field's dtype, 64-byte
+  /// alignment not promised). RunError names the file when a sample cannot be read.
+  virtual void read(int64_t index, size_t field, SampleKey key, void* into) const = 0;
+  /// One line per thing worth telling after the run: "3 corrupt images replaced: ...". May be empty.
+  virtual std::vector<std::string> remarks() const { return {}; }
+};
+
+/// "fashion-mnist[:root=DIR,...]", "image-folder:root=DIR,...", "synthetic-images:...", "synthetic-text:...".
+/// `split` is "train" or "evaluation". InputError: unknown set or option (nearest match), missing or malformed files.
+std::unique_ptr<Dataset> open_dataset(const std::string& spec, const std::string& split);
+
+struct DatasetRow {
+  const char* name;
+  std::unique_ptr<Dataset> (*open)(const std::string& spec, const std::string& split);
+  const char* options;
+  const char* summary;
+};
+const std::vector<DatasetRow>& dataset_rows();
+
+/// InputError unless each input of the graph is a field of the data set with this sample shape and dtype, and labels
+/// fit the number of scores of `graph.outputs[1]`; names field, got, expected and the likely option to change.
+void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec);
+
+}  // namespace pipewright

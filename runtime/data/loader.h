@@ -1,0 +1,57 @@
+// Minibatches in order, made ahead of time by background workers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+
+namespace pipewright {
+
+/// Which samples are in which minibatch: a pure function.
+class Sampler {
+ public:
+  /// shuffle: each epoch in its own order (Fisher-Yates, keyed by seed and epoch); otherwise in data order.
+  Sampler(int64_t dataset_size, int64_t batch_size, uint64_t seed, bool shuffle);
+  /// Full minibatches of one epoch; samples that are left over are not used in that epoch. 0 if the set is too small.
+  int64_t minibatches_per_epoch() const;
+  int64_t epoch_of(int64_t minibatch) const;
+  /// Indices of minibatch k, k counted over the whole run.
+  std::vector<int64_t> indices(int64_t minibatch) const;
+
+ private:
+  int64_t dataset_size_;
+  int64_t batch_size_;
+  uint64_t seed_;
+  bool shuffle_;
+  mutable int64_t cached_epoch_ = -1;  // the permutation of one epoch; a Sampler is used by one thread
+  mutable std::vector<int64_t> permutation_;
+};
+
+/// What to load: the sample indices of one minibatch and the key of its visit.
+struct LoadRequest {
+  std::vector<int64_t> indices;
+  SampleKey key;
+};
+
+/// Serves requests in the order given, at most `ahead` minibatches made in advance (bounded queue). `fields`: numbers of
+/// the fields wanted; next() returns one tensor (samples, sample shape...) per field, freshly allocated.
+/// workers = 0: made in next(), no thread. An exception of a worker is rethrown by the next() it belongs to.
+/// The destructor stops the workers; it does not wait for requests nobody asked for.
+class Loader {
+ public:
+  Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests, int64_t workers,
+         int64_t ahead);
+  ~Loader();
+  std::vector<at::Tensor> next();
+
+ private:
+  struct Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace pipewright
