@@ -1,1 +1,108 @@
-// Placeholder: to be written.
+#include "runtime/transport/local.h"
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+using Address = std::tuple<int64_t, int64_t, int64_t>;  // sender, receiver, tag
+
+// All mailboxes of a world behind one lock: a test world has a handful of ranks.
+struct World {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<Address, std::deque<at::Tensor>> mailboxes;
+  std::vector<std::string> aborted;  // per rank: why, or ""
+};
+
+class SendRequest : public Request {
+ public:
+  void wait() override {}  // a mailbox has taken a copy
+};
+
+class ReceiveRequest : public Request {
+ public:
+  ReceiveRequest(std::shared_ptr<World> world, at::Tensor into, Address address)
+      : world_(std::move(world)), into_(std::move(into)), address_(address) {}
+
+  void wait() override {
+    const auto [sender, receiver, tag] = address_;
+    std::unique_lock lock(world_->mutex);
+    auto& mailbox = world_->mailboxes[address_];
+    auto& why = world_->aborted[static_cast<size_t>(receiver)];
+    world_->changed.wait(lock, [&] { return !mailbox.empty() || !why.empty(); });
+    if (!why.empty()) {
+      throw PeerError("rank " + std::to_string(receiver) + ": message from rank " + std::to_string(sender) +
+                      " with tag " + std::to_string(tag) + " did not arrive: " + why);
+    }
+    const at::Tensor message = std::move(mailbox.front());
+    mailbox.pop_front();
+    lock.unlock();
+    PW_CHECK_EQ(message.nbytes(), into_.nbytes());
+    PW_CHECK_EQ(message.scalar_type(), into_.scalar_type());
+    std::memcpy(into_.data_ptr(), message.data_ptr(), message.nbytes());
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  at::Tensor into_;
+  Address address_;
+};
+
+class LocalTransport : public Transport {
+ public:
+  LocalTransport(std::shared_ptr<World> world, int64_t rank, int64_t size)
+      : world_(std::move(world)), rank_(rank), size_(size) {}
+
+  int64_t rank() const override { return rank_; }
+  int64_t world_size() const override { return size_; }
+
+  std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    PW_CHECK(tensor.is_contiguous(), "messages are contiguous");
+    {
+      const std::lock_guard lock(world_->mutex);
+      world_->mailboxes[{rank_, peer, tag}].push_back(tensor.clone());
+    }
+    world_->changed.notify_all();
+    return std::make_unique<SendRequest>();
+  }
+
+  std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    PW_CHECK(tensor.is_contiguous(), "messages are contiguous");
+    return std::make_unique<ReceiveRequest>(world_, std::move(tensor), Address{peer, rank_, tag});
+  }
+
+  void abort(const std::string& why) override {
+    {
+      const std::lock_guard lock(world_->mutex);
+      auto& mine = world_->aborted[static_cast<size_t>(rank_)];
+      if (mine.empty()) mine = why.empty() ? "aborted" : why;
+    }
+    world_->changed.notify_all();
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  int64_t rank_;
+  int64_t size_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> make_local_world(int64_t world_size) {
+  auto world = std::make_shared<World>();
+  world->aborted.resize(static_cast<size_t>(world_size));
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    transports.push_back(std::make_unique<LocalTransport>(world, rank, world_size));
+  }
+  return transports;
+}
+
+}  // namespace pipewright

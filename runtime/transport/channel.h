@@ -1,0 +1,73 @@
+// Streams of messages between neighbouring stages. A message is a list of tensors of known types: the values that cross
+// a cut for one minibatch, or their gradients.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/transport/transport.h"
+
+namespace pipewright {
+
+/// Shape and dtype of one tensor of a message.
+struct MessagePart {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+};
+
+/// The receiving end: all messages of one kind that a rank will get over a span, from whichever peers, in a known order.
+/// Receives are posted early, so that data flows while this rank computes. Borrows the transport.
+class Inbox {
+ public:
+  /// One message to come. `parts` must outlive the inbox.
+  struct Expected {
+    int64_t peer = 0;
+    const std::vector<MessagePart>* parts = nullptr;
+  };
+
+  /// `first_tag`: tag of part 0; part i uses first_tag + i. At most `ahead` (>= 1) messages are posted at a time: that is
+  /// the memory the inbox may take beside the message being handed out.
+  Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead);
+
+  /// The next message of the order; waits for it. Every tensor is fresh: the caller owns it.
+  std::vector<at::Tensor> next();
+
+ private:
+  struct Posted {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::unique_ptr<Request>> requests;
+  };
+  void post_up_to(size_t count);
+
+  Transport& transport_;
+  int64_t first_tag_;
+  std::vector<Expected> order_;
+  size_t ahead_;
+  size_t next_ = 0;        // of order_: to hand out
+  std::deque<Posted> posted_;  // order_[next_, next_ + posted_.size())
+};
+
+/// The sending end. Sends do not wait for their receiver until `limit` messages are under way; then for the oldest.
+class Outbox {
+ public:
+  Outbox(Transport& transport, int64_t first_tag, int64_t limit);
+  ~Outbox();
+
+  /// Tensors are made contiguous if they are not; they must not be changed afterwards.
+  void send(int64_t peer, const std::vector<at::Tensor>& tensors);
+  /// Waits until everything has been taken.
+  void flush();
+  int64_t sent_bytes() const { return sent_bytes_; }
+
+ private:
+  void wait_for_oldest();
+
+  Transport& transport_;
+  int64_t first_tag_;
+  size_t limit_;
+  std::deque<std::vector<std::unique_ptr<Request>>> under_way_;
+  int64_t sent_bytes_ = 0;
+};
+
+}  // namespace pipewright

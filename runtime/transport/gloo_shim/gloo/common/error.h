@@ -1,0 +1,2 @@
+// Stand-in, see gloo_shim/README.md.
+#pragma once

@@ -1,0 +1,109 @@
+#include "runtime/transport/store.h"
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "graph/error.h"
+
+namespace pipewright {
+
+struct Store::Handle {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string host;
+  int64_t port = 0;
+};
+
+namespace {
+
+// The first line of LibTorch's message: the rest is a C++ stack.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+template <typename Function>
+auto reaching(const std::string& host, int64_t port, const std::string& what, Function function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    throw PeerError("store at " + host + ":" + std::to_string(port) + ": " + what + ": " + first_line(error),
+                    "the process that serves the store (the launcher, or rank 0) has gone or cannot be reached");
+  }
+}
+
+}  // namespace
+
+Store::Store(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
+Store::~Store() = default;
+Store::Store(Store&&) noexcept = default;
+Store& Store::operator=(Store&&) noexcept = default;
+
+Store Store::serve(int64_t port) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  auto handle = std::make_unique<Handle>();
+  handle->host = "127.0.0.1";
+  handle->port = port;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(handle->host, options);
+    handle->port = store->getPort();
+    handle->store = std::move(store);
+  } catch (const std::exception& error) {
+    throw InputError("cannot serve a store on port " + std::to_string(port) + ": " + first_line(error),
+                     "another job may hold the port: choose another --master-port, or 0 for a free one");
+  }
+  return Store(std::move(handle));
+}
+
+Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  auto handle = std::make_unique<Handle>();
+  handle->host = host;
+  handle->port = port;
+  handle->store = reaching(host, port, "cannot connect", [&]() -> c10::intrusive_ptr<c10d::Store> {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  });
+  return Store(std::move(handle));
+}
+
+Store Store::clone() const {
+  auto handle = std::make_unique<Handle>(*handle_);
+  handle->store = reaching(handle_->host, handle_->port, "cannot connect again", [&] { return handle_->store->clone(); });
+  return Store(std::move(handle));
+}
+
+int64_t Store::port() const { return handle_->port; }
+
+void Store::set(const std::string& key, const std::string& value) {
+  reaching(handle_->host, handle_->port, "set " + key, [&] { handle_->store->set(key, value); });
+}
+
+std::string Store::get(const std::string& key, std::chrono::milliseconds timeout) {
+  return reaching(handle_->host, handle_->port, "wait for " + key, [&] {
+    handle_->store->wait({key}, timeout);
+    return handle_->store->get_to_str(key);
+  });
+}
+
+std::optional<std::string> Store::try_get(const std::string& key) {
+  return reaching(handle_->host, handle_->port, "look for " + key, [&]() -> std::optional<std::string> {
+    if (!handle_->store->check({key})) return std::nullopt;
+    return handle_->store->get_to_str(key);
+  });
+}
+
+int64_t Store::add(const std::string& key, int64_t amount) {
+  return reaching(handle_->host, handle_->port, "add to " + key, [&] { return handle_->store->add(key, amount); });
+}
+
+void Store::erase(const std::string& key) {
+  reaching(handle_->host, handle_->port, "erase " + key, [&] { handle_->store->deleteKey(key); });
+}
+
+c10d::Store& Store::implementation() const { return *handle_->store; }
+
+}  // namespace pipewright

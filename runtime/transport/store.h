@@ -1,0 +1,49 @@
+// The meeting place of a job's ranks: a small key-value store over TCP (c10d's TCPStore behind it).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace c10d {
+class Store;
+}
+
+namespace pipewright {
+
+/// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound. One thread at a time uses a
+/// Store; another thread takes a clone().
+class Store {
+ public:
+  /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object lives.
+  static Store serve(int64_t port);
+  /// Joins a store; waits up to `timeout` for it to come up.
+  static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout);
+
+  ~Store();
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+  Store clone() const;
+
+  int64_t port() const;
+  void set(const std::string& key, const std::string& value);
+  /// Waits until the key is there.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  /// The value, or nothing if the key is not there now.
+  std::optional<std::string> try_get(const std::string& key);
+  /// Adds to a counter and returns the sum; a counter that is not there is 0.
+  int64_t add(const std::string& key, int64_t amount);
+  void erase(const std::string& key);
+
+  /// For transports.
+  c10d::Store& implementation() const;
+
+ private:
+  struct Handle;
+  explicit Store(std::unique_ptr<Handle> handle);
+  std::unique_ptr<Handle> handle_;
+};
+
+}  // namespace pipewright
