@@ -1,6 +1,10 @@
 # What all of our own targets are compiled with.
 add_library(pipewright_options INTERFACE)
 target_compile_options(pipewright_options INTERFACE -Wall -Wextra -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 warns wrongly about "x" + std::string (GCC bug 105651).
+  target_compile_options(pipewright_options INTERFACE -Wno-restrict)
+endif()
 target_include_directories(pipewright_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(pipewright_options INTERFACE PIPEWRIGHT_VERSION="${PROJECT_VERSION}")
 if(PIPEWRIGHT_SANITIZE)

@@ -1,1 +1,183 @@
-// Placeholder: to be written.
+#include "graph/command_line.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <iostream>
+#include <new>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void print_help(const ProgramDescription& program, std::ostream& out) {
+  out << program.name << ": " << program.summary << "\n\n";
+  const bool several = program.commands.size() > 1;
+  out << "Usage: " << program.name << (several ? " [COMMAND]" : "") << " [--OPTION VALUE ...]\n";
+  if (several) {
+    size_t width = 0;
+    for (const Command& command : program.commands) width = std::max(width, command.name.size());
+    out << "\nCommands (without one: " << program.commands.front().name << ")\n";
+    for (const Command& command : program.commands) {
+      out << "  " << command.name << std::string(width - command.name.size() + 2, ' ') << command.summary
+          << "\n";
+    }
+    out << "\n"
+        << program.name
+        << " COMMAND --help lists the options of a command; --version says what this is built of.\n";
+  } else {
+    out << "\n" << program.name << " " << program.commands.front().name << " --help lists the options.\n";
+  }
+  out << "\nExample\n  " << program.example << "\n";
+}
+
+const Command& find_command(const ProgramDescription& program, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : program.commands) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  throw InputError("unknown command " + in_quotes(name) + suggestion(name, names),
+                   "See: " + program.name + " --help");
+}
+
+void run_command(const ProgramDescription& program, std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments.front().rfind('-', 0) == 0) {
+    if (!arguments.empty() && arguments.front() == "--help") {
+      print_help(program, std::cout);
+      return;
+    }
+    if (!arguments.empty() && arguments.front() == "--version") {
+      std::cout << "Pipewright " << pipewright_version() << "\n";
+      if (program.versions) {
+        const std::string versions = program.versions();
+        std::cout << versions << (versions.empty() || versions.back() == '\n' ? "" : "\n");
+      }
+      return;
+    }
+    program.commands.front().run(arguments);
+    return;
+  }
+  const Command& command = find_command(program, arguments.front());
+  arguments.erase(arguments.begin());
+  command.run(arguments);
+}
+
+// What was printed has to arrive, unless its reader has gone (`| head`), which is its right.
+void flush_output() {
+  errno = 0;
+  std::cout.flush();
+  if (std::cout.good() || errno == EPIPE || errno == 0) return;
+  const std::error_code error(errno, std::generic_category());
+  throw RunError("standard output: cannot be written: " + error.message());
+}
+
+// The option as it was typed, without its value.
+std::string option_word(const std::string& token) { return token.substr(0, token.find('=')); }
+
+std::vector<std::string> long_names(const po::options_description& description) {
+  std::vector<std::string> names;
+  for (const auto& option : description.options()) names.push_back("--" + option->long_name());
+  return names;
+}
+
+[[noreturn]] void fail_unknown_option(const std::string& word, const po::options_description& description) {
+  throw InputError("unknown option " + in_quotes(word) + suggestion(word, long_names(description)),
+                   "--help lists the options.");
+}
+
+[[noreturn]] void fail_word(const std::string& word, const po::options_description& description) {
+  if (word.size() > 1 && word.front() == '-') fail_unknown_option(word, description);
+  const std::vector<std::string> names = long_names(description);
+  const bool option = std::find(names.begin(), names.end(), "--" + word) != names.end();
+  throw InputError("unexpected word " + in_quotes(word) + (option ? "; did you mean '--" + word + "'?" : ""),
+                   "Options are written --NAME VALUE, and a value with blanks in it is put in quotes.");
+}
+
+}  // namespace
+
+std::string pipewright_version() { return PIPEWRIGHT_VERSION; }
+
+po::variables_map parse_options(const std::vector<std::string>& arguments,
+                                po::options_description description, const std::string& usage) {
+  if (description.find_nothrow("help", false) == nullptr) {
+    description.add_options()("help", "print this and exit");
+  }
+  if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
+    std::cout << usage << (usage.empty() || usage.back() == '\n' ? "" : "\n") << "\n" << description;
+    throw HelpShown{};
+  }
+  namespace style = po::command_line_style;
+  po::variables_map values;
+  try {
+    const po::parsed_options parsed =
+        po::command_line_parser(arguments)
+            .options(description)
+            .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
+            .run();
+    for (const po::option& option : parsed.options) {
+      if (option.position_key != -1) fail_word(option.value.empty() ? "" : option.value.front(), description);
+    }
+    po::store(parsed, values);
+    po::notify(values);
+  } catch (const po::unknown_option& error) {
+    fail_unknown_option(option_word(error.get_option_name()), description);
+  } catch (const po::required_option& error) {
+    throw InputError("option " + error.get_option_name() + " is missing", "--help lists the options.");
+  } catch (const po::multiple_occurrences& error) {
+    throw InputError("option " + error.get_option_name() + " is given more than once");
+  } catch (const po::error& error) {  // a missing, extra or malformed value: Boost's text names the option
+    throw InputError(error.what(), "--help lists the options.");
+  }
+  return values;
+}
+
+int exit_code_of(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return static_cast<int>(ours == nullptr ? ExitCode::kFailed : ours->code());
+}
+
+void print_error(const std::string& program, const std::exception& error) {
+  std::string text = error.what();
+  std::string remedy;
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) {
+    remedy = ours->remedy();
+  } else if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    text = "out of memory";
+    remedy = "Free memory on this machine, or make the input smaller.";
+  } else {
+    text = text.substr(0, text.find('\n'));  // what follows in errors of libraries is their call stack
+    remedy = "This is a defect of Pipewright. Please report it with the command, its inputs and this line.";
+  }
+  std::string lines = program + ": error: " + text + "\n";
+  if (!remedy.empty()) lines += "  " + remedy + "\n";
+  std::cerr << lines << std::flush;  // at once: other ranks write to the same terminal
+}
+
+int run_program(const ProgramDescription& program, int argc, char** argv) {
+  PW_CHECK(!program.commands.empty(), program.name);
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    try {
+      run_command(program, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+    } catch (const HelpShown&) {
+    }
+    flush_output();
+    return static_cast<int>(ExitCode::kDone);
+  } catch (const std::exception& error) {
+    std::cout.flush();
+    print_error(program.name, error);
+    return exit_code_of(error);
+  } catch (...) {
+    std::cout.flush();
+    print_error(program.name, std::runtime_error("an exception of unknown type"));
+    return static_cast<int>(ExitCode::kFailed);
+  }
+}
+
+}  // namespace pipewright

@@ -23,16 +23,21 @@ struct ProgramDescription {
 };
 
 /// The whole of main(): picks the command, runs it, turns exceptions into one line on standard error (and the remedy on
-/// the next), returns the exit code. A CheckError or unknown exception gives 1 and asks for a report.
+/// the next), returns the exit code. A CheckError or unknown exception gives 1 and asks for a report. A first word that is
+/// no command is an InputError with the nearest. Ignores SIGPIPE; output that could not be written for another reason than
+/// a reader that has gone is an error (1).
 int run_program(const ProgramDescription& program, int argc, char** argv);
 
 /// Strict parse: long options only, unknown option -> InputError with the nearest, missing or malformed value ->
-/// InputError. No positional arguments unless `positional` is not empty. Adds --help, which prints `description` and
-/// `example` and throws HelpShown.
+/// InputError. Words that are neither options nor their values are errors. Adds --help, which prints `usage` and
+/// `description` on standard output and throws HelpShown.
 boost::program_options::variables_map parse_options(const std::vector<std::string>& arguments,
                                                     boost::program_options::options_description description,
                                                     const std::string& usage);
 struct HelpShown {};
+
+/// Pipewright's own version: "0.1.0".
+std::string pipewright_version();
 
 /// Prints an error the way all programs do: "NAME: error: WHAT" and, on the next line, "  REMEDY".
 void print_error(const std::string& program, const std::exception& error);

@@ -1,1 +1,143 @@
-// Placeholder: to be written.
+#include "graph/profile.h"
+
+#include <set>
+#include <unordered_map>
+
+#include "graph/limits.h"
+
+namespace pipewright {
+namespace {
+
+ProfiledNode node_from_json(JsonReader& reader) {
+  reader.expect({"name", "layer", "inputs", "outputs", "forward_seconds", "backward_input_seconds",
+                 "backward_weight_seconds", "spread", "saved_bytes", "parameter_bytes",
+                 "trainable_parameter_bytes", "buffer_bytes", "parameters"});
+  ProfiledNode node;
+  node.name = reader.string("name");
+  node.layer = reader.string("layer");
+  node.inputs = reader.strings("inputs");
+  for (JsonReader& output : reader.objects("outputs")) {
+    output.expect({"name", "bytes"});
+    node.outputs.push_back({output.string("name"), output.integer("bytes", 0, kMostBytes)});
+    output.finish();
+  }
+  node.forward_seconds = reader.number("forward_seconds", 0, kMostSeconds);
+  node.backward_input_seconds = reader.number("backward_input_seconds", 0, kMostSeconds);
+  node.backward_weight_seconds = reader.number("backward_weight_seconds", 0, kMostSeconds);
+  node.spread = reader.number("spread", 0, kLargestNumber);
+  node.saved_bytes = reader.integer("saved_bytes", 0, kMostBytes);
+  node.parameter_bytes = reader.integer("parameter_bytes", 0, kMostBytes);
+  node.trainable_parameter_bytes = reader.integer("trainable_parameter_bytes", 0, kMostBytes);
+  node.buffer_bytes = reader.integer("buffer_bytes", 0, kMostBytes);
+  node.parameters = reader.strings("parameters");
+  reader.finish();
+  return node;
+}
+
+Json node_to_json(const ProfiledNode& node) {
+  Json outputs = Json::array();
+  for (const ProfiledValue& output : node.outputs)
+    outputs.push_back({{"name", output.name}, {"bytes", output.bytes}});
+  Json json;
+  json["name"] = node.name;
+  json["layer"] = node.layer;
+  json["inputs"] = node.inputs;
+  json["outputs"] = std::move(outputs);
+  json["forward_seconds"] = node.forward_seconds;
+  json["backward_input_seconds"] = node.backward_input_seconds;
+  json["backward_weight_seconds"] = node.backward_weight_seconds;
+  json["spread"] = node.spread;
+  json["saved_bytes"] = node.saved_bytes;
+  json["parameter_bytes"] = node.parameter_bytes;
+  json["trainable_parameter_bytes"] = node.trainable_parameter_bytes;
+  json["buffer_bytes"] = node.buffer_bytes;
+  json["parameters"] = node.parameters;
+  return json;
+}
+
+}  // namespace
+
+double Profile::compute_seconds() const {
+  double sum = 0;
+  for (const ProfiledNode& node : nodes) sum += node.compute_seconds();
+  return sum;
+}
+
+Profile Profile::from_json(JsonReader& reader) {
+  reader.expect({"schema", "model", "graph_digest", "minibatch_samples", "device", "threads", "provenance",
+                 "input_seconds", "nodes", "whole"});
+  Profile profile;
+  profile.model = reader.string("model");
+  profile.graph_digest = reader.string("graph_digest");
+  profile.minibatch_samples = reader.integer("minibatch_samples", 0, kMostCount);
+  profile.device = reader.string("device");
+  profile.threads = reader.integer("threads", 1, kMostRanks);
+  profile.provenance = reader.string_entries("provenance");
+  profile.input_seconds = reader.number("input_seconds", 0, kMostSeconds);
+  for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
+  JsonReader whole = reader.object("whole");
+  whole.expect({"forward_seconds", "backward_seconds", "step_seconds"});
+  profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
+  profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
+  profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
+  whole.finish();
+  return profile;
+}
+
+Json Profile::to_json() const {
+  Json json;
+  json["model"] = model;
+  json["graph_digest"] = graph_digest;
+  json["minibatch_samples"] = minibatch_samples;
+  json["device"] = device;
+  json["threads"] = threads;
+  json["provenance"] = Json::object();
+  for (const auto& [key, value] : provenance) json["provenance"][key] = value;
+  json["input_seconds"] = input_seconds;
+  json["nodes"] = Json::array();
+  for (const ProfiledNode& node : nodes) json["nodes"].push_back(node_to_json(node));
+  json["whole"] = {{"forward_seconds", whole.forward_seconds},
+                   {"backward_seconds", whole.backward_seconds},
+                   {"step_seconds", whole.step_seconds}};
+  return json;
+}
+
+void Profile::validate(const std::string& where) const {
+  if (nodes.empty()) fail_document(where, "nodes", "empty; expected at least one node");
+  std::unordered_map<std::string, size_t> maker;  // value -> position of the node that makes it
+  std::set<std::string> names;
+  const auto place = [](size_t i) { return "nodes[" + std::to_string(i) + "]"; };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const ProfiledNode& node = nodes[i];
+    if (node.name.empty()) fail_document(where, place(i) + ".name", "empty");
+    if (!names.insert(node.name).second) {
+      fail_document(where, place(i) + ".name", "there is another node " + in_quotes(node.name));
+    }
+    for (const ProfiledValue& output : node.outputs) {
+      if (output.name.empty()) fail_document(where, place(i) + ".outputs", "the name of a value is empty");
+      const auto [it, fresh] = maker.emplace(output.name, i);
+      if (!fresh) {
+        fail_document(
+            where, place(i) + ".outputs",
+            in_quotes(output.name) + " is made already by node " + in_quotes(nodes[it->second].name));
+      }
+    }
+    if (node.trainable_parameter_bytes > node.parameter_bytes) {
+      fail_document(where, place(i) + ".trainable_parameter_bytes",
+                    std::to_string(node.trainable_parameter_bytes) + " is more than parameter_bytes, " +
+                        std::to_string(node.parameter_bytes));
+    }
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const std::string& input : nodes[i].inputs) {
+      const auto it = maker.find(input);
+      if (it != maker.end() && it->second >= i) {
+        fail_document(where, place(i) + ".inputs",
+                      "node " + in_quotes(nodes[i].name) + " reads " + in_quotes(input) + " before node " +
+                          in_quotes(nodes[it->second].name) + " makes it");
+      }
+    }
+  }
+}
+
+}  // namespace pipewright

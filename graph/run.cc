@@ -1,1 +1,157 @@
-// Placeholder: to be written.
+#include "graph/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "graph/limits.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
+
+// Ranges are checked once, in validate(): a setting may come from the command line too.
+void read(JsonReader& reader, const char* key, std::string& value) {
+  if (reader.has(key)) value = reader.string(key);
+}
+void read(JsonReader& reader, const char* key, bool& value) {
+  if (reader.has(key)) value = reader.boolean(key);
+}
+void read(JsonReader& reader, const char* key, int64_t& value) {
+  if (reader.has(key)) value = reader.integer(key, kMinInt, kMaxInt);
+}
+void read(JsonReader& reader, const char* key, double& value) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (reader.has(key)) value = reader.number(key, -kInfinity, kInfinity);
+}
+
+void check_name(const std::string& where, const std::string& path, const std::string& value,
+                const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return;
+  const std::string near = nearest(value, known);
+  fail_document(where, path,
+                in_quotes(value) + " is not one of " + join(known, ", ") +
+                    (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+}  // namespace
+
+Run Run::from_json(JsonReader& reader) {
+  Run run;
+  reader.expect({"schema", "model", "plan", "data", "evaluation_data", "batch_size", "epochs", "minibatches",
+                 "optimizer", "learning_rate_policy", "learning_rate_scaling", "seed", "device", "threads",
+                 "transport", "timeout_seconds", "trace_minibatches", "output"});
+  run.model = reader.string("model");
+  read(reader, "plan", run.plan);
+  run.data = reader.string("data");
+  read(reader, "evaluation_data", run.evaluation_data);
+  read(reader, "batch_size", run.batch_size);
+  read(reader, "epochs", run.epochs);
+  read(reader, "minibatches", run.minibatches);
+  if (reader.has("optimizer")) {
+    JsonReader entry = reader.object("optimizer");
+    read(entry, "name", run.optimizer.name);
+    read(entry, "learning_rate", run.optimizer.learning_rate);
+    read(entry, "momentum", run.optimizer.momentum);
+    read(entry, "nesterov", run.optimizer.nesterov);
+    read(entry, "weight_decay", run.optimizer.weight_decay);
+    read(entry, "beta1", run.optimizer.beta1);
+    read(entry, "beta2", run.optimizer.beta2);
+    read(entry, "epsilon", run.optimizer.epsilon);
+    entry.finish();
+  }
+  if (reader.has("learning_rate_policy")) {
+    JsonReader entry = reader.object("learning_rate_policy");
+    read(entry, "name", run.learning_rate_policy.name);
+    read(entry, "warmup_minibatches", run.learning_rate_policy.warmup_minibatches);
+    read(entry, "gamma", run.learning_rate_policy.gamma);
+    read(entry, "step_epochs", run.learning_rate_policy.step_epochs);
+    read(entry, "power", run.learning_rate_policy.power);
+    entry.finish();
+  }
+  read(reader, "learning_rate_scaling", run.learning_rate_scaling);
+  read(reader, "seed", run.seed);
+  read(reader, "device", run.device);
+  read(reader, "threads", run.threads);
+  read(reader, "transport", run.transport);
+  read(reader, "timeout_seconds", run.timeout_seconds);
+  read(reader, "trace_minibatches", run.trace_minibatches);
+  read(reader, "output", run.output);
+  return run;
+}
+
+Json Run::to_json() const {
+  Json json;
+  json["model"] = model;
+  json["plan"] = plan;
+  json["data"] = data;
+  json["evaluation_data"] = evaluation_data;
+  json["batch_size"] = batch_size;
+  json["epochs"] = epochs;
+  json["minibatches"] = minibatches;
+  json["optimizer"] = {{"name", optimizer.name},
+                       {"learning_rate", optimizer.learning_rate},
+                       {"momentum", optimizer.momentum},
+                       {"nesterov", optimizer.nesterov},
+                       {"weight_decay", optimizer.weight_decay},
+                       {"beta1", optimizer.beta1},
+                       {"beta2", optimizer.beta2},
+                       {"epsilon", optimizer.epsilon}};
+  json["learning_rate_policy"] = {{"name", learning_rate_policy.name},
+                                  {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
+                                  {"gamma", learning_rate_policy.gamma},
+                                  {"step_epochs", learning_rate_policy.step_epochs},
+                                  {"power", learning_rate_policy.power}};
+  json["learning_rate_scaling"] = learning_rate_scaling;
+  json["seed"] = seed;
+  json["device"] = device;
+  json["threads"] = threads;
+  json["transport"] = transport;
+  json["timeout_seconds"] = timeout_seconds;
+  json["trace_minibatches"] = trace_minibatches;
+  json["output"] = output;
+  return json;
+}
+
+void Run::validate(const std::string& where) const {
+  if (model.empty()) fail_document(where, "model", "empty; expected a model, such as \"mlp\"");
+  if (data.empty()) fail_document(where, "data", "empty; expected a data set, such as \"fashion-mnist\"");
+  check_range(where, "batch_size", batch_size, 1, kMostCount);
+  check_range(where, "epochs", epochs, 1, kMostCount);
+  check_range(where, "minibatches", minibatches, 0, kMostCount);
+
+  check_name(where, "optimizer.name", optimizer.name, {"sgd", "adam", "adamw"});
+  check_range(where, "optimizer.learning_rate", optimizer.learning_rate, 0.0, 1e6);
+  check_range(where, "optimizer.momentum", optimizer.momentum, 0.0, 1.0);
+  check_range(where, "optimizer.weight_decay", optimizer.weight_decay, 0.0, 1e6);
+  const double below_one = std::nextafter(1.0, 0.0);  // the bias correction divides by 1 - beta^t
+  if (optimizer.beta1 == 1) fail_document(where, "optimizer.beta1", "1.0 is not below 1");
+  if (optimizer.beta2 == 1) fail_document(where, "optimizer.beta2", "1.0 is not below 1");
+  check_range(where, "optimizer.beta1", optimizer.beta1, 0.0, below_one);
+  check_range(where, "optimizer.beta2", optimizer.beta2, 0.0, below_one);
+  check_range(where, "optimizer.epsilon", optimizer.epsilon, 0.0, 1.0);
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
+  }
+
+  check_name(where, "learning_rate_policy.name", learning_rate_policy.name,
+             {"constant", "step", "polynomial", "exponential", "cosine"});
+  check_range(where, "learning_rate_policy.warmup_minibatches", learning_rate_policy.warmup_minibatches, 0,
+              kMostCount);
+  check_range(where, "learning_rate_policy.gamma", learning_rate_policy.gamma, 0.0, 1e6);
+  check_range(where, "learning_rate_policy.step_epochs", learning_rate_policy.step_epochs, 1e-9, 1e9);
+  check_range(where, "learning_rate_policy.power", learning_rate_policy.power, 0.0, 1e3);
+  check_name(where, "learning_rate_scaling", learning_rate_scaling, {"none", "pipedream"});
+
+  check_range(where, "seed", seed, 0, kMaxInt);
+  if (device.empty()) fail_document(where, "device", "empty; expected \"cpu\"");
+  check_range(where, "threads", threads, 1, int64_t{4096});
+  check_range(where, "timeout_seconds", timeout_seconds, 1e-3, kMostSeconds);
+  check_range(where, "trace_minibatches", trace_minibatches, 0, kMostCount);
+  if (output.empty()) fail_document(where, "output", "empty; expected a folder");
+}
+
+}  // namespace pipewright

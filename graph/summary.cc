@@ -1,1 +1,123 @@
-// Placeholder: to be written.
+#include "graph/summary.h"
+
+#include "graph/limits.h"
+
+namespace pipewright {
+namespace {
+
+const std::vector<std::string>& statuses() {
+  static const std::vector<std::string> names = {"done", "interrupted", "failed"};
+  return names;
+}
+
+RankSummary rank_from_json(JsonReader& reader) {
+  reader.expect({"rank", "stage", "replica", "host", "busy_fraction", "receive_wait_seconds",
+                 "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "sent_bytes",
+                 "peak_in_flight", "peak_weight_versions", "updates"});
+  RankSummary rank;
+  rank.rank = reader.integer("rank", 0, kMostRanks - 1);
+  rank.stage = reader.integer("stage", 0, kMostRanks - 1);
+  rank.replica = reader.integer("replica", 0, kMostRanks - 1);
+  rank.host = reader.string("host");
+  rank.busy_fraction = reader.number("busy_fraction", 0, 1);
+  rank.receive_wait_seconds = reader.number("receive_wait_seconds", 0, kMostSeconds);
+  rank.sync_wait_seconds = reader.number("sync_wait_seconds", 0, kMostSeconds);
+  rank.peak_memory_bytes = reader.integer("peak_memory_bytes", 0, kMostBytes);
+  rank.predicted_memory_bytes = reader.integer("predicted_memory_bytes", 0, kMostBytes);
+  rank.sent_bytes = reader.integer("sent_bytes", 0, kMostBytes);
+  rank.peak_in_flight = reader.integer("peak_in_flight", 0, kMostCount);
+  rank.peak_weight_versions = reader.integer("peak_weight_versions", 0, kMostCount);
+  rank.updates = reader.integer("updates", 0, kMostCount);
+  reader.finish();
+  return rank;
+}
+
+Json rank_to_json(const RankSummary& rank) {
+  Json json;
+  json["rank"] = rank.rank;
+  json["stage"] = rank.stage;
+  json["replica"] = rank.replica;
+  json["host"] = rank.host;
+  json["busy_fraction"] = rank.busy_fraction;
+  json["receive_wait_seconds"] = rank.receive_wait_seconds;
+  json["sync_wait_seconds"] = rank.sync_wait_seconds;
+  json["peak_memory_bytes"] = rank.peak_memory_bytes;
+  json["predicted_memory_bytes"] = rank.predicted_memory_bytes;
+  json["sent_bytes"] = rank.sent_bytes;
+  json["peak_in_flight"] = rank.peak_in_flight;
+  json["peak_weight_versions"] = rank.peak_weight_versions;
+  json["updates"] = rank.updates;
+  return json;
+}
+
+}  // namespace
+
+Summary Summary::from_json(JsonReader& reader) {
+  reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",
+                 "samples", "wall_seconds", "minibatch_seconds", "samples_per_second",
+                 "predicted_minibatch_seconds", "train_loss", "evaluation", "ranks"});
+  Summary summary;
+  summary.status = reader.string_one_of("status", statuses());
+  summary.world_size = reader.integer("world_size", 1, kMostRanks);
+  summary.strategy = reader.string("strategy");
+  summary.schedule = reader.string("schedule");
+  summary.weights = reader.string("weights");
+  summary.minibatches = reader.integer("minibatches", 0, kMostCount);
+  summary.samples = reader.integer("samples", 0, kMostCount);
+  summary.wall_seconds = reader.number("wall_seconds", 0, kMostSeconds);
+  summary.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
+  summary.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
+  summary.predicted_minibatch_seconds = reader.number("predicted_minibatch_seconds", 0, kMostSeconds);
+  summary.train_loss = reader.number_or_null("train_loss", -kLargestNumber, kLargestNumber);
+  if (reader.has("evaluation") && !reader.raw("evaluation").is_null()) {
+    JsonReader entry = reader.object("evaluation");
+    entry.expect({"loss", "top1", "samples"});
+    EvaluationSummary evaluation;
+    evaluation.loss = entry.number_or_null("loss", -kLargestNumber, kLargestNumber);
+    evaluation.top1 = entry.number_or_null("top1", 0, 1);
+    evaluation.samples = entry.integer("samples", 0, kMostCount);
+    entry.finish();
+    summary.evaluation = evaluation;
+  }
+  for (JsonReader& rank : reader.objects("ranks")) summary.ranks.push_back(rank_from_json(rank));
+  return summary;
+}
+
+Json Summary::to_json() const {
+  Json json;
+  json["status"] = status;
+  json["world_size"] = world_size;
+  json["strategy"] = strategy;
+  json["schedule"] = schedule;
+  json["weights"] = weights;
+  json["minibatches"] = minibatches;
+  json["samples"] = samples;
+  json["wall_seconds"] = wall_seconds;
+  json["minibatch_seconds"] = minibatch_seconds;
+  json["samples_per_second"] = samples_per_second;
+  json["predicted_minibatch_seconds"] = predicted_minibatch_seconds;
+  json["train_loss"] = finite_or_null(train_loss);
+  json["evaluation"] = nullptr;
+  if (evaluation) {
+    json["evaluation"] = {{"loss", finite_or_null(evaluation->loss)},
+                          {"top1", finite_or_null(evaluation->top1)},
+                          {"samples", evaluation->samples}};
+  }
+  json["ranks"] = Json::array();
+  for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));
+  return json;
+}
+
+void Summary::validate(const std::string& where) const {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const std::string path = "ranks[" + std::to_string(i) + "].rank";
+    check_range(where, path, ranks[i].rank, 0, world_size - 1);
+    if (i > 0 && ranks[i].rank <= ranks[i - 1].rank) {
+      fail_document(where, path,
+                    "got " + std::to_string(ranks[i].rank) + " after " + std::to_string(ranks[i - 1].rank) +
+                        ", expected ranks in ascending order");
+    }
+  }
+}
+
+}  // namespace pipewright

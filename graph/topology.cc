@@ -1,1 +1,98 @@
-// Placeholder: to be written.
+#include "graph/topology.h"
+
+#include "graph/error.h"
+#include "graph/limits.h"
+
+namespace pipewright {
+
+int64_t Topology::device_count() const {
+  int64_t count = 1;
+  for (const TopologyLevel& level : levels) count *= level.count;
+  return count;
+}
+
+Topology Topology::from_json(JsonReader& reader) {
+  reader.expect({"schema", "levels", "memory_bytes", "devices"});
+  Topology topology;
+  for (JsonReader& entry : reader.objects("levels")) {
+    entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared"});
+    TopologyLevel level;
+    level.count = entry.integer("count", 1, kMostRanks);
+    level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);
+    level.latency_seconds = entry.number("latency_seconds", 0, kMostSeconds);
+    level.shared = entry.boolean("shared");
+    entry.finish();
+    topology.levels.push_back(level);
+  }
+  topology.memory_bytes = reader.integer("memory_bytes", 0, kMostBytes);
+  if (reader.has("devices")) {
+    for (JsonReader& entry : reader.objects("devices")) {
+      entry.expect({"host", "relative_speed", "memory_bytes"});
+      TopologyDevice device;
+      device.host = entry.string("host");
+      device.relative_speed = entry.number("relative_speed", 1e-6, 1e6);
+      device.memory_bytes = entry.integer("memory_bytes", 0, kMostBytes);
+      entry.finish();
+      topology.devices.push_back(std::move(device));
+    }
+  }
+  return topology;
+}
+
+Json Topology::to_json() const {
+  Json json;
+  json["levels"] = Json::array();
+  for (const TopologyLevel& level : levels) {
+    json["levels"].push_back({{"count", level.count},
+                              {"bandwidth_bytes_per_second", level.bandwidth_bytes_per_second},
+                              {"latency_seconds", level.latency_seconds},
+                              {"shared", level.shared}});
+  }
+  json["memory_bytes"] = memory_bytes;
+  if (!devices.empty()) {
+    json["devices"] = Json::array();
+    for (const TopologyDevice& device : devices) {
+      json["devices"].push_back({{"host", device.host},
+                                 {"relative_speed", device.relative_speed},
+                                 {"memory_bytes", device.memory_bytes}});
+    }
+  }
+  return json;
+}
+
+void Topology::validate(const std::string& where) const {
+  if (levels.empty()) fail_document(where, "levels", "empty; expected at least one level");
+  int64_t count = 1;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const std::string path = "levels[" + std::to_string(i) + "]";
+    check_range(where, path + ".count", levels[i].count, 1, kMostRanks);
+    count *= levels[i].count;
+    if (count > kMostRanks) {
+      fail_document(where, path + ".count", "together more than " + std::to_string(kMostRanks) + " devices");
+    }
+    check_range(where, path + ".bandwidth_bytes_per_second", levels[i].bandwidth_bytes_per_second, 0.0,
+                kMostBytesPerSecond);
+    check_range(where, path + ".latency_seconds", levels[i].latency_seconds, 0.0, kMostSeconds);
+    if (levels[i].count > 1 && levels[i].bandwidth_bytes_per_second == 0) {
+      fail_document(where, path + ".bandwidth_bytes_per_second",
+                    "0, but " + std::to_string(levels[i].count) + " members have to exchange data");
+    }
+  }
+  check_range(where, "memory_bytes", memory_bytes, 0, kMostBytes);
+  if (!devices.empty() && static_cast<int64_t>(devices.size()) != count) {
+    fail_document(where, "devices",
+                  "got " + std::to_string(devices.size()) + ", but the levels make " + std::to_string(count) +
+                      " devices",
+                  "List every device or leave `devices` out.");
+  }
+}
+
+Topology flat_topology(int64_t devices, double bandwidth_bytes_per_second, double latency_seconds,
+                       int64_t memory_bytes) {
+  Topology topology;
+  topology.levels.push_back({devices, bandwidth_bytes_per_second, latency_seconds, false});
+  topology.memory_bytes = memory_bytes;
+  return topology;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,103 @@
+// Does a plan cut this graph? Rules that need both documents.
+#include <unordered_map>
+
+#include "graph/document.h"
+#include "graph/graph.h"
+#include "graph/nearest.h"
+#include "graph/plan.h"
+
+namespace pipewright {
+namespace {
+
+const char* const kPlanAgain =
+    "The plan was made for another model or an older version of it: make profile and plan again "
+    "(pipewright-profiler, "
+    "pipewright-optimizer).";
+
+std::string stage_text(size_t stage) { return "stage " + std::to_string(stage); }
+
+// Stage of each node, by position in the graph.
+std::vector<size_t> check_cover(const Plan& plan, const Graph& graph) {
+  std::unordered_map<std::string, size_t> position;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    position.emplace(graph.nodes[i].name, i);
+    names.push_back(graph.nodes[i].name);
+  }
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  std::vector<size_t> stage_of(graph.nodes.size(), kNone);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    size_t last = kNone;
+    for (const std::string& name : plan.stages[s].nodes) {
+      const auto it = position.find(name);
+      if (it == position.end()) {
+        const std::string near = nearest(name, names);
+        throw PlanError("plan: " + stage_text(s) + " has node " + in_quotes(name) + ", which the graph of " +
+                            in_quotes(graph.name) + " has not" +
+                            (near.empty() ? "" : "; did you mean '" + near + "'?"),
+                        kPlanAgain);
+      }
+      if (stage_of[it->second] != kNone) {
+        throw PlanError("plan: node " + in_quotes(name) + " is in " + stage_text(stage_of[it->second]) +
+                        " and in " + stage_text(s));
+      }
+      if (last != kNone && it->second < last) {
+        throw PlanError("plan: " + stage_text(s) + " has node " + in_quotes(name) + " after " +
+                            in_quotes(names[last]) + ", against the order of the graph",
+                        "List the nodes of a stage in the order of graph.json.");
+      }
+      stage_of[it->second] = s;
+      last = it->second;
+    }
+  }
+  for (size_t i = 0; i < stage_of.size(); ++i) {
+    if (stage_of[i] == kNone)
+      throw PlanError("plan: node " + in_quotes(names[i]) + " is in no stage", kPlanAgain);
+  }
+  return stage_of;
+}
+
+void check_flow(const Graph& graph, const std::vector<size_t>& stage_of) {
+  std::unordered_map<std::string, size_t> maker;  // value -> node
+  std::unordered_map<std::string, size_t> owner;  // parameter -> first stage that reads it
+  std::unordered_map<std::string, bool> is_parameter;
+  for (const Parameter& parameter : graph.parameters) is_parameter.emplace(parameter.name, true);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for (const std::string& name : node.reads()) {
+      if (const auto it = maker.find(name); it != maker.end() && stage_of[it->second] > stage_of[i]) {
+        throw PlanError("plan: node " + in_quotes(node.name) + " of " + stage_text(stage_of[i]) + " reads " +
+                            in_quotes(name) + ", which node " + in_quotes(graph.nodes[it->second].name) +
+                            " of " + stage_text(stage_of[it->second]) +
+                            " makes: a value would flow backwards",
+                        "Move one of the two nodes, so that values flow to later stages only.");
+      }
+      if (is_parameter.count(name) == 0) continue;
+      const auto [it, fresh] = owner.emplace(name, stage_of[i]);
+      if (!fresh && it->second != stage_of[i]) {
+        throw PlanError("plan: parameter " + in_quotes(name) + " is read by " + stage_text(it->second) +
+                            " and by " + stage_text(stage_of[i]) +
+                            ": a tied parameter split over stages is not supported by " + Plan::kSchema,
+                        "Put all nodes that read it into one stage.");
+      }
+    }
+    for (const std::string& output : node.outputs) maker.emplace(output, i);
+  }
+}
+
+}  // namespace
+
+void check_plan_for_graph(const Plan& plan, const Graph& graph) {
+  const std::vector<size_t> stage_of = check_cover(plan, graph);
+  check_flow(graph, stage_of);
+  if (plan.graph_digest.empty()) return;
+  const std::string digest = document_digest(graph);
+  if (digest == plan.graph_digest) return;
+  throw PlanError(
+      "plan: made for graph " + plan.graph_digest + " (model " + in_quotes(plan.model) + "), but this one, " +
+          in_quotes(graph.name) + ", is " + digest,
+      "Same node names, but another batch size, other shapes or options: make profile and plan again, or "
+      "remove `graph_digest` from the plan if you know better.");
+}
+
+}  // namespace pipewright
