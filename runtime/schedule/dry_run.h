@@ -1,0 +1,109 @@
+// Runs the lists of all ranks against each other: the one engine behind check_schedule and simulate.
+//
+// Every rank follows its own list and no choice is ever made, so the order in which this engine visits the
+// ranks cannot change which action waits for which: what it finds holds for every real run, whatever the
+// times.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "graph/error.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+
+using RankLists = std::vector<std::vector<Action>>;
+
+/// One message for each minibatch across each boundary and direction: numbers them.
+class MessageIndex {
+ public:
+  MessageIndex(const PipelineShape& shape, Span span) : stages_(shape.stages()), span_(span) {}
+  size_t count() const { return 2 * (stages_ - 1) * span_.count; }
+  /// The message that a send or receive action of a rank of `stage` is about.
+  size_t of(const Action& action, int64_t stage) const {
+    const bool gradient =
+        action.kind == ActionKind::kReceiveGradient || action.kind == ActionKind::kSendGradient;
+    const bool below =  // the boundary with the stage before
+        action.kind == ActionKind::kReceiveActivation || action.kind == ActionKind::kSendGradient;
+    const int64_t boundary = stage - (below ? 1 : 0);
+    PW_CHECK(boundary >= 0 && boundary < stages_ - 1, to_text(action) << " at stage " << stage);
+    PW_CHECK(action.index >= span_.first && action.index < span_.end(), to_text(action)
+                                                                            << " outside the span");
+    return (2 * boundary + (gradient ? 1 : 0)) * span_.count + (action.index - span_.first);
+  }
+
+ private:
+  int64_t stages_;
+  Span span_;
+};
+
+/// Sends never block, a receive waits for its message, a reduce waits until all replicas of the stage reach
+/// it. Calls ran(rank, position, message) after each action but a reduce (`message` is 0 where there is
+/// none), and reduced(stage, first_rank) once for each reduce. Returns where each rank got to: its list's
+/// size, or the action that waits for ever. Time is linear in the number of actions.
+template <typename Ran, typename Reduced>
+std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, Span span, Ran&& ran,
+                            Reduced&& reduced) {
+  const std::vector<Placement> ranks = placements(shape);
+  const MessageIndex messages(shape, span);
+  // The receiver of each message, where it is waiting for it; or one of these.
+  constexpr int64_t kNobody = -1, kSent = -2;
+  std::vector<int64_t> waiter(messages.count(), kNobody);
+  std::vector<int64_t> first_rank(shape.stages(), 0);
+  for (int64_t stage = 1; stage < shape.stages(); ++stage)
+    first_rank[stage] = first_rank[stage - 1] + shape.replicas[stage - 1];
+  std::vector<int64_t> at_reduce(shape.stages(), 0);  // how many replicas of the stage wait at a reduce
+  std::vector<size_t> position(lists.size(), 0);
+  std::vector<int64_t> ready;
+  for (size_t rank = lists.size(); rank-- > 0;) ready.push_back(static_cast<int64_t>(rank));
+
+  // Lets the stage pass when its last replica has come, if all wait for the same round.
+  const auto arrive = [&](int64_t stage) {
+    if (++at_reduce[stage] < shape.replicas[stage]) return;
+    const int64_t begin = first_rank[stage], end = begin + shape.replicas[stage];
+    for (int64_t rank = begin; rank < end; ++rank)
+      if (!(lists[rank][position[rank]] == lists[begin][position[begin]])) return;
+    at_reduce[stage] = 0;
+    reduced(stage, begin);
+    for (int64_t rank = begin; rank < end; ++rank) {
+      ++position[rank];
+      ready.push_back(rank);
+    }
+  };
+
+  while (!ready.empty()) {
+    const int64_t rank = ready.back();
+    ready.pop_back();
+    const int64_t stage = ranks[rank].stage;
+    const std::vector<Action>& list = lists[rank];
+    for (bool waits = false; !waits && position[rank] < list.size();) {
+      const Action& action = list[position[rank]];
+      size_t message = 0;
+      switch (action.kind) {
+        case ActionKind::kReceiveActivation:
+        case ActionKind::kReceiveGradient:
+          message = messages.of(action, stage);
+          waits = waiter[message] != kSent;
+          if (waits) waiter[message] = rank;
+          break;
+        case ActionKind::kSendActivation:
+        case ActionKind::kSendGradient:
+          message = messages.of(action, stage);
+          if (waiter[message] >= 0) ready.push_back(waiter[message]);
+          waiter[message] = kSent;
+          break;
+        case ActionKind::kReduce:
+          waits = true;
+          arrive(stage);
+          break;
+        default:
+          break;
+      }
+      if (!waits) ran(rank, position[rank]++, message);
+    }
+  }
+  return position;
+}
+
+}  // namespace pipewright
