@@ -1,0 +1,36 @@
+// Every small shape of a pipeline, for tests that leave none out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright::testing {
+
+/// All replica counts with 1..`most_stages` stages and 1..`most_replicas` replicas each.
+inline std::vector<std::vector<int64_t>> all_replica_counts(int64_t most_stages, int64_t most_replicas) {
+  std::vector<std::vector<int64_t>> all, shorter = {{}};
+  for (int64_t stages = 1; stages <= most_stages; ++stages) {
+    std::vector<std::vector<int64_t>> longer;
+    for (const std::vector<int64_t>& counts : shorter)
+      for (int64_t replicas = 1; replicas <= most_replicas; ++replicas) {
+        longer.push_back(counts);
+        longer.back().push_back(replicas);
+      }
+    all.insert(all.end(), longer.begin(), longer.end());
+    shorter = longer;
+  }
+  return all;
+}
+
+/// "2-1-1"
+inline std::string dashed(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (const int64_t number : numbers) {
+    if (!text.empty()) text += '-';
+    text += std::to_string(number);
+  }
+  return text;
+}
+
+}  // namespace pipewright::testing
