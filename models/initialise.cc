@@ -1,1 +1,121 @@
-// Placeholder: to be written.
+#include "models/initialise.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "models/random_key.h"
+
+namespace pipewright {
+namespace {
+
+const std::vector<std::pair<const char*, at::ScalarType>>& dtype_table() {
+  static const std::vector<std::pair<const char*, at::ScalarType>> table = {
+      {"float32", at::kFloat}, {"float64", at::kDouble}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf},
+      {"int64", at::kLong},    {"int32", at::kInt},      {"uint8", at::kByte},        {"bool", at::kBool}};
+  return table;
+}
+
+/// Quantile of the normal distribution, 0 < p < 1: algorithm AS 241 (Wichura 1988), PPND7, relative error
+/// about 1e-7. Its middle part is plain arithmetic, so that ranks on different machines agree on a model's
+/// first weights.
+double normal_quantile(double p) {
+  const double q = p - 0.5;
+  if (std::abs(q) <= 0.425) {
+    const double r = 0.180625 - q * q;
+    return q * (((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179) /
+           (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0);
+  }
+  double r = std::sqrt(-std::log(q < 0 ? p : 1.0 - p));
+  double value;
+  if (r <= 5.0) {
+    r -= 1.6;
+    value = (((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777) /
+            ((0.12021132975 * r + 0.73700164250) * r + 1.0);
+  } else {
+    r -= 5.0;
+    value = (((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150) /
+            ((0.012258202635 * r + 0.24197894225) * r + 1.0);
+  }
+  return q < 0 ? -value : value;
+}
+
+/// Element i is a function of (key, i) alone: any thread may make any part.
+template <typename Element>
+void fill(Element* out, int64_t count, uint64_t key, const Initialiser& initialiser) {
+  constexpr int64_t kBlock = 4;  // numbers per step of the generator's counter
+  at::parallel_for(0, (count + kBlock - 1) / kBlock, 1 << 14, [&](int64_t begin, int64_t end) {
+    at::Philox4_32 generator(key, 0, static_cast<uint64_t>(begin));
+    const bool normal = initialiser.kind == Initialiser::Kind::kNormal;
+    for (int64_t i = begin * kBlock; i < std::min(end * kBlock, count); ++i) {
+      const double unit = (generator() + 0.5) * 0x1p-32;  // in (0, 1), never 0 or 1
+      out[i] = static_cast<Element>(normal ? initialiser.a + initialiser.b * normal_quantile(unit)
+                                           : initialiser.a + (initialiser.b - initialiser.a) * unit);
+    }
+  });
+}
+
+at::Tensor initial(const std::string& name, const TensorType& type, const Initialiser& initialiser,
+                   uint64_t seed) {
+  const at::ScalarType dtype = scalar_type_of(type.dtype);
+  if (initialiser.kind == Initialiser::Kind::kConstant)
+    return at::full(type.shape, initialiser.a, at::TensorOptions().dtype(dtype));
+  const uint64_t key = stream_key(seed, 0, name_hash(name));
+  if (dtype == at::kDouble) {
+    at::Tensor tensor = at::empty(type.shape, at::kDouble);
+    fill(tensor.mutable_data_ptr<double>(), tensor.numel(), key, initialiser);
+    return tensor;
+  }
+  at::Tensor tensor = at::empty(type.shape, at::kFloat);
+  fill(tensor.mutable_data_ptr<float>(), tensor.numel(), key, initialiser);
+  return tensor.to(dtype);
+}
+
+template <typename Item>
+size_t position_of(const std::vector<Item>& items, const std::string& name, const char* what,
+                   const Graph& graph) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].name == name) return i;
+    names.push_back(items[i].name);
+  }
+  throw InputError("model '" + graph.name + "' has no " + what + " '" + name + "'" + suggestion(name, names));
+}
+
+}  // namespace
+
+at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed) {
+  PW_CHECK_EQ(model.parameter_initialisers.size(), model.graph.parameters.size());
+  const size_t i = position_of(model.graph.parameters, name, "parameter", model.graph);
+  return initial(name, model.graph.parameters[i].type, model.parameter_initialisers[i], seed);
+}
+
+at::Tensor initial_buffer(const Model& model, const std::string& name) {
+  PW_CHECK_EQ(model.buffer_initialisers.size(), model.graph.buffers.size());
+  const size_t i = position_of(model.graph.buffers, name, "buffer", model.graph);
+  return initial(name, model.graph.buffers[i].type, model.buffer_initialisers[i], 0);
+}
+
+at::ScalarType scalar_type_of(const std::string& dtype) {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : dtype_table()) {
+    if (dtype == name) return type;
+    names.push_back(name);
+  }
+  throw InputError("unknown dtype '" + dtype + "'" + suggestion(dtype, names));
+}
+
+std::string dtype_name_of(at::ScalarType type) {
+  for (const auto& [name, known] : dtype_table())
+    if (type == known) return name;
+  throw InputError(std::string("tensors of dtype ") + c10::toString(type) + " are not supported");
+}
+
+}  // namespace pipewright

@@ -1,1 +1,379 @@
-// Placeholder: to be written.
+#include "models/interpreter.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "models/arguments.h"
+#include "models/random_key.h"
+
+namespace pipewright {
+namespace {
+
+/// Where a tensor argument comes from at run time.
+struct Source {
+  enum class Kind : uint8_t { kValue, kParameter, kBuffer, kNone } kind = Kind::kNone;
+  bool last = false;  ///< of a value: nobody reads it afterwards, it may be moved out
+  uint32_t index = 0;
+};
+
+struct Fill {
+  TensorPlace::Kind kind = TensorPlace::Kind::kTensor;
+  size_t position = 0;
+  std::vector<Source> sources;
+};
+
+constexpr uint32_t kDropped = UINT32_MAX;
+
+struct Step {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> stack;  ///< literals; the rest is filled in
+  std::vector<Fill> fills;
+  std::vector<uint32_t> results;  ///< slot of each output, or kDropped
+  bool random = false;
+  uint64_t name_hash = 0;
+  std::string label;  ///< for messages: node 'conv1' (features.0, aten::conv2d)
+};
+
+std::string operator_text(const Node& node) {
+  return node.overload.empty() ? node.op : node.op + "." + node.overload;
+}
+
+std::string label_of(const Node& node) {
+  return "node '" + node.name + "' (" + (node.layer.empty() ? "" : node.layer + ", ") + operator_text(node) +
+         ")";
+}
+
+c10::OperatorHandle find_operator(const Node& node, const std::string& label) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (auto found = dispatcher.findSchema({node.op, node.overload})) return *found;
+  std::vector<std::string> overloads;
+  std::vector<std::string> names;
+  for (const auto& known : dispatcher.getAllOpNames()) {
+    if (known.name == node.op) overloads.push_back(known.overload_name);
+    names.push_back(known.name);
+  }
+  if (!overloads.empty())
+    throw InputError(label + ": operator '" + node.op + "' has no overload '" + node.overload + "'" +
+                     suggestion(node.overload, overloads));
+  const std::string near = nearest(node.op, names);
+  throw InputError(label + ": this LibTorch has no operator '" + node.op + "'" +
+                   (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+template <typename T>
+const T* literal(const Node& node, const std::string& name) {
+  for (const auto& [key, argument] : node.arguments)
+    if (key == name) return std::get_if<T>(&argument);
+  return nullptr;
+}
+
+/// Does the operator draw random numbers with these arguments? A dropout that is switched off does not.
+bool draws(const Node& node, const c10::OperatorHandle& op) {
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  for (const char* name : {"train", "training"})
+    if (const bool* train = literal<bool>(node, name); train && !*train) return false;
+  if (node.op == "aten::scaled_dot_product_attention") {
+    const double* probability = literal<double>(node, "dropout_p");
+    const int64_t* integer = literal<int64_t>(node, "dropout_p");
+    return (probability && *probability > 0) || (integer && *integer > 0);
+  }
+  return true;
+}
+
+/// The default generator is one for the whole process: seeding it and drawing from it must not be torn apart
+/// when several ranks are threads of it.
+std::mutex& generator_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string shape_text(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = std::string(c10::toString(tensor.scalar_type())) + "(";
+  for (int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
+  return text + ")";
+}
+
+}  // namespace
+
+struct Segment::Implementation {
+  std::vector<size_t> nodes;
+  std::vector<std::string> inputs, parameters, buffers, outputs;
+  std::vector<Step> steps;
+  size_t value_count = 0;  ///< slots; the first inputs.size() are the inputs
+  std::vector<uint32_t> output_slots;
+  size_t deepest_stack = 0;
+
+  at::Tensor take(const Source& source, std::vector<at::Tensor>& values,
+                  const std::vector<at::Tensor>& parameter_tensors,
+                  const std::vector<at::Tensor>& buffer_tensors) const {
+    switch (source.kind) {
+      case Source::Kind::kValue:
+        return source.last ? std::move(values[source.index]) : values[source.index];
+      case Source::Kind::kParameter:
+        return parameter_tensors[source.index];
+      case Source::Kind::kBuffer:
+        return buffer_tensors[source.index];
+      case Source::Kind::kNone:
+        break;
+    }
+    return at::Tensor();
+  }
+};
+
+namespace {
+
+/// Reports what an operator threw as ours: one line that says where, with the shapes of what it was given.
+[[noreturn]] void rethrow(const Step& step, const c10::Stack& stack, const std::string& message) {
+  std::string given;
+  for (const auto& fill : step.fills) {
+    if (fill.position >= stack.size()) break;
+    const c10::IValue& value = stack[fill.position];
+    const std::string& name = step.op.schema().arguments()[fill.position].name();
+    if (value.isTensor()) given += (given.empty() ? "" : ", ") + name + " " + shape_text(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& one : value.toTensorVector())
+        given += (given.empty() ? "" : ", ") + name + " " + shape_text(one);
+  }
+  const bool memory = message.find("allocate memory") != std::string::npos;
+  throw RunError(
+      step.label + " failed: " + first_line(message) + (given.empty() ? "" : "; given " + given),
+      memory ? "Likely cause: the minibatch does not fit the memory. Next: a smaller --batch-size, or a plan "
+               "with more stages."
+             : "");
+}
+
+}  // namespace
+
+Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs)
+    : implementation_(std::make_unique<Implementation>()) {
+  Implementation& self = *implementation_;
+  self.nodes = nodes;
+  self.outputs = std::move(outputs);
+
+  // All names of the graph: values in the order in which they come to be, parameters, buffers.
+  std::unordered_map<std::string, size_t> value_rank, parameter_rank, buffer_rank;
+  for (const auto& name : graph.inputs) value_rank.emplace(name, value_rank.size());
+  for (const auto& node : graph.nodes)
+    for (const auto& name : node.outputs) value_rank.emplace(name, value_rank.size());
+  for (size_t i = 0; i < graph.parameters.size(); ++i) parameter_rank.emplace(graph.parameters[i].name, i);
+  for (size_t i = 0; i < graph.buffers.size(); ++i) buffer_rank.emplace(graph.buffers[i].name, i);
+
+  // What comes from outside, in graph order.
+  std::unordered_set<std::string> made;
+  std::map<size_t, std::string> inputs, parameters, buffers;
+  std::vector<PreparedArguments> prepared;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    PW_CHECK_LT(nodes[i], graph.nodes.size());
+    if (i > 0) PW_CHECK_LT(nodes[i - 1], nodes[i]);
+    const Node& node = graph.nodes[nodes[i]];
+    Step step{find_operator(node, label_of(node)), {}, {}, {}, false, name_hash(node.name), label_of(node)};
+    step.random = draws(node, step.op);
+    prepared.push_back(prepare_arguments(node, step.op.schema(), step.label));
+    for (const auto& place : prepared.back().places) {
+      for (const auto& name : place.names) {
+        if (name.empty() && place.kind == TensorPlace::Kind::kOptionalTensors) continue;
+        if (const auto p = parameter_rank.find(name); p != parameter_rank.end()) {
+          parameters.emplace(p->second, name);
+        } else if (const auto b = buffer_rank.find(name); b != buffer_rank.end()) {
+          buffers.emplace(b->second, name);
+        } else if (const auto v = value_rank.find(name); v == value_rank.end()) {
+          throw InputError(step.label + " reads '" + name + "', which nothing in graph '" + graph.name +
+                           "' makes");
+        } else if (!made.count(name)) {
+          inputs.emplace(v->second, name);
+        }
+      }
+    }
+    const auto& returns = step.op.schema().returns();
+    for (const auto& returned : returns)
+      if (returned.type()->kind() != c10::TypeKind::TensorType &&
+          !returned.type()->isSubtypeOf(*c10::ListType::ofTensors()))
+        throw InputError(step.label + " makes a " + returned.type()->str() +
+                         "; only tensors can be values of a graph");
+    const bool lists = std::any_of(returns.begin(), returns.end(), [](const c10::Argument& returned) {
+      return returned.type()->kind() == c10::TypeKind::ListType;
+    });
+    if (!lists && returns.size() != node.outputs.size())
+      throw InputError(step.label + " names " + std::to_string(node.outputs.size()) +
+                       " outputs; the operator makes " + std::to_string(returns.size()));
+    made.insert(node.outputs.begin(), node.outputs.end());
+    self.steps.push_back(std::move(step));
+  }
+  for (const auto& name : self.outputs) {
+    const auto v = value_rank.find(name);
+    PW_CHECK(v != value_rank.end(), "output '" << name << "' is no value of graph '" << graph.name << "'");
+    if (!made.count(name)) inputs.emplace(v->second, name);
+  }
+
+  // Slots.
+  std::unordered_map<std::string, uint32_t> slots, parameter_slots, buffer_slots;
+  for (const auto& [rank, name] : inputs) {
+    slots.emplace(name, slots.size());
+    self.inputs.push_back(name);
+  }
+  for (const auto& [rank, name] : parameters) {
+    parameter_slots.emplace(name, parameter_slots.size());
+    self.parameters.push_back(name);
+  }
+  for (const auto& [rank, name] : buffers) {
+    buffer_slots.emplace(name, buffer_slots.size());
+    self.buffers.push_back(name);
+  }
+  std::unordered_set<std::string> read;
+  for (const auto& arguments : prepared)
+    for (const auto& place : arguments.places) read.insert(place.names.begin(), place.names.end());
+  read.insert(self.outputs.begin(), self.outputs.end());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const auto& name : graph.nodes[nodes[i]].outputs) {
+      uint32_t slot = kDropped;
+      if (read.count(name)) slot = slots.emplace(name, slots.size()).first->second;
+      self.steps[i].results.push_back(slot);
+    }
+  }
+  self.value_count = slots.size();
+  for (const auto& name : self.outputs) self.output_slots.push_back(slots.at(name));
+
+  // Sources; from the end to the start, so that the first reader met is the last one to run.
+  std::vector<bool> needed(self.value_count, false);
+  for (const uint32_t slot : self.output_slots) needed[slot] = true;
+  for (size_t i = nodes.size(); i-- > 0;) {
+    Step& step = self.steps[i];
+    step.stack = std::move(prepared[i].stack);
+    self.deepest_stack = std::max(self.deepest_stack, step.stack.size());
+    for (auto& place : prepared[i].places) {
+      Fill fill{place.kind, place.position, {}};
+      for (const auto& name : place.names) {
+        if (const auto p = parameter_slots.find(name); p != parameter_slots.end())
+          fill.sources.push_back({Source::Kind::kParameter, false, p->second});
+        else if (const auto b = buffer_slots.find(name); b != buffer_slots.end())
+          fill.sources.push_back({Source::Kind::kBuffer, false, b->second});
+        else if (const auto v = slots.find(name); v != slots.end())
+          fill.sources.push_back({Source::Kind::kValue, false, v->second});
+        else
+          fill.sources.push_back({});
+      }
+      step.fills.push_back(std::move(fill));
+    }
+    for (auto fill = step.fills.rbegin(); fill != step.fills.rend(); ++fill) {
+      for (auto source = fill->sources.rbegin(); source != fill->sources.rend(); ++source) {
+        if (source->kind != Source::Kind::kValue || needed[source->index]) continue;
+        source->last = true;
+        needed[source->index] = true;
+      }
+    }
+  }
+}
+
+Segment::~Segment() = default;
+Segment::Segment(Segment&&) noexcept = default;
+Segment& Segment::operator=(Segment&&) noexcept = default;
+
+const std::vector<size_t>& Segment::nodes() const { return implementation_->nodes; }
+const std::vector<std::string>& Segment::inputs() const { return implementation_->inputs; }
+const std::vector<std::string>& Segment::parameters() const { return implementation_->parameters; }
+const std::vector<std::string>& Segment::buffers() const { return implementation_->buffers; }
+const std::vector<std::string>& Segment::outputs() const { return implementation_->outputs; }
+
+std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
+                                         const std::vector<at::Tensor>& parameters,
+                                         const std::vector<at::Tensor>& buffers, RandomKey key,
+                                         const NodeObserver* observer) const {
+  const Implementation& self = *implementation_;
+  PW_CHECK_EQ(inputs.size(), self.inputs.size());
+  PW_CHECK_EQ(parameters.size(), self.parameters.size());
+  PW_CHECK_EQ(buffers.size(), self.buffers.size());
+
+  std::vector<at::Tensor> values = std::move(inputs);
+  values.resize(self.value_count);
+  c10::Stack stack;
+  stack.reserve(self.deepest_stack);
+
+  for (size_t i = 0; i < self.steps.size(); ++i) {
+    const Step& step = self.steps[i];
+    if (observer && observer->before) observer->before(i);
+
+    stack.assign(step.stack.begin(), step.stack.end());
+    for (const Fill& fill : step.fills) {
+      if (fill.kind == TensorPlace::Kind::kTensor) {
+        stack[fill.position] = self.take(fill.sources[0], values, parameters, buffers);
+      } else if (fill.kind == TensorPlace::Kind::kTensors) {
+        c10::List<at::Tensor> list;
+        list.reserve(fill.sources.size());
+        for (const Source& source : fill.sources)
+          list.push_back(self.take(source, values, parameters, buffers));
+        stack[fill.position] = std::move(list);
+      } else {
+        c10::List<std::optional<at::Tensor>> list;
+        list.reserve(fill.sources.size());
+        for (const Source& source : fill.sources) {
+          std::optional<at::Tensor> one;
+          if (source.kind != Source::Kind::kNone) one = self.take(source, values, parameters, buffers);
+          list.push_back(std::move(one));
+        }
+        stack[fill.position] = std::move(list);
+      }
+    }
+
+    try {
+      if (step.random) {
+        const std::lock_guard<std::mutex> lock(generator_mutex());
+        at::Generator generator = at::detail::getDefaultCPUGenerator();
+        {
+          const std::lock_guard<std::mutex> guard(generator.mutex());
+          // The engine takes the low 32 bits: enough, as only chance ties of single nodes would be alike.
+          generator.set_current_seed(stream_key(key.seed, key.minibatch, step.name_hash));
+        }
+        step.op.callBoxed(stack);
+      } else {
+        step.op.callBoxed(stack);
+      }
+    } catch (const c10::Error& error) {
+      rethrow(step, stack, error.what_without_backtrace());
+    } catch (const std::bad_alloc&) {
+      rethrow(step, stack, "cannot allocate memory");
+    } catch (const std::exception& error) {
+      rethrow(step, stack, error.what());
+    }
+
+    size_t made = 0;
+    const auto keep = [&](at::Tensor tensor) {
+      if (made < step.results.size() && step.results[made] != kDropped)
+        values[step.results[made]] = std::move(tensor);
+      ++made;
+    };
+    for (c10::IValue& result : stack) {
+      if (result.isTensor() || result.isNone()) {
+        keep(result.isNone() ? at::Tensor() : std::move(result).toTensor());
+      } else {
+        // An operator that makes a list (split, unbind) makes one value per element.
+        for (at::Tensor& tensor : std::move(result).toTensorVector()) keep(std::move(tensor));
+      }
+    }
+    stack.clear();
+    if (made != step.results.size())
+      throw RunError(step.label + " made " + std::to_string(made) + " tensors; the graph names " +
+                     std::to_string(step.results.size()));
+    if (observer && observer->after) observer->after(i);
+  }
+
+  std::vector<at::Tensor> results;
+  results.reserve(self.output_slots.size());
+  for (const uint32_t slot : self.output_slots) results.push_back(values[slot]);
+  return results;
+}
+
+}  // namespace pipewright

@@ -19,7 +19,8 @@ struct RandomKey {
   int64_t minibatch = 0;
 };
 
-/// Called around every node, with the node's position in Segment::nodes(): for profiling and for error messages.
+/// Called around every node, with the node's position in Segment::nodes(): for profiling and for error
+/// messages.
 struct NodeObserver {
   std::function<void(size_t)> before;
   std::function<void(size_t)> after;
@@ -27,29 +28,35 @@ struct NodeObserver {
 
 /// A prepared, executable part of a graph. Immutable after construction; one thread runs it at a time.
 ///
-///   inputs()      values made outside the segment (graph inputs included) that its nodes read, or that `outputs` names
+///   inputs()      in graph order: values made outside the segment (graph inputs included) that its nodes
+///   read, or that `outputs` names
 ///                 and no node of the segment makes: those are passed through
 ///   parameters()  and buffers(): names the nodes read, in graph order
 ///   outputs()     as asked for
 ///
-/// A random node (dropout) seeds the default generator with a hash of (seed, minibatch, node name) before it draws.
-/// Values are dropped after their last use. Buffers are changed in place by the nodes that write them (batch norm).
+/// A random node (dropout) seeds the default generator with a hash of (seed, minibatch, node name) before it
+/// draws. The default generator is the process's: all segments of a process take turns at it. Values are
+/// dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed in
+/// place by the nodes that write them (batch norm).
+/// An operator that makes a list of tensors (split, unbind) makes one value per element.
 class Segment {
  public:
-  /// `nodes`: positions in graph.nodes, ascending. `outputs`: values to hand out. InputError for an operator that this
-  /// LibTorch does not know or arguments that do not fit its schema, naming the node. Does not keep `graph`.
+  /// `nodes`: positions in graph.nodes, ascending. `outputs`: values to hand out. InputError for an operator
+  /// that this LibTorch does not know or arguments that do not fit its schema, naming the node. Does not keep
+  /// `graph`.
   Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs);
   ~Segment();
   Segment(Segment&&) noexcept;
   Segment& operator=(Segment&&) noexcept;
 
+  const std::vector<size_t>& nodes() const;
   const std::vector<std::string>& inputs() const;
   const std::vector<std::string>& parameters() const;
   const std::vector<std::string>& buffers() const;
   const std::vector<std::string>& outputs() const;
 
-  /// One tensor per inputs(), parameters(), buffers(), in their order; returns one per outputs(). Runs under the
-  /// caller's grad mode. RunError names the node and its layer if an operator fails.
+  /// One tensor per inputs(), parameters(), buffers(), in their order; returns one per outputs(). Runs under
+  /// the caller's grad mode. RunError names the node and its layer if an operator fails.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs, const std::vector<at::Tensor>& parameters,
                                   const std::vector<at::Tensor>& buffers, RandomKey key,
                                   const NodeObserver* observer = nullptr) const;
