@@ -1,6 +1,7 @@
 #include "models/memory_meter.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -40,7 +41,14 @@ struct MemoryMeter::Attached::Guard {
   c10::DebugInfoGuard guard;
 };
 
-MemoryMeter::MemoryMeter() : reporter_(std::make_shared<Reporter>()) {}
+MemoryMeter::MemoryMeter() : reporter_(std::make_shared<Reporter>()) {
+  // Otherwise LibTorch complains about blocks that are freed on a metered thread and were allocated before,
+  // or elsewhere: for us an ordinary case. A level that the user has set (TORCH_CPP_LOG_LEVEL) stays.
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (FLAGS_caffe2_log_level == c10::GLOG_WARNING) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
+  });
+}
 MemoryMeter::~MemoryMeter() = default;
 
 int64_t MemoryMeter::live_bytes() const {

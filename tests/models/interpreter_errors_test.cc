@@ -54,7 +54,7 @@ TEST_CASE("errors of preparation name the node, what was got and what is known")
   CHECK_THAT(message(node("n", "aten::relu", {{"self", tensor("z")}})), Contains("reads 'z', which nothing"));
   CHECK_THAT(message(node("n", "aten::topk", {{"self", tensor("x")}, {"k", int64_t{1}}})),
              Contains("names 1 outputs; the operator makes 2"));
-  CHECK_THAT(message(node("n", "aten::size", {{"self", tensor("x")}})),
+  CHECK_THAT(message(node("n", "aten::size", {{"self", tensor("x")}, {"dim", int64_t{0}}}, "int")),
              Contains("only tensors can be values"));
 }
 
