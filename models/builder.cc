@@ -1,1 +1,384 @@
-// Placeholder: to be written.
+#include "models/builder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+std::string text(const std::vector<int64_t>& shape) {
+  std::string out = "(";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + ")";
+}
+
+TensorArgument named(const std::string& name) { return {name}; }
+
+/// Size of one side after a convolution or pooling without dilation; below 1 when the window does not fit.
+int64_t window_positions(int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
+  const int64_t room = size + 2 * padding - kernel;
+  return room < 0 ? 0 : room / stride + 1;
+}
+
+std::vector<int64_t> square(int64_t side) { return {side, side}; }
+
+/// Bound of torch.nn's default for convolution and linear: kaiming_uniform_ with a = sqrt(5) is U(-b, b) with
+/// b = sqrt(6 / ((1 + 5) fan_in)), which the bias uses too.
+Initialiser default_start(int64_t fan_in) {
+  return Initialiser::uniform(1 / std::sqrt(static_cast<double>(fan_in)));
+}
+
+}  // namespace
+
+Initialiser kaiming_normal_fan_out(int64_t channels, int64_t kernel) {
+  return Initialiser::normal(0, std::sqrt(2.0 / static_cast<double>(channels * kernel * kernel)));
+}
+
+ModelBuilder::LayerScope::LayerScope(std::string& path, const std::string& name)
+    : path_(path), outer_length_(path.size()) {
+  if (!path_.empty()) path_ += '.';
+  path_ += name;
+}
+
+ModelBuilder::ModelBuilder(std::string name, int64_t batch_size) : batch_size_(batch_size) {
+  model_.graph.name = std::move(name);
+  if (batch_size < 1) fail("batch size: got " + std::to_string(batch_size) + ", expected at least 1");
+}
+
+void ModelBuilder::fail(const std::string& message) const {
+  throw InputError(model_.graph.name + ": " + (path_.empty() ? "" : path_ + ": ") + message);
+}
+
+std::string ModelBuilder::in_layer(const std::string& name) const {
+  return path_.empty() ? name : path_ + "." + name;
+}
+
+const TensorType& ModelBuilder::type(const std::string& name) const {
+  const auto found = types_.find(name);
+  PW_CHECK(found != types_.end(), model_.graph.name << " reads '" << name << "', which nothing has made");
+  return found->second;
+}
+
+void ModelBuilder::require_rank(const std::string& op, const std::string& x, size_t rank,
+                                const char* meaning) const {
+  if (shape(x).size() != rank)
+    fail(op + ": got " + x + " of shape " + text(shape(x)) + ", expected " + meaning);
+}
+
+std::string ModelBuilder::input(const std::string& name, const std::string& dtype,
+                                const std::vector<int64_t>& sample_shape) {
+  TensorType type{dtype, {batch_size_}};
+  type.shape.insert(type.shape.end(), sample_shape.begin(), sample_shape.end());
+  PW_CHECK(types_.emplace(name, type).second, model_.graph.name << " defines '" << name << "' twice");
+  model_.graph.inputs.push_back(name);
+  model_.graph.values.emplace(name, type);
+  return name;
+}
+
+std::string ModelBuilder::tensor(const std::string& name, const std::vector<int64_t>& shape) {
+  const std::string full = in_layer(name);
+  PW_CHECK(types_.emplace(full, TensorType{"float32", shape}).second,
+           model_.graph.name << " defines '" << full << "' twice");
+  return full;
+}
+
+std::string ModelBuilder::parameter(const std::string& name, const std::vector<int64_t>& shape,
+                                    Initialiser start) {
+  const std::string full = tensor(name, shape);
+  model_.graph.parameters.push_back({full, type(full), true});
+  model_.parameter_initialisers.push_back(start);
+  return full;
+}
+
+std::string ModelBuilder::buffer(const std::string& name, const std::vector<int64_t>& shape,
+                                 Initialiser start) {
+  const std::string full = tensor(name, shape);
+  model_.graph.buffers.push_back({full, type(full)});
+  model_.buffer_initialisers.push_back(start);
+  return full;
+}
+
+std::string ModelBuilder::unused(const std::string& name) {
+  // A node's value carries the node's name, so the name has to be free in both name spaces.
+  const auto taken = [&](const std::string& candidate) {
+    return node_names_.count(candidate) || types_.count(candidate);
+  };
+  std::string candidate = name;
+  for (int64_t i = 2; taken(candidate); ++i) candidate = name + "_" + std::to_string(i);
+  return candidate;
+}
+
+std::vector<std::string> ModelBuilder::call(const std::string& op, const std::string& overload,
+                                            std::vector<std::pair<std::string, Argument>> arguments,
+                                            const std::vector<TensorType>& outputs) {
+  Node node;
+  node.name = unused(in_layer(op));
+  node_names_.insert(node.name);
+  node.op = "aten::" + op;
+  node.overload = overload;
+  node.arguments = std::move(arguments);
+  node.layer = path_;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name = outputs.size() == 1 ? node.name : node.name + "." + std::to_string(i);
+    PW_CHECK(types_.emplace(name, outputs[i]).second, model_.graph.name << " defines '" << name << "' twice");
+    model_.graph.values.emplace(name, outputs[i]);
+    node.outputs.push_back(name);
+  }
+  model_.graph.nodes.push_back(node);
+  return node.outputs;
+}
+
+std::string ModelBuilder::call_one(const std::string& op, const std::string& overload,
+                                   std::vector<std::pair<std::string, Argument>> arguments,
+                                   std::vector<int64_t> shape, const std::string& dtype) {
+  return call(op, overload, std::move(arguments), {TensorType{dtype, std::move(shape)}}).front();
+}
+
+std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& options) {
+  require_rank("conv2d", x, 4, "(batch, channels, height, width)");
+  const std::vector<int64_t> in = shape(x);
+  std::vector<int64_t> out = {in[0], options.channels};
+  for (const size_t side : {2, 3}) {
+    out.push_back(window_positions(in[side], options.kernel, options.stride, options.padding));
+    if (out.back() < 1) {
+      fail("conv2d: the " + std::to_string(options.kernel) + "-wide kernel does not fit an input of shape " +
+           text(in));
+    }
+  }
+  const Initialiser start = default_start(in[1] * options.kernel * options.kernel);
+  const std::string weight = parameter("weight", {options.channels, in[1], options.kernel, options.kernel},
+                                       options.weight_start.value_or(start));
+  std::vector<std::pair<std::string, Argument>> arguments = {{"input", named(x)}, {"weight", named(weight)}};
+  if (options.bias) {
+    arguments.emplace_back("bias",
+                           named(parameter("bias", {options.channels}, options.bias_start.value_or(start))));
+  }
+  arguments.emplace_back("stride", square(options.stride));
+  arguments.emplace_back("padding", square(options.padding));
+  return call_one("conv2d", "", std::move(arguments), out, type(x).dtype);
+}
+
+std::string ModelBuilder::linear(const std::string& x, const LinearOptions& options) {
+  std::vector<int64_t> out = shape(x);
+  if (out.size() < 2)
+    fail("linear: got " + x + " of shape " + text(out) + ", expected (batch, ..., features)");
+  const int64_t features = out.back();
+  out.back() = options.features;
+  const Initialiser start = default_start(features);
+  const std::string weight =
+      parameter("weight", {options.features, features}, options.weight_start.value_or(start));
+  std::vector<std::pair<std::string, Argument>> arguments = {{"input", named(x)}, {"weight", named(weight)}};
+  if (options.bias) {
+    arguments.emplace_back("bias",
+                           named(parameter("bias", {options.features}, options.bias_start.value_or(start))));
+  }
+  return call_one("linear", "", std::move(arguments), out, type(x).dtype);
+}
+
+std::string ModelBuilder::batch_norm(const std::string& x) {
+  if (shape(x).size() < 2)
+    fail("batch_norm: got shape " + text(shape(x)) + ", expected (batch, channels, ...)");
+  const int64_t channels = shape(x)[1];
+  if (type(x).elements() == channels) {
+    fail("batch_norm: one value per channel, of shape " + text(shape(x)) +
+         ", has no variance; expected a larger image or minibatch");
+  }
+  const std::string weight = parameter("weight", {channels}, Initialiser::constant(1));
+  const std::string bias = parameter("bias", {channels}, Initialiser::constant(0));
+  const std::string mean = buffer("running_mean", {channels}, Initialiser::constant(0));
+  const std::string variance = buffer("running_var", {channels}, Initialiser::constant(1));
+  return call_one("batch_norm", "",
+                  {{"input", named(x)},
+                   {"weight", named(weight)},
+                   {"bias", named(bias)},
+                   {"running_mean", named(mean)},
+                   {"running_var", named(variance)},
+                   {"training", true},
+                   {"momentum", 0.1},
+                   {"eps", 1e-5},
+                   {"cudnn_enabled", true}},
+                  shape(x), type(x).dtype);
+}
+
+std::string ModelBuilder::layer_norm(const std::string& x) {
+  const int64_t features = shape(x).back();
+  const std::string weight = parameter("weight", {features}, Initialiser::constant(1));
+  const std::string bias = parameter("bias", {features}, Initialiser::constant(0));
+  return call_one("layer_norm", "",
+                  {{"input", named(x)},
+                   {"normalized_shape", std::vector<int64_t>{features}},
+                   {"weight", named(weight)},
+                   {"bias", named(bias)},
+                   {"eps", 1e-5}},
+                  shape(x), type(x).dtype);
+}
+
+std::string ModelBuilder::embedding(const std::string& x, const EmbeddingOptions& options) {
+  const std::string weight = parameter("weight", {options.rows, options.features},
+                                       options.weight_start.value_or(Initialiser::normal(0, 1)));
+  std::vector<int64_t> out = shape(x);
+  out.push_back(options.features);
+  return call_one("embedding", "", {{"weight", named(weight)}, {"indices", named(x)}}, out, "float32");
+}
+
+std::string ModelBuilder::relu(const std::string& x) {
+  return call_one("relu", "", {{"self", named(x)}}, shape(x), type(x).dtype);
+}
+
+std::string ModelBuilder::gelu(const std::string& x) {
+  return call_one("gelu", "", {{"self", named(x)}}, shape(x), type(x).dtype);
+}
+
+std::string ModelBuilder::dropout(const std::string& x, double probability) {
+  return call_one("dropout", "", {{"input", named(x)}, {"p", probability}, {"train", true}}, shape(x),
+                  type(x).dtype);
+}
+
+std::string ModelBuilder::max_pool2d(const std::string& x, const MaxPool2dOptions& options) {
+  require_rank("max_pool2d", x, 4, "(batch, channels, height, width)");
+  const std::vector<int64_t> in = shape(x);
+  std::vector<int64_t> out = {in[0], in[1]};
+  for (const size_t side : {2, 3}) {
+    out.push_back(window_positions(in[side], options.kernel, options.stride, options.padding));
+    if (out.back() < 1) {
+      fail("max_pool2d: the " + std::to_string(options.kernel) +
+           "-wide window does not fit an input of shape " + text(in));
+    }
+  }
+  return call_one("max_pool2d", "",
+                  {{"self", named(x)},
+                   {"kernel_size", square(options.kernel)},
+                   {"stride", square(options.stride)},
+                   {"padding", square(options.padding)}},
+                  out, type(x).dtype);
+}
+
+std::string ModelBuilder::adaptive_avg_pool2d(const std::string& x, int64_t size) {
+  require_rank("adaptive_avg_pool2d", x, 4, "(batch, channels, height, width)");
+  return call_one("adaptive_avg_pool2d", "", {{"self", named(x)}, {"output_size", square(size)}},
+                  {shape(x)[0], shape(x)[1], size, size}, type(x).dtype);
+}
+
+std::string ModelBuilder::add(const std::string& x, const std::string& y) {
+  std::vector<int64_t> a = shape(x);
+  std::vector<int64_t> b = shape(y);
+  const size_t rank = std::max(a.size(), b.size());
+  a.insert(a.begin(), rank - a.size(), 1);
+  b.insert(b.begin(), rank - b.size(), 1);
+  std::vector<int64_t> out(rank);
+  for (size_t i = 0; i < rank; ++i) {
+    if (a[i] != b[i] && a[i] != 1 && b[i] != 1) {
+      fail("add: shapes " + text(shape(x)) + " and " + text(shape(y)) + " do not fit together");
+    }
+    out[i] = a[i] == 1 ? b[i] : a[i];
+  }
+  return call_one("add", "Tensor", {{"self", named(x)}, {"other", named(y)}}, out, type(x).dtype);
+}
+
+std::string ModelBuilder::flatten(const std::string& x, int64_t start_dim) {
+  const std::vector<int64_t> in = shape(x);
+  if (start_dim < 0 || start_dim >= static_cast<int64_t>(in.size())) {
+    fail("flatten: start_dim " + std::to_string(start_dim) + " is not a dimension of shape " + text(in));
+  }
+  std::vector<int64_t> out(in.begin(), in.begin() + start_dim + 1);
+  for (size_t i = static_cast<size_t>(start_dim) + 1; i < in.size(); ++i) out.back() *= in[i];
+  return call_one("flatten", "using_ints", {{"self", named(x)}, {"start_dim", start_dim}}, out,
+                  type(x).dtype);
+}
+
+std::string ModelBuilder::reshape(const std::string& x, const std::vector<int64_t>& wanted) {
+  std::vector<int64_t> out = wanted;
+  int64_t known = 1;
+  int64_t* open = nullptr;
+  for (int64_t& size : out) {
+    if (size == -1 && !open) {
+      open = &size;
+    } else {
+      known *= size;
+    }
+  }
+  const int64_t elements = type(x).elements();
+  if (open && known > 0) *open = elements / known;
+  if (TensorType{type(x).dtype, out}.elements() != elements) {
+    fail("reshape: shape " + text(shape(x)) + " cannot become " + text(wanted));
+  }
+  return call_one("reshape", "", {{"self", named(x)}, {"shape", wanted}}, out, type(x).dtype);
+}
+
+std::string ModelBuilder::transpose(const std::string& x, int64_t dim0, int64_t dim1) {
+  std::vector<int64_t> out = shape(x);
+  const int64_t rank = static_cast<int64_t>(out.size());
+  if (std::min(dim0, dim1) < 0 || std::max(dim0, dim1) >= rank) {
+    fail("transpose: dimensions " + std::to_string(dim0) + " and " + std::to_string(dim1) +
+         " are not both in shape " + text(out));
+  }
+  std::swap(out[static_cast<size_t>(dim0)], out[static_cast<size_t>(dim1)]);
+  return call_one("transpose", "int", {{"self", named(x)}, {"dim0", dim0}, {"dim1", dim1}}, out,
+                  type(x).dtype);
+}
+
+std::vector<std::string> ModelBuilder::split(const std::string& x, int64_t size, int64_t dim) {
+  const std::vector<int64_t> in = shape(x);
+  if (dim < 0 || dim >= static_cast<int64_t>(in.size()) || size < 1) {
+    fail("split: parts of " + std::to_string(size) + " along dimension " + std::to_string(dim) +
+         " do not fit shape " + text(in));
+  }
+  std::vector<TensorType> parts;
+  for (int64_t rest = in [static_cast<size_t>(dim)]; rest > 0; rest -= size) {
+    parts.push_back({type(x).dtype, in});
+    parts.back().shape[static_cast<size_t>(dim)] = std::min(rest, size);
+  }
+  return call("split", "Tensor", {{"self", named(x)}, {"split_size", size}, {"dim", dim}}, parts);
+}
+
+std::string ModelBuilder::scaled_dot_product_attention(const std::string& query, const std::string& key,
+                                                       const std::string& value, bool is_causal,
+                                                       double dropout_p) {
+  for (const std::string& x : {query, key, value}) {
+    require_rank("scaled_dot_product_attention", x, 4, "(batch, heads, tokens, features)");
+  }
+  std::vector<int64_t> out = shape(query);
+  out[3] = shape(value)[3];
+  return call_one("scaled_dot_product_attention", "",
+                  {{"query", named(query)},
+                   {"key", named(key)},
+                   {"value", named(value)},
+                   {"dropout_p", dropout_p},
+                   {"is_causal", is_causal}},
+                  out, type(query).dtype);
+}
+
+std::string ModelBuilder::cross_entropy_loss(const std::string& scores, const std::string& labels) {
+  require_rank("cross_entropy_loss", scores, 2, "scores of shape (N, classes)");
+  if (type(labels) != TensorType{"int64", {shape(scores)[0]}}) {
+    fail("cross_entropy_loss: got labels " + type(labels).dtype + " " + text(shape(labels)) +
+         ", expected int64 (" + std::to_string(shape(scores)[0]) + ")");
+  }
+  // The reduction, mean (1), is the schema's default.
+  return call_one("cross_entropy_loss", "", {{"self", named(scores)}, {"target", named(labels)}}, {},
+                  type(scores).dtype);
+}
+
+Model ModelBuilder::finish(const std::string& loss, const std::string& scores) {
+  if (!shape(loss).empty()) fail("the loss is of shape " + text(shape(loss)) + ", expected a scalar");
+  model_.graph.outputs = {loss, scores};
+  model_.graph.validate(model_.graph.name);
+  return std::exchange(model_, {});
+}
+
+Model ModelBuilder::finish_classification(const std::string& scores) {
+  const std::vector<int64_t> in = shape(scores);
+  if (in.size() < 2) fail("the scores are of shape " + text(in) + ", expected (batch, ..., classes)");
+  std::string labels = input("labels", "int64", {in.begin() + 1, in.end() - 1});
+  auto layer = this->layer("loss");
+  std::string rows = scores;
+  if (in.size() > 2) {
+    rows = reshape(scores, {-1, in.back()});
+    labels = reshape(labels, {-1});
+  }
+  return finish(cross_entropy_loss(rows, labels), scores);
+}
+
+}  // namespace pipewright

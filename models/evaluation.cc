@@ -1,1 +1,64 @@
-// Placeholder: to be written.
+// What changes between training and evaluation is one argument of a few operators: a table.
+#include <algorithm>
+#include <vector>
+
+#include "models/model.h"
+
+namespace pipewright {
+namespace {
+
+struct Rewrite {
+  const char* op;
+  const char* argument;
+  Argument evaluation;
+};
+
+const std::vector<Rewrite>& rewrites() {
+  static const std::vector<Rewrite> table = {
+      {"aten::dropout", "train", false},
+      {"aten::native_dropout", "train", false},
+      {"aten::feature_dropout", "train", false},
+      {"aten::alpha_dropout", "train", false},
+      {"aten::feature_alpha_dropout", "train", false},
+      {"aten::rrelu", "training", false},
+      {"aten::scaled_dot_product_attention", "dropout_p", 0.0},
+      {"aten::lstm", "train", false},
+      {"aten::gru", "train", false},
+      {"aten::rnn_tanh", "train", false},
+      {"aten::rnn_relu", "train", false},
+      {"aten::batch_norm", "training", false},
+      {"aten::native_batch_norm", "training", false},
+      {"aten::_native_batch_norm_legit", "training", false},
+      {"aten::cudnn_batch_norm", "training", false},
+      {"aten::instance_norm", "use_input_stats", false},
+  };
+  return table;
+}
+
+/// A norm without running statistics has nothing but its input's, in evaluation too (torch:
+/// track_running_stats=False).
+bool is_norm_without_statistics(const Node& node) {
+  if (node.op.find("_norm") == std::string::npos) return false;
+  return std::none_of(node.arguments.begin(), node.arguments.end(), [](const auto& argument) {
+    return argument.first == "running_mean" && std::holds_alternative<TensorArgument>(argument.second);
+  });
+}
+
+}  // namespace
+
+Graph evaluation_graph(const Graph& training) {
+  Graph graph = training;
+  for (Node& node : graph.nodes) {
+    if (is_norm_without_statistics(node)) continue;
+    for (const Rewrite& rewrite : rewrites()) {
+      if (node.op != rewrite.op) continue;
+      // An argument left out takes the schema's default, which for all of the table means evaluation.
+      for (auto& [name, value] : node.arguments) {
+        if (name == rewrite.argument) value = rewrite.evaluation;
+      }
+    }
+  }
+  return graph;
+}
+
+}  // namespace pipewright

@@ -9,12 +9,17 @@
 
 namespace pipewright {
 
-/// How a tensor starts. The value is a pure function of (seed, name, type, initialiser): any rank can make any
-/// parameter on its own, and the result does not depend on the plan.
+/// How a tensor starts. The value is a pure function of (seed, name, type, initialiser): any rank can make
+/// any parameter on its own, and the result does not depend on the plan.
 struct Initialiser {
   enum class Kind { kConstant, kUniform, kNormal } kind = Kind::kConstant;
   double a = 0;  ///< constant: the value; uniform: lower bound; normal: mean
   double b = 0;  ///< uniform: upper bound; normal: standard deviation
+
+  static Initialiser constant(double value) { return {Kind::kConstant, value, 0}; }
+  static Initialiser uniform(double bound) { return {Kind::kUniform, -bound, bound}; }
+  static Initialiser normal(double mean, double deviation) { return {Kind::kNormal, mean, deviation}; }
+  bool operator==(const Initialiser&) const = default;
 };
 
 struct Model {
@@ -23,8 +28,11 @@ struct Model {
   std::vector<Initialiser> buffer_initialisers;     ///< one per graph.buffers
 };
 
-/// The same graph for evaluation: dropout off, batch norm reads its running statistics and leaves them alone. Node,
-/// value and parameter names are unchanged, so a plan for the training graph cuts this one too.
+/// Numbers (not bytes) in all parameters, trainable or not.
+int64_t parameter_count(const Graph& graph);
+
+/// The same graph for evaluation: dropout off, batch norm reads its running statistics and leaves them alone.
+/// Node, value and parameter names are unchanged, so a plan for the training graph cuts this one too.
 Graph evaluation_graph(const Graph& training);
 
 }  // namespace pipewright

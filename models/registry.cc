@@ -1,1 +1,45 @@
-// Placeholder: to be written.
+#include "models/registry.h"
+
+#include "graph/nearest.h"
+#include "models/zoo.h"
+
+namespace pipewright {
+
+const std::vector<ModelRow>& model_rows() {
+  static const std::vector<ModelRow> rows = {
+      {"mlp", build_mlp, "layers=8,width=1024,classes=10,channels=1,image=32",
+       "equal linear layers with ReLU, and a linear head"},
+      {"convnet", build_convnet, "width=16,classes=10,channels=1,image=28",
+       "six convolutions with batch norm, for small images such as Fashion-MNIST"},
+      {"gpt", build_gpt, "layers=4,width=128,heads=4,tokens=64,vocabulary=256,dropout=0",
+       "decoder of GPT-2's kind, predicts the next token"},
+      {"alexnet", build_alexnet, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's alexnet"},
+      {"vgg11", build_vgg11, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg11"},
+      {"vgg16", build_vgg16, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg16"},
+      {"resnet18", build_resnet18, "classes=1000,channels=3,image=224", "torchvision's resnet18"},
+      {"resnet50", build_resnet50, "classes=1000,channels=3,image=224", "torchvision's resnet50"},
+  };
+  return rows;
+}
+
+Model build_model(const std::string& spec, int64_t batch_size) {
+  ModelOptions options(parse_spec(spec, "model"));
+  const std::string& name = options.spec().name;
+  std::vector<std::string> names;
+  for (const ModelRow& row : model_rows()) {
+    names.push_back(row.name);
+    if (name != row.name) continue;
+    Model model = row.build(options, batch_size);
+    options.finish();
+    model.graph.name = spec;
+    return model;
+  }
+  if (name.ends_with(".pt2")) {
+    options.fail("", "files of torch.export cannot be read by this version; expected a built-in model",
+                 "Next: pipewright-profiler models lists the built-in ones");
+  }
+  options.fail("", "unknown model '" + name + "'" + suggestion(name, names),
+               "Next: pipewright-profiler models lists all, with their options");
+}
+
+}  // namespace pipewright

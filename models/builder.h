@@ -1,0 +1,155 @@
+// Makes a Model one ATen call after another and works out the type of every value on the way.
+//
+//   ModelBuilder model("tiny", batch_size);
+//   auto x = model.input("images", "float32", {1, 28, 28});
+//   x = model.flatten(x);
+//   {
+//     auto layer = model.layer("head");
+//     x = model.linear(x, {.features = 10});          // node head.linear, parameters head.weight and
+//     head.bias
+//   }
+//   return model.finish_classification(x);
+//
+// Operators are the functional ones, with argument names and defaults as LibTorch's schemas have them
+// (native_functions.yaml of 2.11). No call bakes the batch size in: the graph runs a shorter last minibatch
+// too.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.h"
+
+namespace pipewright {
+
+/// torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") of a square convolution without groups.
+Initialiser kaiming_normal_fan_out(int64_t channels, int64_t kernel);
+
+/// Square kernels. A start that is not given is torch.nn.Conv2d's: uniform within 1 / sqrt(fan_in), weight
+/// and bias.
+struct Conv2dOptions {
+  int64_t channels;  ///< of the output
+  int64_t kernel;
+  int64_t stride = 1;
+  int64_t padding = 0;
+  bool bias = true;
+  std::optional<Initialiser> weight_start = {};
+  std::optional<Initialiser> bias_start = {};
+};
+
+/// A start that is not given is torch.nn.Linear's: uniform within 1 / sqrt(input features), weight and bias.
+struct LinearOptions {
+  int64_t features;  ///< of the output
+  bool bias = true;
+  std::optional<Initialiser> weight_start = {};
+  std::optional<Initialiser> bias_start = {};
+};
+
+struct EmbeddingOptions {
+  int64_t rows;                                  ///< size of the vocabulary
+  int64_t features;                              ///< of the output
+  std::optional<Initialiser> weight_start = {};  ///< not given: N(0, 1) as torch.nn.Embedding
+};
+
+struct MaxPool2dOptions {
+  int64_t kernel;
+  int64_t stride;
+  int64_t padding = 0;
+};
+
+/// A value, parameter or buffer is handled by its name. Methods add one node each, unless they say otherwise,
+/// and return the value it makes. Shapes that do not fit the operator are an InputError naming the model, the
+/// layer and the shapes.
+class ModelBuilder {
+ public:
+  /// `name` becomes graph.name: a model's SPEC. InputError if batch_size < 1.
+  ModelBuilder(std::string name, int64_t batch_size);
+
+  /// While it lives, nodes and parameters belong to this layer. Layers nest: "layer1.0", then "conv1" in it,
+  /// is the path "layer1.0.conv1". Must die in reverse order of making and before the builder does.
+  class [[nodiscard]] LayerScope {
+   public:
+    ~LayerScope() { path_.resize(outer_length_); }
+    LayerScope(const LayerScope&) = delete;
+    LayerScope& operator=(const LayerScope&) = delete;
+
+   private:
+    friend class ModelBuilder;
+    LayerScope(std::string& path, const std::string& name);
+    std::string& path_;
+    size_t outer_length_;
+  };
+  LayerScope layer(const std::string& name) { return LayerScope(path_, name); }
+
+  /// A field of a minibatch, of shape (batch, sample_shape...). Its name is not prefixed by the layer.
+  std::string input(const std::string& name, const std::string& dtype,
+                    const std::vector<int64_t>& sample_shape);
+  /// A trainable float32 parameter "LAYER.NAME".
+  std::string parameter(const std::string& name, const std::vector<int64_t>& shape, Initialiser start);
+  /// A float32 buffer "LAYER.NAME".
+  std::string buffer(const std::string& name, const std::vector<int64_t>& shape, Initialiser start);
+
+  std::string conv2d(const std::string& x, const Conv2dOptions& options);  ///< parameters "weight", "bias"
+  std::string linear(const std::string& x, const LinearOptions& options);  ///< parameters "weight", "bias"
+  /// Over dimension 1; parameters "weight" = 1, "bias" = 0; buffers "running_mean" = 0, "running_var" = 1,
+  /// which the node changes in place. momentum 0.1, eps 1e-5. InputError when a channel has one value only:
+  /// it has no variance.
+  std::string batch_norm(const std::string& x);
+  std::string layer_norm(const std::string& x);  ///< over the last dimension; "weight", "bias"
+  std::string embedding(const std::string& x, const EmbeddingOptions& options);  ///< parameter "weight"
+  std::string relu(const std::string& x);
+  std::string gelu(const std::string& x);
+  std::string dropout(const std::string& x, double probability);
+  std::string max_pool2d(const std::string& x, const MaxPool2dOptions& options);
+  std::string adaptive_avg_pool2d(const std::string& x, int64_t size);  ///< to size x size
+  std::string add(const std::string& x, const std::string& y);          ///< broadcasts
+  std::string flatten(const std::string& x, int64_t start_dim = 1);     ///< all dimensions from start_dim on
+  /// -1 for the one dimension that is to be worked out: use it for the batch.
+  std::string reshape(const std::string& x, const std::vector<int64_t>& shape);
+  std::string transpose(const std::string& x, int64_t dim0, int64_t dim1);
+  /// Into parts of `size` along `dim`; the last may be smaller.
+  std::vector<std::string> split(const std::string& x, int64_t size, int64_t dim);
+  /// All three are (batch, heads, tokens, features).
+  std::string scaled_dot_product_attention(const std::string& query, const std::string& key,
+                                           const std::string& value, bool is_causal, double dropout_p = 0);
+  /// Mean over all labels; scores (N, classes), labels int64 (N).
+  std::string cross_entropy_loss(const std::string& scores, const std::string& labels);
+
+  /// Any other operator: `op` without "aten::". The caller vouches for the types of what it makes.
+  std::vector<std::string> call(const std::string& op, const std::string& overload,
+                                std::vector<std::pair<std::string, Argument>> arguments,
+                                const std::vector<TensorType>& outputs);
+  const TensorType& type(const std::string& name) const;
+  const std::vector<int64_t>& shape(const std::string& name) const { return type(name).shape; }
+  int64_t batch_size() const { return batch_size_; }
+
+  /// The model. Leaves the builder empty. The graph has been validated.
+  Model finish(const std::string& loss, const std::string& scores);
+  /// Adds the input "labels" and, in layer "loss", the cross entropy of scores (batch, classes) or (batch,
+  /// tokens, classes: one label for each token); then finish().
+  Model finish_classification(const std::string& scores);
+
+  /// InputError "NAME: LAYER: message", for models' own checks.
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  std::string in_layer(const std::string& name) const;
+  std::string unused(const std::string& name);
+  std::string tensor(const std::string& name, const std::vector<int64_t>& shape);
+  void require_rank(const std::string& op, const std::string& x, size_t rank, const char* meaning) const;
+  std::string call_one(const std::string& op, const std::string& overload,
+                       std::vector<std::pair<std::string, Argument>> arguments, std::vector<int64_t> shape,
+                       const std::string& dtype);
+
+  Model model_;
+  int64_t batch_size_;
+  std::string path_;
+  std::map<std::string, TensorType> types_;  // of values, parameters and buffers: one name space
+  std::set<std::string> node_names_;
+};
+
+}  // namespace pipewright
