@@ -96,7 +96,9 @@ std::string SpecOptions::choice(const std::string& name, const std::string& fall
   if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
     std::string list;
     for (const std::string& each : allowed) list += (list.empty() ? "" : "|") + each;
-    fail(name, "got '" + value + "', expected " + list + suggestion(value, allowed));
+    const std::string near = nearest(value, allowed);
+    fail(name,
+         "got '" + value + "', expected " + list + (near.empty() ? "" : "; did you mean '" + near + "'?"));
   }
   return value;
 }

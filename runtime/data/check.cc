@@ -1,1 +1,118 @@
-// Placeholder: to be written.
+#include <algorithm>
+#include <string>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "runtime/data/sets.h"
+
+namespace pipewright {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+std::string type_text(const TensorType& type) { return type.dtype + " " + shape_text(type.shape); }
+
+// Does the kind of data set that `spec` names have this option?
+bool has_option(const Spec& spec, const std::string& option) {
+  for (const DatasetRow& row : dataset_rows()) {
+    if (spec.name == row.name)
+      return (", " + std::string(row.options)).find(", " + option + "=") != std::string::npos;
+  }
+  return false;
+}
+
+// `spec` with these options, a command line's way to the remedy.
+std::string with_options(Spec spec, const std::vector<std::pair<std::string, std::string>>& changes) {
+  for (const auto& [key, value] : changes) {
+    const auto found = std::find_if(spec.options.begin(), spec.options.end(),
+                                    [&key = key](const auto& option) { return option.first == key; });
+    if (found == spec.options.end()) {
+      spec.options.emplace_back(key, value);
+    } else {
+      found->second = value;
+    }
+  }
+  return spec.text();
+}
+
+// What to change so that the data set makes samples of this shape, or the model takes what it makes.
+std::string shape_remedy(const Spec& spec, const std::vector<int64_t>& got,
+                         const std::vector<int64_t>& expected) {
+  const auto image = [](const std::vector<int64_t>& shape) {
+    return shape.size() == 3 && shape[1] == shape[2];
+  };
+  if (image(got) && image(expected) && has_option(spec, "image")) {
+    const bool possible = spec.name == "synthetic-images" || expected[0] == 1 || expected[0] == 3;
+    if (possible && (spec.name != "fashion-mnist" || expected[1] >= 28)) {
+      std::vector<std::pair<std::string, std::string>> changes;
+      if (got[1] != expected[1]) changes.emplace_back("image", std::to_string(expected[1]));
+      if (got[0] != expected[0]) changes.emplace_back("channels", std::to_string(expected[0]));
+      return "likely: --data " + with_options(spec, changes) +
+             "; or give the model the options image=" + std::to_string(got[1]) +
+             ",channels=" + std::to_string(got[0]) + " where it has them";
+    }
+    return "give the model the options image=" + std::to_string(got[1]) +
+           ",channels=" + std::to_string(got[0]) + " where it has them";
+  }
+  if (got.size() == 1 && expected.size() == 1 && has_option(spec, "tokens")) {
+    return "likely: --data " + with_options(spec, {{"tokens", std::to_string(expected[0])}}) +
+           "; or give the model the option tokens=" + std::to_string(got[0]) + " where it has it";
+  }
+  return "this model is made for other data; pipewright-profiler models lists the models and their options";
+}
+
+std::string kinds_that_have(const std::string& field) {
+  return field == "tokens" ? "likely: --data synthetic-text" : "likely: another data set or another model";
+}
+
+}  // namespace
+
+void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec) {
+  const Spec spec = parse_spec(data_spec, "data");
+  const std::string where = "data '" + data_spec + "' for model '" + graph.name + "': ";
+  std::vector<std::string> names;
+  for (const DataField& field : dataset.fields()) names.push_back(field.name);
+
+  for (const std::string& input : graph.inputs) {
+    const auto found = std::find(names.begin(), names.end(), input);
+    if (found == names.end()) {
+      std::string list;
+      for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+      throw InputError(where + "the model reads the field '" + input + "', the data set has " + list,
+                       kinds_that_have(input));
+    }
+    const TensorType& got = dataset.fields()[static_cast<size_t>(found - names.begin())].sample_type;
+    TensorType expected = graph.values.at(input);
+    PW_CHECK(!expected.shape.empty(), "graph input " << input << " has no batch dimension");
+    expected.shape.erase(expected.shape.begin());
+    if (got.dtype != expected.dtype) {
+      throw InputError(where + "field '" + input + "': got " + type_text(got) + ", expected " +
+                           type_text(expected) + " a sample",
+                       "this model is made for other data");
+    }
+    if (got.shape != expected.shape) {
+      throw InputError(where + "field '" + input + "': got samples of shape " + shape_text(got.shape) +
+                           ", expected " + shape_text(expected.shape),
+                       shape_remedy(spec, got.shape, expected.shape));
+    }
+  }
+
+  if (graph.outputs.size() < 2) return;
+  const std::vector<int64_t>& scores = graph.values.at(graph.outputs[1]).shape;
+  if (scores.empty() || dataset.classes() <= scores.back()) return;
+  const std::string option = has_option(spec, "vocabulary") ? "vocabulary" : "classes";
+  std::string remedy = "likely: the model's option " + option + "=" + std::to_string(dataset.classes());
+  if (has_option(spec, option)) {
+    remedy += ", or --data " + with_options(spec, {{option, std::to_string(scores.back())}});
+  }
+  throw InputError(where + "labels: got " + std::to_string(dataset.classes()) +
+                       " classes, expected at most " + std::to_string(scores.back()) + ", the scores that '" +
+                       graph.outputs[1] + "' has for a sample",
+                   remedy);
+}
+
+}  // namespace pipewright

@@ -1,10 +1,8 @@
 // Samples and indices; knows nothing of stages.
 //
-// Sample i of minibatch k is a pure function of (seed, epoch, k, i): every rank can load, on its own, just the fields that
-// its stage reads, so nothing is relayed.
+// Sample i of minibatch k is a pure function of (seed, epoch, k, i): every rank can load, on its own, just
+// the fields that its stage reads, so nothing is relayed.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/spec.h"
 
 namespace pipewright {
 
@@ -34,27 +33,32 @@ class Dataset {
   virtual int64_t size() const = 0;  ///< samples
   virtual const std::vector<DataField>& fields() const = 0;
   virtual int64_t classes() const = 0;  ///< labels lie in [0, classes)
-  /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, the field's dtype, 64-byte
-  /// alignment not promised). RunError names the file when a sample cannot be read.
+  /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, aligned for the
+  /// field's dtype and no more). A pure function of its arguments: the same bytes from any thread, rank and
+  /// run. RunError names the file when a sample cannot be read.
   virtual void read(int64_t index, size_t field, SampleKey key, void* into) const = 0;
   /// One line per thing worth telling after the run: "3 corrupt images replaced: ...". May be empty.
   virtual std::vector<std::string> remarks() const { return {}; }
 };
 
-/// "fashion-mnist[:root=DIR,...]", "image-folder:root=DIR,...", "synthetic-images:...", "synthetic-text:...".
-/// `split` is "train" or "evaluation". InputError: unknown set or option (nearest match), missing or malformed files.
+/// "fashion-mnist[:root=DIR,...]", "image-folder:root=DIR,...", "synthetic-images:...", "synthetic-text:...",
+/// as in docs/data.md. `split` is "train" or "evaluation". InputError: unknown set or option (nearest match),
+/// a value out of range, missing or malformed files.
 std::unique_ptr<Dataset> open_dataset(const std::string& spec, const std::string& split);
 
+/// One kind of data set. To add one: a file with an `open` function, and a row.
 struct DatasetRow {
   const char* name;
-  std::unique_ptr<Dataset> (*open)(const std::string& spec, const std::string& split);
-  const char* options;
+  /// Reads all its options, calls options.finish(), then opens. `split` is one of the two.
+  std::unique_ptr<Dataset> (*open)(SpecOptions& options, const std::string& split);
+  const char* options;  ///< for people, with defaults: "root=DIR, image=28"
   const char* summary;
 };
 const std::vector<DatasetRow>& dataset_rows();
 
-/// InputError unless each input of the graph is a field of the data set with this sample shape and dtype, and labels
-/// fit the number of scores of `graph.outputs[1]`; names field, got, expected and the likely option to change.
+/// InputError unless each input of the graph is a field of the data set with this sample shape and dtype, and
+/// labels fit the number of scores of `graph.outputs[1]`; names field, got, expected and the likely option to
+/// change.
 void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec);
 
 }  // namespace pipewright

@@ -1,1 +1,202 @@
-// Placeholder: to be written.
+// Fashion-MNIST (Xiao, Rasul, Vollgraf 2017) in the IDX files it is published in; MNIST's own files have the
+// same form.
+//
+// IDX: a big-endian magic number 0x0000TTDD (TT = 08: unsigned bytes, DD dimensions), DD sizes of 4 bytes,
+// the bytes.
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "runtime/data/sets.h"
+
+namespace pipewright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPackageFolder = "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
+constexpr int64_t kSide = 28;
+constexpr int64_t kPixels = kSide * kSide;
+constexpr int64_t kClasses = 10;
+constexpr float kMean = 0.2860F, kDeviation = 0.3530F;  // of all training pixels, scaled to 0..1
+
+// An IDX file, gzipped or not (zlib reads both). Errors name the file.
+class IdxFile {
+ public:
+  explicit IdxFile(fs::path file) : file_(std::move(file)), stream_(gzopen(file_.c_str(), "rb")) {
+    if (!stream_) fail(std::string("cannot be opened: ") + std::strerror(errno));
+    gzbuffer(stream_, 1 << 18);
+  }
+  ~IdxFile() { gzclose(stream_); }
+  IdxFile(const IdxFile&) = delete;
+  IdxFile& operator=(const IdxFile&) = delete;
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw InputError(
+        file_.string() + ": " + message,
+        "a damaged download, or not a file of Fashion-MNIST? fetch it again, or apt-get install --reinstall "
+        "dataset-fashion-mnist");
+  }
+
+  // The sizes of `dimensions` dimensions of unsigned bytes.
+  std::vector<int64_t> header(int dimensions) {
+    const uint32_t magic = big_endian(), expected = 0x0800U + static_cast<uint32_t>(dimensions);
+    if (magic != expected) {
+      fail("magic number: got " + std::to_string(magic) + ", expected " + std::to_string(expected) +
+           " (IDX, unsigned bytes, " + std::to_string(dimensions) +
+           (dimensions == 1 ? " dimension)" : " dimensions)"));
+    }
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < dimensions; ++i) sizes.push_back(big_endian());
+    return sizes;
+  }
+
+  std::vector<uint8_t> bytes(int64_t count, int64_t total) {
+    // In pieces: a header that lies about its count must not make us ask for the memory.
+    constexpr int64_t kPiece = int64_t{1} << 22;
+    std::vector<uint8_t> bytes;
+    while (static_cast<int64_t>(bytes.size()) < count) {
+      const auto had = static_cast<int64_t>(bytes.size()), wanted = std::min(kPiece, count - had);
+      bytes.resize(static_cast<size_t>(had + wanted));
+      const int64_t got = read(bytes.data() + had, wanted);
+      if (got != wanted) {
+        fail("got " + std::to_string(had + got) + " bytes of data, expected " + std::to_string(total) +
+             " as the header says");
+      }
+    }
+    return bytes;
+  }
+
+  // Also makes zlib see the end of the gzip stream, and so its checksum.
+  void expect_end(int64_t total) {
+    uint8_t more;
+    if (read(&more, 1) != 0)
+      fail("got more than the " + std::to_string(total) + " bytes of data that the header says");
+  }
+
+ private:
+  uint32_t big_endian() {
+    std::array<uint8_t, 4> b;
+    if (read(b.data(), 4) != 4) fail("the file ends within the header of an IDX file");
+    return uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | uint32_t{b[3]};
+  }
+
+  int64_t read(uint8_t* into, int64_t count) {
+    const int got = gzread(stream_, into, static_cast<unsigned>(count));
+    if (got < count) {
+      int code = Z_OK;
+      const char* message = gzerror(stream_, &code);
+      if (code == Z_BUF_ERROR) fail("the gzip stream is truncated");
+      if (code != Z_OK) fail(std::string("cannot be read, or a damaged gzip stream: ") + message);
+    }
+    return got;
+  }
+
+  fs::path file_;
+  gzFile stream_;
+};
+
+fs::path find_file(const fs::path& root, bool root_given, const std::string& name) {
+  for (const char* suffix : {".gz", ""}) {
+    std::error_code ignored;
+    if (const fs::path file = root / (name + suffix); fs::exists(file, ignored)) return file;
+  }
+  throw InputError(
+      "data 'fashion-mnist': no file " + (root / (name + ".gz")).string() + " (nor without .gz)",
+      root_given ? "root= names the folder that holds the four files, as in " + std::string(kPackageFolder)
+                 : "apt-get install dataset-fashion-mnist, or say where the four files are: "
+                   "fashion-mnist:root=DIR");
+}
+
+class FashionMnist : public Dataset {
+ public:
+  FashionMnist(SpecOptions& options, const std::string& split)
+      : image_(options.integer("image", kSide, kSide, kMaximumImageSize)),
+        channels_(std::stoll(options.choice("channels", "1", {"1", "3"}))),
+        fields_(image_fields(channels_, image_)) {
+    const bool root_given = options.has("root");
+    const fs::path root = options.string("root", kPackageFolder);
+    const bool limited = options.has("samples");
+    const int64_t limit = options.integer("samples", kMaximumSamples, 1, kMaximumSamples);
+    options.finish();
+
+    const std::string prefix = split == kTrainSplit ? "train" : "t10k";
+    IdxFile labels(find_file(root, root_given, prefix + "-labels-idx1-ubyte"));
+    IdxFile images(find_file(root, root_given, prefix + "-images-idx3-ubyte"));
+    const int64_t count = labels.header(1)[0];
+    const std::vector<int64_t> sizes = images.header(3);
+    if (sizes[1] != kSide || sizes[2] != kSide) {
+      images.fail("got images of " + std::to_string(sizes[1]) + " x " + std::to_string(sizes[2]) +
+                  ", expected 28 x 28");
+    }
+    if (sizes[0] != count) {
+      images.fail("got " + std::to_string(sizes[0]) + " images, expected " + std::to_string(count) +
+                  " as in the file of labels");
+    }
+    if (count < 1 || count > kMaximumSamples) {
+      images.fail("got " + std::to_string(count) + " images, expected 1.." + std::to_string(kMaximumSamples));
+    }
+    if (limited && limit > count) {
+      options.fail("samples", "got " + std::to_string(limit) + ", expected 1.." + std::to_string(count) +
+                                  ", what the file has");
+    }
+    // With samples=N the rest of the files is neither read nor checked: that is what makes a quick run quick.
+    const int64_t used = limited ? limit : count;
+    labels_ = labels.bytes(used, count);
+    images_ = images.bytes(used * kPixels, count * kPixels);
+    if (used == count) {
+      labels.expect_end(count);
+      images.expect_end(count * kPixels);
+    }
+    for (size_t i = 0; i < labels_.size(); ++i) {
+      if (labels_[i] >= kClasses) {
+        labels.fail("label " + std::to_string(i) + ": got " + std::to_string(labels_[i]) + ", expected 0..9");
+      }
+    }
+    for (size_t value = 0; value < normalised_.size(); ++value) {
+      normalised_[value] = (static_cast<float>(value) / 255 - kMean) / kDeviation;
+    }
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  const std::vector<DataField>& fields() const override { return fields_; }
+  int64_t classes() const override { return kClasses; }
+
+  void read(int64_t index, size_t field, SampleKey, void* into) const override {
+    if (field == kLabelsField) {
+      const int64_t label = labels_[static_cast<size_t>(index)];
+      std::memcpy(into, &label, sizeof(label));
+      return;
+    }
+    float* out = static_cast<float*>(into);
+    const int64_t border = (image_ - kSide) / 2;  // an odd rest goes to the right and below
+    const uint8_t* pixel = images_.data() + index * kPixels;
+    if (image_ != kSide) std::fill_n(out, image_ * image_, normalised_[0]);
+    for (int64_t y = 0; y < kSide; ++y) {
+      float* row = out + (y + border) * image_ + border;
+      for (int64_t x = 0; x < kSide; ++x) row[x] = normalised_[*pixel++];
+    }
+    for (int64_t channel = 1; channel < channels_; ++channel) {
+      std::copy_n(out, image_ * image_, out + channel * image_ * image_);
+    }
+  }
+
+ private:
+  int64_t image_, channels_;
+  std::vector<DataField> fields_;
+  std::vector<uint8_t> images_, labels_;    // 784 bytes a sample; made floats when read
+  std::array<float, 256> normalised_ = {};  // of each pixel value
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_fashion_mnist(SpecOptions& options, const std::string& split) {
+  return std::make_unique<FashionMnist>(options, split);
+}
+
+}  // namespace pipewright

@@ -1,1 +1,350 @@
-// Placeholder: to be written.
+// Folders of JPEG and PNG files, one folder a class. The only file that includes OpenCV.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <opencv2/imgcodecs.hpp>
+#include <opencv2/imgproc.hpp>
+#include <set>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "runtime/data/image_file.h"
+#include "runtime/data/random.h"
+#include "runtime/data/sets.h"
+
+namespace pipewright {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ImageNet's mean and standard deviation of red, green and blue scaled to 0..1; of grey: their averages.
+constexpr std::array<float, 3> kMean = {0.485F, 0.456F, 0.406F}, kDeviation = {0.229F, 0.224F, 0.225F};
+constexpr float kGreyMean = 0.449F, kGreyDeviation = 0.226F;
+
+constexpr size_t kNamedInRemarks = 5;
+constexpr size_t kMaximumFileBytes = size_t{1} << 30;  // OpenCV counts bytes in an int
+
+// "3 files ...: a, b, c" with the first few names.
+std::string remark(const std::string& what, const std::vector<std::string>& names) {
+  std::string text = std::to_string(names.size()) + " " + what + ": ";
+  for (size_t i = 0; i < names.size() && i < kNamedInRemarks; ++i) text += (i ? ", " : "") + names[i];
+  return text + (names.size() > kNamedInRemarks ? ", ..." : "");
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string()[0] != '.') entries.push_back(it->path());
+  }
+  if (error)
+    throw InputError("data 'image-folder': " + folder.string() + " cannot be listed: " + error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool has_image_suffix(const fs::path& path) {
+  std::string suffix = path.extension().string();
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png";
+}
+
+// Where the two splits lie: root/train and root/evaluation (or root/val), or both in root itself.
+struct Splits {
+  fs::path train, evaluation;
+};
+
+Splits find_splits(const SpecOptions& options, const fs::path& root) {
+  if (!is_folder(root)) {
+    options.fail("root", "got " + root.string() + ", expected a folder",
+                 "root= names the folder that holds one folder a class, or train/ and evaluation/ (or val/)");
+  }
+  const fs::path train = root / "train";
+  const fs::path evaluation = is_folder(root / "evaluation") ? root / "evaluation" : root / "val";
+  if (!is_folder(train) && !is_folder(evaluation)) return {root, root};
+  if (!is_folder(train)) {
+    options.fail("root", root.string() + " has " + evaluation.filename().string() + "/ but no train/");
+  }
+  if (!is_folder(evaluation)) {
+    options.fail(
+        "root", root.string() + " has train/ but neither evaluation/ nor val/",
+        "if 'train' is a class of its own, rename it; to evaluate on the training images give root=" +
+            train.string());
+  }
+  return {train, evaluation};
+}
+
+std::vector<std::string> class_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::path& entry : sorted_entries(folder)) {
+    if (is_folder(entry)) names.push_back(entry.filename().string());
+  }
+  if (names.empty()) {
+    throw InputError(
+        "data 'image-folder': " + folder.string() + " has no class folders; expected one folder a class",
+        "layout: ROOT/CLASS/IMAGE.jpg, or ROOT/train/CLASS/IMAGE.jpg and ROOT/evaluation/CLASS/IMAGE.jpg");
+  }
+  return names;
+}
+
+// ---- pixels ----
+
+cv::Mat resized(const cv::Mat& image, int width, int height) {
+  if (image.cols == width && image.rows == height) return image;
+  // Averages where pixels get fewer: without it, thin lines vanish or stay by chance.
+  const bool fewer = width < image.cols || height < image.rows;
+  cv::Mat result;
+  cv::resize(image, result, cv::Size(width, height), 0, 0, fewer ? cv::INTER_AREA : cv::INTER_LINEAR);
+  return result;
+}
+
+// What stays of the image when its shorter side is made `shorter` and then a centred square of `side` is cut
+// out; done in the other order, so that an image of one by a million pixels costs nothing.
+cv::Mat centre_crop(const cv::Mat& image, int side, int shorter) {
+  const int edge = std::min(image.cols, image.rows);
+  const int kept = std::max(1, static_cast<int>(std::lround(static_cast<double>(edge) * side / shorter)));
+  return resized(image(cv::Rect((image.cols - kept) / 2, (image.rows - kept) / 2, kept, kept)), side, side);
+}
+
+int below(KeyedRandom& random, int bound) {
+  return static_cast<int>(random.below(static_cast<uint64_t>(bound)));
+}
+
+// A piece of 8 % to 100 % of the area, 3:4 to 4:3, made square: "Going deeper with convolutions" (Szegedy et
+// al. 2015).
+cv::Mat random_resized_crop(const cv::Mat& image, int side, KeyedRandom& random) {
+  const double area = static_cast<double>(image.cols) * image.rows;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double part = area * (0.08 + 0.92 * random.uniform());
+    const double ratio = std::exp((2 * random.uniform() - 1) * std::log(4.0 / 3));
+    const int width = static_cast<int>(std::lround(std::sqrt(part * ratio)));
+    const int height = static_cast<int>(std::lround(std::sqrt(part / ratio)));
+    if (width < 1 || height < 1 || width > image.cols || height > image.rows) continue;
+    const int x = below(random, image.cols - width + 1), y = below(random, image.rows - height + 1);
+    return resized(image(cv::Rect(x, y, width, height)), side, side);
+  }
+  return centre_crop(image, side, side);  // a very long or high image
+}
+
+// Moved by up to an eighth of its side, black where nothing is left: what is usual for small images.
+cv::Mat random_padded_crop(const cv::Mat& image, int side, KeyedRandom& random) {
+  const int border = side / 8;
+  cv::Mat padded;
+  cv::copyMakeBorder(centre_crop(image, side, side), padded, border, border, border, border,
+                     cv::BORDER_CONSTANT);
+  const int x = below(random, 2 * border + 1), y = below(random, 2 * border + 1);
+  return padded(cv::Rect(x, y, side, side));
+}
+
+// (channels, side, side), normalised, from OpenCV's rows of blue-green-red or grey bytes.
+void write_normalised(const cv::Mat& image, float* into) {
+  const int channels = image.channels();
+  for (int channel = 0; channel < channels; ++channel) {
+    const float mean = channels == 1 ? kGreyMean : kMean[static_cast<size_t>(channel)];
+    const float deviation = channels == 1 ? kGreyDeviation : kDeviation[static_cast<size_t>(channel)];
+    std::array<float, 256> normalised;
+    for (size_t value = 0; value < 256; ++value) {
+      normalised[value] = (static_cast<float>(value) / 255 - mean) / deviation;
+    }
+    const int source = channels - 1 - channel;  // blue, green, red -> red, green, blue
+    for (int y = 0; y < image.rows; ++y) {
+      const uint8_t* pixel = image.ptr<uint8_t>(y) + source;
+      for (int x = 0; x < image.cols; ++x, pixel += channels) *into++ = normalised[*pixel];
+    }
+  }
+}
+
+// ---- the data set ----
+
+class ImageFolder : public Dataset {
+ public:
+  ImageFolder(SpecOptions& options, const std::string& split)
+      : image_(static_cast<int>(options.integer("image", 224, 1, kMaximumImageSize))),
+        channels_(std::stoi(options.choice("channels", "3", {"1", "3"}))),
+        resize_(
+            static_cast<int>(options.integer("resize", (image_ * 8 + 3) / 7, image_, 4 * kMaximumImageSize))),
+        crop_(options.choice("crop", "resized", {"resized", "padded", "centre"})),
+        flip_(options.choice("flip", "yes", {"yes", "no"}) == "yes"),
+        skip_(options.choice("corrupt", "fail", {"fail", "skip"}) == "skip"),
+        training_(split == kTrainSplit),
+        fields_(image_fields(channels_, image_)) {
+    const bool root_given = options.has("root");
+    const fs::path root = options.string("root", "");
+    options.finish();
+    if (!root_given) options.fail("root", "it is missing; expected root=DIR");
+    // The loader's workers are our threads; OpenCV's own would only fight with them for the cores.
+    cv::setNumThreads(0);
+
+    const Splits splits = find_splits(options, root);
+    classes_ = class_names(splits.train);
+    list_files(training_ ? splits.train : splits.evaluation);
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  const std::vector<DataField>& fields() const override { return fields_; }
+  int64_t classes() const override { return static_cast<int64_t>(classes_.size()); }
+
+  void read(int64_t index, size_t field, SampleKey key, void* into) const override {
+    const int64_t label = label_of(index);
+    if (field == kLabelsField) {
+      std::memcpy(into, &label, sizeof(label));
+      return;
+    }
+    write_normalised(prepare(load_or_replace(index, label), index, key), static_cast<float*>(into));
+  }
+
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> all = remarks_;
+    const std::lock_guard lock(mutex_);
+    if (!corrupt_.empty()) {
+      all.push_back(remark(corrupt_.size() == 1 ? "corrupt image replaced" : "corrupt images replaced",
+                           {corrupt_.begin(), corrupt_.end()}));
+    }
+    return all;
+  }
+
+ private:
+  void list_files(const fs::path& folder) {
+    std::vector<std::string> ignored;
+    std::vector<std::string> absent = classes_;
+    for (const fs::path& entry : sorted_entries(folder)) {
+      if (!is_folder(entry)) {
+        ignored.push_back(entry.string());
+        continue;
+      }
+      const std::string name = entry.filename().string();
+      const auto found = std::find(classes_.begin(), classes_.end(), name);
+      if (found == classes_.end()) {
+        throw InputError("data 'image-folder': " + entry.string() + " is not a class of the training images" +
+                         suggestion(name, classes_));
+      }
+      absent.erase(std::find(absent.begin(), absent.end(), name));
+      const size_t before = files_.size();
+      for (const fs::path& file : sorted_entries(entry)) {
+        if (!is_folder(file) && has_image_suffix(file)) {
+          files_.push_back(file);
+        } else {
+          ignored.push_back(file.string());
+        }
+      }
+      if (files_.size() == before) {
+        throw InputError(
+            "data 'image-folder': class folder " + entry.string() + " holds no .jpg, .jpeg or .png file",
+            "remove the folder, or put images directly into it");
+      }
+      spans_.push_back({before, files_.size(), found - classes_.begin()});
+    }
+    if (files_.empty()) throw InputError("data 'image-folder': " + folder.string() + " has no class folders");
+    if (static_cast<int64_t>(files_.size()) > kMaximumSamples) {
+      throw InputError("data 'image-folder': " + folder.string() + " holds " + std::to_string(files_.size()) +
+                       " images, expected at most " + std::to_string(kMaximumSamples));
+    }
+    if (!ignored.empty()) {
+      remarks_.push_back(remark(ignored.size() == 1
+                                    ? "entry ignored (not .jpg, .jpeg or .png in a class folder)"
+                                    : "entries ignored (not .jpg, .jpeg or .png in a class folder)",
+                                ignored));
+    }
+    if (!absent.empty())
+      remarks_.push_back(remark("training classes without a folder in " + folder.string(), absent));
+  }
+
+  // The files of one class: [first, end) of files_.
+  struct Span {
+    size_t first, end;
+    int64_t label;
+  };
+
+  const Span& span_of(int64_t index) const {
+    const auto after = std::upper_bound(spans_.begin(), spans_.end(), static_cast<size_t>(index),
+                                        [](size_t i, const Span& span) { return i < span.first; });
+    return *(after - 1);
+  }
+  int64_t label_of(int64_t index) const { return span_of(index).label; }
+
+  // The image of sample `index`; with corrupt=skip, where it cannot be decoded, that of the next file of its
+  // class (the first after the last) that can. Of the same class, so that the label is known without opening
+  // the image.
+  cv::Mat load_or_replace(int64_t index, int64_t label) const {
+    const Span& span = span_of(index);
+    const size_t count = span.end - span.first;
+    for (size_t step = 0; step < count; ++step) {
+      const size_t at = span.first + (static_cast<size_t>(index) - span.first + step) % count;
+      cv::Mat image;
+      const std::string problem = load(files_[at], &image);
+      if (problem.empty()) return image;
+      if (!skip_) {
+        throw RunError(files_[at].string() + ": " + problem,
+                       "a damaged file? remove or replace it, or give the data set the option corrupt=skip");
+      }
+      const std::lock_guard lock(mutex_);
+      corrupt_.insert(files_[at].string());
+    }
+    throw RunError("data 'image-folder': class '" + classes_[static_cast<size_t>(label)] + "': none of its " +
+                       std::to_string(count) + " images can be decoded, the first is " +
+                       files_[span.first].string(),
+                   "remove the class's folder or replace its images");
+  }
+
+  // "" or what is wrong with the file.
+  std::string load(const fs::path& file, cv::Mat* image) const {
+    std::string bytes;
+    try {
+      bytes = read_file(file);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    if (bytes.size() > kMaximumFileBytes) return "larger than 1 GiB";
+    if (const std::string problem = incomplete_image(bytes); !problem.empty()) return problem;
+    try {
+      // OpenCV turns the image as its EXIF orientation says.
+      const cv::Mat raw(1, static_cast<int>(bytes.size()), CV_8UC1, bytes.data());
+      *image = cv::imdecode(raw, channels_ == 1 ? cv::IMREAD_GRAYSCALE : cv::IMREAD_COLOR);
+    } catch (const cv::Exception& exception) {
+      return "cannot be decoded: " + exception.err;
+    }
+    return image->empty() ? "cannot be decoded: damaged, or of an unknown kind" : "";
+  }
+
+  cv::Mat prepare(const cv::Mat& image, int64_t index, SampleKey key) const {
+    if (!training_) return centre_crop(image, image_, resize_);
+    constexpr uint64_t kPurpose = 0x43524f50;  // keeps this stream apart from the sampler's
+    KeyedRandom random{kPurpose, key.seed, static_cast<uint64_t>(key.epoch), static_cast<uint64_t>(index)};
+    cv::Mat cropped = crop_ == "resized"  ? random_resized_crop(image, image_, random)
+                      : crop_ == "padded" ? random_padded_crop(image, image_, random)
+                                          : centre_crop(image, image_, resize_);
+    if (!flip_ || random.below(2) == 0) return cropped;
+    cv::Mat flipped;
+    cv::flip(cropped, flipped, 1);
+    return flipped;
+  }
+
+  int image_, channels_, resize_;
+  std::string crop_;
+  bool flip_, skip_, training_;
+  std::vector<DataField> fields_;
+  std::vector<std::string> classes_;  // sorted; the position is the label
+  std::vector<fs::path> files_;       // by class, then by name
+  std::vector<Span> spans_;           // of the classes that have files, ascending
+  std::vector<std::string> remarks_;
+  mutable std::mutex mutex_;
+  mutable std::set<std::string> corrupt_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split) {
+  return std::make_unique<ImageFolder>(options, split);
+}
+
+}  // namespace pipewright

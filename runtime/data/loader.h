@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,8 @@ class Sampler {
  public:
   /// shuffle: each epoch in its own order (Fisher-Yates, keyed by seed and epoch); otherwise in data order.
   Sampler(int64_t dataset_size, int64_t batch_size, uint64_t seed, bool shuffle);
-  /// Full minibatches of one epoch; samples that are left over are not used in that epoch. 0 if the set is too small.
+  /// Full minibatches of one epoch; samples that are left over are not used in that epoch. 0 if the set is
+  /// too small.
   int64_t minibatches_per_epoch() const;
   int64_t epoch_of(int64_t minibatch) const;
   /// Indices of minibatch k, k counted over the whole run.
@@ -38,14 +41,23 @@ struct LoadRequest {
   SampleKey key;
 };
 
-/// Serves requests in the order given, at most `ahead` minibatches made in advance (bounded queue). `fields`: numbers of
-/// the fields wanted; next() returns one tensor (samples, sample shape...) per field, freshly allocated.
-/// workers = 0: made in next(), no thread. An exception of a worker is rethrown by the next() it belongs to.
-/// The destructor stops the workers; it does not wait for requests nobody asked for.
+/// Gives the next request, or nothing at the end. Called in order, by one thread at a time (not always the
+/// same one), never after it gave nothing or threw. Must not call the Loader.
+using RequestSource = std::function<std::optional<LoadRequest>()>;
+
+/// Serves requests in the order given, at most `ahead` minibatches made in advance (bounded queue). `fields`:
+/// numbers of the fields wanted; next() returns one tensor (samples, sample shape...) per field, freshly
+/// allocated. workers = 0 or ahead = 0: made in next(), no thread. An exception of a worker is rethrown by
+/// the next() it belongs to; the requests after it are served as if it had not been. One of the source ends
+/// the requests, after those before it. next() after the last request is a CheckError. The destructor stops
+/// the workers; it waits for the sample each is at, not for requests nobody asked for. The data set is
+/// borrowed. next() is called by one thread at a time.
 class Loader {
  public:
-  Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests, int64_t workers,
+  Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, int64_t workers,
          int64_t ahead);
+  Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
+         int64_t workers, int64_t ahead);
   ~Loader();
   std::vector<at::Tensor> next();
 

@@ -1,1 +1,39 @@
-// Placeholder: to be written.
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "runtime/data/sets.h"
+
+namespace pipewright {
+
+const std::vector<DatasetRow>& dataset_rows() {
+  static const std::vector<DatasetRow> rows = {
+      {"fashion-mnist", open_fashion_mnist, "root=DIR, image=28, channels=1, samples=ALL",
+       "60,000 + 10,000 grey pictures of clothes, 28 x 28, in 10 classes"},
+      {"image-folder", open_image_folder,
+       "root=DIR, image=224, channels=3, crop=resized|padded|centre, flip=yes|no, resize=256, "
+       "corrupt=fail|skip",
+       "JPEG and PNG files, one folder a class"},
+      {"synthetic-images", open_synthetic_images,
+       "classes=10, image=28, channels=1, samples=10000, noise=1, seed=0",
+       "a smooth random picture for each class, plus noise; needs no files"},
+      {"synthetic-text", open_synthetic_text, "vocabulary=1000, tokens=32, samples=10000, seed=0",
+       "tokens of a random Markov chain, to predict the next; needs no files"},
+  };
+  return rows;
+}
+
+std::unique_ptr<Dataset> open_dataset(const std::string& spec, const std::string& split) {
+  if (split != kTrainSplit && split != kEvaluationSplit) {
+    throw InputError("data '" + spec + "': got split '" + split + "', expected '" + kTrainSplit + "' or '" +
+                     kEvaluationSplit + "'");
+  }
+  SpecOptions options(parse_spec(spec, "data"));
+  std::vector<std::string> names;
+  for (const DatasetRow& row : dataset_rows()) {
+    if (options.spec().name == row.name) return row.open(options, split);
+    names.emplace_back(row.name);
+  }
+  throw InputError("data '" + spec + "': unknown data set '" + options.spec().name + "'" +
+                   suggestion(options.spec().name, names));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,31 @@
+// The data sets that the table of registry.cc lists, and what they share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/data/dataset.h"
+
+namespace pipewright {
+
+std::unique_ptr<Dataset> open_fashion_mnist(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_synthetic_images(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_synthetic_text(SpecOptions& options, const std::string& split);
+
+inline constexpr const char* kTrainSplit = "train";
+inline constexpr const char* kEvaluationSplit = "evaluation";
+
+inline constexpr int64_t kMaximumSamples = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kMaximumImageSize = 4096;  ///< pixels a side
+
+// Numbers of the fields of every data set of classified images.
+inline constexpr size_t kImagesField = 0;
+inline constexpr size_t kLabelsField = 1;
+
+/// "images" float32 (channels, size, size) and "labels" int64 ().
+inline std::vector<DataField> image_fields(int64_t channels, int64_t size) {
+  return {{"images", {"float32", {channels, size, size}}}, {"labels", {"int64", {}}}};
+}
+
+}  // namespace pipewright
