@@ -1,0 +1,148 @@
+// What every data set must be. A new one adds a line to `specs`.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "tests/runtime/data/helpers.h"
+#include "tests/runtime/data/pictures.h"
+#include "tests/support/skip.h"
+
+namespace pipewright {
+namespace {
+
+using testing::TemporaryFolder;
+
+std::vector<std::string> specs(const TemporaryFolder& folder) {
+  testing::write_pictures(folder.path());
+  const std::string folder_spec = "image-folder:image=24,root=" + folder.path().string();
+  std::vector<std::string> all = {
+      "synthetic-images", "synthetic-images:classes=3,image=17,channels=3,samples=50,noise=0.5,seed=9",
+      "synthetic-text",   "synthetic-text:vocabulary=7,tokens=5,samples=20,seed=3",
+      folder_spec,        folder_spec + ",crop=padded,channels=1,corrupt=skip"};
+  if (std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
+    all.insert(all.end(), {"fashion-mnist:samples=200", "fashion-mnist:samples=200,image=32,channels=3"});
+  }
+  return all;
+}
+
+std::vector<char> read_bytes(const Dataset& dataset, int64_t index, size_t field, SampleKey key) {
+  // Guarded on both sides: a data set writes what its type says and not a byte more.
+  constexpr size_t kGuard = 64;
+  const auto size = static_cast<size_t>(dataset.fields()[field].sample_type.bytes());
+  std::vector<char> bytes(size + 2 * kGuard, 0x5a);
+  dataset.read(index, field, key, bytes.data() + kGuard);
+  for (size_t i = 0; i < kGuard; ++i) {
+    REQUIRE(bytes[i] == 0x5a);
+    REQUIRE(bytes[bytes.size() - 1 - i] == 0x5a);
+  }
+  return {bytes.begin() + kGuard, bytes.end() - kGuard};
+}
+
+TEST_CASE("conformance: sizes, labels in range, finite values") {
+  const TemporaryFolder folder;
+  for (const std::string& spec : specs(folder)) {
+    for (const char* split : {"train", "evaluation"}) {
+      INFO(spec << " " << split);
+      const auto set = open_dataset(spec, split);
+      REQUIRE(set->size() > 0);
+      REQUIRE(set->classes() > 1);
+      REQUIRE(!set->fields().empty());
+      bool has_labels = false;
+      for (size_t field = 0; field < set->fields().size(); ++field) {
+        const DataField& about = set->fields()[field];
+        has_labels |= about.name == "labels";
+        for (int64_t i = 0; i < std::min<int64_t>(set->size(), 20); ++i) {
+          const std::vector<char> bytes = read_bytes(*set, i, field, {1, 2});
+          const auto count = static_cast<size_t>(about.sample_type.elements());
+          for (size_t e = 0; e < count; ++e) {
+            if (about.sample_type.dtype == "int64") {
+              int64_t value = 0;
+              std::memcpy(&value, bytes.data() + e * sizeof(value), sizeof(value));
+              REQUIRE((0 <= value && value < set->classes()));
+            } else {
+              REQUIRE(about.sample_type.dtype == "float32");
+              float value = 0;
+              std::memcpy(&value, bytes.data() + e * sizeof(value), sizeof(value));
+              REQUIRE(std::abs(value) < 100);
+            }
+          }
+        }
+        CHECK_NOTHROW(read_bytes(*set, set->size() - 1, field, {}));
+      }
+      CHECK(has_labels);
+    }
+  }
+}
+
+TEST_CASE("conformance: the same key gives the same bytes, from any thread and from a set opened again") {
+  const TemporaryFolder folder;
+  for (const std::string& spec : specs(folder)) {
+    INFO(spec);
+    const auto set = open_dataset(spec, "train"), again = open_dataset(spec, "train");
+    const int64_t samples = std::min<int64_t>(set->size(), 12);
+    const auto read_all = [samples](const Dataset& from, bool backwards) {
+      std::vector<std::vector<char>> all(static_cast<size_t>(samples) * from.fields().size());
+      for (int64_t step = 0; step < samples; ++step) {
+        const int64_t i = backwards ? samples - 1 - step : step;
+        for (size_t field = 0; field < from.fields().size(); ++field) {
+          std::vector<char> bytes(static_cast<size_t>(from.fields()[field].sample_type.bytes()));
+          from.read(i, field, {4, 7}, bytes.data());
+          all[static_cast<size_t>(i) * from.fields().size() + field] = std::move(bytes);
+        }
+      }
+      return all;
+    };
+    const auto expected = read_all(*again, false);
+    std::vector<std::vector<std::vector<char>>> got(4);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < got.size(); ++t) {
+      threads.emplace_back([&, t] { got[t] = read_all(*set, t % 2 == 1); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& each : got) CHECK(each == expected);
+  }
+}
+
+TEST_CASE("conformance: both splits have the same fields and classes") {
+  const TemporaryFolder folder;
+  for (const std::string& spec : specs(folder)) {
+    INFO(spec);
+    const auto train = open_dataset(spec, "train"), evaluation = open_dataset(spec, "evaluation");
+    CHECK(train->classes() == evaluation->classes());
+    REQUIRE(train->fields().size() == evaluation->fields().size());
+    for (size_t i = 0; i < train->fields().size(); ++i) {
+      CHECK(train->fields()[i].name == evaluation->fields()[i].name);
+      CHECK(train->fields()[i].sample_type == evaluation->fields()[i].sample_type);
+    }
+  }
+}
+
+TEST_CASE("conformance: every row of the table is covered and refuses an unknown option") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> all = specs(folder);
+  for (const DatasetRow& row : dataset_rows()) {
+    const std::string name = row.name;
+    const bool covered = std::any_of(all.begin(), all.end(), [&](const std::string& spec) {
+      return spec == name || spec.rfind(name + ":", 0) == 0;
+    });
+    if (!covered) testing::skip(name + " is not here to be tested");
+    const std::string message =
+        testing::message_of<InputError>([&] { open_dataset(name + ":colour=blue", "train"); });
+    CHECK_THAT(message, Catch::Contains("unknown option 'colour'"));
+    // Every option the table shows is one the data set knows: a malformed value is about that value.
+    const std::string options = row.options;
+    for (size_t at = 0; at < options.size();) {
+      const std::string option = options.substr(at, options.find('=', at) - at);
+      const std::string error =
+          testing::message_of<InputError>([&] { open_dataset(name + ":" + option + "=/nowhere/", "train"); });
+      CHECK_THAT(error, !Catch::Contains("unknown option"));
+      const size_t comma = options.find(", ", at);
+      at = comma == std::string::npos ? options.size() : comma + 2;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipewright

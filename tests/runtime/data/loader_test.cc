@@ -1,0 +1,215 @@
+#include "runtime/data/loader.h"
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+// Sample i: "x" float32 (3) = i, epoch, i * epoch; "y" int64 () = 10 i. Reading sample `broken` throws.
+class Numbers : public Dataset {
+ public:
+  int64_t size() const override { return 1000; }
+  const std::vector<DataField>& fields() const override { return fields_; }
+  int64_t classes() const override { return 10000; }
+  void read(int64_t index, size_t field, SampleKey key, void* into) const override {
+    ++reads;
+    if (index == broken) throw RunError("sample " + std::to_string(index) + " is broken");
+    if (field == 0) {
+      float* out = static_cast<float*>(into);
+      out[0] = static_cast<float>(index);
+      out[1] = static_cast<float>(key.epoch);
+      out[2] = static_cast<float>(index * key.epoch);
+    } else {
+      *static_cast<int64_t*>(into) = 10 * index;
+    }
+  }
+
+  int64_t broken = -1;
+  mutable std::atomic<int> reads = 0;
+
+ private:
+  std::vector<DataField> fields_ = {{"x", {"float32", {3}}}, {"y", {"int64", {}}}};
+};
+
+std::vector<LoadRequest> random_requests(std::mt19937_64& random, size_t count) {
+  std::vector<LoadRequest> requests(count);
+  for (LoadRequest& request : requests) {
+    request.key = {random(), static_cast<int64_t>(random() % 10)};
+    request.indices.resize(random() % 6);
+    for (int64_t& index : request.indices) index = static_cast<int64_t>(random() % 1000);
+  }
+  return requests;
+}
+
+TEST_CASE("minibatches come in order, equal to direct reads, for any workers and ahead") {
+  std::mt19937_64 random(1);
+  const Numbers numbers;
+  for (int round = 0; round < 150; ++round) {
+    const std::vector<LoadRequest> requests = random_requests(random, random() % 30);
+    const auto workers = static_cast<int64_t>(random() % 5), ahead = static_cast<int64_t>(random() % 5);
+    Loader loader(numbers, {0, 1}, requests, workers, ahead);
+    for (const LoadRequest& request : requests) {
+      const std::vector<at::Tensor> got = loader.next();
+      const auto samples = static_cast<int64_t>(request.indices.size());
+      REQUIRE(got.size() == 2);
+      REQUIRE(got[0].sizes() == at::IntArrayRef({samples, 3}));
+      REQUIRE(got[1].sizes() == at::IntArrayRef({samples}));
+      REQUIRE(got[0].scalar_type() == at::kFloat);
+      REQUIRE(got[1].scalar_type() == at::kLong);
+      for (int64_t i = 0; i < samples; ++i) {
+        float x[3];
+        int64_t y = 0;
+        numbers.read(request.indices[static_cast<size_t>(i)], 0, request.key, x);
+        numbers.read(request.indices[static_cast<size_t>(i)], 1, request.key, &y);
+        REQUIRE(std::equal(x, x + 3, got[0].const_data_ptr<float>() + 3 * i));
+        REQUIRE(got[1].const_data_ptr<int64_t>()[i] == y);
+      }
+    }
+    REQUIRE_THROWS_AS(loader.next(), CheckError);
+  }
+}
+
+TEST_CASE("only the fields asked for are read, in the order asked for; tensors are fresh and aligned") {
+  const Numbers numbers;
+  for (const int64_t workers : {0, 2}) {
+    Loader loader(numbers, {1}, std::vector<LoadRequest>{{{3, 4}, {}}, {{3, 4}, {}}}, workers, 2);
+    const at::Tensor first = loader.next().at(0), second = loader.next().at(0);
+    CHECK(first.equal(second));
+    CHECK(first.const_data_ptr() != second.const_data_ptr());
+    CHECK(reinterpret_cast<uintptr_t>(first.const_data_ptr()) % 64 == 0);
+    CHECK(first.const_data_ptr<int64_t>()[1] == 40);
+  }
+  CHECK(numbers.reads == 8);
+  CHECK_THROWS_AS(Loader(numbers, {2}, std::vector<LoadRequest>{}, 0, 0), CheckError);
+}
+
+TEST_CASE("an exception is rethrown by the next() it belongs to and spares the others") {
+  Numbers numbers;
+  numbers.broken = 7;
+  const std::vector<LoadRequest> requests = {{{1}, {}}, {{6, 7, 8}, {}}, {{2}, {}}, {{1000}, {}}, {{3}, {}}};
+  for (const int64_t workers : {0, 1, 3}) {
+    Loader loader(numbers, {0}, requests, workers, 4);
+    CHECK(loader.next()[0].const_data_ptr<float>()[0] == 1);
+    CHECK_THROWS_WITH(loader.next(), "sample 7 is broken");
+    CHECK(loader.next()[0].const_data_ptr<float>()[0] == 2);
+    CHECK_THROWS_AS(loader.next(), CheckError);  // no such sample
+    CHECK(loader.next()[0].const_data_ptr<float>()[0] == 3);
+    CHECK_THROWS_AS(loader.next(), CheckError);  // no such request
+  }
+}
+
+TEST_CASE("a source of requests is asked in order and no further ahead than allowed") {
+  const Numbers numbers;
+  for (const int64_t workers : {0, 1, 4}) {
+    std::atomic<int64_t> asked = 0;
+    Loader loader(
+        numbers, {1},
+        [&]() -> std::optional<LoadRequest> {
+          if (asked == 20) return std::nullopt;
+          return LoadRequest{{asked++}, {}};
+        },
+        workers, 3);
+    for (int64_t i = 0; i < 20; ++i) {
+      CHECK(asked <= i + 3);
+      CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 10 * i);
+    }
+    CHECK_THROWS_AS(loader.next(), CheckError);
+  }
+}
+
+TEST_CASE("an exception of the source comes after the requests before it") {
+  const Numbers numbers;
+  for (const int64_t workers : {0, 1, 4}) {
+    int64_t asked = 0;
+    Loader loader(
+        numbers, {1},
+        [&]() -> std::optional<LoadRequest> {
+          if (asked == 2) throw RunError("no more plans");
+          return LoadRequest{{asked++}, {}};
+        },
+        workers, 4);
+    CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 0);
+    CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 10);
+    CHECK_THROWS_WITH(loader.next(), "no more plans");
+    CHECK_THROWS_AS(loader.next(), CheckError);
+  }
+}
+
+// Reading waits until the test opens the gate.
+class Gated : public Numbers {
+ public:
+  void read(int64_t index, size_t field, SampleKey key, void* into) const override {
+    {
+      std::unique_lock lock(mutex_);
+      ++waiting_;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return open_; });
+    }
+    Numbers::read(index, field, key, into);
+  }
+  void await_readers(int count) const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ >= count; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable int waiting_ = 0;
+  bool open_ = false;
+};
+
+TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
+  const std::vector<LoadRequest> requests(100, LoadRequest{{1, 2, 3, 4}, {}});
+  SECTION("workers blocked because enough was made ahead") {
+    const Numbers numbers;
+    { Loader loader(numbers, {0}, requests, 3, 2); }
+    CHECK(numbers.reads <= 8);
+  }
+  SECTION("workers in the middle of a minibatch") {
+    Gated numbers;
+    std::thread opener;
+    {
+      Loader loader(numbers, {0}, requests, 2, 10);
+      numbers.await_readers(2);
+      // Opens only when the destructor below is likely to be at work; correct in any order.
+      opener = std::thread([&] { numbers.open(); });
+    }
+    opener.join();
+    CHECK(numbers.reads <= 40);
+  }
+  SECTION("some were taken, some not") {
+    const Numbers numbers;
+    {
+      Loader loader(numbers, {0}, requests, 4, 3);
+      for (int i = 0; i < 5; ++i) loader.next();
+    }
+    CHECK(numbers.reads <= 4 * 8);
+  }
+}
+
+TEST_CASE("several workers make several minibatches at once") {
+  Gated numbers;
+  const std::vector<LoadRequest> requests(3, LoadRequest{{1}, {}});
+  Loader loader(numbers, {0}, requests, 3, 3);
+  numbers.await_readers(3);  // hangs if they took turns
+  numbers.open();
+  for (int i = 0; i < 3; ++i) CHECK(loader.next().size() == 1);
+}
+
+}  // namespace
+}  // namespace pipewright
