@@ -46,7 +46,7 @@ TEST_CASE("fashion-mnist: the published files") {
   for (const int count : counts) CHECK(count == 6000);
   const double elements = 6000.0 * 784;
   CHECK(sum / elements == Approx(0).margin(0.01));
-  CHECK(squares / elements == Approx(1).margin(0.01));
+  CHECK(squares / elements == Approx(1).margin(0.02));  // a tenth of the images
 
   Loader loader(*train, {0, 1}, std::vector<LoadRequest>(101, {Sampler(60000, 64, 1, true).indices(5), {}}),
                 0, 0);
