@@ -194,7 +194,7 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
   if (!check.problem.empty()) return check;
 
   const std::vector<size_t> position = dry_run(
-      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, int64_t) {});
+      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, int64_t, int64_t) {});
   for (size_t rank = 0; rank < lists.size(); ++rank)
     if (position[rank] < lists[rank].size()) {
       check.problem = deadlock_grid(lists, shape, position);

@@ -40,8 +40,8 @@ class MessageIndex {
 
 /// Sends never block, a receive waits for its message, a reduce waits until all replicas of the stage reach
 /// it. Calls ran(rank, position, message) after each action but a reduce (`message` is 0 where there is
-/// none), and reduced(stage, first_rank) once for each reduce. Returns where each rank got to: its list's
-/// size, or the action that waits for ever. Time is linear in the number of actions.
+/// none), and reduced(stage, first_rank, round) once for each reduce. Returns where each rank got to: its
+/// list's size, or the action that waits for ever. Time is linear in the number of actions.
 template <typename Ran, typename Reduced>
 std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, Span span, Ran&& ran,
                             Reduced&& reduced) {
@@ -65,7 +65,7 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
     for (int64_t rank = begin; rank < end; ++rank)
       if (!(lists[rank][position[rank]] == lists[begin][position[begin]])) return;
     at_reduce[stage] = 0;
-    reduced(stage, begin);
+    reduced(stage, begin, lists[begin][position[begin]].index);
     for (int64_t rank = begin; rank < end; ++rank) {
       ++position[rank];
       ready.push_back(rank);

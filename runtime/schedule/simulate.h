@@ -1,4 +1,6 @@
-// Discrete-event simulation of a schedule with times.
+// Discrete-event simulation of a schedule with times. Because a schedule leaves no choice open, an action
+// begins when the one before it on its rank has ended and its message is there; so the simulation is exact
+// for its assumptions.
 #pragma once
 
 #include <string>
@@ -37,21 +39,42 @@ struct SimulatedRank {
 
 struct Simulation {
   double total_seconds = 0;
-  /// Time between completions of minibatches at the last stage... at stage 0's updates, over the second half
-  /// of the span and over whole rounds of all stages.
+  /// Time per minibatch while the pipeline is full. A minibatch is complete at the end of its backward at
+  /// stage 0 (of its forward at the last stage, in a schedule without backward). Taken are the completions
+  /// from the middle of the span up to where stage 0 has no more forwards to run; the value is the mean time
+  /// between two of them that lie h apart, divided by h, where h is half their number rounded down to a
+  /// multiple of the least common multiple of the replica counts, because that is the period of the round
+  /// robin. (Where there is no such multiple, half their number; where there are not two completions,
+  /// total_seconds divided by the minibatches; 0 for an empty span.)
   double steady_minibatch_seconds = 0;
   std::vector<SimulatedRank> ranks;
-  std::vector<SimulatedAction> actions;  ///< in order of begin time, rank
+  std::vector<SimulatedAction> actions;  ///< in order of begin time, then rank, then the rank's list
 };
 
-/// CheckError if the schedule deadlocks: check_schedule first.
+/// PlanError for a bad shape or span, InputError for an unknown schedule. CheckError if there is not one
+/// StageTimes a stage, all finite and not negative, or if the schedule deadlocks.
 Simulation simulate(const std::string& schedule, const PipelineShape& shape,
                     const std::vector<StageTimes>& times, Span span);
+/// The first `minibatches` of a run.
+Simulation simulate(const std::string& schedule, const PipelineShape& shape,
+                    const std::vector<StageTimes>& times, int64_t minibatches);
+/// Simulation::steady_minibatch_seconds alone, in a fraction of the time.
+double steady_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
+                                const std::vector<StageTimes>& times, Span span);
 
-/// In-flight depths for 1f1b: the smallest (found greedily from the last stage to the first, deterministic)
-/// with which the simulated steady state is within 0.1 % of what unlimited depth gives. `most` bounds each
-/// stage (memory).
+/// No schedule is faster: the time per minibatch of the busiest rank (forward, backward, reduce, step) or
+/// link.
+double bottleneck_seconds(const std::vector<int64_t>& replicas, const std::vector<StageTimes>& times);
+
+/// In-flight depths for 1f1b: small ones (found greedily from the last stage to the first, then each lowered
+/// while that costs nothing) with which the simulated steady state is within 0.1 % of bottleneck_seconds().
+/// `most` bounds each stage (memory), 1 or more; where no depths within the bounds are that fast, the greedy
+/// search takes the fastest it meets. The result is usable as it is (usable_in_flight() leaves it unchanged),
+/// and the same for the same input. Errors as in simulate().
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
                                       const std::vector<StageTimes>& times, const std::vector<int64_t>& most);
+/// Without bounds.
+std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
+                                      const std::vector<StageTimes>& times);
 
 }  // namespace pipewright
