@@ -8,12 +8,23 @@
 
 namespace pipewright {
 
-/// One row a rank, one column a slot of `slot_seconds`: "F0 F1 .. B0". For schedules with unit times.
+/// One row a rank, one column a slot of `slot_seconds`, each showing what computes in the slot's middle (F,
+/// B, U, AR;
+/// ".." for nothing):
+///
+///   rank 0  stage 0 replica 0 | F0 F1 B0 .. B1
+///
+/// Exact for times that are multiples of the slot. CheckError unless slot_seconds is positive and makes at
+/// most a million slots.
 std::string draw_text(const Simulation& simulation, double slot_seconds);
-/// Self-contained SVG: one lane a rank, forward and backward in two colours, minibatch numbers where they
-/// fit.
+
+/// Self-contained SVG: one lane a rank, forward, backward, update and reduce in their colours, minibatch
+/// numbers where they fit, what the links carry as thin bars below the lane, a time axis. Every bar says what
+/// it is as a tool tip.
 std::string draw_svg(const Simulation& simulation, const std::string& title);
-/// Chrome trace events (JSON text), pid = rank.
+
+/// Chrome trace events (JSON text), pid = rank; threads: compute, sending of activations, sending of
+/// gradients.
 std::string trace_json(const Simulation& simulation);
 
 }  // namespace pipewright

@@ -67,15 +67,15 @@ class Clocks {
           record(rank, action, begin, clock.now);
           return;
         case ActionKind::kSendActivation:
-          record(rank, action, clock.send(clock.activations_free, times.send_activation_seconds),
-                 clock.activations_free);
-          arrival[message] = clock.activations_free;
+        case ActionKind::kSendGradient: {
+          const bool gradient = action.kind == ActionKind::kSendGradient;
+          double& link_free = gradient ? clock.gradients_free : clock.activations_free;
+          const double start = std::max(clock.now, link_free);
+          link_free = start + (gradient ? times.send_gradient_seconds : times.send_activation_seconds);
+          arrival[message] = link_free;
+          record(rank, action, start, link_free);
           return;
-        case ActionKind::kSendGradient:
-          record(rank, action, clock.send(clock.gradients_free, times.send_gradient_seconds),
-                 clock.gradients_free);
-          arrival[message] = clock.gradients_free;
-          return;
+        }
         case ActionKind::kReduce:
           break;  // reduced() has it
       }
@@ -88,10 +88,10 @@ class Clocks {
       for (int64_t rank = first_rank; rank < end_rank; ++rank) last = std::max(last, ranks_[rank].now);
       for (int64_t rank = first_rank; rank < end_rank; ++rank) {
         RankClock& clock = ranks_[rank];
-        const double begin = clock.now;
-        clock.now = last + times_[stage].reduce_seconds;
-        clock.reduce += clock.now - begin;
-        record(rank, {ActionKind::kReduce, round}, begin, clock.now);
+        const double end = last + times_[stage].reduce_seconds;
+        clock.reduce += end - clock.now;
+        clock.now = end;
+        record(rank, {ActionKind::kReduce, round}, last, end);
       }
     };
     const std::vector<size_t> position = dry_run(lists_, shape_, span_, ran, reduced);
@@ -149,12 +149,6 @@ class Clocks {
     double activations_free = 0, gradients_free = 0;  // when the outgoing link is free
     double busy = 0, receive_wait = 0, reduce = 0;
     int64_t in_flight = 0, peak_in_flight = 0;
-    /// Occupies the link from when both are ready; returns when that is.
-    double send(double& link_free, double seconds) const {
-      const double begin = std::max(now, link_free);
-      link_free = begin + seconds;
-      return begin;
-    }
   };
 
   PipelineShape shape_;

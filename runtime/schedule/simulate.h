@@ -22,6 +22,8 @@ struct StageTimes {
   double send_gradient_seconds = 0;    ///< to the previous stage
 };
 
+/// A receive begins when its rank is ready for it and ends when the message is there; a send is what its link
+/// does; a reduce begins when the last replica has come.
 struct SimulatedAction {
   int64_t rank = 0;  ///< in the order of placements()
   Action action;

@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "runtime/schedule/draw.h"
+
+namespace pipewright {
+namespace {
+
+struct Style {
+  ActionKind kind;
+  const char* name;  // in the legend
+  const char* fill;
+  const char* text;
+};
+// Told apart by lightness too, not by hue alone.
+constexpr std::array<Style, 4> kStyles = {{{ActionKind::kForward, "forward", "#3b6fb6", "#ffffff"},
+                                           {ActionKind::kBackward, "backward", "#7fc08a", "#12351a"},
+                                           {ActionKind::kUpdate, "update", "#5b3a8c", "#ffffff"},
+                                           {ActionKind::kReduce, "reduce", "#f2c14e", "#4a3600"}}};
+constexpr const char* kSendActivation = "#3b6fb6";
+constexpr const char* kSendGradient = "#4c9a5b";
+
+constexpr double kMargin = 16, kTitleHeight = 30, kLegendHeight = 26, kAxisHeight = 34;
+constexpr double kLaneHeight = 26, kLinkHeight = 4, kLanePitch = 38;
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        // Control characters are not allowed in XML, not even escaped.
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  return out;
+}
+
+std::string number(double value, int decimals = 2) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+struct Unit {
+  double seconds;
+  const char* name;
+};
+Unit unit_for(double seconds) {
+  if (seconds >= 1) return {1, "s"};
+  if (seconds >= 1e-3) return {1e-3, "ms"};
+  return {1e-6, "µs"};
+}
+
+std::string duration(double seconds) {
+  const Unit unit = unit_for(seconds);
+  return number(seconds / unit.seconds, 3) + " " + unit.name;
+}
+
+// 1, 2 or 5 times a power of ten, at least `least`.
+double round_step(double least) {
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= least * (1 - 1e-9)) return factor * power;
+  return 10 * power;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const Simulation& simulation) : simulation_(simulation) {
+    for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+      labels_.push_back(rank_label(rank, simulation.ranks[rank].placement));
+      label_width_ = std::max(label_width_, 6.6 * static_cast<double>(labels_.back().size()) + 12);
+    }
+    // Wide enough for two digits in the shortest forward or backward, within reason.
+    double shortest = simulation.total_seconds;
+    for (const SimulatedAction& a : simulation.actions) {
+      const double seconds = a.end_seconds - a.begin_seconds;
+      if ((a.action.kind == ActionKind::kForward || a.action.kind == ActionKind::kBackward) && seconds > 0)
+        shortest = std::min(shortest, seconds);
+    }
+    const double wanted = shortest > 0 ? 20 * simulation.total_seconds / shortest : 0;
+    chart_width_ = std::clamp(wanted, 640.0, 6000.0);
+    scale_ = simulation.total_seconds > 0 ? chart_width_ / simulation.total_seconds : 0;
+  }
+
+  std::string draw(const std::string& title) {
+    const double lanes = kLanePitch * static_cast<double>(labels_.size());
+    const double width = 2 * kMargin + label_width_ + chart_width_;
+    const double height = 2 * kMargin + kTitleHeight + kLegendHeight + lanes + kAxisHeight;
+    out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << number(width, 0) << "\" height=\""
+         << number(height, 0) << "\" viewBox=\"0 0 " << number(width, 0) << " " << number(height, 0)
+         << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
+         << "<title>" << escaped(title) << "</title>\n"
+         << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+    text(kMargin, kMargin + 16, title, "font-size=\"16\" font-weight=\"bold\" fill=\"#1a1a1a\"");
+    legend(kMargin + kTitleHeight);
+    axis(lanes);
+    for (size_t rank = 0; rank < labels_.size(); ++rank) lane(rank);
+    for (const SimulatedAction& action : simulation_.actions) bar(action);
+    out_ << "</svg>\n";
+    return out_.str();
+  }
+
+ private:
+  double x(double seconds) const { return kMargin + label_width_ + seconds * scale_; }
+  double y(int64_t rank) const {
+    return kMargin + kTitleHeight + kLegendHeight + kLanePitch * static_cast<double>(rank);
+  }
+
+  void text(double left, double base, const std::string& what, const std::string& attributes) {
+    out_ << "<text x=\"" << number(left) << "\" y=\"" << number(base) << "\" " << attributes << ">"
+         << escaped(what) << "</text>\n";
+  }
+  void rectangle(double left, double top, double width, double height, const std::string& fill,
+                 const std::string& tip = "") {
+    out_ << "<rect x=\"" << number(left) << "\" y=\"" << number(top) << "\" width=\"" << number(width)
+         << "\" height=\"" << number(height) << "\" fill=\"" << fill << "\"";
+    if (tip.empty())
+      out_ << "/>\n";
+    else
+      out_ << "><title>" << escaped(tip) << "</title></rect>\n";
+  }
+
+  bool shown(ActionKind kind) const {
+    return std::any_of(simulation_.actions.begin(), simulation_.actions.end(), [&](const SimulatedAction& a) {
+      return a.action.kind == kind && a.end_seconds > a.begin_seconds;
+    });
+  }
+
+  void legend(double top) {
+    double left = kMargin;
+    const auto entry = [&](const char* name, const char* fill, double box_height) {
+      rectangle(left, top + 12 - box_height, 14, box_height, fill);
+      text(left + 19, top + 11, name, "fill=\"#333333\"");
+      left += 19 + 6.6 * static_cast<double>(std::string(name).size()) + 18;
+    };
+    for (const Style& style : kStyles)
+      if (shown(style.kind)) entry(style.name, style.fill, 12);
+    if (shown(ActionKind::kSendActivation)) entry("sending activations", kSendActivation, kLinkHeight);
+    if (shown(ActionKind::kSendGradient)) entry("sending gradients", kSendGradient, kLinkHeight);
+    entry("idle", "#e9ecef", 12);
+  }
+
+  void axis(double lanes) {
+    const double total = simulation_.total_seconds;
+    if (total <= 0) return;
+    const Unit unit = unit_for(total);
+    const double step = round_step(total / unit.seconds * 80 / chart_width_);
+    const int decimals = std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
+    const double bottom = y(0) + lanes;
+    for (int64_t tick = 0; static_cast<double>(tick) * step <= total / unit.seconds * (1 + 1e-9); ++tick) {
+      const double value = static_cast<double>(tick) * step;
+      const double left = x(value * unit.seconds);
+      out_ << "<line x1=\"" << number(left) << "\" y1=\"" << number(y(0) - 4) << "\" x2=\"" << number(left)
+           << "\" y2=\"" << number(bottom) << "\" stroke=\"#c9ced4\" stroke-width=\"1\"/>\n";
+      text(left, bottom + 15, number(value, decimals) + " " + unit.name,
+           "text-anchor=\"middle\" font-size=\"11\" fill=\"#555555\"");
+    }
+  }
+
+  void lane(size_t rank) {
+    text(kMargin, y(rank) + kLaneHeight / 2 + 4, labels_[rank], "fill=\"#1a1a1a\" xml:space=\"preserve\"");
+    rectangle(x(0), y(rank), chart_width_, kLaneHeight, "#e9ecef");
+  }
+
+  void bar(const SimulatedAction& a) {
+    const double seconds = a.end_seconds - a.begin_seconds;
+    if (seconds <= 0) return;
+    const double left = x(a.begin_seconds), width = seconds * scale_;
+    const std::string tip = to_text(a.action) + ", " + labels_[a.rank] + ": from " +
+                            duration(a.begin_seconds) + " for " + duration(seconds);
+    if (a.action.kind == ActionKind::kSendActivation || a.action.kind == ActionKind::kSendGradient) {
+      const bool gradient = a.action.kind == ActionKind::kSendGradient;
+      rectangle(left, y(a.rank) + kLaneHeight + (gradient ? kLinkHeight : 0) + 1, width, kLinkHeight - 1,
+                gradient ? kSendGradient : kSendActivation, tip);
+      return;
+    }
+    for (const Style& style : kStyles) {
+      if (style.kind != a.action.kind) continue;
+      // A hair's breadth between neighbours.
+      rectangle(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight, style.fill, tip);
+      const std::string index = std::to_string(a.action.index);
+      if (width >= 7.0 * static_cast<double>(index.size()) + 3)
+        text(left + width / 2, y(a.rank) + kLaneHeight / 2 + 4, index,
+             std::string("text-anchor=\"middle\" pointer-events=\"none\" fill=\"") + style.text + "\"");
+    }
+  }
+
+  const Simulation& simulation_;
+  std::vector<std::string> labels_;
+  double label_width_ = 0, chart_width_ = 0, scale_ = 0;
+  std::ostringstream out_;
+};
+
+}  // namespace
+
+std::string draw_svg(const Simulation& simulation, const std::string& title) {
+  return Drawing(simulation).draw(title);
+}
+
+}  // namespace pipewright
