@@ -12,20 +12,10 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "models/initialise.h"
 
 namespace pipewright {
 namespace {
-
-at::ScalarType scalar_type(const std::string& dtype) {
-  if (dtype == "float32") return at::kFloat;
-  if (dtype == "float64") return at::kDouble;
-  if (dtype == "int64") return at::kLong;
-  if (dtype == "int32") return at::kInt;
-  if (dtype == "uint8") return at::kByte;
-  if (dtype == "bool") return at::kBool;
-  throw InputError("a data set cannot have fields of dtype '" + dtype +
-                   "'; expected float32, float64, int64, int32, uint8 or bool");
-}
 
 RequestSource one_after_the_other(std::vector<LoadRequest> requests) {
   return [requests = std::move(requests), next = size_t{0}]() mutable -> std::optional<LoadRequest> {
@@ -85,7 +75,7 @@ struct Loader::Implementation {
       const TensorType& type = dataset.fields()[field].sample_type;
       std::vector<int64_t> shape = {static_cast<int64_t>(request.indices.size())};
       shape.insert(shape.end(), type.shape.begin(), type.shape.end());
-      tensors.push_back(at::empty(shape, at::TensorOptions(scalar_type(type.dtype))));
+      tensors.push_back(at::empty(shape, at::TensorOptions(scalar_type_of(type.dtype))));
       char* into = static_cast<char*>(tensors.back().mutable_data_ptr());
       for (const int64_t index : request.indices) {
         if (stopping) return {};

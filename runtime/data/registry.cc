@@ -15,7 +15,7 @@ const std::vector<DatasetRow>& dataset_rows() {
       {"synthetic-images", open_synthetic_images,
        "classes=10, image=28, channels=1, samples=10000, noise=1, seed=0",
        "a smooth random picture for each class, plus noise; needs no files"},
-      {"synthetic-text", open_synthetic_text, "vocabulary=1000, tokens=32, samples=10000, seed=0",
+      {"synthetic-text", open_synthetic_text, "vocabulary=256, tokens=64, samples=10000, seed=0",
        "tokens of a random Markov chain, to predict the next; needs no files"},
   };
   return rows;

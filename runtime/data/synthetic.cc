@@ -102,8 +102,8 @@ class SyntheticImages : public Dataset {
 class SyntheticText : public Dataset {
  public:
   SyntheticText(SpecOptions& options, const std::string& split)
-      : vocabulary_(options.integer("vocabulary", 1000, 2, 1000000)),
-        tokens_(options.integer("tokens", 32, 1, 1000000)),
+      : vocabulary_(options.integer("vocabulary", 256, 2, 1000000)),
+        tokens_(options.integer("tokens", 64, 1, 1000000)),
         samples_(options.integer("samples", 10000, 1, kMaximumSamples)),
         seed_(static_cast<uint64_t>(options.integer("seed", 0, 0, kLargestSeed))),
         split_(split_key(split)),

@@ -57,9 +57,9 @@ TEST_CASE("another shape: field, got, expected and the option to change") {
   CHECK_THAT(message, Catch::Contains("--data synthetic-images:seed=4,image=32,channels=3"));
   CHECK_THAT(error("synthetic-images:image=40", image_model({1, 32, 32}, 10)),
              Catch::Contains("--data synthetic-images:image=32;"));
-  CHECK_THAT(error("synthetic-text:vocabulary=50", text_model(64, 50)),
-             Catch::Contains("got samples of shape (32), expected (64); likely: --data "
-                             "synthetic-text:vocabulary=50,tokens=64"));
+  CHECK_THAT(error("synthetic-text:vocabulary=50", text_model(32, 50)),
+             Catch::Contains("got samples of shape (64), expected (32); likely: --data "
+                             "synthetic-text:vocabulary=50,tokens=32"));
   // A shape that no option makes: only the model can change.
   CHECK_THAT(error("synthetic-images", image_model({784}, 10)), Catch::Contains("made for other data"));
 }
@@ -82,7 +82,7 @@ TEST_CASE("more classes than scores") {
   CHECK_THAT(message, Catch::Contains("labels: got 20 classes, expected at most 10"));
   CHECK_THAT(message,
              Catch::Contains("the model's option classes=20, or --data synthetic-images:classes=10"));
-  CHECK_THAT(error("synthetic-text", text_model(32, 50)), Catch::Contains("synthetic-text:vocabulary=50"));
+  CHECK_THAT(error("synthetic-text", text_model(64, 50)), Catch::Contains("synthetic-text:vocabulary=50"));
 }
 
 }  // namespace
