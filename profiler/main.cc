@@ -1,2 +1,18 @@
-// Placeholder: to be written.
-int main() { return 1; }
+// pipewright-profiler: what one device needs for each node of a model.
+#include "graph/command_line.h"
+#include "profiler/commands.h"
+#include "profiler/machine.h"
+
+int main(int argc, char** argv) {
+  pipewright::ProgramDescription program;
+  program.name = "pipewright-profiler";
+  program.summary = "Measures what one device needs for each node of a model.";
+  program.example = "pipewright-profiler --model vgg16:classes=10 --batch-size 16 --output profile.json";
+  program.commands = {
+      {"profile", "measure a model: writes profile.json", pipewright::profile_command},
+      {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
+      {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
+      {"models", "the built-in models, their options and parameter counts", pipewright::models_command}};
+  program.versions = [] { return "LibTorch " + pipewright::libtorch_version(); };
+  return pipewright::run_program(program, argc, argv);
+}

@@ -1,0 +1,258 @@
+#include "profiler/commands.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/program_options.hpp>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/graph.h"
+#include "graph/profile.h"
+#include "graph/units.h"
+#include "models/registry.h"
+#include "profiler/data_inputs.h"
+#include "profiler/graph_listing.h"
+#include "profiler/layers.h"
+#include "profiler/measure.h"
+#include "profiler/report.h"
+#include "profiler/synthetic_inputs.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+namespace fs = std::filesystem;
+
+std::string required(const po::variables_map& options, const std::string& name, const std::string& remedy) {
+  if (!options.count(name)) throw InputError("option --" + name + " is missing", remedy);
+  return options[name].as<std::string>();
+}
+
+int64_t integer(const po::variables_map& options, const std::string& name, int64_t minimum, int64_t maximum) {
+  const int64_t value = options[name].as<int64_t>();
+  if (value < minimum || value > maximum)
+    throw InputError("--" + name + ": " + std::to_string(value) + " is not in " + std::to_string(minimum) +
+                     ".." + std::to_string(maximum));
+  return value;
+}
+
+/// Found out before minutes of work, not after: can `file` be written?
+void check_writable(const fs::path& file, const std::string& option) {
+  const std::string what = option + ": cannot write '" + file.string() + "': ";
+  if (file.empty() || !file.has_filename()) throw InputError(what + "it names no file");
+  if (fs::is_directory(file)) throw InputError(what + "it is a folder", "Next: give a file in it.");
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder))
+    throw InputError(what + "there is no folder '" + folder.string() + "'",
+                     "Next: mkdir -p " + folder.string());
+  if (access(folder.c_str(), W_OK) != 0 || (fs::exists(file) && access(file.c_str(), W_OK) != 0))
+    throw InputError(what + "no permission");
+}
+
+void print_config(const po::variables_map& options, const po::options_description& description) {
+  Table table = {{"setting", "value", "from"}};
+  for (const auto& option : description.options()) {
+    const std::string& name = option->long_name();
+    if (name == "help" || name == "print-config") continue;
+    std::string value, from = "command line";
+    if (!options.count(name)) {
+      from = "not set";
+    } else {
+      const po::variable_value& given = options[name];
+      if (given.defaulted()) from = "default";
+      if (const auto* number = boost::any_cast<int64_t>(&given.value())) value = std::to_string(*number);
+      if (const auto* flag = boost::any_cast<bool>(&given.value())) value = *flag ? "true" : "false";
+      if (const auto* text = boost::any_cast<std::string>(&given.value())) value = *text;
+    }
+    table.push_back({name, value, from});
+  }
+  std::cout << aligned(table, {0, 1, 2});
+}
+
+/// "[ 45 %] 12 s left" over itself, on a terminal only.
+class ProgressLine {
+ public:
+  ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+  ~ProgressLine() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+  }
+  void show(double done, double seconds_left) {
+    if (!terminal_) return;
+    shown_ = true;
+    std::fprintf(stderr, "\r\033[K[%3.0f %%] measuring, %.0f s left", 100 * done, std::ceil(seconds_left));
+    std::fflush(stderr);
+  }
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+};
+
+constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
+constexpr int64_t kMostSamples = 1 << 20;
+
+}  // namespace
+
+void profile_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()                                                                      //
+      ("model", po::value<std::string>()->value_name("SPEC"), "model: NAME[:option=value,...]")  //
+      ("batch-size", po::value<int64_t>()->value_name("N"), "samples of one minibatch")          //
+      ("data", po::value<std::string>()->value_name("SPEC"),
+       "data set whose minibatches are used and timed; without one, synthetic data")                    //
+      ("device", po::value<std::string>()->default_value("cpu"), "where to measure: cpu")               //
+      ("threads", po::value<int64_t>()->default_value(1), "threads that compute; as a rank will have")  //
+      ("warmup", po::value<int64_t>()->default_value(2), "passes thrown away first")                    //
+      ("repeats", po::value<int64_t>()->default_value(0),
+       "passes that count; 0: as many as fit 10 s, 5 to 50")                                           //
+      ("seed", po::value<int64_t>()->default_value(1), "seed of weights, synthetic data and dropout")  //
+      ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
+       "the profile")                                                        //
+      ("json", po::bool_switch(), "print the profile instead of the table")  //
+      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  const auto options = parse_options(
+      arguments, description,
+      "pipewright-profiler profile: measures each node of a model, forward and backward, on this machine.\n"
+      "Example: pipewright-profiler --model vgg16:classes=10 --batch-size 16 --output profile.json");
+  if (options["print-config"].as<bool>()) {
+    print_config(options, description);
+    return;
+  }
+
+  const std::string spec = required(options, "model", kModelRemedy);
+  if (!options.count("batch-size"))
+    throw InputError("option --batch-size is missing",
+                     "Likely: --batch-size 32. Times are for one minibatch of it.");
+  MeasureOptions measuring;
+  measuring.batch_size = integer(options, "batch-size", 1, kMostSamples);
+  measuring.threads = integer(options, "threads", 1, 1024);
+  measuring.warmup = integer(options, "warmup", 0, 100000);
+  measuring.repeats = integer(options, "repeats", 0, 100000);
+  measuring.seed = static_cast<uint64_t>(integer(options, "seed", 0, std::numeric_limits<int64_t>::max()));
+  if (const auto device = options["device"].as<std::string>(); device != "cpu")
+    throw InputError(
+        "--device: '" + device + "' is not supported; this version of Pipewright profiles on cpu only",
+        "Next: leave out --device.");
+  const fs::path output = options["output"].as<std::string>();
+  check_writable(output, "--output");
+
+  const Model model = build_model(spec, measuring.batch_size);
+  std::string data = "synthetic";
+  std::vector<at::Tensor> inputs;
+  double input_seconds = 0;
+  if (options.count("data")) {
+    data = options["data"].as<std::string>();
+    DataInputs made = data_inputs(data, model.graph, measuring.batch_size, measuring.seed);
+    inputs = std::move(made.tensors);
+    input_seconds = made.seconds;
+  } else {
+    inputs = synthetic_inputs(model.graph, measuring.seed);
+  }
+
+  Profile profile;
+  {
+    ProgressLine line;
+    measuring.progress = [&line](double done, double left) { line.show(done, left); };
+    profile = measure(model, inputs, measuring);
+  }
+  profile.input_seconds = input_seconds;
+  profile.provenance.emplace_back("data", data);
+  profile.validate(output.string());
+  write_document(output, profile);
+
+  if (options["json"].as<bool>()) {
+    std::cout << document_text(profile);
+  } else {
+    for (const auto& line : headlines(profile)) std::cout << line << "\n";
+    std::cout << "\n" << aligned(layer_table(profile)) << "\nwritten: " << output.string() << "\n";
+  }
+  const double ratio = nodes_over_whole(profile);
+  if (std::abs(ratio - 1) > kTolerableDeviation) {
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "%.0f %%", 100 * ratio);
+    std::cerr
+        << "pipewright-profiler: warning: the nodes' times add up to " << percent
+        << " of the whole model's, measured in one piece; expected 100 % within 15\n"
+        << "  Likely cause: another program uses the processor. Next: measure again with more --repeats.\n";
+  }
+}
+
+void graph_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()                                                                                //
+      ("model", po::value<std::string>()->value_name("SPEC"), "model: NAME[:option=value,...]")            //
+      ("batch-size", po::value<int64_t>()->default_value(1)->value_name("N"), "samples of one minibatch")  //
+      ("output", po::value<std::string>()->value_name("FILE"), "write the graph (JSON)")                   //
+      ("dot", po::value<std::string>()->value_name("FILE"), "write a drawing for Graphviz")                //
+      ("json", po::bool_switch(), "print the graph as JSON instead of the table")                          //
+      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  const auto options =
+      parse_options(arguments, description,
+                    "pipewright-profiler graph: a model's layers, operators, shapes and parameters.\n"
+                    "Example: pipewright-profiler graph --model resnet18 --batch-size 32 --dot resnet18.dot");
+  if (options["print-config"].as<bool>()) {
+    print_config(options, description);
+    return;
+  }
+  const std::string spec = required(options, "model", kModelRemedy);
+  const int64_t batch_size = integer(options, "batch-size", 1, kMostSamples);
+  for (const char* name : {"output", "dot"})
+    if (options.count(name)) check_writable(options[name].as<std::string>(), std::string("--") + name);
+  const Graph graph = build_model(spec, batch_size).graph;
+  if (options.count("output")) write_document(options["output"].as<std::string>(), graph);
+  if (options.count("dot")) write_file(options["dot"].as<std::string>(), graph_dot(graph));
+  std::cout << (options["json"].as<bool>() ? document_text(graph) : graph_listing(graph));
+}
+
+void report_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()                                                                             //
+      ("profile", po::value<std::string>()->value_name("FILE"), "a profile")                            //
+      ("output", po::value<std::string>()->value_name("FILE"), "the report: .html, .md, .svg or .dot")  //
+      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  const auto options =
+      parse_options(arguments, description,
+                    "pipewright-profiler report: a profile as a page, a table or a drawing.\n"
+                    "Example: pipewright-profiler report --profile profile.json --output report.html");
+  if (options["print-config"].as<bool>()) {
+    print_config(options, description);
+    return;
+  }
+  const std::string file =
+      required(options, "profile", "Next: pipewright-profiler --model SPEC --batch-size N makes one.");
+  const fs::path output = required(options, "output", "Likely: --output report.html");
+  check_report_suffix(output);
+  check_writable(output, "--output");
+  const Profile profile = read_document<Profile>(file);
+  write_file(output, report_text(profile, output));
+  std::cout << "written: " << output.string() << "\n";
+}
+
+void models_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()("json", po::bool_switch(), "print JSON instead of the table");
+  const auto options = parse_options(
+      arguments, description, "pipewright-profiler models: the built-in models, their options and sizes.");
+  Table table = {{"model", "parameters", "options, with their defaults", ""}};
+  Json models = Json::array();
+  for (const ModelRow& row : model_rows()) {
+    const int64_t count = parameter_count(build_model(row.name, 1).graph);
+    table.push_back({row.name, with_thousands(count), row.options, row.summary});
+    models.push_back(
+        {{"name", row.name}, {"parameters", count}, {"options", row.options}, {"summary", row.summary}});
+  }
+  if (options["json"].as<bool>())
+    std::cout << json_text(models);
+  else
+    std::cout << aligned(table, {0, 2, 3})
+              << "\nA model is given as NAME or NAME:option=value,option=value: vgg16:classes=10,image=64\n";
+}
+
+}  // namespace pipewright

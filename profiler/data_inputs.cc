@@ -1,0 +1,48 @@
+#include "profiler/data_inputs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "graph/error.h"
+#include "profiler/measure.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/loader.h"
+
+namespace pipewright {
+
+DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t batch_size, uint64_t seed) {
+  constexpr int64_t kMinibatches = 4;  // the first one also opens files and fills caches, and does not count
+  const std::unique_ptr<Dataset> dataset = open_dataset(data_spec, "train");
+  check_dataset_for_graph(*dataset, graph, data_spec);
+  const Sampler sampler(dataset->size(), batch_size, seed, /*shuffle=*/true);
+  if (sampler.minibatches_per_epoch() == 0)
+    throw InputError("--data " + data_spec + " has " + std::to_string(dataset->size()) +
+                     " samples; expected at least one minibatch of " + std::to_string(batch_size));
+
+  std::vector<size_t> fields;
+  for (const auto& name : graph.inputs) {
+    const auto& known = dataset->fields();
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const DataField& field) { return field.name == name; });
+    PW_CHECK(found != known.end(), "no field '" << name << "' after check_dataset_for_graph()");
+    fields.push_back(static_cast<size_t>(found - known.begin()));
+  }
+  std::vector<LoadRequest> requests;
+  for (int64_t k = 0; k < kMinibatches; ++k)
+    requests.push_back({sampler.indices(k), {seed, sampler.epoch_of(k)}});
+  Loader loader(*dataset, fields, std::move(requests), /*workers=*/0, /*ahead=*/1);
+
+  DataInputs result;
+  std::vector<double> seconds;
+  for (int64_t k = 0; k < kMinibatches; ++k) {
+    const auto start = std::chrono::steady_clock::now();
+    result.tensors = loader.next();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (k > 0) seconds.push_back(took.count());
+  }
+  result.seconds = median(std::move(seconds));
+  return result;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,176 @@
+#include "profiler/layers.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "graph/units.h"
+
+namespace pipewright {
+namespace {
+
+const std::string& layer_name(const ProfiledNode& node) {
+  return node.layer.empty() ? node.name : node.layer;
+}
+
+std::map<std::string, size_t> layer_positions(const Profile& profile) {
+  std::map<std::string, size_t> positions;
+  for (const auto& node : profile.nodes) positions.emplace(layer_name(node), positions.size());
+  return positions;
+}
+
+std::string percent(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * fraction);
+  return text;
+}
+
+std::string provenance(const Profile& profile, const std::string& key) {
+  for (const auto& [name, value] : profile.provenance)
+    if (name == key) return value;
+  return "";
+}
+
+}  // namespace
+
+std::vector<LayerCost> layer_costs(const Profile& profile) {
+  const auto positions = layer_positions(profile);
+  std::vector<LayerCost> layers(positions.size());
+  std::map<std::string, size_t> maker;           // layer of each value
+  std::map<std::string, bool> leaves_its_layer;  // and is it read elsewhere, or by nobody?
+  std::set<std::string> seen_parameters;
+  for (const auto& node : profile.nodes) {
+    for (const auto& value : node.outputs) {
+      maker[value.name] = positions.at(layer_name(node));
+      leaves_its_layer[value.name] = true;
+    }
+  }
+  std::set<std::string> read;
+  for (const auto& node : profile.nodes) {
+    for (const auto& name : node.inputs) {
+      const auto made = maker.find(name);
+      if (made == maker.end()) continue;
+      const bool elsewhere = made->second != positions.at(layer_name(node));
+      leaves_its_layer[name] = elsewhere || (read.count(name) && leaves_its_layer[name]);
+      read.insert(name);
+    }
+  }
+
+  double total = 0;
+  for (const auto& node : profile.nodes) {
+    LayerCost& layer = layers[positions.at(layer_name(node))];
+    layer.name = layer_name(node);
+    ++layer.nodes;
+    layer.forward_seconds += node.forward_seconds;
+    layer.backward_input_seconds += node.backward_input_seconds;
+    layer.backward_weight_seconds += node.backward_weight_seconds;
+    layer.saved_bytes += node.saved_bytes;
+    layer.spread += node.spread * node.compute_seconds();
+    for (const auto& value : node.outputs)
+      if (leaves_its_layer[value.name]) layer.output_bytes += value.bytes;
+    const bool first =
+        std::all_of(node.parameters.begin(), node.parameters.end(),
+                    [&](const std::string& name) { return seen_parameters.insert(name).second; });
+    if (first) layer.parameter_bytes += node.parameter_bytes;
+    total += node.compute_seconds();
+  }
+  for (auto& layer : layers) {
+    layer.share = total > 0 ? layer.compute_seconds() / total : 0;
+    layer.spread = layer.compute_seconds() > 0 ? layer.spread / layer.compute_seconds() : 0;
+  }
+  return layers;
+}
+
+std::vector<LayerEdge> layer_edges(const Profile& profile) {
+  const auto positions = layer_positions(profile);
+  std::map<std::string, std::pair<size_t, int64_t>> made;  // layer and bytes of each value
+  for (const auto& node : profile.nodes)
+    for (const auto& value : node.outputs) made[value.name] = {positions.at(layer_name(node)), value.bytes};
+  std::map<std::pair<size_t, size_t>, std::set<std::string>> crossing;
+  for (const auto& node : profile.nodes) {
+    const size_t to = positions.at(layer_name(node));
+    for (const auto& name : node.inputs)
+      if (const auto from = made.find(name); from != made.end() && from->second.first != to)
+        crossing[{from->second.first, to}].insert(name);
+  }
+  std::vector<LayerEdge> edges;
+  for (const auto& [ends, names] : crossing) {
+    LayerEdge edge{ends.first, ends.second, 0};
+    for (const auto& name : names) edge.bytes += made.at(name).second;
+    edges.push_back(edge);
+  }
+  return edges;
+}
+
+Table layer_table(const Profile& profile) {
+  Table table = {
+      {"layer", "nodes", "forward", "backward", "output", "saved", "parameters", "share", "spread"}};
+  const auto row = [&table](const LayerCost& layer) {
+    table.push_back({layer.name, std::to_string(layer.nodes), format_seconds(layer.forward_seconds),
+                     format_seconds(layer.backward_seconds()),
+                     format_bytes(static_cast<double>(layer.output_bytes)),
+                     format_bytes(static_cast<double>(layer.saved_bytes)),
+                     format_bytes(static_cast<double>(layer.parameter_bytes)), percent(layer.share),
+                     percent(layer.spread)});
+  };
+  LayerCost total;
+  total.name = "total";
+  for (const LayerCost& layer : layer_costs(profile)) {
+    row(layer);
+    total.nodes += layer.nodes;
+    total.forward_seconds += layer.forward_seconds;
+    total.backward_input_seconds += layer.backward_input_seconds;
+    total.backward_weight_seconds += layer.backward_weight_seconds;
+    total.saved_bytes += layer.saved_bytes;
+    total.parameter_bytes += layer.parameter_bytes;
+    total.share += layer.share;
+    total.spread += layer.spread * layer.share;
+  }
+  row(total);
+  table.back()[4] = "";  // outputs of layers do not add up to anything
+  return table;
+}
+
+std::vector<std::string> headlines(const Profile& profile) {
+  std::string what = profile.model;
+  if (profile.minibatch_samples > 0) what += ", minibatches of " + std::to_string(profile.minibatch_samples);
+  what += ", " + profile.device + ", " + std::to_string(profile.threads) +
+          (profile.threads == 1 ? " thread" : " threads");
+  for (const char* key : {"processor", "date"})
+    if (const std::string value = provenance(profile, key); !value.empty()) what += ", " + value;
+
+  const ProfiledWhole& whole = profile.whole;
+  const double passes = whole.forward_seconds + whole.backward_seconds;
+  std::vector<std::string> lines = {what};
+  lines.push_back("whole model, measured in one piece: forward " + format_seconds(whole.forward_seconds) +
+                  ", backward " + format_seconds(whole.backward_seconds) + ", weight update " +
+                  format_seconds(whole.step_seconds) + ", input " + format_seconds(profile.input_seconds));
+  if (passes > 0)
+    lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
+                    percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +
+                    " of forward and backward");
+  return lines;
+}
+
+std::string aligned(const Table& table, const std::vector<size_t>& left) {
+  std::vector<size_t> widths;
+  for (const auto& row : table) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : table) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      const bool flush_left = std::find(left.begin(), left.end(), i) != left.end();
+      line += (i == 0 ? "" : "  ") + (flush_left ? row[i] + padding : padding + row[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace pipewright

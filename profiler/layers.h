@@ -1,0 +1,52 @@
+// A profile as people read it: per layer instead of per node.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/profile.h"
+
+namespace pipewright {
+
+/// All nodes that share a module path.
+struct LayerCost {
+  std::string name;  ///< the module path; of a node without one, the node's name
+  int64_t nodes = 0;
+  double forward_seconds = 0;
+  double backward_input_seconds = 0;
+  double backward_weight_seconds = 0;
+  int64_t output_bytes = 0;  ///< values that another layer reads, or nobody (the loss)
+  int64_t saved_bytes = 0;
+  int64_t parameter_bytes = 0;  ///< a tied parameter counts in the first layer that reads it
+  double share = 0;             ///< of the time of all nodes
+  double spread = 0;            ///< mean of its nodes', weighted by their time
+
+  double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
+  double compute_seconds() const { return forward_seconds + backward_seconds(); }
+};
+
+/// In the order of their first nodes.
+std::vector<LayerCost> layer_costs(const Profile& profile);
+
+/// A value that crosses from one layer to another: positions in layer_costs().
+struct LayerEdge {
+  size_t from = 0;
+  size_t to = 0;
+  int64_t bytes = 0;
+};
+/// One per pair of layers; the bytes of all values between them. Ascending.
+std::vector<LayerEdge> layer_edges(const Profile& profile);
+
+using Table = std::vector<std::vector<std::string>>;
+/// The costs as text, header first; the last row is the total.
+Table layer_table(const Profile& profile);
+/// One line each, for people: the model and what it was measured on, the whole, and how the nodes' sum
+/// compares with it.
+std::vector<std::string> headlines(const Profile& profile);
+
+/// Columns side by side; those named in `left` (default: the first) flush left, the others right.
+std::string aligned(const Table& table, const std::vector<size_t>& left = {0});
+
+}  // namespace pipewright
