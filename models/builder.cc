@@ -16,12 +16,6 @@ std::string text(const std::vector<int64_t>& shape) {
 
 TensorArgument named(const std::string& name) { return {name}; }
 
-/// Size of one side after a convolution or pooling without dilation; below 1 when the window does not fit.
-int64_t window_positions(int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
-  const int64_t room = size + 2 * padding - kernel;
-  return room < 0 ? 0 : room / stride + 1;
-}
-
 std::vector<int64_t> square(int64_t side) { return {side, side}; }
 
 /// Bound of torch.nn's default for convolution and linear: kaiming_uniform_ with a = sqrt(5) is U(-b, b) with
@@ -65,6 +59,36 @@ void ModelBuilder::require_rank(const std::string& op, const std::string& x, siz
                                 const char* meaning) const {
   if (shape(x).size() != rank)
     fail(op + ": got " + x + " of shape " + text(shape(x)) + ", expected " + meaning);
+}
+
+void ModelBuilder::require_floating(const std::string& op, const std::string& x) const {
+  if (!dtype_is_floating(type(x).dtype)) {
+    fail(op + ": got " + x + " of type " + type(x).dtype + ", expected a floating type");
+  }
+}
+
+void ModelBuilder::require_positive(const std::string& op, const char* what, int64_t value) const {
+  if (value < 1) fail(op + ": " + what + ": got " + std::to_string(value) + ", expected at least 1");
+}
+
+std::vector<int64_t> ModelBuilder::windows(const std::string& op, const std::string& x, int64_t kernel,
+                                           int64_t stride, int64_t padding) const {
+  require_rank(op, x, 4, "(batch, channels, height, width)");
+  require_floating(op, x);
+  require_positive(op, "kernel", kernel);
+  require_positive(op, "stride", stride);
+  if (padding < 0) fail(op + ": padding: got " + std::to_string(padding) + ", expected at least 0");
+  const std::vector<int64_t>& in = shape(x);
+  std::vector<int64_t> positions;
+  for (const size_t side : {2, 3}) {
+    const int64_t room = in[side] + 2 * padding - kernel;
+    if (room < 0) {
+      fail(op + ": a window of " + std::to_string(kernel) + " with padding " + std::to_string(padding) +
+           " does not fit an input of shape " + text(in));
+    }
+    positions.push_back(room / stride + 1);
+  }
+  return positions;
 }
 
 std::string ModelBuilder::input(const std::string& name, const std::string& dtype,
@@ -137,16 +161,9 @@ std::string ModelBuilder::call_one(const std::string& op, const std::string& ove
 }
 
 std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& options) {
-  require_rank("conv2d", x, 4, "(batch, channels, height, width)");
+  const auto sides = windows("conv2d", x, options.kernel, options.stride, options.padding);
+  require_positive("conv2d", "channels", options.channels);
   const std::vector<int64_t> in = shape(x);
-  std::vector<int64_t> out = {in[0], options.channels};
-  for (const size_t side : {2, 3}) {
-    out.push_back(window_positions(in[side], options.kernel, options.stride, options.padding));
-    if (out.back() < 1) {
-      fail("conv2d: the " + std::to_string(options.kernel) + "-wide kernel does not fit an input of shape " +
-           text(in));
-    }
-  }
   const Initialiser start = default_start(in[1] * options.kernel * options.kernel);
   const std::string weight = parameter("weight", {options.channels, in[1], options.kernel, options.kernel},
                                        options.weight_start.value_or(start));
@@ -157,13 +174,16 @@ std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& opti
   }
   arguments.emplace_back("stride", square(options.stride));
   arguments.emplace_back("padding", square(options.padding));
-  return call_one("conv2d", "", std::move(arguments), out, type(x).dtype);
+  return call_one("conv2d", "", std::move(arguments), {in[0], options.channels, sides[0], sides[1]},
+                  type(x).dtype);
 }
 
 std::string ModelBuilder::linear(const std::string& x, const LinearOptions& options) {
   std::vector<int64_t> out = shape(x);
   if (out.size() < 2)
     fail("linear: got " + x + " of shape " + text(out) + ", expected (batch, ..., features)");
+  require_floating("linear", x);
+  require_positive("linear", "features", options.features);
   const int64_t features = out.back();
   out.back() = options.features;
   const Initialiser start = default_start(features);
@@ -180,6 +200,7 @@ std::string ModelBuilder::linear(const std::string& x, const LinearOptions& opti
 std::string ModelBuilder::batch_norm(const std::string& x) {
   if (shape(x).size() < 2)
     fail("batch_norm: got shape " + text(shape(x)) + ", expected (batch, channels, ...)");
+  require_floating("batch_norm", x);
   const int64_t channels = shape(x)[1];
   if (type(x).elements() == channels) {
     fail("batch_norm: one value per channel, of shape " + text(shape(x)) +
@@ -203,6 +224,7 @@ std::string ModelBuilder::batch_norm(const std::string& x) {
 }
 
 std::string ModelBuilder::layer_norm(const std::string& x) {
+  require_floating("layer_norm", x);
   const int64_t features = shape(x).back();
   const std::string weight = parameter("weight", {features}, Initialiser::constant(1));
   const std::string bias = parameter("bias", {features}, Initialiser::constant(0));
@@ -216,6 +238,10 @@ std::string ModelBuilder::layer_norm(const std::string& x) {
 }
 
 std::string ModelBuilder::embedding(const std::string& x, const EmbeddingOptions& options) {
+  if (type(x).dtype != "int64")
+    fail("embedding: got " + x + " of type " + type(x).dtype + ", expected int64");
+  require_positive("embedding", "rows", options.rows);
+  require_positive("embedding", "features", options.features);
   const std::string weight = parameter("weight", {options.rows, options.features},
                                        options.weight_start.value_or(Initialiser::normal(0, 1)));
   std::vector<int64_t> out = shape(x);
@@ -232,31 +258,32 @@ std::string ModelBuilder::gelu(const std::string& x) {
 }
 
 std::string ModelBuilder::dropout(const std::string& x, double probability) {
+  require_floating("dropout", x);
+  if (!(probability >= 0 && probability <= 1)) {
+    fail("dropout: probability: got " + std::to_string(probability) + ", expected 0..1");
+  }
   return call_one("dropout", "", {{"input", named(x)}, {"p", probability}, {"train", true}}, shape(x),
                   type(x).dtype);
 }
 
 std::string ModelBuilder::max_pool2d(const std::string& x, const MaxPool2dOptions& options) {
-  require_rank("max_pool2d", x, 4, "(batch, channels, height, width)");
-  const std::vector<int64_t> in = shape(x);
-  std::vector<int64_t> out = {in[0], in[1]};
-  for (const size_t side : {2, 3}) {
-    out.push_back(window_positions(in[side], options.kernel, options.stride, options.padding));
-    if (out.back() < 1) {
-      fail("max_pool2d: the " + std::to_string(options.kernel) +
-           "-wide window does not fit an input of shape " + text(in));
-    }
+  const auto sides = windows("max_pool2d", x, options.kernel, options.stride, options.padding);
+  if (options.padding > options.kernel / 2) {
+    fail("max_pool2d: padding: got " + std::to_string(options.padding) +
+         ", expected at most half the window of " + std::to_string(options.kernel));
   }
   return call_one("max_pool2d", "",
                   {{"self", named(x)},
                    {"kernel_size", square(options.kernel)},
                    {"stride", square(options.stride)},
                    {"padding", square(options.padding)}},
-                  out, type(x).dtype);
+                  {shape(x)[0], shape(x)[1], sides[0], sides[1]}, type(x).dtype);
 }
 
 std::string ModelBuilder::adaptive_avg_pool2d(const std::string& x, int64_t size) {
   require_rank("adaptive_avg_pool2d", x, 4, "(batch, channels, height, width)");
+  require_floating("adaptive_avg_pool2d", x);
+  require_positive("adaptive_avg_pool2d", "size", size);
   return call_one("adaptive_avg_pool2d", "", {{"self", named(x)}, {"output_size", square(size)}},
                   {shape(x)[0], shape(x)[1], size, size}, type(x).dtype);
 }
@@ -339,7 +366,12 @@ std::string ModelBuilder::scaled_dot_product_attention(const std::string& query,
   for (const std::string& x : {query, key, value}) {
     require_rank("scaled_dot_product_attention", x, 4, "(batch, heads, tokens, features)");
   }
-  std::vector<int64_t> out = shape(query);
+  const std::vector<int64_t> q = shape(query), k = shape(key), v = shape(value);
+  if (q[0] != k[0] || q[1] != k[1] || q[3] != k[3] || k[0] != v[0] || k[1] != v[1] || k[2] != v[2]) {
+    fail("scaled_dot_product_attention: query " + text(q) + ", key " + text(k) + " and value " + text(v) +
+         " do not fit together");
+  }
+  std::vector<int64_t> out = q;
   out[3] = shape(value)[3];
   return call_one("scaled_dot_product_attention", "",
                   {{"query", named(query)},
@@ -352,6 +384,7 @@ std::string ModelBuilder::scaled_dot_product_attention(const std::string& query,
 
 std::string ModelBuilder::cross_entropy_loss(const std::string& scores, const std::string& labels) {
   require_rank("cross_entropy_loss", scores, 2, "scores of shape (N, classes)");
+  require_floating("cross_entropy_loss", scores);
   if (type(labels) != TensorType{"int64", {shape(scores)[0]}}) {
     fail("cross_entropy_loss: got labels " + type(labels).dtype + " " + text(shape(labels)) +
          ", expected int64 (" + std::to_string(shape(scores)[0]) + ")");

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -141,6 +142,11 @@ class ModelBuilder {
   std::string unused(const std::string& name);
   std::string tensor(const std::string& name, const std::vector<int64_t>& shape);
   void require_rank(const std::string& op, const std::string& x, size_t rank, const char* meaning) const;
+  void require_floating(const std::string& op, const std::string& x) const;
+  void require_positive(const std::string& op, const char* what, int64_t value) const;
+  /// Positions of a square window in height and width.
+  std::vector<int64_t> windows(const std::string& op, const std::string& x, int64_t kernel, int64_t stride,
+                               int64_t padding) const;
   std::string call_one(const std::string& op, const std::string& overload,
                        std::vector<std::pair<std::string, Argument>> arguments, std::vector<int64_t> shape,
                        const std::string& dtype);

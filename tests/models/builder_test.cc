@@ -72,8 +72,7 @@ TEST_CASE("shapes of convolution and pooling count window positions") {
           } else {
             CHECK(model.shape(model.conv2d(x, options)) == Shape{3, 5, positions, positions});
           }
-          if (positions == 0 || 2 * padding > kernel)
-            continue;  // LibTorch wants at most half the window as padding
+          if (positions == 0 || padding > kernel / 2) continue;  // pooling pads by half the window at most
           const std::string y = model.max_pool2d(x, {.kernel = kernel, .stride = stride, .padding = padding});
           CHECK(model.shape(y) == Shape{3, 2, positions, positions});
         }
@@ -121,6 +120,27 @@ TEST_CASE("what does not fit is an error that names model, layer and shapes") {
              Contains("heads"));
   CHECK_THAT(error_of([&] { model.cross_entropy_loss(flat, flat); }), Contains("expected int64 (2)"));
   CHECK_THAT(error_of([&] { model.finish(flat, flat); }), Contains("expected a scalar"));
+}
+
+TEST_CASE("options and types that LibTorch would refuse are refused here") {
+  ModelBuilder model("test", 2);
+  const std::string image = model.input("images", "float32", {1, 5, 5});
+  const std::string tokens = model.input("tokens", "int64", {5});
+  const auto refused = [&](auto&& make) {
+    CHECK_THAT(error_of(make), Contains("got ") && Contains("expected"));
+  };
+  refused([&] { model.conv2d(image, {.channels = 0, .kernel = 1}); });
+  refused([&] { model.conv2d(image, {.channels = 1, .kernel = 0}); });
+  refused([&] { model.conv2d(image, {.channels = 1, .kernel = 1, .stride = 0}); });
+  refused([&] { model.conv2d(image, {.channels = 1, .kernel = 1, .padding = -1}); });
+  refused([&] { model.max_pool2d(image, {.kernel = 3, .stride = 2, .padding = 2}); });
+  refused([&] { model.adaptive_avg_pool2d(image, 0); });
+  refused([&] { model.linear(image, {.features = 0}); });
+  refused([&] { model.linear(tokens, {.features = 1}); });
+  refused([&] { model.embedding(image, {.rows = 2, .features = 2}); });
+  refused([&] { model.dropout(image, 1.5); });
+  refused([&] { model.layer_norm(tokens); });
+  refused([&] { model.batch_norm(tokens); });
 }
 
 TEST_CASE("call() adds any operator") {
