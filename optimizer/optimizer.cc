@@ -1,1 +1,220 @@
-// Placeholder: to be written.
+#include "optimizer/optimizer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "graph/units.h"
+#include "optimizer/cost_model.h"
+#include "optimizer/evaluate.h"
+#include "optimizer/search.h"
+#include "optimizer/states.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+/// What a strategy asks of the search.
+struct Strategy {
+  StrategyRow row;
+  void (*ask)(Question*);
+};
+
+void ask_best(Question*) {}
+void ask_data_parallel(Question* q) { q->single_stage = true; }
+void ask_straight(Question* q) {
+  q->most_replicas = 1;
+  if (q->devices > 1) q->least_stages = 2;
+}
+void ask_hybrid(Question* q) {
+  q->least_stages = 2;
+  q->replicated = true;
+}
+// Stages run one after the other, so more of them only add traffic: the strategy is there because the model
+// does not fit one device, and its cuts are those that share the work (and with it the memory) best among all
+// devices.
+void ask_model_parallel(Question* q) {
+  q->most_replicas = 1;
+  q->all_devices = true;
+  q->one_in_flight = true;
+}
+
+const std::vector<Strategy>& strategy_table() {
+  static const std::vector<Strategy> table = {
+      {{"best", "the fastest of all below, or one device"}, ask_best},
+      {{"dp", "data parallelism: the whole model on every device"}, ask_data_parallel},
+      {{"straight", "a pipeline of two stages or more, one device each"}, ask_straight},
+      {{"hybrid", "a pipeline with a replicated stage"}, ask_hybrid},
+      {{"model-parallel", "one stage per device, one minibatch at a time"}, ask_model_parallel},
+  };
+  return table;
+}
+
+const Strategy& strategy_named(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Strategy& strategy : strategy_table()) {
+    if (name == strategy.row.name) return strategy;
+    known.emplace_back(strategy.row.name);
+  }
+  throw InputError("--strategy: '" + name + "' is not a strategy" + suggestion(name, known));
+}
+
+/// Most stages that a chain of cuts can make.
+int64_t longest_chain(const States& states) {
+  std::vector<int64_t> length(states.size(), 0);
+  for (int i = states.last() - 1; i >= 0; --i) {
+    for (const int j : states.supersets[i]) length[i] = std::max(length[i], length[j] + 1);
+  }
+  return length[0];
+}
+
+std::string replicas_text(const Answer& answer) {
+  std::string text;
+  for (const FoundStage& stage : answer.stages) {
+    text += (text.empty() ? "" : "-") + std::to_string(stage.replicas);
+  }
+  return text;
+}
+
+[[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy) {
+  const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
+  const std::optional<Answer> least = search_least_memory(q);
+  if (!least) {
+    if (longest_chain(*q.states) < q.least_stages) {
+      throw InfeasibleError(
+          "strategy '" + strategy + "': the model cannot be cut into " + std::to_string(q.least_stages) +
+              " stages",
+          "It has one node, or tied parameters hold all of it together: use --strategy dp.");
+    }
+    throw InfeasibleError("strategy '" + strategy + "': impossible on " + devices,
+                          strategy == "hybrid"
+                              ? "Two stages of which one has two replicas need 3 devices or more."
+                              : "A pipeline needs 2 devices or more.");
+  }
+  const FullestStage fullest = fullest_stage(q, *least);
+  const StageMemory& memory = fullest.memory;
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  throw InfeasibleError(
+      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
+          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
+          std::to_string(fullest.stage) + " of " + replicas_text(*least) + ")",
+      "That stage: weights " + text(memory.weights_bytes) + ", further versions " +
+          text(memory.versions_bytes) + ", gradients " + text(memory.gradients_bytes) + ", optimizer " +
+          text(memory.optimizer_bytes) + ", activations " + text(memory.activations_bytes) + ", messages " +
+          text(memory.messages_bytes) +
+          ". Give --memory that much, more devices, or a profile with a smaller minibatch.");
+}
+
+Plan plan_of(const Answer& answer, const States& states, const Profile& profile) {
+  Plan plan;
+  plan.model = profile.model;
+  plan.graph_digest = profile.graph_digest;
+  for (const FoundStage& found : answer.stages) {
+    Stage stage;
+    const NodeSet nodes = states.states[found.to].done - states.states[found.from].done;
+    for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
+      const ProfiledNode& node = profile.nodes[v];
+      stage.nodes.push_back(node.name);
+      const bool listed =
+          std::find(stage.layers.begin(), stage.layers.end(), node.layer) != stage.layers.end();
+      if (!node.layer.empty() && !listed) stage.layers.push_back(node.layer);
+    }
+    stage.ranks.resize(found.replicas);
+    std::iota(stage.ranks.begin(), stage.ranks.end(), plan.world_size);
+    plan.world_size += found.replicas;
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+/// The depths that the simulator wants, as far as memory allows them.
+void choose_depths(const std::vector<StageLoad>& loads, const CostInputs& inputs, int64_t memory_bytes,
+                   Plan* plan) {
+  const PipelineShape shape = shape_of(*plan);
+  std::vector<int64_t> most;
+  int64_t later = plan->world_size;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    later -= shape.replicas[s];
+    // Beyond twice the bound (and a few) a stage only holds minibatches that wait.
+    const int64_t useful = 2 * in_flight_bound(later, shape.replicas[s]) + 2;
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], useful, memory_bytes, inputs));
+    PW_CHECK(most.back() >= 1, "the search keeps to the memory");
+  }
+  const std::vector<int64_t> depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
+  PW_CHECK_EQ(depths.size(), plan->stages.size());
+  for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
+}
+
+}  // namespace
+
+const std::vector<StrategyRow>& strategies() {
+  static const std::vector<StrategyRow> rows = [] {
+    std::vector<StrategyRow> made;
+    for (const Strategy& strategy : strategy_table()) made.push_back(strategy.row);
+    return made;
+  }();
+  return rows;
+}
+
+Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
+               PlanNotes* notes) {
+  const Strategy& strategy = strategy_named(request.strategy);
+  const CostModel& model = cost_model_named(request.objective);
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, model);
+
+  Question question;
+  question.states = &states;
+  question.model = &model;
+  question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  question.devices = topology.device_count();
+  question.memory_bytes = memory_limit_bytes(topology);
+  question.all_devices = request.use_all_devices;
+  strategy.ask(&question);
+  // One rank a stage cannot use more ranks than there are stages.
+  if (question.most_replicas == 1) question.devices = std::min(question.devices, longest_chain(states));
+
+  std::optional<Answer> answer = search(question);
+  while (!answer && question.one_in_flight &&
+         question.devices > 1) {  // a costly cut may be what does not fit
+    --question.devices;
+    answer = search(question);
+  }
+  if (!answer) fail_infeasible(question, request.strategy);
+
+  Plan plan = plan_of(*answer, states, profile);
+  plan.strategy = request.strategy;
+  plan.profile_digest = document_digest(profile);
+  plan.topology_digest = document_digest(topology);
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+  if (question.one_in_flight) {
+    plan.schedule = "model-parallel";
+  } else {
+    choose_depths(loads, question.inputs, question.memory_bytes, &plan);
+  }
+
+  Prediction prediction = predict(plan, loads, model, question.inputs, profile.minibatch_samples);
+  // The period of an exact search is itself the bound; without one, or where times add up, work shared out
+  // evenly is.
+  if (states.exact && !question.one_in_flight) {
+    prediction.lower_bound_seconds =
+        std::min(answer->period_seconds * (1 - 1e-9), prediction.minibatch_seconds);
+  }
+  plan.predicted = std::move(prediction);
+  if (question.memory_bytes > 0) {
+    for (const StagePrediction& stage : plan.predicted->stages) {
+      PW_CHECK_LE(stage.memory.total_bytes(), question.memory_bytes);
+    }
+  }
+  if (notes != nullptr) {
+    notes->cuts = states.size();
+    notes->exact = states.exact;
+    notes->period_seconds = formula_seconds(plan, loads, model, question.inputs);
+  }
+  return plan;
+}
+
+}  // namespace pipewright

@@ -12,19 +12,41 @@
 namespace pipewright {
 
 struct PlanRequest {
-  std::string strategy = "best";       ///< "best", "dp", "straight", "hybrid", "model-parallel"
+  std::string strategy = "best";         ///< "best", "dp", "straight", "hybrid", "model-parallel"
   std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
-  int64_t optimizer_slots = 1;         ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
-  bool use_all_devices = false;        ///< otherwise fewest devices is the second aim
+  int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
+  bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
 };
 
-/// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted` filled, ranks
-/// 0.. in stage order. Deterministic: equal inputs give equal bytes. InfeasibleError says which limit binds and what would
-/// fit; InputError for an unknown strategy or objective, or a topology this search does not take.
-Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request);
+/// What the search says of itself, beside the plan.
+struct PlanNotes {
+  int64_t cuts = 0;           ///< places where the model can be cut, both ends included
+  bool exact = true;          ///< false: too many cuts, only those along one order of the nodes were searched
+  double period_seconds = 0;  ///< by the formula alone, before the simulation
+};
 
-/// Fills `predicted` of a plan by direct sums over its nodes (no search tables): the independent second opinion.
-/// PlanError if the plan does not cover the profile's nodes.
-Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology, const PlanRequest& request);
+/// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`
+/// filled, ranks 0.. in stage order. Deterministic: equal inputs give equal bytes. InfeasibleError says which
+/// limit binds and what would fit; InputError for an unknown strategy or objective, or a topology this search
+/// does not take. `notes` may be null.
+Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
+               PlanNotes* notes = nullptr);
+
+/// Fills `predicted` of a plan by direct sums over its nodes (no search tables): the independent second
+/// opinion. PlanError if the plan does not cover the profile's nodes, lets a value flow backwards, separates
+/// tied parameters, needs more devices than there are or does not finish under its schedule. The strategy of
+/// the request is not looked at.
+Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                         const PlanRequest& request);
+
+/// InfeasibleError unless every stage fits the topology's memory at the plan's depths; names the stage and
+/// what fills it.
+void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology);
+
+struct StrategyRow {
+  const char* name;
+  const char* summary;
+};
+const std::vector<StrategyRow>& strategies();
 
 }  // namespace pipewright

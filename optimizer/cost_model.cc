@@ -1,0 +1,279 @@
+#include "optimizer/cost_model.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// ---- pipewright: the default
+// ----------------------------------------------------------------------------------------
+
+// A replica needs compute + all-reduce + update for one minibatch of a round; the round has `replicas` of
+// them. Beside that its link carries, in each direction, the activations of one boundary and the gradients of
+// the other.
+StagePeriod pipewright_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  const auto m = static_cast<double>(replicas);
+  StagePeriod period;
+  period.compute_seconds = load.compute_seconds() / m;
+  period.gradient_sync_seconds =
+      all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs) / m;
+  period.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte / m;
+  double link = 0;
+  if (!load.first) link += message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
+  if (!load.last) link += message_seconds(static_cast<double>(load.charged_out_bytes), inputs);
+  period.link_seconds = link / m;
+  return period;
+}
+
+// A node that costs nothing, holds nothing and reads nothing but inputs of the graph (or other such nodes)
+// never does better in an earlier stage than in that of its first reader: there it is not sent, and less is
+// kept of it.
+NodeSet free_nodes(const Dataflow& flow) {
+  NodeSet free(flow.size());
+  NodeSet in_a_tie(flow.size());
+  for (const NodeSet& group : flow.tied) in_a_tie |= group;
+  for (int v = 0; v < flow.size(); ++v) {
+    const ProfiledNode& node = flow.profile.nodes[v];
+    int64_t made = 0;
+    for (const ProfiledValue& output : node.outputs) made += output.bytes;
+    int64_t kept = node.saved_bytes;  // with all that would come along
+    const NodeSet& along = flow.ancestors[v];
+    for (size_t p = along.find_first(); p != NodeSet::npos; p = along.find_next(p)) {
+      kept += flow.profile.nodes[p].saved_bytes;
+    }
+    const bool weightless =
+        node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 && kept <= made;
+    const auto is_free = [&](int p) { return free.test(p); };
+    const auto& before = flow.predecessors[v];
+    // With several readers the value may be kept by each stage it is sent to, so only one reader is surely
+    // safe.
+    if (weightless && !in_a_tie.test(v) && flow.successors[v].size() == 1 &&
+        std::all_of(before.begin(), before.end(), is_free)) {
+      free.set(v);
+    }
+  }
+  return free;
+}
+
+NodeSet no_nodes(const Dataflow& flow) { return NodeSet(flow.size()); }
+
+// ---- pipedream: what its optimizer computes, with activation traffic costed
+// ------------------------------------------
+
+StagePeriod pipedream_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  const auto m = static_cast<double>(replicas);
+  const double bandwidth = inputs.bandwidth_bytes_per_second;
+  StagePeriod period;
+  period.compute_seconds = load.compute_seconds() / m;
+  period.gradient_sync_seconds = 4 * (m - 1) / m * static_cast<double>(load.parameter_bytes) / bandwidth / m;
+  // The first stage never pays its outgoing cut with its own replicas: only later stages look at a cut, as
+  // their X_in.
+  if (!load.first) {
+    const double in = 2 * static_cast<double>(load.charged_in_bytes) / (bandwidth * m);
+    const double out = load.last ? 0 : 2 * static_cast<double>(load.charged_out_bytes) / (bandwidth * m);
+    period.link_seconds = std::max(in, out);
+  }
+  return period;
+}
+
+// "__getitem__" nodes that nobody reads do not exist for it.
+NodeSet pipedream_dropped(const Dataflow& flow) {
+  NodeSet dropped(flow.size());
+  for (int v = 0; v < flow.size(); ++v) {
+    if (flow.successors[v].empty() && flow.profile.nodes[v].layer.rfind("__getitem__", 0) == 0)
+      dropped.set(v);
+  }
+  return dropped;
+}
+
+// A state of the original is an antichain, enlarged by every ancestor p of an element x that still has a
+// reader other than x and x's ancestors. Each x is looked at alone: where the antichain is wide, a fork that
+// all branches have read already counts again. Kept as it is, so that its published numbers come out.
+int64_t pipedream_cut_bytes(const Dataflow& flow, const NodeSet& done) {
+  if (done.none() || done.all()) return 0;
+  const NodeSet dropped = pipedream_dropped(flow);
+  NodeSet state(flow.size());
+  for (size_t x = done.find_first(); x != NodeSet::npos; x = done.find_next(x)) {
+    if (dropped.test(x)) continue;
+    const auto& after = flow.successors[x];
+    if (std::any_of(after.begin(), after.end(), [&](int r) { return done.test(r) && !dropped.test(r); }))
+      continue;
+    state.set(x);
+    const NodeSet& known = flow.ancestors[x];
+    for (size_t p = known.find_first(); p != NodeSet::npos; p = known.find_next(p)) {
+      for (const int reader : flow.successors[p]) {
+        if (!dropped.test(reader) && !known.test(reader) && reader != static_cast<int>(x)) state.set(p);
+      }
+    }
+  }
+  int64_t bytes = 0;
+  for (size_t x = state.find_first(); x != NodeSet::npos; x = state.find_next(x)) {
+    for (const ProfiledValue& output : flow.profile.nodes[x].outputs) bytes += output.bytes;
+  }
+  return bytes;
+}
+
+// It walks from the first source; what does not hang on that one joins with its first reader.
+NodeSet pipedream_late(const Dataflow& flow) {
+  NodeSet late(flow.size());
+  for (int v = 1; v < flow.size(); ++v) late.set(v, !flow.ancestors[v].test(0));
+  return late;
+}
+
+}  // namespace
+
+const char* StagePeriod::binding() const {
+  if (link_seconds > device_seconds()) return "transfer";
+  if (compute_seconds >= gradient_sync_seconds && compute_seconds >= step_seconds) return "compute";
+  return gradient_sync_seconds >= step_seconds ? "gradient sync" : "weight update";
+}
+
+const std::vector<CostModel>& cost_models() {
+  static const std::vector<CostModel> models = {
+      {"pipewright", "what this runtime does: transfers beside compute, gradient sync and update exposed",
+       pipewright_period, live_bytes, free_nodes, no_nodes, true},
+      {"pipedream", "the formula of PipeDream's published optimizer, for comparison with its numbers",
+       pipedream_period, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false},
+  };
+  return models;
+}
+
+const CostModel& cost_model_named(const std::string& name) {
+  std::vector<std::string> known;
+  for (const CostModel& model : cost_models()) {
+    if (name == model.name) return model;
+    known.emplace_back(model.name);
+  }
+  throw InputError("--objective: '" + name + "' is not a cost model" + suggestion(name, known));
+}
+
+int64_t live_bytes(const Dataflow& flow, const NodeSet& done) {
+  int64_t bytes = 0;
+  for (const DataflowValue& value : flow.values) {
+    if (!done.test(value.producer)) continue;
+    const auto waits = [&](int reader) { return !done.test(reader); };
+    if (std::any_of(value.readers.begin(), value.readers.end(), waits)) bytes += value.bytes;
+  }
+  return bytes;
+}
+
+CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots) {
+  if (topology.levels.size() != 1) {
+    throw InputError(
+        "topology: " + std::to_string(topology.levels.size()) + " levels; this version plans for one",
+        "Hierarchical planning is not in this version. Give the devices as one level, with the bandwidth "
+        "of the slowest link between them.");
+  }
+  if (topology.levels[0].shared) {
+    throw InputError("topology: levels[0].shared is true; this version plans for one link per device",
+                     "Set it to false and divide the bandwidth by the devices that send at the same time.");
+  }
+  for (const TopologyDevice& device : topology.devices) {
+    if (device.relative_speed != 1) {
+      throw InputError("topology: device on '" + device.host + "' has relative_speed " +
+                           std::to_string(device.relative_speed) + "; this version plans for equal devices",
+                       "Set relative_speed to 1 and give a profile of the slowest device.");
+    }
+  }
+  CostInputs inputs;
+  inputs.bandwidth_bytes_per_second = topology.levels.at(0).bandwidth_bytes_per_second;
+  inputs.latency_seconds = topology.levels.at(0).latency_seconds;
+  inputs.optimizer_slots = optimizer_slots;
+  const Dataflow flow(profile);
+  int64_t trainable = 0;
+  for (int v = 0; v < flow.size(); ++v) {
+    if (flow.owns_parameters[v]) trainable += profile.nodes[v].trainable_parameter_bytes;
+  }
+  if (trainable > 0)
+    inputs.step_seconds_per_byte = profile.whole.step_seconds / static_cast<double>(trainable);
+  return inputs;
+}
+
+int64_t memory_limit_bytes(const Topology& topology) {
+  int64_t limit = topology.memory_bytes;
+  for (const TopologyDevice& device : topology.devices) {
+    if (device.memory_bytes > 0 && (limit == 0 || device.memory_bytes < limit)) limit = device.memory_bytes;
+  }
+  return limit;
+}
+
+int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
+  return 1 + divide_up(later_devices, replicas);
+}
+
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                         const CostInputs& inputs) {
+  StageMemory memory;
+  memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
+  memory.versions_bytes = (in_flight - 1) * load.trainable_bytes;
+  // The reduction gathers the gradients in one flat bucket beside them.
+  memory.gradients_bytes = load.trainable_bytes * (replicas > 1 ? 2 : 1);
+  memory.optimizer_bytes = inputs.optimizer_slots * load.trainable_bytes;
+  memory.activations_bytes = in_flight * (load.saved_bytes + load.in_bytes);
+  // Activation and gradient of either boundary, one on its way in or out and one being made or used.
+  memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
+  return memory;
+}
+
+int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
+                            const CostInputs& inputs) {
+  if (memory_bytes == 0) return most;
+  const int64_t one = stage_memory(load, replicas, 1, inputs).total_bytes();
+  if (one > memory_bytes) return 0;
+  const int64_t further = stage_memory(load, replicas, 2, inputs).total_bytes() - one;
+  if (further == 0) return most;
+  return std::min(most, 1 + (memory_bytes - one) / further);
+}
+
+double message_seconds(double bytes, const CostInputs& inputs) {
+  return inputs.latency_seconds + bytes / inputs.bandwidth_bytes_per_second;
+}
+
+double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs) {
+  if (replicas == 1 || bytes == 0) return 0;
+  const auto m = static_cast<double>(replicas);
+  return 2 * inputs.latency_seconds + 2 * (m - 1) / m * bytes / inputs.bandwidth_bytes_per_second;
+}
+
+StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  StageTimes times;
+  times.forward_seconds = load.forward_seconds;
+  times.backward_seconds = load.backward_seconds;
+  times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
+  times.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+  if (!load.last)
+    times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
+  if (!load.first) times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  return times;
+}
+
+StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                                 const CostInputs& inputs) {
+  const StageTimes times = stage_times(load, replicas, inputs);
+  StagePrediction prediction;
+  prediction.compute_seconds = load.compute_seconds();
+  // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
+  // value.
+  prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;
+  prediction.receive_seconds = prediction.send_seconds;
+  prediction.gradient_sync_seconds = times.reduce_seconds;
+  prediction.step_seconds = times.step_seconds;
+  prediction.memory = stage_memory(load, replicas, in_flight, inputs);
+  return prediction;
+}
+
+double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs) {
+  double seconds = 0;
+  for (const StageLoad& load : loads) {
+    seconds += load.compute_seconds();
+    if (!load.last) seconds += 2 * message_seconds(static_cast<double>(load.out_bytes), inputs);
+  }
+  return seconds;
+}
+
+}  // namespace pipewright

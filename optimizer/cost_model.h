@@ -1,0 +1,121 @@
+// The only home of every formula of the optimizer: what a stage costs per minibatch, what it keeps in memory,
+// what a cut carries. The search and `evaluate_plan` bring the sums, from different routes, and ask here.
+// docs/cost-model.md has the same formulas with symbols and sources.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "graph/topology.h"
+#include "optimizer/dataflow.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// Sums over the nodes of one stage, for one minibatch on one device.
+struct StageLoad {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  int64_t parameter_bytes = 0;  ///< a tied parameter counts once
+  int64_t trainable_bytes = 0;  ///< of these, what a gradient exists for
+  int64_t buffer_bytes = 0;
+  int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
+  int64_t in_bytes = 0;          ///< values that cross the cut before the stage, relayed ones included
+  int64_t out_bytes = 0;         ///< the same after the stage
+  int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
+  int64_t charged_out_bytes = 0;
+  bool first = true;  ///< no stage before this one
+  bool last = true;
+
+  double compute_seconds() const { return forward_seconds + backward_seconds; }
+};
+
+/// What is the same for all stages of one question.
+struct CostInputs {
+  double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction
+  double latency_seconds = 0;
+  double step_seconds_per_byte = 0;  ///< weight update, per trainable byte
+  int64_t optimizer_slots = 1;
+};
+
+/// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
+/// cause. Work of the device (compute, reduction, update) and traffic of its link run beside each other; each
+/// kind is a sum.
+struct StagePeriod {
+  double compute_seconds = 0;
+  double gradient_sync_seconds = 0;
+  double step_seconds = 0;
+  double link_seconds = 0;
+  double device_seconds() const { return compute_seconds + gradient_sync_seconds + step_seconds; }
+  double total_seconds() const { return std::max(device_seconds(), link_seconds); }
+  /// The largest cause within the larger side: "compute", "gradient sync", "weight update" or "transfer".
+  const char* binding() const;
+};
+
+/// A way to price plans. To add one: its functions and one row.
+struct CostModel {
+  const char* name;
+  const char* summary;
+  /// Must not grow with `replicas` from 2 on, and be at least compute / replicas: the search relies on both.
+  StagePeriod (*period)(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+  /// Bytes the model takes the cut after `done` (a down-set of nodes) for; 0 for the empty and the full set.
+  int64_t (*cut_bytes)(const Dataflow& flow, const NodeSet& done);
+  /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it
+  /// behind it.
+  NodeSet (*late_nodes)(const Dataflow& flow);
+  /// Nodes of no weight in this model that the search keeps with what they read.
+  NodeSet (*early_nodes)(const Dataflow& flow);
+  /// Whether `Prediction::minibatch_seconds` is what the simulator makes of the plan, or the bare formula.
+  bool simulated;
+};
+/// "pipewright" (default), "pipedream".
+const std::vector<CostModel>& cost_models();
+/// InputError with the nearest name.
+const CostModel& cost_model_named(const std::string& name);
+
+/// The default model's bytes at a cut: each value made before it and read after it, once.
+int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// InputError for a topology that the model does not describe: more than one level, a shared link, devices
+/// that differ in speed.
+CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots);
+
+/// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
+int64_t memory_limit_bytes(const Topology& topology);
+
+/// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
+/// / m).
+int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
+
+/// Bytes on one rank of the stage. The weight-version rule is `stash`: at most one version per minibatch in
+/// flight.
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                         const CostInputs& inputs);
+
+/// The largest depth, at least 1 and at most `most`, with which the stage fits `memory_bytes` (0 = no limit);
+/// 0 if none does.
+int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
+                            const CostInputs& inputs);
+
+/// Seconds of one message of `bytes`.
+double message_seconds(double bytes, const CostInputs& inputs);
+/// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
+/// at once.
+double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);
+
+/// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
+/// priced with.
+StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// The same as it stands in a plan, with the memory at the given depth.
+StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                                 const CostInputs& inputs);
+
+/// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
+/// updates.
+double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
+
+}  // namespace pipewright

@@ -1,0 +1,107 @@
+#include "optimizer/dataflow.h"
+
+#include <algorithm>
+#include <map>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+void sort_unique(std::vector<int>* numbers) {
+  std::sort(numbers->begin(), numbers->end());
+  numbers->erase(std::unique(numbers->begin(), numbers->end()), numbers->end());
+}
+
+// Nodes by the parameters they share, transitively: a-b by one name and b-c by another is one group.
+std::vector<NodeSet> tied_groups(const Profile& profile) {
+  const size_t count = profile.nodes.size();
+  std::map<std::string, NodeSet> users;
+  for (size_t v = 0; v < count; ++v) {
+    for (const std::string& name : profile.nodes[v].parameters) {
+      users.try_emplace(name, NodeSet(count)).first->second.set(v);
+    }
+  }
+  std::vector<NodeSet> groups;
+  for (auto& [name, group] : users) {
+    if (group.count() < 2) continue;
+    NodeSet merged = group;
+    std::vector<NodeSet> rest;
+    for (NodeSet& other : groups) {
+      if (other.intersects(merged)) {
+        merged |= other;
+      } else {
+        rest.push_back(std::move(other));
+      }
+    }
+    rest.push_back(std::move(merged));
+    groups = std::move(rest);
+  }
+  return groups;
+}
+
+}  // namespace
+
+Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
+  const int count = static_cast<int>(profile.nodes.size());
+  predecessors.resize(count);
+  successors.resize(count);
+  ancestors.assign(count, NodeSet(count));
+  values_made.resize(count);
+  values_read.resize(count);
+  owns_parameters.assign(count, 1);
+
+  std::map<std::string, int> value_of;
+  std::map<std::string, int> parameter_seen;
+  for (int v = 0; v < count; ++v) {
+    const ProfiledNode& node = profile.nodes[v];
+    for (const std::string& input : node.inputs) {
+      const auto found = value_of.find(input);
+      if (found == value_of.end()) continue;  // an input of the graph
+      DataflowValue& value = values[found->second];
+      value.readers.push_back(v);
+      values_read[v].push_back(found->second);
+      predecessors[v].push_back(value.producer);
+      successors[value.producer].push_back(v);
+      ancestors[v].set(value.producer);
+      ancestors[v] |= ancestors[value.producer];
+    }
+    for (const ProfiledValue& output : node.outputs) {
+      value_of[output.name] = static_cast<int>(values.size());
+      values_made[v].push_back(static_cast<int>(values.size()));
+      values.push_back({output.bytes, v, {}});
+    }
+    if (!node.parameters.empty()) {
+      owns_parameters[v] = 0;
+      for (const std::string& name : node.parameters) {
+        if (parameter_seen.emplace(name, v).second) owns_parameters[v] = 1;
+      }
+    }
+  }
+  for (DataflowValue& value : values) sort_unique(&value.readers);
+  for (auto* lists : {&predecessors, &successors, &values_read}) {
+    for (std::vector<int>& list : *lists) sort_unique(&list);
+  }
+  tied = tied_groups(profile);
+}
+
+std::string separated_tie(const Dataflow& flow, const NodeSet& done) {
+  for (const NodeSet& group : flow.tied) {
+    if (!group.intersects(done) || group.is_subset_of(done)) continue;
+    for (size_t a = group.find_first(); a != NodeSet::npos; a = group.find_next(a)) {
+      for (size_t b = group.find_next(a); b != NodeSet::npos; b = group.find_next(b)) {
+        if (done.test(a) == done.test(b)) continue;
+        const auto& of_a = flow.profile.nodes[a].parameters;
+        for (const std::string& name : flow.profile.nodes[b].parameters) {
+          if (std::find(of_a.begin(), of_a.end(), name) == of_a.end()) continue;
+          return "'" + name + "', read by nodes '" + flow.profile.nodes[a].name + "' and '" +
+                 flow.profile.nodes[b].name + "'";
+        }
+      }
+    }
+    PW_CHECK(false, "a tied group is connected by the names its nodes share");
+  }
+  return "";
+}
+
+}  // namespace pipewright

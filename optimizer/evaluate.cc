@@ -1,0 +1,222 @@
+#include "optimizer/evaluate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <numeric>
+
+#include "graph/error.h"
+#include "graph/units.h"
+#include "optimizer/optimizer.h"
+#include "runtime/schedule/check.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+constexpr const char* kModelParallel = "model-parallel";
+
+std::vector<int> stage_of_nodes(const Plan& plan, const Dataflow& flow) {
+  std::map<std::string, int> number;
+  for (int v = 0; v < flow.size(); ++v) number[flow.profile.nodes[v].name] = v;
+  std::vector<int> stage_of(flow.size(), -1);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& name : plan.stages[s].nodes) {
+      const auto found = number.find(name);
+      if (found == number.end()) {
+        throw PlanError("plan: stage " + std::to_string(s) + " holds node '" + name +
+                            "', which profile of '" + flow.profile.model + "' does not have",
+                        "The plan was made for another model or another version of it: plan again.");
+      }
+      int& stage = stage_of[found->second];
+      if (stage >= 0) {
+        throw PlanError("plan: node '" + name + "' is in stages " + std::to_string(stage) + " and " +
+                        std::to_string(s) + "; each node belongs in one");
+      }
+      stage = static_cast<int>(s);
+    }
+  }
+  for (int v = 0; v < flow.size(); ++v) {
+    if (stage_of[v] >= 0) continue;
+    throw PlanError("plan: no stage holds node '" + flow.profile.nodes[v].name + "' of the profile of '" +
+                        flow.profile.model + "'",
+                    "The plan was made for another model or another version of it: plan again.");
+  }
+  return stage_of;
+}
+
+}  // namespace
+
+std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model) {
+  const std::vector<int> stage_of = stage_of_nodes(plan, flow);
+  const int stages = static_cast<int>(plan.stages.size());
+  std::vector<StageLoad> loads(stages);
+  for (int s = 0; s < stages; ++s) {
+    loads[s].first = s == 0;
+    loads[s].last = s + 1 == stages;
+  }
+
+  for (int v = 0; v < flow.size(); ++v) {
+    const ProfiledNode& node = flow.profile.nodes[v];
+    StageLoad& load = loads[stage_of[v]];
+    load.forward_seconds += node.forward_seconds;
+    load.backward_seconds += node.backward_seconds();
+    load.buffer_bytes += node.buffer_bytes;
+    load.saved_bytes += node.saved_bytes;
+    if (!flow.owns_parameters[v]) continue;
+    load.parameter_bytes += node.parameter_bytes;
+    load.trainable_bytes += node.trainable_parameter_bytes;
+  }
+
+  // A value crosses every boundary from its maker's stage to that of its last reader.
+  for (const DataflowValue& value : flow.values) {
+    const int from = stage_of[value.producer];
+    int to = from;
+    for (const int reader : value.readers) {
+      if (stage_of[reader] < from) {
+        throw PlanError("plan: node '" + flow.profile.nodes[reader].name + "' of stage " +
+                        std::to_string(stage_of[reader]) + " reads what node '" +
+                        flow.profile.nodes[value.producer].name + "' of the later stage " +
+                        std::to_string(from) + " makes; values flow forward only");
+      }
+      to = std::max(to, stage_of[reader]);
+    }
+    for (int s = from; s < to; ++s) {
+      loads[s].out_bytes += value.bytes;
+      loads[s + 1].in_bytes += value.bytes;
+    }
+  }
+
+  NodeSet done(flow.size());
+  for (int s = 0; s + 1 < stages; ++s) {
+    for (int v = 0; v < flow.size(); ++v) {
+      if (stage_of[v] == s) done.set(v);
+    }
+    const std::string tie = separated_tie(flow, done);
+    if (!tie.empty()) {
+      throw PlanError("plan: parameter " + tie + ", is on both sides of the cut after stage " +
+                      std::to_string(s) + "; a tied parameter stays in one stage");
+    }
+    const int64_t charged = model.cut_bytes(flow, done);
+    loads[s].charged_out_bytes = charged;
+    loads[s + 1].charged_in_bytes = charged;
+  }
+  return loads;
+}
+
+PipelineShape shape_of(const Plan& plan) {
+  PipelineShape shape;
+  for (const Stage& stage : plan.stages) {
+    shape.replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+    shape.in_flight.push_back(stage.in_flight);
+  }
+  return shape;
+}
+
+std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                 const CostInputs& inputs) {
+  std::vector<StageTimes> times;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+  }
+  return times;
+}
+
+Span steady_span(const PipelineShape& shape) {
+  int64_t round = 1;  // whole rounds of all stages
+  for (const int64_t replicas : shape.replicas) round = std::min<int64_t>(std::lcm(round, replicas), 4096);
+  int64_t depth = 1;
+  for (int64_t s = 0; s < shape.stages(); ++s)
+    depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
+  const int64_t rounds = (4 * depth + 16 + round - 1) / round;
+  return {0, round * std::max<int64_t>(rounds, 4)};
+}
+
+double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                       const CostInputs& inputs) {
+  if (plan.schedule == kModelParallel) return one_at_a_time_seconds(loads, inputs);
+  double slowest = 0;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    slowest = std::max(slowest, model.period(loads[s], replicas, inputs).total_seconds());
+  }
+  return slowest;
+}
+
+Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                   const CostInputs& inputs, int64_t minibatch_samples) {
+  Prediction prediction;
+  double work = 0;  // of one minibatch in all stages, one rank at a time
+  double slowest = -1;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    const StagePeriod period = model.period(loads[s], replicas, inputs);
+    prediction.stages.push_back(stage_prediction(loads[s], replicas, plan.stages[s].in_flight, inputs));
+    work += period.compute_seconds * static_cast<double>(replicas);
+    if (period.total_seconds() <= slowest) continue;
+    slowest = period.total_seconds();
+    prediction.bottleneck = "stage " + std::to_string(s) + ": " + period.binding();
+  }
+
+  const double formula = formula_seconds(plan, loads, model, inputs);
+  prediction.minibatch_seconds = formula;
+  const bool one_at_a_time = plan.schedule == kModelParallel;
+  if (one_at_a_time) {
+    prediction.bottleneck =
+        std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
+  }
+  if (model.simulated) {
+    const PipelineShape shape = shape_of(plan);
+    const Span span = steady_span(shape);
+    const ScheduleCheck check = check_schedule(plan.schedule, shape, span);
+    if (!check.completes)
+      throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
+    const Simulation run = simulate(plan.schedule, shape, times_of(plan, loads, inputs), span);
+    // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
+    // waiting.
+    prediction.minibatch_seconds = std::max(formula, run.steady_minibatch_seconds);
+    if (prediction.minibatch_seconds > 1.01 * formula) {
+      char waiting[64];
+      std::snprintf(waiting, sizeof waiting, "; %.3g %% more for waiting",
+                    100 * (prediction.minibatch_seconds / formula - 1));
+      prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
+    }
+  }
+  const double sharing = one_at_a_time ? 1.0 : static_cast<double>(plan.world_size);
+  prediction.lower_bound_seconds = std::min(work / sharing, prediction.minibatch_seconds);
+  if (minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
+    prediction.samples_per_second = static_cast<double>(minibatch_samples) / prediction.minibatch_seconds;
+  }
+  return prediction;
+}
+
+Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                         const PlanRequest& request) {
+  const CostModel& model = cost_model_named(request.objective);
+  const CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  if (plan.world_size > topology.device_count()) {
+    throw InfeasibleError("plan: needs " + std::to_string(plan.world_size) + " devices; the topology has " +
+                          std::to_string(topology.device_count()));
+  }
+  const Dataflow flow(profile);
+  return predict(plan, loads_of_plan(plan, flow, model), model, inputs, profile.minibatch_samples);
+}
+
+void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology) {
+  const int64_t limit = memory_limit_bytes(topology);
+  if (limit == 0) return;
+  for (size_t s = 0; s < prediction.stages.size(); ++s) {
+    const StageMemory& memory = prediction.stages[s].memory;
+    if (memory.total_bytes() <= limit) continue;
+    throw InfeasibleError("plan: stage " + std::to_string(s) + " needs " +
+                              format_bytes(static_cast<double>(memory.total_bytes())) +
+                              " on each rank at depth " + std::to_string(plan.stages[s].in_flight) +
+                              "; the limit is " + format_bytes(static_cast<double>(limit)),
+                          "Activations take " + format_bytes(static_cast<double>(memory.activations_bytes)) +
+                              ", weight versions " +
+                              format_bytes(static_cast<double>(memory.versions_bytes)) +
+                              ": plan again with --memory, or lower in_flight by hand.");
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,30 @@
+// Pricing a given plan node by node.
+#pragma once
+
+#include <vector>
+
+#include "graph/plan.h"
+#include "optimizer/cost_model.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+
+/// Loads of the plan's stages, summed over its nodes. PlanError as evaluate_plan says.
+std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
+
+PipelineShape shape_of(const Plan& plan);
+std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                 const CostInputs& inputs);
+
+/// Minibatches enough for a steady second half: whole rounds of all stages, several times the depth.
+Span steady_span(const PipelineShape& shape);
+
+/// Period of the plan by the formula alone: of its slowest stage, or of the way there and back where only one
+/// minibatch is under way at a time.
+double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                       const CostInputs& inputs);
+
+Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                   const CostInputs& inputs, int64_t minibatch_samples);
+
+}  // namespace pipewright

@@ -1,0 +1,65 @@
+// The search over chains of stages: which cuts, how many replicas each. Exact over the states it is given.
+//
+// Core routine (docs/cost-model.md): for a period T, the fewest devices with which a suffix of the model runs
+// within T and within the memory. The suffix acts on the stages before it through its number of devices alone
+// (fewer leave more over and make every earlier stage hold fewer minibatches in flight), so one number per
+// state is enough, whatever the number of devices. T itself is bisected.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "optimizer/cost_model.h"
+#include "optimizer/states.h"
+
+namespace pipewright {
+
+/// Borrows states and model.
+struct Question {
+  const States* states = nullptr;
+  const CostModel* model = nullptr;
+  CostInputs inputs;
+  int64_t devices = 1;
+  int64_t memory_bytes = 0;   ///< per device; 0 = no limit
+  bool single_stage = false;  ///< one stage on all devices: data parallelism, nothing to search
+  int64_t least_stages = 1;   ///< 1 or 2
+  int64_t most_replicas = std::numeric_limits<int64_t>::max();
+  bool replicated = false;     ///< at least one stage has two replicas or more
+  bool all_devices = false;    ///< exactly `devices`; otherwise at most, and fewest is the second aim
+  bool one_in_flight = false;  ///< memory is that of one minibatch at a time
+};
+
+struct FoundStage {
+  int from = 0;  ///< states
+  int to = 0;
+  int64_t replicas = 1;
+};
+
+struct Answer {
+  std::vector<FoundStage> stages;
+  double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
+  int64_t devices = 0;
+};
+
+/// The answer with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
+/// then fewest stages, then fewest bytes across all its cuts, then the earliest cuts. Nothing if there is
+/// none.
+std::optional<Answer> search(const Question& question);
+
+/// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which
+/// stage that is.
+struct FullestStage {
+  int stage = 0;
+  StageMemory memory;
+};
+FullestStage fullest_stage(const Question& question, const Answer& answer);
+
+/// The answer whose fullest stage is smallest, `memory_bytes` ignored. Nothing if no memory would do.
+std::optional<Answer> search_least_memory(const Question& question);
+
+/// Depth that the search assumes for a stage with `later_devices` behind it.
+int64_t assumed_in_flight(const Question& question, int64_t later_devices, int64_t replicas);
+
+}  // namespace pipewright

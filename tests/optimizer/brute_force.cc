@@ -1,0 +1,247 @@
+#include "tests/optimizer/brute_force.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace pipewright::testing {
+namespace {
+
+constexpr double kTolerance = 1e-9;
+
+}  // namespace
+
+BruteForce::BruteForce(const Profile& profile, const CostModel& model, const CostInputs& inputs)
+    : profile_(profile), model_(model), inputs_(inputs), flow_(profile) {
+  const int n = static_cast<int>(profile.nodes.size());
+  all_ = (Mask{1} << n) - 1;
+  std::map<std::string, int> maker;
+  std::vector<Mask> parents(n, 0);
+  std::vector<Mask> children(n, 0);
+  for (int v = 0; v < n; ++v) {
+    for (const std::string& input : profile.nodes[v].inputs) {
+      if (!maker.count(input)) continue;
+      parents[v] |= Mask{1} << maker[input];
+      children[maker[input]] |= Mask{1} << v;
+    }
+    for (const ProfiledValue& output : profile.nodes[v].outputs) maker[output.name] = v;
+  }
+  const auto is_down_set = [&](Mask set) {
+    for (int v = 0; v < n; ++v) {
+      if ((set >> v & 1) && (parents[v] & ~set)) return false;
+    }
+    return true;
+  };
+  const auto separates_tie = [&](Mask set) {
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < a; ++b) {
+        for (const std::string& name : profile.nodes[a].parameters) {
+          const auto& others = profile.nodes[b].parameters;
+          const bool shared = std::find(others.begin(), others.end(), name) != others.end();
+          if (shared && (set >> a & 1) != (set >> b & 1)) return true;
+        }
+      }
+    }
+    return false;
+  };
+
+  std::set<Mask> walked;  // PipeDream's walk: from the first source, a successor with all that it still needs
+  if (std::string(model.name) == "pipedream") {
+    std::vector<Mask> to_do = {1};
+    while (!to_do.empty()) {
+      const Mask set = to_do.back();
+      to_do.pop_back();
+      if (!walked.insert(set).second) continue;
+      for (int v = 0; v < n; ++v) {
+        if ((set >> v & 1) || !(parents[v] & set)) continue;
+        Mask next = set | Mask{1} << v;
+        for (bool grew = true; grew;) {
+          grew = false;
+          for (int w = 0; w < n; ++w) {
+            if ((next >> w & 1) && (parents[w] & ~next)) {
+              next |= parents[w];
+              grew = true;
+            }
+          }
+        }
+        to_do.push_back(next);
+      }
+    }
+    walked.insert(0);
+    walked.insert(all_);
+  }
+
+  std::vector<char> weightless(n, 0);
+  std::vector<Mask> behind(n, 0);
+  for (int v = 0; v < n; ++v) {
+    const ProfiledNode& node = profile.nodes[v];
+    bool parents_too = true;
+    for (int u = 0; u < v; ++u) {
+      if (!(parents[v] >> u & 1)) continue;
+      parents_too = parents_too && weightless[u];
+      behind[v] |= Mask{1} << u | behind[u];
+    }
+    int64_t kept = 0;
+    for (int u = 0; u <= v; ++u) {
+      if (u == v || (behind[v] >> u & 1)) kept += profile.nodes[u].saved_bytes;
+    }
+    weightless[v] = parents_too && node.compute_seconds() == 0 && node.parameter_bytes == 0 &&
+                    node.buffer_bytes == 0 && kept <= node.outputs[0].bytes && node.parameters.empty() &&
+                    __builtin_popcount(children[v]) == 1;
+  }
+  for (Mask set = 0; set <= all_; ++set) {
+    if (!is_down_set(set) || separates_tie(set)) continue;
+    if (!walked.empty() && !walked.count(set)) continue;
+    every_cut_.push_back(set);
+    bool sensible = true;
+    if (walked.empty()) {
+      for (int v = 0; v < n; ++v) {
+        if ((set >> v & 1) && weightless[v] && !(children[v] & set)) sensible = false;
+      }
+    }
+    if (sensible) sensible_cuts_.push_back(set);
+  }
+  loads_.assign(all_ + 1, {});
+  known_.assign(all_ + 1, {});
+}
+
+int64_t BruteForce::crossing_bytes(Mask done) const {
+  int64_t bytes = 0;
+  for (size_t u = 0; u < profile_.nodes.size(); ++u) {
+    if (!(done >> u & 1)) continue;
+    for (const ProfiledValue& output : profile_.nodes[u].outputs) {
+      bool wanted = false;
+      for (size_t v = 0; v < profile_.nodes.size(); ++v) {
+        const auto& inputs = profile_.nodes[v].inputs;
+        wanted = wanted ||
+                 (!(done >> v & 1) && std::find(inputs.begin(), inputs.end(), output.name) != inputs.end());
+      }
+      if (wanted) bytes += output.bytes;
+    }
+  }
+  return bytes;
+}
+
+StageLoad BruteForce::load(Mask from, Mask to) const {
+  StageLoad load;
+  std::set<std::string> seen;
+  for (size_t v = 0; v < profile_.nodes.size(); ++v) {
+    if (!((to & ~from) >> v & 1)) continue;
+    const ProfiledNode& node = profile_.nodes[v];
+    load.forward_seconds += node.forward_seconds;
+    load.backward_seconds += node.backward_input_seconds + node.backward_weight_seconds;
+    load.buffer_bytes += node.buffer_bytes;
+    load.saved_bytes += node.saved_bytes;
+    if (!node.parameters.empty() && !seen.insert(node.parameters[0]).second) continue;
+    load.parameter_bytes += node.parameter_bytes;
+    load.trainable_bytes += node.trainable_parameter_bytes;
+  }
+  load.first = from == 0;
+  load.last = to == all_;
+  load.in_bytes = crossing_bytes(from);
+  load.out_bytes = crossing_bytes(to);
+  NodeSet before(flow_.size(), from);
+  NodeSet after(flow_.size(), to);
+  load.charged_in_bytes = model_.cut_bytes(flow_, before);
+  load.charged_out_bytes = model_.cut_bytes(flow_, after);
+  return load;
+}
+
+void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& chain,
+                       const std::vector<int64_t>& replicas, std::vector<Candidate>* found) {
+  Candidate candidate;
+  int64_t later = 0;
+  Mask to = all_;
+  for (size_t s = replicas.size(); s-- > 0;) {
+    const Mask from = chain[s];
+    if (known_[from].empty()) {
+      known_[from].assign(all_ + 1, 0);
+      loads_[from].resize(all_ + 1);
+    }
+    if (!known_[from][to]) {
+      known_[from][to] = 1;
+      loads_[from][to] = load(from, to);
+    }
+    const StageLoad& mine = loads_[from][to];
+    const double period = model_.period(mine, replicas[s], inputs_).total_seconds();
+    const int64_t ceiling = (later + replicas[s] - 1) / replicas[s];
+    const int64_t depth = question.strategy == "model-parallel" ? 1 : 1 + ceiling;
+    const int64_t memory = stage_memory(mine, replicas[s], depth, inputs_).total_bytes();
+    candidate.answer.period_seconds = std::max(candidate.answer.period_seconds, period);
+    candidate.answer.bytes += mine.in_bytes;
+    candidate.memory_bytes = std::max(candidate.memory_bytes, memory);
+    candidate.most_replicas = std::max(candidate.most_replicas, replicas[s]);
+    later += replicas[s];
+    to = from;
+  }
+  candidate.answer.devices = later;
+  candidate.answer.stages = static_cast<int64_t>(replicas.size());
+  const bool straight = question.strategy == "straight" || question.strategy == "model-parallel";
+  if (straight && candidate.most_replicas > 1) return;
+  if (question.strategy == "straight" && candidate.answer.stages < 2) return;
+  if (question.strategy == "hybrid" && (candidate.answer.stages < 2 || candidate.most_replicas < 2)) return;
+  if (question.strategy == "dp" && (candidate.answer.stages != 1 || later != question.devices)) return;
+  if ((question.all_devices || question.strategy == "model-parallel") && later != question.devices) return;
+  found->push_back(candidate);
+}
+
+void BruteForce::extend(const BruteQuestion& question, const std::vector<Mask>& cuts,
+                        std::vector<Mask>* chain, std::vector<int64_t>* replicas, int64_t used,
+                        std::vector<Candidate>* found) {
+  const Mask from = chain->back();
+  const bool straight = question.strategy == "straight" || question.strategy == "model-parallel";
+  const int64_t most = straight ? std::min<int64_t>(1, question.devices - used) : question.devices - used;
+  for (int64_t m = 1; m <= most; ++m) {
+    replicas->push_back(m);
+    for (const Mask to : cuts) {
+      if ((to & from) != from || to == from) continue;
+      if (to == all_) {
+        price(question, *chain, *replicas, found);
+      } else {
+        chain->push_back(to);
+        extend(question, cuts, chain, replicas, used + m, found);
+        chain->pop_back();
+      }
+    }
+    replicas->pop_back();
+  }
+}
+
+std::vector<BruteForce::Candidate> BruteForce::candidates(const BruteQuestion& question) {
+  std::vector<Candidate> found;
+  std::vector<Mask> chain = {0};
+  std::vector<int64_t> replicas;
+  const bool free = question.strategy == "best" && !question.all_devices;
+  extend(question, free ? every_cut_ : sensible_cuts_, &chain, &replicas, 0, &found);
+  return found;
+}
+
+std::optional<BruteAnswer> BruteForce::best(const BruteQuestion& question) {
+  std::vector<Candidate> found = candidates(question);
+  if (question.memory_bytes > 0) {
+    const auto too_large = [&](const Candidate& c) { return c.memory_bytes > question.memory_bytes; };
+    found.erase(std::remove_if(found.begin(), found.end(), too_large), found.end());
+  }
+  if (found.empty()) return std::nullopt;
+  double period = found[0].answer.period_seconds;
+  for (const Candidate& c : found) period = std::min(period, c.answer.period_seconds);
+  std::optional<BruteAnswer> best;
+  for (const Candidate& c : found) {
+    const BruteAnswer& a = c.answer;
+    if (a.period_seconds > period * (1 + kTolerance)) continue;
+    if (!best || std::tie(a.devices, a.stages, a.bytes) < std::tie(best->devices, best->stages, best->bytes))
+      best = a;
+  }
+  best->period_seconds = period;
+  return best;
+}
+
+std::optional<int64_t> BruteForce::least_memory(const BruteQuestion& question) {
+  std::optional<int64_t> least;
+  for (const Candidate& c : candidates(question))
+    least = std::min(least.value_or(c.memory_bytes), c.memory_bytes);
+  return least;
+}
+
+}  // namespace pipewright::testing

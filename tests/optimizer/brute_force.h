@@ -1,0 +1,70 @@
+// Every plan there is, one by one: the oracle of the search. Sums are made here, node by node; only the price
+// of one stage comes from the cost model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "optimizer/cost_model.h"
+
+namespace pipewright::testing {
+
+struct BruteQuestion {
+  std::string strategy;  ///< "best", "dp", "straight", "hybrid", "model-parallel"
+  int64_t devices = 1;
+  bool all_devices = false;
+  int64_t memory_bytes = 0;  ///< 0 = no limit
+};
+
+struct BruteAnswer {
+  double period_seconds = 0;
+  int64_t devices = 0;
+  int64_t stages = 0;
+  int64_t bytes = 0;  ///< over all cuts
+};
+
+class BruteForce {
+ public:
+  /// The profile has at most 16 nodes and must outlive this.
+  BruteForce(const Profile& profile, const CostModel& model, const CostInputs& inputs);
+
+  /// Best plan in the order that search.h promises; nothing if no plan satisfies the question.
+  std::optional<BruteAnswer> best(const BruteQuestion& question);
+  /// Memory of the fullest stage of the plan in which that is least, for any of the plans.
+  std::optional<int64_t> least_memory(const BruteQuestion& question);
+
+ private:
+  struct Candidate {
+    BruteAnswer answer;
+    int64_t memory_bytes = 0;
+    int64_t most_replicas = 1;
+  };
+  using Mask = uint32_t;
+  struct Piece {
+    int64_t stage = 0;
+    int64_t replicas = 0;
+  };
+
+  StageLoad load(Mask from, Mask to) const;
+  int64_t crossing_bytes(Mask done) const;
+  std::vector<Candidate> candidates(const BruteQuestion& question);
+  void extend(const BruteQuestion& question, const std::vector<Mask>& cuts, std::vector<Mask>* chain,
+              std::vector<int64_t>* replicas, int64_t used, std::vector<Candidate>* found);
+  void price(const BruteQuestion& question, const std::vector<Mask>& chain,
+             const std::vector<int64_t>& replicas, std::vector<Candidate>* found);
+
+  const Profile& profile_;
+  const CostModel& model_;
+  CostInputs inputs_;
+  Dataflow flow_;
+  Mask all_ = 0;
+  std::vector<Mask> every_cut_;                ///< all down-sets
+  std::vector<Mask> sensible_cuts_;            ///< without those that only push a weightless node forward
+  std::vector<std::vector<StageLoad>> loads_;  ///< by masks
+  std::vector<std::vector<char>> known_;
+};
+
+}  // namespace pipewright::testing

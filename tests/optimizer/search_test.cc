@@ -1,0 +1,125 @@
+// The search against every plan there is.
+#include "optimizer/search.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/optimizer/brute_force.h"
+#include "tests/optimizer/random_profile.h"
+
+namespace pipewright {
+namespace {
+
+using testing::BruteAnswer;
+using testing::BruteForce;
+using testing::BruteQuestion;
+using testing::pick;
+
+CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
+  CostInputs inputs;
+  const double bandwidths[] = {1e5, 1e6, 3e6, 1e8};
+  inputs.bandwidth_bytes_per_second = bandwidths[pick(random, 0, 3)];
+  inputs.latency_seconds = pick(random, 0, 1) == 0 ? 0 : 3e-4;
+  inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
+  inputs.optimizer_slots = pick(random, 0, 2);
+  return inputs;
+}
+
+Question question_of(const BruteQuestion& brute, const States& states, const CostModel& model,
+                     const CostInputs& inputs) {
+  Question q;
+  q.states = &states;
+  q.model = &model;
+  q.inputs = inputs;
+  q.devices = brute.devices;
+  q.memory_bytes = brute.memory_bytes;
+  q.all_devices = brute.all_devices;
+  if (brute.strategy == "dp") q.single_stage = true;
+  if (brute.strategy == "straight" || brute.strategy == "model-parallel") q.most_replicas = 1;
+  if (brute.strategy == "straight" || brute.strategy == "hybrid") q.least_stages = 2;
+  if (brute.strategy == "hybrid") q.replicated = true;
+  if (brute.strategy == "model-parallel") q.all_devices = q.one_in_flight = true;
+  return q;
+}
+
+struct Counts {
+  int64_t questions = 0;
+  int64_t infeasible = 0;
+  int64_t limited = 0;
+};
+
+void compare(const BruteQuestion& brute, const Profile& profile, const CostModel& model,
+             const CostInputs& inputs, const States& states, BruteForce* oracle, Counts* counts) {
+  const Question q = question_of(brute, states, model, inputs);
+  const std::optional<BruteAnswer> expected = oracle->best(brute);
+  const std::optional<Answer> got = search(q);
+  INFO(brute.strategy << " by " << model.name << ", " << brute.devices << " devices, memory "
+                      << brute.memory_bytes << ", all " << brute.all_devices << ", " << profile.nodes.size()
+                      << " nodes");
+  ++counts->questions;
+  counts->limited += brute.memory_bytes > 0;
+  counts->infeasible += !expected;
+  REQUIRE(got.has_value() == expected.has_value());
+  if (!got) return;
+  int64_t bytes = 0;
+  for (const FoundStage& stage : got->stages) bytes += states.states[stage.from].cut_bytes;
+  CHECK(got->period_seconds == Approx(expected->period_seconds).epsilon(3e-9).margin(1e-15));
+  CHECK(got->devices == expected->devices);
+  CHECK(static_cast<int64_t>(got->stages.size()) == expected->stages);
+  CHECK(bytes == expected->bytes);
+  if (brute.memory_bytes > 0) CHECK(fullest_stage(q, *got).memory.total_bytes() <= brute.memory_bytes);
+}
+
+void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
+  std::mt19937 random(seed);
+  for (int c = 0; c < cases; ++c) {
+    const int nodes = static_cast<int>(pick(random, 1, chain ? 7 : c % 20 == 0 ? 7 : 5));
+    const Profile profile =
+        testing::random_profile(random, nodes, chain, static_cast<int>(pick(random, 30, 80)));
+    const CostInputs inputs = random_inputs(random, profile);
+    const Dataflow flow(profile);
+    INFO("case " << c << " of seed " << seed);
+    for (const CostModel& model : cost_models()) {
+      const States states = enumerate_states(flow, model);
+      REQUIRE(states.exact);
+      BruteForce oracle(profile, model, inputs);
+      BruteQuestion brute;
+      const char* names[] = {"best", "hybrid", "straight", "dp", "model-parallel"};
+      // Every case asks for the best plan, free and limited; the other strategies take turns.
+      for (const std::string strategy : {"best", names[1 + c % 4]}) {
+        brute.strategy = strategy;
+        brute.devices = pick(random, 1, nodes > 5 && !chain ? 4 : 6);
+        brute.all_devices = pick(random, 0, 3) == 0;
+        brute.memory_bytes = 0;
+        compare(brute, profile, model, inputs, states, &oracle, counts);
+        const std::optional<int64_t> least = oracle.least_memory(brute);
+        if (!least) continue;
+        brute.memory_bytes = *least + pick(random, 0, 2) * pick(random, 0, 4000);
+        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, states, &oracle, counts);
+        brute.memory_bytes = *least - 1;
+        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, states, &oracle, counts);
+        // What the infeasible case is told: the least memory is exact.
+        const Question q = question_of(brute, states, model, inputs);
+        const std::optional<Answer> smallest = search_least_memory(q);
+        REQUIRE(smallest.has_value());
+        CHECK(fullest_stage(q, *smallest).memory.total_bytes() == *least);
+      }
+    }
+  }
+}
+
+TEST_CASE("Search equals brute force on random chains") {
+  Counts counts;
+  compare_many(1200, true, 1, &counts);
+  CHECK(counts.questions > 8000);
+  CHECK(counts.infeasible > 500);
+}
+
+TEST_CASE("Search equals brute force on random DAGs") {
+  Counts counts;
+  compare_many(1200, false, 2, &counts);
+  CHECK(counts.questions > 8000);
+  CHECK(counts.infeasible > 500);
+}
+
+}  // namespace
+}  // namespace pipewright
