@@ -1,0 +1,251 @@
+// The commands that look at a plan that is there, and convert.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/pipedream.h"
+#include "graph/units.h"
+#include "optimizer/commands.h"
+#include "optimizer/evaluate.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/options.h"
+#include "optimizer/report.h"
+#include "runtime/schedule/check.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void add_plan_option(po::options_description* options) {
+  options->add_options()("plan", po::value<std::string>(), "gpus=N.json");
+}
+
+void add_profile_option(po::options_description* options) {
+  options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
+}
+
+/// Profile, devices and pricing for a plan that is already there.
+Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
+  Inputs inputs;
+  inputs.profile = read_profile(required(values, "profile"));
+  inputs.topology = topology_from(values, plan.world_size, &inputs.settings);
+  inputs.request = request_from(values, &inputs.settings);
+  if (!plan.graph_digest.empty() && !inputs.profile.graph_digest.empty() &&
+      plan.graph_digest != inputs.profile.graph_digest) {
+    throw PlanError("plan: was made for graph " + plan.graph_digest + "; the profile is of graph " +
+                        inputs.profile.graph_digest,
+                    "The model or its options changed: plan again with the new profile.");
+  }
+  if (!plan.profile_digest.empty() && plan.profile_digest != document_digest(inputs.profile)) {
+    std::cerr << "note: the plan was made with another profile of this model\n";
+  }
+  return inputs;
+}
+
+/// PlanError unless the plan's schedule finishes.
+ScheduleCheck checked_schedule(const Plan& plan, Span span) {
+  schedule_named(plan.schedule);
+  ScheduleCheck check = check_schedule(plan.schedule, shape_of(plan), span);
+  if (check.completes && check.problem.empty()) return check;
+  throw PlanError("plan: schedule '" + plan.schedule + "' does not work: " + check.problem,
+                  "Raise in_flight of the stages before the one that waits, or plan again.");
+}
+
+void write_text(const std::string& file, const std::string& text) {
+  write_file(file, text);
+  std::cerr << "wrote " << file << "\n";
+}
+
+std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
+
+/// Times of a plan: of its profile where there is one, else a slot for each forward and backward.
+std::vector<StageTimes> slot_times(const Plan& plan) {
+  StageTimes slot;
+  slot.forward_seconds = 1;
+  slot.backward_seconds = 1;
+  return std::vector<StageTimes>(plan.stages.size(), slot);
+}
+
+std::vector<StageTimes> measured_times(const Plan& plan, const Inputs& inputs) {
+  const CostModel& model = cost_model_named("pipewright");
+  const Dataflow flow(inputs.profile);
+  const CostInputs cost = cost_inputs(inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  return times_of(plan, loads_of_plan(plan, flow, model), cost);
+}
+
+}  // namespace
+
+void run_check(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer check --plan FILE [--profile FILE] [--topology FILE | --memory 16GiB]");
+  const Plan plan = read_plan(values);
+  const Span span = steady_span(shape_of(plan));
+  const ScheduleCheck check = checked_schedule(plan, span);
+  std::cout << "schedule  ok: " << plan.schedule << " finishes " << span.count << " minibatches on "
+            << plan.world_size << " ranks\n";
+  for (const RankCheck& rank : check.ranks) {
+    const auto stage = static_cast<size_t>(rank.placement.stage);
+    if (rank.peak_in_flight <= plan.stages[stage].in_flight) continue;
+    throw PlanError("plan: stage " + std::to_string(stage) + " holds " + std::to_string(rank.peak_in_flight) +
+                    " minibatches in flight; its depth is " + std::to_string(plan.stages[stage].in_flight));
+  }
+  int64_t versions = 0;
+  for (const RankCheck& rank : check.ranks) versions = std::max(versions, rank.peak_versions);
+  std::cout << "depth     ok: no rank holds more minibatches than planned, none more than " << versions
+            << " weight versions\n";
+  if (values.count("profile") == 0) {
+    std::cout << "cover     not checked: no --profile\n";
+    std::cout << "memory    not checked: no --profile\n";
+    return;
+  }
+  const Inputs inputs = inputs_for(values, plan);
+  const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  std::cout << "cover     ok: " << inputs.profile.nodes.size()
+            << " nodes, each in one stage, values flow forward\n";
+  check_plan_memory(plan, prediction, inputs.topology);
+  const int64_t limit = memory_limit_bytes(inputs.topology);
+  std::cout << "memory    ok: the fullest rank holds "
+            << format_bytes(static_cast<double>(largest_memory(prediction)))
+            << (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit)))
+            << "\n";
+}
+
+void run_evaluate(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  options.add_options()                                                                    //
+      ("output", po::value<std::string>(), "file.json: the plan with the new prediction")  //
+      ("json", po::bool_switch(), "print the plan with the new prediction instead of tables");
+  const po::variables_map values =
+      parse_options(arguments, options, "pipewright-optimizer evaluate --plan FILE --profile FILE");
+  Plan plan = read_plan(values);
+  const Inputs inputs = inputs_for(values, plan);
+  const std::optional<Prediction> before = plan.predicted;
+  plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  if (values["json"].as<bool>()) {
+    std::cout << document_text(plan);
+  } else {
+    std::cout << plan.shape_text() << ": " << format_seconds(plan.predicted->minibatch_seconds)
+              << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
+    if (before && before->minibatch_seconds > 0) {
+      const double change = 100 * (plan.predicted->minibatch_seconds / before->minibatch_seconds - 1);
+      std::cout << "The plan itself says " << format_seconds(before->minibatch_seconds);
+      if (std::abs(change) > 0.1) {
+        std::cout << ": " << number_text(std::abs(change)) << " % " << (change < 0 ? "more" : "less")
+                  << "; it was made with another profile, other links or another objective";
+      }
+      std::cout << "\n";
+    }
+    std::cout << "\n"
+              << stage_table(plan, *plan.predicted, inputs) << "\nMemory of one rank\n"
+              << memory_table(*plan.predicted);
+  }
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
+}
+
+void run_simulate(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  options.add_options()                                                     //
+      ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
+      ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer simulate --plan FILE --profile FILE [--minibatches N] [--trace FILE]");
+  const Plan plan = read_plan(values);
+  const Inputs inputs = inputs_for(values, plan);
+  const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
+  checked_schedule(plan, span);
+  const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const Simulation run = simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span);
+  std::cout << plan.shape_text() << ", " << span.count
+            << " minibatches: " << format_seconds(run.total_seconds) << "; steady state "
+            << format_seconds(run.steady_minibatch_seconds) << " per minibatch\n\n"
+            << simulation_table(plan, run, prediction);
+  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
+}
+
+void run_show(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  options.add_options()                                                           //
+      ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
+      ("output", po::value<std::string>(),
+       "file.svg: the timeline; with --profile in its times, else in equal slots");
+  const po::variables_map values = parse_options(
+      arguments, options, "pipewright-optimizer show --plan FILE [--profile FILE] [--output FILE.svg]");
+  const Plan plan = read_plan(values);
+  const Span span = {0, in_range(values, "minibatches", 1, 4096)};
+  std::cout << plan.model << ": " << plan.shape_text() << ", strategy " << plan.strategy << ", schedule "
+            << plan.schedule << ", " << plan.world_size << " ranks\n";
+  if (plan.predicted) {
+    std::cout << "Expected: " << format_seconds(plan.predicted->minibatch_seconds)
+              << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
+  }
+  std::cout << "\n" << plan_table(plan);
+  checked_schedule(plan, span);
+  const Simulation slots = simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
+  if (values.count("output") == 0) {
+    std::cout << "\n" << draw_text(slots, 1);
+    return;
+  }
+  const auto output = values["output"].as<std::string>();
+  if (suffix_of(output) != ".svg") {
+    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .svg");
+  }
+  const std::string title = plan.model + " " + plan.shape_text();
+  if (values.count("profile") == 0) {
+    write_text(output, draw_svg(slots, title + ", equal slots"));
+  } else {
+    const Inputs inputs = inputs_for(values, plan);
+    write_text(output,
+               draw_svg(simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span), title));
+  }
+}
+
+void run_convert(const Arguments& arguments) {
+  po::options_description options("Options");
+  options.add_options()                                                             //
+      ("input", po::value<std::string>(), "profile.json or PipeDream's graph.txt")  //
+      ("output", po::value<std::string>(), "the other one");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer convert --input graph.txt --output profile.json (or the other way)");
+  const std::string input = required(values, "input");
+  const std::string output = required(values, "output");
+  const std::string text = read_file(input);
+  const bool to_json = suffix_of(output) == ".json";
+  if (!to_json && suffix_of(output) != ".txt") {
+    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .json or .txt");
+  }
+  const Profile profile = read_profile(input);
+  if (to_json == !looks_like_pipedream_profile(text)) {
+    throw InputError("--output: " + in_quotes(output) + " is the format that " + in_quotes(input) +
+                     " already has");
+  }
+  write_text(output, to_json ? document_text(profile) : pipedream_profile_text(profile));
+}
+
+}  // namespace pipewright

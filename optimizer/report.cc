@@ -1,0 +1,151 @@
+#include "optimizer/report.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "graph/units.h"
+#include "optimizer/evaluate.h"
+
+namespace pipewright {
+namespace {
+
+std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
+
+}  // namespace
+
+std::string TextTable::text() const {
+  std::vector<size_t> width;
+  for (const auto& row : rows_) {
+    width.resize(std::max(width.size(), row.size()), 0);
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string blanks(width[c] - row[c].size(), ' ');
+      const bool right = !row[c].empty() && std::isdigit(static_cast<unsigned char>(row[c][0])) != 0;
+      line += (c == 0 ? "" : "  ") + (right ? blanks + row[c] : row[c] + blanks);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ",";
+    text += std::to_string(ranks[first]);
+    if (last > first) text += "-" + std::to_string(ranks[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string layers_text(const std::vector<std::string>& layers) {
+  const auto shorter = [](const std::string& name) {
+    return name.size() <= 28 ? name : name.substr(0, 25) + "...";
+  };
+  if (layers.empty()) return "-";
+  if (layers.size() == 1) return shorter(layers.front());
+  return shorter(layers.front()) + " .. " + shorter(layers.back()) + " (" + std::to_string(layers.size()) +
+         ")";
+}
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value >= 1000 ? "%.0f" : "%.3g", value);
+  return text;
+}
+
+int64_t largest_memory(const Prediction& prediction) {
+  int64_t largest = 0;
+  for (const StagePrediction& stage : prediction.stages)
+    largest = std::max(largest, stage.memory.total_bytes());
+  return largest;
+}
+
+std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+  const CostModel& model = cost_model_named(inputs.request.objective);
+  const Dataflow flow(inputs.profile);
+  const CostInputs cost = cost_inputs(inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+  TextTable table({"stage", "ranks", "depth", "compute", "gradient sync", "update", "transfer",
+                   "per minibatch", "bound by", "memory", "layers"});
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const StagePeriod period = model.period(loads[s], static_cast<int64_t>(stage.ranks.size()), cost);
+    table.add({std::to_string(s), ranks_text(stage.ranks), std::to_string(stage.in_flight),
+               format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
+               format_seconds(period.step_seconds), format_seconds(period.link_seconds),
+               format_seconds(period.total_seconds()), period.binding(),
+               bytes(prediction.stages[s].memory.total_bytes()), layers_text(stage.layers)});
+  }
+  return table.text();
+}
+
+std::string plan_table(const Plan& plan) {
+  std::vector<std::string> header = {"stage", "ranks", "depth", "nodes"};
+  if (plan.predicted) {
+    header.insert(header.end(), {"compute", "gradient sync", "update", "send", "receive", "memory"});
+  }
+  header.emplace_back("layers");
+  TextTable table(header);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    std::vector<std::string> row = {std::to_string(s), ranks_text(stage.ranks),
+                                    std::to_string(stage.in_flight), std::to_string(stage.nodes.size())};
+    if (plan.predicted && s < plan.predicted->stages.size()) {
+      const StagePrediction& predicted = plan.predicted->stages[s];
+      row.insert(row.end(),
+                 {format_seconds(predicted.compute_seconds), format_seconds(predicted.gradient_sync_seconds),
+                  format_seconds(predicted.step_seconds), format_seconds(predicted.send_seconds),
+                  format_seconds(predicted.receive_seconds), bytes(predicted.memory.total_bytes())});
+    }
+    row.push_back(layers_text(stage.layers));
+    table.add(row);
+  }
+  return table.text();
+}
+
+std::string memory_table(const Prediction& prediction) {
+  TextTable table(
+      {"stage", "weights", "versions", "gradients", "optimizer", "activations", "messages", "total"});
+  for (size_t s = 0; s < prediction.stages.size(); ++s) {
+    const StageMemory& memory = prediction.stages[s].memory;
+    table.add({std::to_string(s), bytes(memory.weights_bytes), bytes(memory.versions_bytes),
+               bytes(memory.gradients_bytes), bytes(memory.optimizer_bytes), bytes(memory.activations_bytes),
+               bytes(memory.messages_bytes), bytes(memory.total_bytes())});
+  }
+  return table.text();
+}
+
+std::string settings_table(const std::vector<Setting>& settings) {
+  TextTable table({"setting", "value", "from"});
+  for (const Setting& setting : settings) table.add({setting.name, setting.value, setting.source});
+  return table.text();
+}
+
+std::string simulation_table(const Plan& plan, const Simulation& simulation, const Prediction& prediction) {
+  TextTable table(
+      {"rank", "stage", "busy", "waits for messages", "gradient sync", "bubble", "peak in flight", "memory"});
+  const double total = simulation.total_seconds;
+  for (size_t r = 0; r < simulation.ranks.size(); ++r) {
+    const SimulatedRank& rank = simulation.ranks[r];
+    const auto stage = static_cast<size_t>(rank.placement.stage);
+    const double bubble = total > 0 ? 100 * (1 - rank.busy_seconds / total) : 0;
+    const int64_t number = plan.stages[stage].ranks[static_cast<size_t>(rank.placement.replica)];
+    table.add({std::to_string(number), std::to_string(stage), format_seconds(rank.busy_seconds),
+               format_seconds(rank.receive_wait_seconds), format_seconds(rank.reduce_seconds),
+               number_text(bubble) + " %", std::to_string(rank.peak_in_flight),
+               bytes(prediction.stages[stage].memory.total_bytes())});
+  }
+  return table.text();
+}
+
+}  // namespace pipewright

@@ -1,0 +1,43 @@
+// Plans and runs as tables for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "optimizer/options.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// Columns as wide as their widest cell; cells that begin with a digit are set to the right.
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// "3 ranks 4-6"-style list: "0", "0-2", "0,2,4".
+std::string ranks_text(const std::vector<int64_t>& ranks);
+/// "features.0 .. classifier.6 (12)".
+std::string layers_text(const std::vector<std::string>& layers);
+/// "3.91x", "12.4 %": three significant digits.
+std::string number_text(double value);
+
+/// Memory of the fullest rank.
+int64_t largest_memory(const Prediction& prediction);
+
+/// One line a stage: what it costs per minibatch, by cause, what binds it, its memory by purpose. The costs
+/// need the profile; `prediction` is priced by `inputs.request`.
+std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
+/// The same from the plan alone, as far as its own prediction goes.
+std::string plan_table(const Plan& plan);
+std::string memory_table(const Prediction& prediction);
+std::string settings_table(const std::vector<Setting>& settings);
+std::string simulation_table(const Plan& plan, const Simulation& simulation, const Prediction& prediction);
+
+}  // namespace pipewright
