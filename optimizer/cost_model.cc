@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/nearest.h"
 
 namespace pipewright {
@@ -203,7 +204,7 @@ int64_t memory_limit_bytes(const Topology& topology) {
 }
 
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
-  return 1 + divide_up(later_devices, replicas);
+  return std::min(1 + divide_up(later_devices, replicas), kMostInFlight);
 }
 
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,

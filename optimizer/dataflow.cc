@@ -4,6 +4,7 @@
 #include <map>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 
 namespace pipewright {
 namespace {
@@ -50,6 +51,18 @@ Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
   values_made.resize(count);
   values_read.resize(count);
   owns_parameters.assign(count, 1);
+
+  // Sums of bytes stay exact, and so do small multiples of them.
+  double all_bytes = 0;
+  for (const ProfiledNode& node : profile.nodes) {
+    all_bytes += static_cast<double>(node.saved_bytes) + static_cast<double>(node.parameter_bytes) +
+                 static_cast<double>(node.buffer_bytes);
+    for (const ProfiledValue& output : node.outputs) all_bytes += static_cast<double>(output.bytes);
+  }
+  if (all_bytes > static_cast<double>(kMostBytes >> 6)) {
+    throw InputError("profile of '" + profile.model + "': its sizes add up to more than 140 TB on one device",
+                     "Sizes are in bytes; profile again or correct the file.");
+  }
 
   std::map<std::string, int> value_of;
   std::map<std::string, int> parameter_seen;

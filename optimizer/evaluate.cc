@@ -165,16 +165,16 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     prediction.bottleneck =
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
-  if (model.simulated) {
+  if (model.simulated && plan.world_size <= kMostSimulatedRanks) {
     const PipelineShape shape = shape_of(plan);
     const Span span = steady_span(shape);
     const ScheduleCheck check = check_schedule(plan.schedule, shape, span);
     if (!check.completes)
       throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
-    const Simulation run = simulate(plan.schedule, shape, times_of(plan, loads, inputs), span);
+    const double steady = steady_minibatch_seconds(plan.schedule, shape, times_of(plan, loads, inputs), span);
     // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
     // waiting.
-    prediction.minibatch_seconds = std::max(formula, run.steady_minibatch_seconds);
+    prediction.minibatch_seconds = std::max(formula, steady);
     if (prediction.minibatch_seconds > 1.01 * formula) {
       char waiting[64];
       std::snprintf(waiting, sizeof waiting, "; %.3g %% more for waiting",

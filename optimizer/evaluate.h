@@ -16,6 +16,10 @@ PipelineShape shape_of(const Plan& plan);
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 
+/// Beyond so many ranks a simulation takes longer than planning should: depths and period are then those of
+/// the formula.
+inline constexpr int64_t kMostSimulatedRanks = 256;
+
 /// Minibatches enough for a steady second half: whole rounds of all stages, several times the depth.
 Span steady_span(const PipelineShape& shape);
 

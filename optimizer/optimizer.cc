@@ -6,6 +6,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/nearest.h"
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
@@ -134,16 +135,18 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
 void choose_depths(const std::vector<StageLoad>& loads, const CostInputs& inputs, int64_t memory_bytes,
                    Plan* plan) {
   const PipelineShape shape = shape_of(*plan);
+  std::vector<int64_t> depths;
   std::vector<int64_t> most;
   int64_t later = plan->world_size;
   for (int64_t s = 0; s < shape.stages(); ++s) {
     later -= shape.replicas[s];
-    // Beyond twice the bound (and a few) a stage only holds minibatches that wait.
-    const int64_t useful = 2 * in_flight_bound(later, shape.replicas[s]) + 2;
-    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], useful, memory_bytes, inputs));
-    PW_CHECK(most.back() >= 1, "the search keeps to the memory");
+    depths.push_back(std::min(in_flight_bound(later, shape.replicas[s]), kMostInFlight));
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, memory_bytes, inputs));
+    PW_CHECK_LE(depths.back(), most.back());  // the search keeps to the memory
   }
-  const std::vector<int64_t> depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
+  if (plan->world_size <= kMostSimulatedRanks) {
+    depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
+  }
   PW_CHECK_EQ(depths.size(), plan->stages.size());
   for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
 }
