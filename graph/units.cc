@@ -100,9 +100,9 @@ std::string three_digits(double value) {
 // Rounded to what will be shown: 999.96 ms is 1 s, not 1000 ms.
 double rounded(double value) { return std::strtod(three_digits(value).c_str(), nullptr); }
 
-std::string format(double value, const std::vector<Unit>& ascending) {
-  if (!std::isfinite(value)) return three_digits(value) + " " + ascending.front().name;
-  if (value == 0) value = 0;  // not "-0"
+std::string format(double value, const std::vector<Unit>& ascending, const char* base) {
+  if (!std::isfinite(value)) return three_digits(value) + " " + base;
+  if (value == 0) return std::string("0 ") + base;  // also for -0
   const Unit* unit = &ascending.front();
   for (const Unit& next : ascending) {
     if (rounded(std::abs(value) / unit->factor) * unit->factor >= next.factor) unit = &next;
@@ -131,7 +131,7 @@ double parse_bytes_per_second(const std::string& text, const std::string& option
 std::string format_bytes(double bytes) {
   static const std::vector<Unit> units = {{"B", 1},        {"KiB", 1024},   {"MiB", 0x1p20},
                                           {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"PiB", 0x1p50}};
-  return format(bytes, units);
+  return format(bytes, units, "B");
 }
 
 std::string format_seconds(double seconds) {
@@ -139,13 +139,13 @@ std::string format_seconds(double seconds) {
   const double magnitude = std::abs(seconds);
   if (std::isfinite(seconds) && magnitude >= 7200) return three_digits(seconds / 3600) + " h";
   if (std::isfinite(seconds) && magnitude >= 120) return three_digits(seconds / 60) + " min";
-  return format(seconds, units);
+  return format(seconds, units, "s");
 }
 
 std::string format_bytes_per_second(double bytes_per_second) {
   static const std::vector<Unit> units = {
       {"B/s", 1}, {"kB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}};
-  return format(bytes_per_second, units);
+  return format(bytes_per_second, units, "B/s");
 }
 
 }  // namespace pipewright
