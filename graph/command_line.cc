@@ -1,7 +1,9 @@
 #include "graph/command_line.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <iostream>
 #include <new>
@@ -70,11 +72,11 @@ void run_command(const ProgramDescription& program, std::vector<std::string> arg
 
 // What was printed has to arrive, unless its reader has gone (`| head`), which is its right.
 void flush_output() {
-  errno = 0;
   std::cout.flush();
-  if (std::cout.good() || errno == EPIPE || errno == 0) return;
-  const std::error_code error(errno, std::generic_category());
-  throw RunError("standard output: cannot be written: " + error.message());
+  if (std::cout.good()) return;
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) return;
+  throw RunError("standard output: what was printed could not all be written", "Is the disk full?");
 }
 
 // The option as it was typed, without its value.

@@ -423,7 +423,8 @@ void JsonReader::finish() const {
       if (!json_.contains(key)) absent.push_back(key);
     }
     const std::string near = nearest(name, absent);
-    fail(name, "unknown key" + (near.empty() ? suggestion("", known_) : "; did you mean '" + near + "'?"));
+    fail_document(where_, step(path_, name),
+                  "unknown key" + (near.empty() ? suggestion("", known_) : "; did you mean '" + near + "'?"));
   }
 }
 

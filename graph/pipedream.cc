@@ -81,12 +81,21 @@ class Parser {
   }
 
   void read_lines(const std::string& text) {
+    try {
+      Json(text).dump();  // strict: names and descriptions go into JSON documents
+    } catch (const Json::type_error&) {
+      throw InputError(where_ + ": not UTF-8 text; expected a graph.txt of PipeDream");
+    }
     size_t line = 0;
     std::vector<std::pair<size_t, std::string>> edges;
     for (std::string content : split(text, "\n")) {
       ++line;
       if (!content.empty() && content.back() == '\r') content.pop_back();
       if (content.find_first_not_of(" \t") == std::string::npos) continue;
+      for (size_t i = 1; i < content.size(); ++i) {
+        if (static_cast<unsigned char>(content[i]) < 0x20)
+          fail(line, "a control character in it: not a graph.txt");
+      }
       if (content.front() == '\t') {
         edges.emplace_back(line, content.substr(1));
       } else {

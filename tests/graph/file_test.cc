@@ -1,0 +1,138 @@
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <thread>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace pipewright {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+using testing::TemporaryFolder;
+
+size_t files_in(const fs::path& folder) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST_CASE("what is written is read") {
+  const TemporaryFolder folder;
+  const std::string bytes("a\0b\r\n\xff", 6);
+  for (const std::string& content : {std::string(), bytes, std::string(1 << 20, 'x')}) {
+    write_file(folder / "x", content);
+    CHECK(read_file(folder / "x") == content);
+  }
+  CHECK(files_in(folder.path()) == 1);  // nothing beside it stays
+}
+
+TEST_CASE("reading says why it cannot") {
+  const TemporaryFolder folder;
+  write_file(folder / "profile.json", "{}");
+  const std::string path = folder.path().string();
+  CHECK(error_of<InputError>([&] { read_file(folder / "zebra"); }) ==
+        path + "/zebra: cannot be read: No such file or directory");
+  CHECK(error_of<InputError>([&] { read_file(folder / "profle.json"); }) ==
+        path + "/profle.json: cannot be read: No such file or directory; did you mean '" + path +
+            "/profile.json'?");
+  CHECK(error_of<InputError>([&] { read_file(folder.path()); }) == path + ": is a folder, expected a file");
+  CHECK(error_of<InputError>([&] { read_file("/dev/zero"); }) == "/dev/zero: is a device, expected a file");
+  CHECK(error_of<InputError>([&] { read_file(""); }) == "the name of a file is empty");
+  CHECK(error_of<InputError>([&] { read_json_file(folder / "profile.json" / "x"); }) ==
+        path + "/profile.json/x: cannot be read: Not a directory");
+}
+
+TEST_CASE("writing says why it cannot and leaves nothing behind") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  try {
+    write_file(folder / "no/such/x.json", "{}");
+    FAIL("no exception");
+  } catch (const RunError& error) {
+    CHECK(std::string(error.what()) ==
+          path + "/no/such/x.json: cannot be written: No such file or directory");
+    CHECK(error.remedy() == "The folder does not exist: mkdir -p " + path + "/no/such");
+  }
+  CHECK(error_of<RunError>([&] { write_file(folder.path(), "x"); }) ==
+        path + ": cannot be written: it is a folder");
+  CHECK(error_of<RunError>([&] { write_file("/dev/full", "x"); }) ==
+        "/dev/full: cannot be written: No space left on device");
+  CHECK(error_of<RunError>([&] { write_file("", "x"); }).find("cannot be written") != std::string::npos);
+  CHECK(files_in(folder.path()) == 0);
+}
+
+TEST_CASE("a write that fails halfway leaves the old file as it was") {
+  const TemporaryFolder folder;
+  write_file(folder / "x", "old");
+  // A limit on file sizes fails like a full disk does, in the middle of a write.
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 4096;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const std::string error = error_of<RunError>([&] { write_file(folder / "x", std::string(1 << 16, 'n')); });
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &old_limit) == 0);
+  std::signal(SIGXFSZ, old_handler);
+  CHECK(error == (folder / "x").string() + ": cannot be written: File too large");
+  CHECK(read_file(folder / "x") == "old");
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("a reader sees the old or the new file, never half of one") {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "x";
+  const std::string texts[] = {std::string(100000, 'a'), std::string(200000, 'b')};
+  write_file(file, texts[0]);
+  std::atomic<bool> stop{false};
+  std::atomic<int> torn{0};
+  std::thread reader([&] {
+    while (!stop) {
+      const std::string seen = read_file(file);
+      if (seen != texts[0] && seen != texts[1]) ++torn;
+    }
+  });
+  for (int i = 0; i < 50; ++i) write_file(file, texts[i % 2]);
+  stop = true;
+  reader.join();
+  CHECK(torn == 0);
+}
+
+TEST_CASE("two writers at once leave one of the two texts") {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "x";
+  std::vector<std::thread> writers;
+  for (char letter : {'a', 'b', 'c', 'd'}) {
+    writers.emplace_back([&file, letter] {
+      for (int i = 0; i < 10; ++i) write_file(file, std::string(50000, letter));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const std::string text = read_file(file);
+  CHECK(text == std::string(50000, text.front()));
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("links are followed, modes kept, devices written to") {
+  const TemporaryFolder folder;
+  write_file(folder / "real", "old");
+  REQUIRE(::chmod((folder / "real").c_str(), 0600) == 0);
+  fs::create_symlink(folder / "real", folder / "link");
+  write_file(folder / "link", "new");
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(read_file(folder / "real") == "new");
+  CHECK((fs::status(folder / "real").permissions() & fs::perms::all) ==
+        (fs::perms::owner_read | fs::perms::owner_write));
+  write_file("/dev/null", "x");
+  CHECK(fs::is_character_file("/dev/null"));
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,124 @@
+#include "graph/plan.h"
+
+#include <catch2/catch.hpp>
+
+#include "graph/document.h"
+#include "tests/graph/samples.h"
+#include "tests/support/error_of.h"
+
+namespace pipewright {
+namespace {
+
+using testing::error_of;
+using testing::sample_graph;
+using testing::sample_plan;
+
+template <typename Edit>
+std::string invalid(const Edit& edit) {
+  Plan plan = sample_plan();
+  edit(plan);
+  return error_of<InputError>([&] { plan.validate("p"); });
+}
+
+template <typename Edit>
+std::string misfit(const Edit& edit) {
+  Plan plan = sample_plan();
+  Graph graph = sample_graph();
+  edit(plan, graph);
+  return error_of<PlanError>([&] { check_plan_for_graph(plan, graph); });
+}
+
+TEST_CASE("a plan places each rank and node once") {
+  CHECK_NOTHROW(sample_plan().validate("p"));
+  CHECK(sample_plan().shape_text() == "2-1");
+  CHECK(invalid([](Plan& p) { p.stages.clear(); }) == "p: stages: empty; expected at least one stage");
+  CHECK(invalid([](Plan& p) { p.stages[1].ranks.clear(); }) ==
+        "p: stages[1].ranks: empty; expected at least one rank");
+  CHECK(invalid([](Plan& p) { p.stages[1].nodes.clear(); }) ==
+        "p: stages[1].nodes: empty; expected at least one node");
+  CHECK(invalid([](Plan& p) { p.stages[1].ranks = {1}; }) ==
+        "p: stages[1].ranks[0]: rank 1 is in stage 0 already");
+  CHECK(invalid([](Plan& p) { p.stages[1].ranks = {3}; }) == "p: stages[1].ranks[0]: 3 is not in 0..2");
+  CHECK(invalid([](Plan& p) { p.stages[0].ranks = {0}; }) ==
+        "p: world_size: is 3, but rank 1 is in no stage");
+  CHECK(invalid([](Plan& p) { p.stages[1].nodes.push_back("relu"); }) ==
+        "p: stages[1].nodes[2]: \"relu\" is in stage 0 already");
+  CHECK(invalid([](Plan& p) { p.stages[0].in_flight = 0; }) == "p: stages[0].in_flight: 0 is not in 1..1024");
+  CHECK(invalid([](Plan& p) { p.world_size = 0; }) == "p: world_size: 0 is not in 1..1048576");
+  CHECK(invalid([](Plan& p) { p.predicted->stages.pop_back(); }) ==
+        "p: predicted.stages: got 1, expected one for each of 2 stages");
+}
+
+TEST_CASE("optional keys of a plan may be left out") {
+  const std::string text =
+      R"({"schema": "pipewright.plan/1", "model": "mlp", "strategy": "manual", "schedule": "1f1b",
+    "weights": "stash", "world_size": 1, "stages": [{"nodes": ["a"], "ranks": [0], "in_flight": 1}]})";
+  const Plan plan = parse_document<Plan>(text, "p");
+  CHECK(plan.graph_digest.empty());
+  CHECK(plan.microbatches == 1);
+  CHECK(!plan.predicted);
+  CHECK(plan.stages[0].layers.empty());
+  const std::string again = document_text(plan);
+  CHECK(document_text(parse_document<Plan>(again, "p")) == again);
+}
+
+TEST_CASE("a plan has to fit its graph") {
+  CHECK_NOTHROW(check_plan_for_graph(sample_plan(), sample_graph()));
+  CHECK(misfit([](Plan& p, Graph&) { p.stages[0].nodes[1] = "relv"; }) ==
+        "plan: stage 0 has node \"relv\", which the graph of \"mlp:layers=2\" has not; did you mean 'relu'?");
+  CHECK(misfit([](Plan& p, Graph&) { p.stages[0].nodes.pop_back(); }) ==
+        "plan: node \"relu\" is in no stage");
+  CHECK(misfit([](Plan& p, Graph&) { p.stages[1].nodes.push_back("relu"); }) ==
+        "plan: node \"relu\" is in stage 0 and in stage 1");
+  CHECK(misfit([](Plan& p, Graph&) { std::swap(p.stages[0].nodes[0], p.stages[0].nodes[1]); }) ==
+        "plan: stage 0 has node \"linear\" after \"relu\", against the order of the graph");
+  CHECK(misfit([](Plan& p, Graph&) {
+          p.stages[0].nodes = {"linear", "linear_1"};
+          p.stages[1].nodes = {"relu", "cross_entropy"};
+        }) ==
+        "plan: node \"linear_1\" of stage 0 reads \"active\", which node \"relu\" of stage 1 makes: a value "
+        "would flow "
+        "backwards");
+}
+
+TEST_CASE("a parameter belongs to one stage") {
+  const auto tie = [](Plan& p, Graph& g) {
+    p.graph_digest.clear();
+    g.nodes[2].arguments[1].second = TensorArgument{"fc1.weight"};
+  };
+  CHECK(misfit(tie) ==
+        "plan: parameter \"fc1.weight\" is read by stage 0 and by stage 1: a tied parameter split over "
+        "stages is not "
+        "supported by pipewright.plan/1");
+  CHECK(misfit([&](Plan& p, Graph& g) {
+          tie(p, g);
+          p.stages[0].nodes = {"linear", "relu", "linear_1"};
+          p.stages[1].nodes = {"cross_entropy"};
+        }) == "<no exception>");
+}
+
+TEST_CASE("a plan knows the graph it was made for") {
+  const auto change = [](Plan&, Graph& g) { g.values["hidden"].shape = {8, 16}; };
+  const std::string error = misfit(change);
+  CHECK(error.find("plan: made for graph " + sample_plan().graph_digest) == 0);
+  Graph changed = sample_graph();
+  changed.values["hidden"].shape = {8, 16};
+  CHECK(error.find(document_digest(changed)) != std::string::npos);
+  CHECK(misfit([&](Plan& p, Graph& g) {
+          change(p, g);
+          p.graph_digest.clear();
+        }) == "<no exception>");
+}
+
+TEST_CASE("one stage for everything") {
+  const Graph graph = sample_graph();
+  const Plan plan = single_stage_plan(graph, 3);
+  CHECK_NOTHROW(plan.validate("p"));
+  CHECK_NOTHROW(check_plan_for_graph(plan, graph));
+  CHECK(plan.shape_text() == "3");
+  CHECK(plan.stages[0].layers == std::vector<std::string>{"fc1", "relu", "fc2", "loss"});
+  CHECK(document_text(parse_document<Plan>(document_text(plan), "p")) == document_text(plan));
+}
+
+}  // namespace
+}  // namespace pipewright
