@@ -1,0 +1,197 @@
+// Drawings: what people read must be what was simulated.
+#include "runtime/schedule/draw.h"
+
+#include <boost/property_tree/xml_parser.hpp>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "graph/error.h"
+#include "runtime/schedule/trace_events.h"
+
+namespace pipewright {
+namespace {
+
+StageTimes unit(double scale = 1) { return {scale, scale, 0, 0, 0, 0}; }
+
+TEST_CASE("drawn: 1f1b, straight, three stages") {
+  CHECK(draw_text(simulate("1f1b", {{1, 1, 1}, {3, 2, 1}}, {unit(), unit(), unit()}, 4), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3\n"
+        "rank 1  stage 1 replica 0 | .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 ..\n"
+        "rank 2  stage 2 replica 0 | .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..\n");
+}
+
+TEST_CASE("drawn: 1f1b, 2-1") {
+  CHECK(draw_text(simulate("1f1b", {{2, 1}, {2, 1}}, {unit(2), unit()}, 6), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F0 F2 F2 B0 B0 .. .. F4 F4 B2 B2 B4 B4 .. ..\n"
+        "rank 1  stage 0 replica 1 | F1 F1 F3 F3 .. .. B1 B1 F5 F5 B3 B3 .. .. B5 B5\n"
+        "rank 2  stage 1 replica 0 | .. .. F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 .. ..\n");
+}
+
+TEST_CASE("drawn: 1f1b, 1-2") {
+  CHECK(draw_text(simulate("1f1b", {{1, 2}, {4, 1}}, {unit(), unit(2)}, 6), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F1 F2 F3 .. B0 F4 B1 F5 .. B2 B3 .. .. B4 B5\n"
+        "rank 1  stage 1 replica 0 | .. F0 F0 B0 B0 .. F2 F2 B2 B2 F4 F4 B4 B4 .. ..\n"
+        "rank 2  stage 1 replica 1 | .. .. F1 F1 B1 B1 F3 F3 B3 B3 F5 F5 B5 B5 .. ..\n");
+}
+
+TEST_CASE("drawn: model-parallel and forward") {
+  CHECK(draw_text(simulate("model-parallel", {{1, 1}, {1, 1}}, {unit(), unit()}, 2), 1) ==
+        "rank 0  stage 0 replica 0 | F0 .. .. B0 F1 .. .. B1\n"
+        "rank 1  stage 1 replica 0 | .. F0 B0 .. .. F1 B1 ..\n");
+  CHECK(draw_text(simulate("forward", {{1, 2}, {1, 1}}, {unit(), unit(2)}, 4), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F1 F2 F3 .. ..\n"
+        "rank 1  stage 1 replica 0 | .. F0 F0 F2 F2 ..\n"
+        "rank 2  stage 1 replica 1 | .. .. F1 F1 F3 F3\n");
+}
+
+TEST_CASE("drawn: updates and reduces that take time; wide cells align") {
+  CHECK(draw_text(simulate("1f1b", {{2}, {1}}, {{1, 2, 1, 1, 0, 0}}, {9, 2}), 1) ==
+        "rank 0  stage 0 replica 0 | ..  ..  ..  AR4 U4  F10 B10 B10 AR5 U5\n"
+        "rank 1  stage 0 replica 1 | F9  B9  B9  AR4 U4  ..  ..  ..  AR5 U5\n");
+  CHECK(draw_text(simulate("1f1b", {{1}, {1}}, {unit(0.1)}, 12), 0.1).find("F11 B11\n") != std::string::npos);
+  CHECK(draw_text(simulate("1f1b", {{1}, {1}}, {unit()}, 0), 1) == "rank 0  stage 0 replica 0 |\n");
+  CHECK_THROWS_AS(draw_text(simulate("1f1b", {{1}, {1}}, {unit()}, 1), 0), CheckError);
+  CHECK_THROWS_AS(draw_text(simulate("1f1b", {{1}, {1}}, {unit()}, 1), 1e-9), CheckError);
+}
+
+std::string read(const std::string& path) {
+  std::ifstream in(std::string(PIPEWRIGHT_SOURCE_DIR) + "/" + path);
+  REQUIRE(in.good());
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The lines of a drawing, each after `prefix`.
+std::string prefixed(const std::string& drawing, const std::string& prefix) {
+  std::istringstream lines(drawing);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) out += prefix + line + "\n";
+  return out;
+}
+
+TEST_CASE("the drawings in the sources' comments are the tool's own") {
+  const auto in_comment = [](const std::string& path, const Simulation& simulation) {
+    CAPTURE(path);
+    CHECK(read(path).find(prefixed(draw_text(simulation, 1), "//   ")) != std::string::npos);
+  };
+  in_comment("runtime/schedule/one_f_one_b.cc",
+             simulate("1f1b", {{1, 1, 1}, {3, 2, 1}}, {unit(), unit(), unit()}, 4));
+  in_comment("runtime/schedule/model_parallel.cc",
+             simulate("model-parallel", {{1, 1}, {1, 1}}, {unit(), unit()}, 2));
+  in_comment("runtime/schedule/forward.cc", simulate("forward", {{1, 2}, {1, 1}}, {unit(), unit(2)}, 4));
+}
+
+std::vector<int64_t> numbers(const std::string& text) {
+  std::vector<int64_t> out;
+  std::istringstream in(text);
+  for (std::string number; std::getline(in, number, '-');) out.push_back(std::stoll(number));
+  return out;
+}
+
+TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
+  // <!-- draw SCHEDULE REPLICAS DEPTHS FORWARDS BACKWARDS MINIBATCHES -->, an empty line, the drawing in a
+  // fence.
+  const std::string document = read("docs/schedules.md");
+  const std::string begin = "<!-- draw ", end = " -->\n", fence = "\n```text\n";
+  int drawings = 0;
+  for (size_t at = document.find(begin); at != std::string::npos; at = document.find(begin, at + 1)) {
+    const size_t close = document.find(end, at);
+    REQUIRE(close != std::string::npos);
+    const std::string marker = document.substr(at + begin.size(), close - at - begin.size());
+    CAPTURE(marker);
+    std::istringstream words(marker);
+    std::string schedule, replicas, depths, forwards, backwards;
+    int64_t minibatches = 0;
+    REQUIRE(words >> schedule >> replicas >> depths >> forwards >> backwards >> minibatches);
+    std::vector<StageTimes> times;
+    for (const int64_t forward : numbers(forwards))
+      times.push_back({static_cast<double>(forward), 0, 0, 0, 0, 0});
+    const std::vector<int64_t> backward = numbers(backwards);
+    REQUIRE(backward.size() == times.size());
+    for (size_t stage = 0; stage < times.size(); ++stage)
+      times[stage].backward_seconds = static_cast<double>(backward[stage]);
+    const std::string drawing =
+        draw_text(simulate(schedule, {numbers(replicas), numbers(depths)}, times, minibatches), 1);
+    const size_t text = close + end.size() + fence.size();
+    REQUIRE(document.substr(close + end.size(), fence.size()) == fence);
+    CHECK(document.substr(text, document.find("```", text) - text) == drawing);
+    ++drawings;
+  }
+  CHECK(drawings >= 6);
+}
+
+Simulation with_links() {
+  return simulate("1f1b", {{2, 1}, {3, 1}}, {{2, 4, 1, 0.5, 0.5, 0}, {1, 2, 0, 0.25, 0, 0.5}}, 20);
+}
+
+TEST_CASE("SVG: well-formed, one bar an action that takes time, self-contained") {
+  const std::string svg = draw_svg(with_links(), "2-1 <\"a\" & b>\x01");
+  boost::property_tree::ptree tree;
+  std::istringstream in(svg);
+  REQUIRE_NOTHROW(boost::property_tree::read_xml(in, tree));
+  CHECK(tree.get<std::string>("svg.title") == "2-1 <\"a\" & b> ");
+  size_t bars = 0, labels = 0;
+  for (const auto& [name, node] : tree.get_child("svg")) {
+    bars += name == "rect" && node.count("title") == 1;
+    labels += name == "text" && node.data().rfind("rank ", 0) == 0;
+  }
+  size_t expected = 0;
+  for (const SimulatedAction& a : with_links().actions)
+    expected += a.end_seconds > a.begin_seconds && a.action.kind != ActionKind::kReceiveActivation &&
+                a.action.kind != ActionKind::kReceiveGradient;
+  CHECK(bars == expected);
+  CHECK(labels == 3);
+  CHECK(svg.find("rank 2  stage 1 replica 0") != std::string::npos);
+  CHECK(svg.find("href") == std::string::npos);
+  CHECK(svg.find("nan") == std::string::npos);
+  const std::string empty = draw_svg(simulate("1f1b", {{1}, {1}}, {unit(0)}, 0), "nothing");
+  std::istringstream empty_in(empty);
+  CHECK_NOTHROW(boost::property_tree::read_xml(empty_in, tree));
+  CHECK(empty.find("nan") == std::string::npos);
+}
+
+TEST_CASE("trace: every action that takes time is an event of its rank") {
+  const Simulation simulation = with_links();
+  const nlohmann::json trace = nlohmann::json::parse(trace_json(simulation));
+  std::map<std::string, int> phases;
+  double end_microseconds = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    ++phases[event.at("ph")];
+    if (event.at("ph") != "X") continue;
+    const double end = event.at("ts").get<double>() + event.at("dur").get<double>();
+    end_microseconds = std::max(end_microseconds, end);
+  }
+  int expected = 0;
+  for (const SimulatedAction& a : simulation.actions) expected += a.end_seconds > a.begin_seconds;
+  CHECK(phases["X"] == expected);
+  CHECK(phases["M"] == 3 * 2 * (1 + 3));
+  CHECK(end_microseconds == Approx(simulation.total_seconds * 1e6));
+}
+
+TEST_CASE("trace writer: names, arguments, escapes, joining the documents of several ranks") {
+  TraceWriter one, two;
+  one.name_process(0, "rank 0 \"a\"\n\xff");
+  one.add({0, 1, "F3", "forward", 0.001, 0.0000005, {{"minibatch", 3}}});
+  two.add({1, 0, "B3", "backward", 2, 0, {}});
+  one.append(two.json());
+  const nlohmann::json trace = nlohmann::json::parse(one.json());
+  REQUIRE(trace.at("traceEvents").size() == 4);
+  const nlohmann::json& forward = trace["traceEvents"][2];
+  CHECK(forward.at("name") == "F3");
+  CHECK(forward.at("cat") == "forward");
+  CHECK(forward.at("ts") == 1000);
+  CHECK(forward.at("dur") == 0.5);
+  CHECK(forward.at("tid") == 1);
+  CHECK(forward.at("args").at("minibatch") == 3);
+  CHECK(trace["traceEvents"][3].at("pid") == 1);
+  CHECK(nlohmann::json::parse(TraceWriter().json()).at("traceEvents").empty());
+  for (const std::string bad : {"", "{", "[]", "{}", R"({"traceEvents":3})"})
+    CHECK_THROWS_AS(one.append(bad), InputError);
+  CHECK_THROWS_AS(one.add({0, 0, "x", "y", 0, -1, {}}), CheckError);
+}
+
+}  // namespace
+}  // namespace pipewright
