@@ -127,13 +127,13 @@ std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
   // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
   // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
   Depths depths;
-  constexpr int64_t kLongest = 64;
-  for (int64_t longer = 1; longer <= kLongest; longer *= 4) {
+  const double bottleneck = bottleneck_seconds(replicas, times);
+  for (const int64_t longer : {1, 4, 16}) {
     double seconds = 0;
     depths = search.run(longer, seconds);
-    const PipelineShape shape{replicas, depths};
+    const double enough = kTolerance * (seconds <= kTolerance * bottleneck ? bottleneck : seconds);
     const Span far{0, 8 * longer * (depths[0] * replicas[0] + 256)};
-    if (steady_minibatch_seconds("1f1b", shape, times, far) <= kTolerance * kTolerance * seconds) break;
+    if (steady_minibatch_seconds("1f1b", {replicas, depths}, times, far) <= enough * (1 + 1e-9)) break;
   }
   return depths;
 }
