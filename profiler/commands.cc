@@ -106,13 +106,16 @@ void profile_command(const std::vector<std::string>& arguments) {
       ("model", po::value<std::string>()->value_name("SPEC"), "model: NAME[:option=value,...]")  //
       ("batch-size", po::value<int64_t>()->value_name("N"), "samples of one minibatch")          //
       ("data", po::value<std::string>()->value_name("SPEC"),
-       "data set whose minibatches are used and timed; without one, synthetic data")                    //
-      ("device", po::value<std::string>()->default_value("cpu"), "where to measure: cpu")               //
-      ("threads", po::value<int64_t>()->default_value(1), "threads that compute; as a rank will have")  //
-      ("warmup", po::value<int64_t>()->default_value(2), "passes thrown away first")                    //
-      ("repeats", po::value<int64_t>()->default_value(0),
-       "passes that count; 0: as many as fit 10 s, 5 to 50")                                           //
-      ("seed", po::value<int64_t>()->default_value(1), "seed of weights, synthetic data and dropout")  //
+       "data set whose minibatches are used and timed; without one, synthetic data")  //
+      ("device", po::value<std::string>()->default_value("cpu")->value_name("DEVICE"),
+       "where to measure: cpu")  //
+      ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
+       "threads that compute; as a rank will have")                                                    //
+      ("warmup", po::value<int64_t>()->default_value(2)->value_name("N"), "passes thrown away first")  //
+      ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
+       "passes that count; 0: as many as fit 10 s, 5 to 50")  //
+      ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
+       "seed of weights, synthetic data and dropout")  //
       ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
        "the profile")                                                        //
       ("json", po::bool_switch(), "print the profile instead of the table")  //
@@ -177,10 +180,11 @@ void profile_command(const std::vector<std::string>& arguments) {
   if (std::abs(ratio - 1) > kTolerableDeviation) {
     char percent[32];
     std::snprintf(percent, sizeof percent, "%.0f %%", 100 * ratio);
-    std::cerr
-        << "pipewright-profiler: warning: the nodes' times add up to " << percent
-        << " of the whole model's, measured in one piece; expected 100 % within 15\n"
-        << "  Likely cause: another program uses the processor. Next: measure again with more --repeats.\n";
+    std::cerr << "pipewright-profiler: warning: the nodes' times add up to " << percent
+              << " of the whole model's, measured in one piece; expected 100 % within 15\n"
+              << "  Likely cause: another program uses the processor. Next: measure again when the machine "
+                 "is quiet, or with "
+                 "more --repeats.\n";
   }
 }
 

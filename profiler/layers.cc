@@ -69,10 +69,9 @@ std::vector<LayerCost> layer_costs(const Profile& profile) {
     layer.spread += node.spread * node.compute_seconds();
     for (const auto& value : node.outputs)
       if (leaves_its_layer[value.name]) layer.output_bytes += value.bytes;
-    const bool first =
-        std::all_of(node.parameters.begin(), node.parameters.end(),
-                    [&](const std::string& name) { return seen_parameters.insert(name).second; });
-    if (first) layer.parameter_bytes += node.parameter_bytes;
+    bool tied = false;
+    for (const auto& name : node.parameters) tied = !seen_parameters.insert(name).second || tied;
+    if (!tied) layer.parameter_bytes += node.parameter_bytes;
     total += node.compute_seconds();
   }
   for (auto& layer : layers) {
@@ -145,7 +144,9 @@ std::vector<std::string> headlines(const Profile& profile) {
   std::vector<std::string> lines = {what};
   lines.push_back("whole model, measured in one piece: forward " + format_seconds(whole.forward_seconds) +
                   ", backward " + format_seconds(whole.backward_seconds) + ", weight update " +
-                  format_seconds(whole.step_seconds) + ", input " + format_seconds(profile.input_seconds));
+                  format_seconds(whole.step_seconds));
+  if (profile.input_seconds > 0)
+    lines.push_back("to make one minibatch of input: " + format_seconds(profile.input_seconds));
   if (passes > 0)
     lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
                     percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "graph/error.h"
-#include "graph/nearest.h"
 #include "graph/units.h"
 #include "profiler/layers.h"
 
@@ -207,13 +206,13 @@ struct Format {
 constexpr Format kFormats[] = {{".html", html}, {".md", markdown}, {".svg", chart}, {".dot", dot}};
 
 const Format& format_of(const std::filesystem::path& file) {
-  std::vector<std::string> names;
+  std::string known;
   for (const Format& format : kFormats) {
     if (file.extension() == format.suffix) return format;
-    names.push_back(format.suffix);
+    known += (known.empty() ? "" : ", ") + std::string(format.suffix);
   }
-  throw InputError("--output: cannot tell the kind of report from '" + file.string() + "'" +
-                   suggestion(file.extension().string(), names));
+  throw InputError("--output: cannot tell the kind of report from the suffix of '" + file.string() +
+                   "'; known: " + known);
 }
 
 }  // namespace

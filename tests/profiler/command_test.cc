@@ -1,0 +1,142 @@
+// pipewright-profiler as a process: what scripts see of it.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "graph/document.h"
+#include "graph/graph.h"
+#include "graph/profile.h"
+
+namespace pipewright::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+/// A folder of its own for one test, removed at its end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "pipewright-profiler-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
+struct Result {
+  int exit_code = -1;
+  std::string out, error;
+};
+
+Result run(const std::string& arguments) {
+  const Folder folder;
+  const std::string command =
+      std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-profiler " + arguments + " 2>" + (folder / "error");
+  FILE* pipe = popen(command.c_str(), "r");
+  Result result;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.out.append(buffer, n);
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  result.error = read_file(folder / "error");
+  return result;
+}
+
+TEST_CASE("profile, then report, by way of files") {
+  const Folder folder;
+  const std::string profile = folder / "profile.json";
+  const Result measured =
+      run("--model mlp:layers=2,width=16 --batch-size 4 --warmup 1 --repeats 2 --output " + profile);
+  CAPTURE(measured.error);
+  REQUIRE(measured.exit_code == 0);
+  CHECK_THAT(measured.out, Contains("layers.0") && Contains("total") && Contains("whole model"));
+  const Profile read = read_document<Profile>(profile);
+  CHECK(read.model == "mlp:layers=2,width=16");
+  CHECK(read.minibatch_samples == 4);
+  CHECK(read.input_seconds == 0);
+
+  for (const char* name : {"report.html", "report.md", "report.svg", "report.dot"}) {
+    const Result reported = run("report --profile " + profile + " --output " + (folder / name));
+    CHECK(reported.exit_code == 0);
+    CHECK_THAT(read_file(folder / name), Contains("layers.0"));
+  }
+}
+
+TEST_CASE("with a data set, its minibatches are used and timed; --json prints what is written") {
+  const Folder folder;
+  const std::string profile = folder / "profile.json";
+  const Result result =
+      run("profile --model convnet:width=2 --data synthetic-images --batch-size 4 --warmup 0 --repeats 1 "
+          "--json --output " +
+          profile);
+  CAPTURE(result.error);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.out == read_file(profile));
+  CHECK(parse_document<Profile>(result.out, "stdout").input_seconds > 0);
+}
+
+TEST_CASE("graph and models") {
+  const Folder folder;
+  const std::string graph = folder / "graph.json", dot = folder / "graph.dot";
+  const Result listed = run("graph --model convnet --batch-size 2 --output " + graph + " --dot " + dot);
+  REQUIRE(listed.exit_code == 0);
+  CHECK_THAT(listed.out,
+             Contains("aten::conv2d") && Contains("(2, 1, 28, 28)") && Contains("147 162 parameters"));
+  CHECK(read_document<Graph>(graph).name == "convnet");
+  CHECK_THAT(read_file(dot), Contains("digraph"));
+  CHECK(parse_document<Graph>(run("graph --model convnet --json").out, "stdout").inputs.size() == 2);
+
+  const Result models = run("models");
+  CHECK(models.exit_code == 0);
+  CHECK_THAT(models.out, Contains("vgg16") && Contains("138 357 544"));
+  CHECK(parse_json(run("models --json").out, "stdout").size() > 3);
+}
+
+TEST_CASE("--print-config says where each setting comes from and measures nothing") {
+  const Result result = run("--print-config --batch-size 3 --output /no/such/folder/x");
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("batch-size  3 ") && Contains("command line") && Contains("not set") &&
+                             Contains("default"));
+}
+
+TEST_CASE("wrong use ends with 2 and one line that says what to do") {
+  const Folder folder;
+  const std::string good = " --model mlp:layers=1,width=4 --batch-size 2 --repeats 1 ";
+  const auto fails = [](const std::string& arguments, const std::string& part) {
+    CAPTURE(arguments);
+    const Result result = run(arguments);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.error, Contains(part));
+    CHECK_THAT(result.error, Catch::StartsWith("pipewright-profiler: error: "));
+    CHECK(std::count(result.error.begin(), result.error.end(), '\n') <= 2);
+  };
+  fails("--batch-size 2", "--model is missing");
+  fails("--model mlp", "--batch-size is missing");
+  fails("--model mpl --batch-size 2", "did you mean 'mlp'?");
+  fails("--model mlp:widht=3 --batch-size 2", "did you mean 'width'?");
+  fails("--model mlp --batch-size -1", "--batch-size: -1 is not in 1..");
+  fails(good + "--device cuda:0", "profiles on cpu only");
+  fails(good + "--data fashion-mnsit", "did you mean 'fashion-mnist'?");
+  fails(good + "--output " + (folder / "no/such/profile.json"), "there is no folder");
+  fails(good + "--output " + (folder / ""), "--output");
+  fails(good + "--outptu x", "did you mean '--output'?");
+  fails("report --profile " + (folder / "none.json") + " --output " + (folder / "x.md"), "none.json");
+  fails("report --profile x --output x.pdf", "known: .html");
+  fails("grahp", "did you mean 'graph'?");
+
+  write_file(folder / "broken.json", "{\"schema\": \"pipewright.profile/1\"");
+  fails("report --profile " + (folder / "broken.json") + " --output " + (folder / "x.md"), "broken.json");
+}
+
+}  // namespace
+}  // namespace pipewright::testing

@@ -1,0 +1,198 @@
+#include "profiler/measure.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "graph/document.h"
+#include "models/registry.h"
+#include "profiler/synthetic_inputs.h"
+#include "tests/models/hand_graph.h"
+
+namespace pipewright::testing {
+namespace {
+
+Profile quick_profile(const Model& model, int64_t repeats = 3) {
+  MeasureOptions options;
+  options.batch_size = 8;
+  options.warmup = 1;
+  options.repeats = repeats;
+  return measure(model, synthetic_inputs(model.graph, 1), options);
+}
+
+const ProfiledNode& find(const Profile& profile, const std::string& name) {
+  for (const auto& node : profile.nodes)
+    if (node.name == name) return node;
+  throw std::out_of_range(name);
+}
+
+/// A graph by hand with the types of its values, which the profiler reads.
+Model hand_model(Graph graph, const std::map<std::string, TensorType>& types) {
+  for (const auto& [name, type] : types) graph.values[name] = type;
+  Model model;
+  model.parameter_initialisers.assign(graph.parameters.size(), {Initialiser::Kind::kUniform, -0.1, 0.1});
+  model.buffer_initialisers.assign(graph.buffers.size(), {Initialiser::Kind::kConstant, 1, 0});
+  model.graph = std::move(graph);
+  return model;
+}
+
+Model two_linears() {
+  return hand_model(
+      graph_of({"x", "y"}, {{"a.weight", {32, 16}}, {"a.bias", {32}}, {"b.weight", {10, 32}}},
+               {node("a", "aten::linear",
+                     {{"input", tensor("x")}, {"weight", tensor("a.weight")}, {"bias", tensor("a.bias")}}),
+                node("r", "aten::relu", {{"self", tensor("a")}}),
+                node("b", "aten::linear", {{"input", tensor("r")}, {"weight", tensor("b.weight")}}),
+                node("loss", "aten::cross_entropy_loss", {{"self", tensor("b")}, {"target", tensor("y")}})},
+               {"loss", "b"}),
+      {{"x", {"float32", {8, 16}}},
+       {"y", {"int64", {8}}},
+       {"a", {"float32", {8, 32}}},
+       {"r", {"float32", {8, 32}}},
+       {"b", {"float32", {8, 10}}},
+       {"loss", {"float32", {}}}});
+}
+
+TEST_CASE("a profile of a small model is complete and in order") {
+  const Model model = build_model("convnet:width=4", 8);
+  const Profile profile = quick_profile(model);
+  CHECK_NOTHROW(profile.validate("test"));
+  CHECK(profile.model == "convnet:width=4");
+  CHECK(profile.minibatch_samples == 8);
+  CHECK(profile.device == "cpu");
+  CHECK(profile.threads == 1);
+  CHECK(profile.graph_digest == document_digest(model.graph));
+  CHECK(parse_document<Profile>(document_text(profile), "round trip").nodes.size() ==
+        model.graph.nodes.size());
+
+  std::set<std::string> keys;
+  for (const auto& [key, value] : profile.provenance) {
+    keys.insert(key);
+    CHECK_FALSE(value.empty());
+  }
+  for (const char* key : {"pipewright", "libtorch", "processor", "warmup", "repeats", "date"})
+    CHECK(keys.count(key));
+
+  REQUIRE(profile.nodes.size() == model.graph.nodes.size());
+  int64_t parameter_bytes = 0;
+  for (size_t i = 0; i < profile.nodes.size(); ++i) {
+    const ProfiledNode& node = profile.nodes[i];
+    CAPTURE(node.name);
+    CHECK(node.name == model.graph.nodes[i].name);
+    CHECK(node.layer == model.graph.nodes[i].layer);
+    CHECK(node.forward_seconds > 0);
+    CHECK(node.backward_input_seconds >= 0);
+    CHECK(node.backward_weight_seconds >= 0);
+    CHECK((node.parameters.empty() || node.trainable_parameter_bytes == node.parameter_bytes));
+    if (node.parameters.empty()) CHECK(node.backward_weight_seconds == 0);
+    parameter_bytes += node.parameter_bytes;
+    for (const auto& value : node.outputs) CHECK(value.bytes == model.graph.values.at(value.name).bytes());
+  }
+  CHECK(parameter_bytes == 4 * parameter_count(model.graph));
+  // The images want no gradient: the first convolution has a weight part only.
+  CHECK(profile.nodes[0].inputs == std::vector<std::string>{"images"});
+  CHECK(profile.nodes[0].backward_input_seconds == 0);
+  CHECK(profile.nodes[0].backward_weight_seconds > 0);
+  CHECK(profile.whole.forward_seconds > 0);
+  CHECK(profile.whole.backward_seconds > 0);
+  CHECK(profile.whole.step_seconds > 0);
+}
+
+TEST_CASE("the nodes' times add up to about the whole") {
+  // A loose bound: the machine that runs the tests may be busy. The program warns at 15 %.
+  const double ratio = nodes_over_whole(quick_profile(build_model("convnet", 16), 9));
+  CHECK(ratio > 0.2);
+  CHECK(ratio < 5);
+}
+
+TEST_CASE("saved bytes are those counted by hand") {
+  const Profile profile = quick_profile(two_linears());
+  CHECK(find(profile, "a").saved_bytes == 0);  // its output is read by relu alone, which keeps its own
+  CHECK(find(profile, "r").saved_bytes == 8 * 32 * 4);         // for its own backward and for that of b
+  CHECK(find(profile, "b").saved_bytes == 0);                  // the loss keeps the log-softmax instead
+  CHECK(find(profile, "loss").saved_bytes == 8 * 10 * 4 + 4);  // ... and the sum of its weights
+}
+
+TEST_CASE("a linear layer has both parts of backward, and parameters that do not train cost no weight part") {
+  Model model = two_linears();
+  const Profile both = quick_profile(model, 9);
+  CHECK(find(both, "b").backward_input_seconds > 0);
+  CHECK(find(both, "b").trainable_parameter_bytes == 10 * 32 * 4);
+  CHECK(find(both, "a").parameter_bytes == (32 * 16 + 32) * 4);
+
+  model.graph.parameters[2].trainable = false;
+  const Profile frozen = quick_profile(model);
+  CHECK(find(frozen, "b").backward_weight_seconds == 0);
+  CHECK(find(frozen, "b").backward_input_seconds > 0);
+  CHECK(find(frozen, "b").trainable_parameter_bytes == 0);
+  CHECK(find(frozen, "b").parameter_bytes == 10 * 32 * 4);
+  // A frozen prefix: nothing flows back into it.
+  for (auto& parameter : model.graph.parameters) parameter.trainable = parameter.name == "b.weight";
+  const Profile prefix = quick_profile(model);
+  CHECK(find(prefix, "a").backward_seconds() == 0);
+  CHECK(find(prefix, "r").backward_seconds() == 0);
+  CHECK(find(prefix, "r").saved_bytes == 8 * 32 * 4);  // b's weight part still needs it
+  CHECK(find(prefix, "b").backward_input_seconds == 0);
+  CHECK(find(prefix, "b").backward_weight_seconds > 0);
+
+  for (auto& parameter : model.graph.parameters) parameter.trainable = false;
+  CHECK_THROWS_WITH(quick_profile(model), Catch::Contains("no trainable parameters"));
+}
+
+TEST_CASE("operators that work in place are profiled too") {
+  Model model = two_linears();
+  for (auto& node : model.graph.nodes)
+    if (node.name == "r") node.op = "aten::relu_";
+  const Profile profile = quick_profile(model);
+  CHECK(find(profile, "a").saved_bytes == 8 * 32 * 4);  // made by a, kept for relu_ and b
+  CHECK(find(profile, "r").saved_bytes == 0);
+  CHECK(find(profile, "r").backward_input_seconds > 0);
+}
+
+TEST_CASE("tokens, embeddings, attention and dropout") {
+  const Profile profile =
+      quick_profile(build_model("gpt:layers=1,width=16,heads=2,tokens=8,vocabulary=32,dropout=0.1", 8));
+  CHECK_NOTHROW(profile.validate("test"));
+  CHECK(profile.compute_seconds() > 0);
+}
+
+TEST_CASE("measuring leaves the thread count as it was") {
+  const int before = at::get_num_threads();
+  MeasureOptions options;
+  options.batch_size = 8;
+  options.warmup = 0;
+  options.repeats = 1;
+  options.threads = before + 1;
+  int64_t calls = 0;
+  options.progress = [&](double done, double left) {
+    ++calls;
+    CHECK(at::get_num_threads() == before + 1);
+    CHECK(done == 1);
+    CHECK(left == 0);
+  };
+  const Model model = two_linears();
+  CHECK(measure(model, synthetic_inputs(model.graph, 1), options).threads == before + 1);
+  CHECK(calls == 1);
+  CHECK(at::get_num_threads() == before);
+}
+
+TEST_CASE("an operator that fails is an error that names it") {
+  Model model = two_linears();
+  model.graph.values["x"].shape = {8, 15};
+  CHECK_THROWS_WITH(quick_profile(model), Catch::Contains("node 'a'"));
+}
+
+TEST_CASE("median and spread") {
+  CHECK(median({3}) == 3);
+  CHECK(median({5, 1, 3}) == 3);
+  CHECK(median({4, 1, 3, 2}) == 2.5);
+  CHECK(relative_spread({2, 2, 2}) == 0);
+  CHECK(relative_spread({1, 2, 4, 100}) == Approx(1.5 / 3));  // deviations 2, 1, 1, 97
+  CHECK(relative_spread({0, 0, 0}) == 0);
+}
+
+}  // namespace
+}  // namespace pipewright::testing

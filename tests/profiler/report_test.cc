@@ -1,0 +1,120 @@
+#include "profiler/report.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "graph/error.h"
+#include "profiler/layers.h"
+
+namespace pipewright::testing {
+namespace {
+
+using Catch::Contains;
+
+ProfiledNode node(const std::string& name, const std::string& layer, std::vector<std::string> inputs,
+                  int64_t bytes, double milliseconds) {
+  ProfiledNode node;
+  node.name = name;
+  node.layer = layer;
+  node.inputs = std::move(inputs);
+  node.outputs = {{name, bytes}};
+  node.forward_seconds = milliseconds / 1000;
+  return node;
+}
+
+/// embed -> block (two nodes, one of them also reads embed) -> head, tied with embed.
+Profile sample() {
+  Profile profile;
+  profile.model = "tiny<&>";
+  profile.device = "cpu";
+  profile.provenance = {{"processor", "a \"fast\" one"}};
+  profile.nodes = {node("e", "embed", {"tokens"}, 100, 1), node("b1", "block", {"e"}, 200, 2),
+                   node("b2", "block", {"b1", "e"}, 300, 3), node("h", "", {"b2"}, 400, 2)};
+  profile.nodes[0].parameters = profile.nodes[3].parameters = {"embed.weight"};
+  profile.nodes[0].parameter_bytes = profile.nodes[3].parameter_bytes = 1000;
+  profile.nodes[1].backward_input_seconds = 0.001;
+  profile.nodes[1].backward_weight_seconds = 0.001;
+  profile.nodes[1].saved_bytes = 7;
+  profile.nodes[2].saved_bytes = 8;
+  profile.whole = {0.008, 0.002, 0.001};
+  return profile;
+}
+
+TEST_CASE("nodes of one layer are added up; what stays inside it is not its output") {
+  const auto layers = layer_costs(sample());
+  REQUIRE(layers.size() == 3);
+  CHECK(layers[0].name == "embed");
+  CHECK(layers[1].name == "block");
+  CHECK(layers[2].name == "h");  // a node without a layer stands for itself
+  CHECK(layers[1].nodes == 2);
+  CHECK(layers[1].forward_seconds == Approx(0.005));
+  CHECK(layers[1].backward_seconds() == Approx(0.002));
+  CHECK(layers[1].saved_bytes == 15);
+  CHECK(layers[0].output_bytes == 100);
+  CHECK(layers[1].output_bytes == 300);  // b1 is read inside only
+  CHECK(layers[2].output_bytes == 400);  // nobody reads it: the loss
+  CHECK(layers[0].parameter_bytes == 1000);
+  CHECK(layers[2].parameter_bytes == 0);  // tied: counted once
+  CHECK(layers[1].share == Approx(0.7));
+}
+
+TEST_CASE("edges between layers carry the bytes of the values that cross") {
+  const auto edges = layer_edges(sample());
+  REQUIRE(edges.size() == 2);
+  CHECK(
+      (edges[0].from == 0 && edges[0].to == 1 && edges[0].bytes == 100));  // e is read twice and counted once
+  CHECK((edges[1].from == 1 && edges[1].to == 2 && edges[1].bytes == 300));
+}
+
+TEST_CASE("reports of every kind show every layer and are well-formed") {
+  for (const char* suffix : {".html", ".md", ".svg", ".dot"}) {
+    CAPTURE(suffix);
+    const std::string text = report_text(sample(), std::string("x") + suffix);
+    for (const char* layer : {"embed", "block", "h"}) CHECK_THAT(text, Contains(layer));
+    CHECK_THAT(text, Contains(suffix == std::string(".md") ? "5 ms" : "7 ms"));
+    if (suffix == std::string(".html") || suffix == std::string(".svg")) {
+      CHECK_THAT(text, Contains("tiny&lt;&amp;&gt;") && !Contains("tiny<"));
+      CHECK_THAT(text, !Contains("nan") && !Contains("\"inf"));
+      for (const char* tag : {"svg", "g", "title", "table", "thead", "tbody", "tr", "td", "div", "html"}) {
+        CAPTURE(tag);
+        size_t opened = 0, closed = 0;
+        for (size_t at = 0; (at = text.find(std::string("<") + tag, at)) != std::string::npos; ++at) {
+          const char next = text[at + std::string(tag).size() + 1];
+          if (next == '>' || next == ' ') ++opened;
+        }
+        const std::string end = std::string("</") + tag + ">";
+        for (size_t at = 0; (at = text.find(end, at)) != std::string::npos; ++at) ++closed;
+        CHECK(opened == closed);
+      }
+    }
+    if (suffix == std::string(".dot"))
+      CHECK(std::count(text.begin(), text.end(), '{') == std::count(text.begin(), text.end(), '}'));
+  }
+}
+
+TEST_CASE("a profile without any time is drawn, not divided by zero") {
+  Profile profile = sample();
+  for (auto& one : profile.nodes)
+    one.forward_seconds = one.backward_input_seconds = one.backward_weight_seconds = 0;
+  profile.whole = {};
+  for (const char* file : {"x.html", "x.svg", "x.dot", "x.md"}) {
+    const std::string text = report_text(profile, file);
+    CHECK_THAT(text, !Contains("nan") && !Contains("\"inf"));
+  }
+}
+
+TEST_CASE("an unknown suffix is an error that names the known ones") {
+  CHECK_THROWS_WITH(report_text(sample(), "x.pdf"), Contains("'x.pdf'; known: .html, .md, .svg, .dot"));
+  CHECK_THROWS_AS(check_report_suffix("report"), InputError);
+  CHECK_NOTHROW(check_report_suffix("a.b.md"));
+}
+
+TEST_CASE("columns are aligned") {
+  CHECK(aligned({{"name", "n"}, {"a", "100"}}) == "name    n\na     100\n");
+  CHECK(aligned({{"name", "n"}, {"a", "100"}}, {0, 1}) == "name  n\na     100\n");
+  CHECK(layer_table(sample()).back()[0] == "total");
+  CHECK(headlines(sample()).size() == 3);
+}
+
+}  // namespace
+}  // namespace pipewright::testing
