@@ -5,32 +5,21 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "graph/document.h"
 #include "graph/graph.h"
 #include "graph/profile.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pipewright::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Contains;
 
-/// A folder of its own for one test, removed at its end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "pipewright-profiler-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
+/// Its files as text, for command lines.
+struct Folder : TemporaryFolder {
+  std::string operator/(const std::string& name) const { return TemporaryFolder::operator/(name).string(); }
 };
 
 struct Result {
