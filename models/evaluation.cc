@@ -61,4 +61,14 @@ Graph evaluation_graph(const Graph& training) {
   return graph;
 }
 
+Graph with_batch_size(Graph graph, int64_t from_samples, int64_t to_samples) {
+  for (auto& [name, type] : graph.values) {
+    // Some models fold the batch with another dimension (batch x tokens): those are multiples of it.
+    if (!type.shape.empty() && type.shape[0] % from_samples == 0) {
+      type.shape[0] = type.shape[0] / from_samples * to_samples;
+    }
+  }
+  return graph;
+}
+
 }  // namespace pipewright

@@ -35,4 +35,8 @@ int64_t parameter_count(const Graph& graph);
 /// Node, value and parameter names are unchanged, so a plan for the training graph cuts this one too.
 Graph evaluation_graph(const Graph& training);
 
+/// The same graph for minibatches of another number of samples: the batch is dimension 0 of every activation, so only the
+/// types of values change. For a short last minibatch.
+Graph with_batch_size(Graph graph, int64_t from_samples, int64_t to_samples);
+
 }  // namespace pipewright

@@ -16,7 +16,8 @@ int64_t all_reduce_sum(Transport& transport, const std::vector<int64_t>& ranks, 
   PW_CHECK_EQ(flat.dim(), 1);
   if (replicas == 1 || flat.numel() == 0) return 0;
 
-  // Part q of the tensor: parts differ by at most one element; with fewer elements than replicas some are empty.
+  // Part q of the tensor: parts differ by at most one element; with fewer elements than replicas some are
+  // empty.
   const int64_t elements = flat.numel();
   const auto part = [&](const at::Tensor& tensor, int64_t q) {
     const int64_t begin = elements * q / replicas;

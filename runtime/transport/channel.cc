@@ -7,7 +7,10 @@
 namespace pipewright {
 
 Inbox::Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead)
-    : transport_(transport), first_tag_(first_tag), order_(std::move(order)), ahead_(static_cast<size_t>(ahead)) {
+    : transport_(transport),
+      first_tag_(first_tag),
+      order_(std::move(order)),
+      ahead_(static_cast<size_t>(ahead)) {
   PW_CHECK_LE(1, ahead);
   post_up_to(ahead_);
 }

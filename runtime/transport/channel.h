@@ -1,5 +1,5 @@
-// Streams of messages between neighbouring stages. A message is a list of tensors of known types: the values that cross
-// a cut for one minibatch, or their gradients.
+// Streams of messages between neighbouring stages. A message is a list of tensors of known types: the values
+// that cross a cut for one minibatch, or their gradients.
 #pragma once
 
 #include <deque>
@@ -16,8 +16,9 @@ struct MessagePart {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// The receiving end: all messages of one kind that a rank will get over a span, from whichever peers, in a known order.
-/// Receives are posted early, so that data flows while this rank computes. Borrows the transport.
+/// The receiving end: all messages of one kind that a rank will get over a span, from whichever peers, in a
+/// known order. Receives are posted early, so that data flows while this rank computes. Borrows the
+/// transport.
 class Inbox {
  public:
   /// One message to come. `parts` must outlive the inbox.
@@ -26,8 +27,8 @@ class Inbox {
     const std::vector<MessagePart>* parts = nullptr;
   };
 
-  /// `first_tag`: tag of part 0; part i uses first_tag + i. At most `ahead` (>= 1) messages are posted at a time: that is
-  /// the memory the inbox may take beside the message being handed out.
+  /// `first_tag`: tag of part 0; part i uses first_tag + i. At most `ahead` (>= 1) messages are posted at a
+  /// time: that is the memory the inbox may take beside the message being handed out.
   Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead);
 
   /// The next message of the order; waits for it. Every tensor is fresh: the caller owns it.
@@ -44,11 +45,12 @@ class Inbox {
   int64_t first_tag_;
   std::vector<Expected> order_;
   size_t ahead_;
-  size_t next_ = 0;        // of order_: to hand out
+  size_t next_ = 0;            // of order_: to hand out
   std::deque<Posted> posted_;  // order_[next_, next_ + posted_.size())
 };
 
-/// The sending end. Sends do not wait for their receiver until `limit` messages are under way; then for the oldest.
+/// The sending end. Sends do not wait for their receiver until `limit` messages are under way; then for the
+/// oldest.
 class Outbox {
  public:
   Outbox(Transport& transport, int64_t first_tag, int64_t limit);

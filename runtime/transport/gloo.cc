@@ -12,8 +12,8 @@ namespace {
 
 using c10d::ProcessGroupGloo;
 
-// Gloo's own time-out would break the connection of a peer that is merely slow. How long a silent peer is waited for is
-// the business of whoever watches heartbeats and calls abort().
+// Gloo's own time-out would break the connection of a peer that is merely slow. How long a silent peer is
+// waited for is the business of whoever watches heartbeats and calls abort().
 constexpr std::chrono::milliseconds kWaitForever = std::chrono::hours(24 * 7);
 
 std::string first_line(const std::exception& error) {
@@ -72,15 +72,21 @@ class GlooTransport : public Transport {
   int64_t world_size() const override { return size_; }
 
   std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
-    return start("send to", peer, [&](std::vector<at::Tensor>& list) {
-      return group_->send(list, static_cast<int>(peer), static_cast<int>(tag));
-    }, std::move(tensor));
+    return start(
+        "send to", peer,
+        [&](std::vector<at::Tensor>& list) {
+          return group_->send(list, static_cast<int>(peer), static_cast<int>(tag));
+        },
+        std::move(tensor));
   }
 
   std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
-    return start("receive from", peer, [&](std::vector<at::Tensor>& list) {
-      return group_->recv(list, static_cast<int>(peer), static_cast<int>(tag));
-    }, std::move(tensor));
+    return start(
+        "receive from", peer,
+        [&](std::vector<at::Tensor>& list) {
+          return group_->recv(list, static_cast<int>(peer), static_cast<int>(tag));
+        },
+        std::move(tensor));
   }
 
   void abort(const std::string& why) override {
@@ -120,8 +126,8 @@ std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::st
     options->threads = 1;  // for collectives, which we do not use
     auto keys = c10::make_intrusive<c10d::PrefixStore>(
         name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store.implementation()));
-    auto group = c10::make_intrusive<ProcessGroupGloo>(keys, static_cast<int>(rank), static_cast<int>(world_size),
-                                                       options);
+    auto group = c10::make_intrusive<ProcessGroupGloo>(keys, static_cast<int>(rank),
+                                                       static_cast<int>(world_size), options);
     return std::make_unique<GlooTransport>(std::move(group), rank, world_size);
   } catch (const std::exception& error) {
     throw PeerError("rank " + std::to_string(rank) + ": cannot connect the " + std::to_string(world_size) +

@@ -1,4 +1,5 @@
-// Ranks as threads of one process: messages are handed over through mailboxes. Deterministic, and quick in tests.
+// Ranks as threads of one process: messages are handed over through mailboxes. Deterministic, and quick in
+// tests.
 #pragma once
 
 #include <memory>
@@ -8,8 +9,8 @@
 
 namespace pipewright {
 
-/// One transport per rank of a world that lives in this process. Each is used by its own thread; they keep their common
-/// state alive together.
+/// One transport per rank of a world that lives in this process. Each is used by its own thread; they keep
+/// their common state alive together.
 std::vector<std::unique_ptr<Transport>> make_local_world(int64_t world_size);
 
 }  // namespace pipewright

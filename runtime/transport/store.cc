@@ -25,8 +25,9 @@ auto reaching(const std::string& host, int64_t port, const std::string& what, Fu
   try {
     return function();
   } catch (const std::exception& error) {
-    throw PeerError("store at " + host + ":" + std::to_string(port) + ": " + what + ": " + first_line(error),
-                    "the process that serves the store (the launcher, or rank 0) has gone or cannot be reached");
+    throw PeerError(
+        "store at " + host + ":" + std::to_string(port) + ": " + what + ": " + first_line(error),
+        "the process that serves the store (the launcher, or rank 0) has gone or cannot be reached");
   }
 }
 
@@ -72,7 +73,8 @@ Store Store::join(const std::string& host, int64_t port, std::chrono::millisecon
 
 Store Store::clone() const {
   auto handle = std::make_unique<Handle>(*handle_);
-  handle->store = reaching(handle_->host, handle_->port, "cannot connect again", [&] { return handle_->store->clone(); });
+  handle->store =
+      reaching(handle_->host, handle_->port, "cannot connect again", [&] { return handle_->store->clone(); });
   return Store(std::move(handle));
 }
 
@@ -97,7 +99,8 @@ std::optional<std::string> Store::try_get(const std::string& key) {
 }
 
 int64_t Store::add(const std::string& key, int64_t amount) {
-  return reaching(handle_->host, handle_->port, "add to " + key, [&] { return handle_->store->add(key, amount); });
+  return reaching(handle_->host, handle_->port, "add to " + key,
+                  [&] { return handle_->store->add(key, amount); });
 }
 
 void Store::erase(const std::string& key) {

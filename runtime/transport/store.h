@@ -13,11 +13,12 @@ class Store;
 
 namespace pipewright {
 
-/// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound. One thread at a time uses a
-/// Store; another thread takes a clone().
+/// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound. One thread at a
+/// time uses a Store; another thread takes a clone().
 class Store {
  public:
-  /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object lives.
+  /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object
+  /// lives.
   static Store serve(int64_t port);
   /// Joins a store; waits up to `timeout` for it to come up.
   static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout);

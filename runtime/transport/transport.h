@@ -1,6 +1,7 @@
 // Moves tensors between ranks. Knows peers and tags, not stages.
 //
-// One implementation a file, one row in a table; tests/runtime/transport holds the suite that every one must pass.
+// One implementation a file, one row in a table; tests/runtime/transport holds the suite that every one must
+// pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,14 +16,14 @@ namespace pipewright {
 class Request {
  public:
   virtual ~Request() = default;
-  /// Returns when the tensor may be reused (send) or holds the message (receive). PeerError names the peer if the
-  /// connection breaks or the transport is aborted. Call it exactly once.
+  /// Returns when the tensor may be reused (send) or holds the message (receive). PeerError names the peer if
+  /// the connection breaks or the transport is aborted. Call it exactly once.
   virtual void wait() = 0;
 };
 
-/// Point-to-point messages. A message is one contiguous CPU tensor; its receiver gives a tensor of the same size and
-/// dtype. Messages with equal (sender, receiver, tag) arrive in the order sent. All methods but abort() are called from
-/// one thread. After abort() or a PeerError only destruction is useful.
+/// Point-to-point messages. A message is one contiguous CPU tensor; its receiver gives a tensor of the same
+/// size and dtype. Messages with equal (sender, receiver, tag) arrive in the order sent. All methods but
+/// abort() are called from one thread. After abort() or a PeerError only destruction is useful.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -32,7 +33,8 @@ class Transport {
   virtual std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
   /// Returns at once. The tensor must not be touched until wait() has returned.
   virtual std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
-  /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`. Any thread may call it.
+  /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`. Any thread may call
+  /// it.
   virtual void abort(const std::string& why) = 0;
 };
 

@@ -9,11 +9,12 @@ namespace pipewright::testing {
 
 inline void skip(const std::string& why) { std::cout << "SKIPPED: " << why << std::endl; }
 
-/// Inputs from elsewhere that tests use when they are there; "" when they are not. Beside the checkout, or where
-/// PIPEWRIGHT_SHARED_DATA says.
+/// Inputs from elsewhere that tests use when they are there; "" when they are not. Beside the checkout, or
+/// where PIPEWRIGHT_SHARED_DATA says.
 inline std::filesystem::path shared_data() {
   if (const char* set = std::getenv("PIPEWRIGHT_SHARED_DATA")) return set;
-  const std::filesystem::path beside = std::filesystem::path(PIPEWRIGHT_SOURCE_DIR) / ".." / "shared" / "data";
+  const std::filesystem::path beside =
+      std::filesystem::path(PIPEWRIGHT_SOURCE_DIR) / ".." / "shared" / "data";
   return std::filesystem::exists(beside) ? beside : std::filesystem::path();
 }
 

@@ -13,8 +13,8 @@
 
 namespace pipewright::testing {
 
-/// Runs function(rank, transport) on one thread a rank, joins them all and rethrows the first error by rank. A rank that
-/// throws aborts the others' waits, so that a failing test ends.
+/// Runs function(rank, transport) on one thread a rank, joins them all and rethrows the first error by rank.
+/// A rank that throws aborts the others' waits, so that a failing test ends.
 inline void spawn(std::vector<std::unique_ptr<Transport>> world,
                   const std::function<void(int64_t, Transport&)>& function) {
   std::vector<std::exception_ptr> errors(world.size());

@@ -1,4 +1,5 @@
-// LibTorch's Gloo header includes headers that the wheel does not ship; runtime/transport/gloo_shim stands in for them.
+// LibTorch's Gloo header includes headers that the wheel does not ship; runtime/transport/gloo_shim stands in
+// for them.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -8,7 +9,8 @@
 TEST_CASE("gloo shim: every header that this LibTorch's ProcessGroupGloo.hpp wants of Gloo has a stand-in") {
   const std::filesystem::path header =
       std::filesystem::path(PIPEWRIGHT_TORCH_INCLUDE) / "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp";
-  const std::filesystem::path shim = std::filesystem::path(PIPEWRIGHT_SOURCE_DIR) / "runtime/transport/gloo_shim";
+  const std::filesystem::path shim =
+      std::filesystem::path(PIPEWRIGHT_SOURCE_DIR) / "runtime/transport/gloo_shim";
   std::ifstream in(header);
   REQUIRE(in);
   int found = 0;

@@ -37,7 +37,8 @@ TEST_CASE("every rank tells every other rank something, and knows its place") {
     }
     for (auto& request : requests) request->wait();
     for (int64_t peer = 0; peer < 4; ++peer) {
-      if (peer != rank && !got[peer].equal(at::full({3}, 10.0 * peer + rank))) throw std::runtime_error("wrong data");
+      if (peer != rank && !got[peer].equal(at::full({3}, 10.0 * peer + rank)))
+        throw std::runtime_error("wrong data");
     }
   });
 }
@@ -128,7 +129,8 @@ TEST_CASE("an inbox hands out messages of several peers in the order asked for, 
         const auto message = inbox.next();
         if (message[0].flatten()[0].item<int64_t>() != k) throw std::runtime_error("order");
         if (message[1][0].item<int64_t>() != k) throw std::runtime_error("second tensor");
-        if (reinterpret_cast<uintptr_t>(message[0].data_ptr()) % 64 != 0) throw std::runtime_error("alignment");
+        if (reinterpret_cast<uintptr_t>(message[0].data_ptr()) % 64 != 0)
+          throw std::runtime_error("alignment");
       }
     }
   });
@@ -143,14 +145,17 @@ TEST_CASE("all_reduce_sum adds in the order of ranks, bit for bit, whatever the 
       for (int64_t r = 0; r < size; ++r) ranks.push_back((r + 1) % size);  // not ascending: the order counts
       for (const int64_t elements : {0, 1, 2, 3, 7, 1000, 4099}) {
         const auto value = [&](int64_t r) {
-          auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(100 * elements + r));
-          return at::randn({elements}, generator, at::TensorOptions()) * std::pow(10.0, static_cast<double>(r));
+          auto generator =
+              at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(100 * elements + r));
+          return at::randn({elements}, generator, at::TensorOptions()) *
+                 std::pow(10.0, static_cast<double>(r));
         };
         at::Tensor expected = value(ranks[0]);
         for (size_t i = 1; i < ranks.size(); ++i) expected = expected + value(ranks[i]);
         const at::Tensor flat = value(rank).contiguous();
         all_reduce_sum(world, ranks, 40, flat);
-        if (!flat.equal(expected)) throw std::runtime_error("sum of " + std::to_string(elements) + " elements");
+        if (!flat.equal(expected))
+          throw std::runtime_error("sum of " + std::to_string(elements) + " elements");
       }
     });
   }

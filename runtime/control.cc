@@ -1,0 +1,324 @@
+#include "runtime/control.h"
+
+#include <csignal>
+#include <cstdlib>
+
+#include "graph/json.h"
+
+namespace pipewright {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+namespace {
+
+// How often lines are handed over and failures looked for.
+constexpr auto kInterval = 100ms;
+
+constexpr const char* kFailureKey = "failure";
+constexpr const char* kFailureLock = "failure/lock";
+constexpr const char* kFinished = "finished";
+
+std::string beat_key(int64_t rank) { return "beat/" + std::to_string(rank); }
+std::string line_key(int64_t rank, int64_t number) {
+  return "line/" + std::to_string(rank) + "/" + std::to_string(number);
+}
+
+void on_signal(int number) {
+  if (received_signal.exchange(number) != 0) std::_Exit(128 + number);
+}
+
+Failure interruption(int64_t rank) {
+  const bool interrupt = received_signal == SIGINT;
+  return {rank, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
+          interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)"};
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
+  return text.substr(0, text.find('.') + 2) + " s";
+}
+
+}  // namespace
+
+std::atomic<int> received_signal = 0;
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string Failure::to_text() const {
+  Json json;
+  json["rank"] = rank;
+  json["code"] = static_cast<int>(code);
+  json["message"] = message;
+  return json.dump();
+}
+
+Failure Failure::from_text(const std::string& text) {
+  const Json json = parse_json(text, "failure");
+  return {json.at("rank").get<int64_t>(), static_cast<ExitCode>(json.at("code").get<int>()),
+          json.at("message").get<std::string>()};
+}
+
+Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
+                 std::chrono::milliseconds timeout, std::function<void(const std::string&)> on_failure)
+    : store_(std::move(store)),
+      rank_(rank),
+      world_size_(world_size),
+      timeout_(timeout),
+      on_failure_(std::move(on_failure)),
+      last_contact_(Clock::now()),
+      collected_(static_cast<size_t>(world_size), 0),
+      rank_finished_(static_cast<size_t>(world_size), false) {
+  if (!store_) return;
+  thread_ = std::thread([this] { run(); });
+  guard_thread_ = std::thread([this] { guard(); });
+}
+
+Control::~Control() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (guard_thread_.joinable()) guard_thread_.join();
+}
+
+void Control::set_sink(std::function<void(int64_t, const std::string&)> sink) {
+  const std::lock_guard lock(mutex_);
+  sink_ = std::move(sink);
+}
+
+void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
+  check();
+  if (!store_) return;
+  const std::string key = "barrier/" + name;
+  const auto deadline = Clock::now() + patience;
+  if (store_->add(key, 1) == world_size_) store_->set(key + "/open", "1");
+  while (!store_->try_get(key + "/open")) {
+    check();
+    if (Clock::now() > deadline) {
+      throw PeerError("rank " + std::to_string(rank_) + ": after " + seconds_text(patience) + " only " +
+                          std::to_string(store_->add(key, 0)) + " of " + std::to_string(world_size_) +
+                          " ranks have reached '" + name + "'",
+                      "start the missing ranks, with the same plan and rendezvous");
+    }
+    std::this_thread::sleep_for(2ms);
+  }
+}
+
+void Control::post(std::string line) {
+  if (!store_) {
+    sink_lines(rank_, line);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  lines_.push_back(std::move(line));
+}
+
+void Control::finish(std::chrono::milliseconds patience) {
+  if (!store_) return;
+  std::unique_lock lock(mutex_);
+  finishing_ = true;
+  changed_.notify_all();
+  changed_.wait_for(lock, patience, [this] { return stop_ || collected_all_; });
+  stop_ = true;
+  lock.unlock();
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Control::check() const {
+  if (failed_) {
+    const auto failure = this->failure();
+    const bool interrupted =
+        failure->code == ExitCode::kInterrupted || failure->code == ExitCode::kTerminated;
+    throw JobEnded(interrupted ? failure->code : ExitCode::kPeerLost, failure->message, *failure);
+  }
+  if (!store_ && received_signal != 0) {
+    const Failure failure = interruption(rank_);
+    throw JobEnded(failure.code, failure.message, failure);
+  }
+}
+
+Failure Control::fail(Failure failure) {
+  if (!store_) return failure;
+  try {
+    failure = announce(*store_, std::move(failure));
+  } catch (const std::exception&) {
+    // The store has gone: what we know ourselves is all there is.
+  }
+  take(failure);
+  return failure;
+}
+
+Failure Control::peer_lost(const std::string& message) {
+  // The peer may have left because of a failure elsewhere that is about to be announced, or has been.
+  for (const auto deadline = Clock::now() + 1s; Clock::now() < deadline; std::this_thread::sleep_for(20ms)) {
+    if (const auto known = failure()) return *known;
+  }
+  return fail({rank_, ExitCode::kPeerLost, message});
+}
+
+std::optional<Failure> Control::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Control::take(const Failure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = failure;
+  }
+  failed_ = true;
+  if (on_failure_) on_failure_(failure.message);
+}
+
+Failure Control::announce(Store& store, Failure failure) {
+  if (store.add(kFailureLock, 1) == 1) {
+    store.set(kFailureKey, failure.to_text());
+    return failure;
+  }
+  return Failure::from_text(store.get(kFailureKey, timeout_));
+}
+
+void Control::run() {
+  try {
+    Store store = store_->clone();
+    auto next_beat = Clock::now();
+    while (true) {
+      const bool last = [&] {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, kInterval, [this] { return stop_ || finishing_; });
+        return stop_;
+      }();
+      deliver(store);
+      if (rank_ == 0) collect(store);
+      if (last) break;
+      if (received_signal != 0 && !failed_) take(announce(store, interruption(rank_)));
+      look_for_failure(store);
+      if (Clock::now() >= next_beat) {
+        beat_and_watch(store);
+        next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout_ / 10);
+      }
+      std::unique_lock lock(mutex_);
+      last_contact_ = Clock::now();
+      if (!finishing_) continue;
+      if (rank_ != 0) {
+        stop_ = true;
+        changed_.notify_all();
+        break;
+      }
+      changed_.wait_for(lock, 5ms, [this] { return stop_; });
+    }
+  } catch (const std::exception& error) {
+    take({rank_, ExitCode::kPeerLost, error.what()});
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+}
+
+void Control::guard() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kInterval, [this] { return stop_; })) {
+    if (Clock::now() - last_contact_ <= timeout_) continue;
+    lock.unlock();
+    take({rank_, ExitCode::kPeerLost,
+          "rank " + std::to_string(rank_) + ": the store has not answered for " + seconds_text(timeout_) +
+              ": the process that serves it (the launcher, or rank 0) is stopped or cut off"});
+    return;
+  }
+}
+
+void Control::look_for_failure(Store& store) {
+  if (failed_) return;
+  if (const auto text = store.try_get(kFailureKey)) take(Failure::from_text(*text));
+}
+
+void Control::beat_and_watch(Store& store) {
+  store.set(beat_key(rank_), std::to_string(++beats_));
+  const int64_t watched = (rank_ + 1) % world_size_;
+  if (watched == rank_ || failed_) return;
+  const auto beat = store.try_get(beat_key(watched));
+  if (!beat || *beat == kFinished) return;
+  if (*beat != watched_beat_) {
+    watched_beat_ = *beat;
+    watched_since_ = Clock::now();
+  } else if (Clock::now() - watched_since_ > timeout_) {
+    take(announce(store, {watched, ExitCode::kPeerLost,
+                          "rank " + std::to_string(watched) + " has not been heard of for " +
+                              seconds_text(timeout_) + ": its process is stopped or its host is cut off"}));
+  }
+}
+
+void Control::deliver(Store& store) {
+  std::string lines;
+  bool finishing;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& line : lines_) lines += line + "\n";
+    lines_.clear();
+    finishing = finishing_;
+  }
+  if (!lines.empty()) {
+    if (rank_ == 0) {
+      sink_lines(0, lines);
+    } else {
+      store.set(line_key(rank_, delivered_++), lines);
+    }
+  }
+  if (finishing && !said_finished_) {
+    if (rank_ == 0) {
+      rank_finished_[0] = true;
+    } else {
+      store.set(line_key(rank_, delivered_++), kFinished);
+    }
+    store.set(beat_key(rank_), kFinished);
+    said_finished_ = true;
+  }
+}
+
+void Control::collect(Store& store) {
+  bool all = rank_finished_[0];
+  for (int64_t rank = 1; rank < world_size_; ++rank) {
+    const auto i = static_cast<size_t>(rank);
+    while (!rank_finished_[i]) {
+      const auto lines = store.try_get(line_key(rank, collected_[i]));
+      if (!lines) break;
+      store.erase(line_key(rank, collected_[i]++));
+      if (*lines == kFinished) {
+        rank_finished_[i] = true;
+      } else {
+        sink_lines(rank, *lines);
+      }
+    }
+    all = all && rank_finished_[i];
+  }
+  if (!all) return;
+  const std::lock_guard lock(mutex_);
+  collected_all_ = true;
+  changed_.notify_all();
+}
+
+void Control::sink_lines(int64_t rank, const std::string& lines) {
+  std::function<void(int64_t, const std::string&)> sink;
+  {
+    const std::lock_guard lock(mutex_);
+    sink = sink_;
+  }
+  if (!sink) return;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    sink(rank, lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,31 @@
+// A training job before it runs: documents read, model built, plan checked. The same on every rank and in the
+// launcher, so that a mistake is reported once, before anything starts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "graph/plan.h"
+#include "graph/run.h"
+#include "models/model.h"
+
+namespace pipewright {
+
+struct Job {
+  Run run;
+  Model model;
+  Plan plan;
+};
+
+/// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank
+/// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
+/// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
+/// runtime has. `world_size`: the ranks there are; absent: as many as the plan says (1 without a plan).
+Job prepare_job(const Run& run, std::optional<int64_t> world_size);
+
+/// What all ranks must have in common: plan, run and library versions. Equal for ranks that may train
+/// together.
+std::string job_fingerprint(const Job& job);
+
+}  // namespace pipewright

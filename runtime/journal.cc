@@ -1,0 +1,237 @@
+#include "runtime/journal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  char text[32];
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
+  }
+  return text;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// JSON has no NaN: such a number is null.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+double number_of(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
+
+}  // namespace
+
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds) {
+  Json json;
+  json["kind"] = "minibatch";
+  json["minibatch"] = minibatch;
+  json["loss"] = number(loss);
+  json["elapsed_seconds"] = elapsed_seconds;
+  return json.dump();
+}
+
+std::string evaluation_line(int64_t epoch, int64_t minibatch, double loss, int64_t correct, int64_t scored,
+                            int64_t samples) {
+  Json json;
+  json["kind"] = "evaluation";
+  json["epoch"] = epoch;
+  json["minibatch"] = minibatch;
+  json["loss"] = number(loss);
+  json["correct"] = correct;
+  json["scored"] = scored;
+  json["samples"] = samples;
+  return json.dump();
+}
+
+std::string rank_line(const RankSummary& rank) {
+  Summary holder;  // the summary document is the one home of a rank's keys
+  holder.status = "done";
+  holder.ranks.push_back(rank);
+  Json json;
+  json["kind"] = "rank";
+  json["summary"] = holder.to_json();
+  return json.dump();
+}
+
+std::string trace_line(const std::string& document) {
+  Json json;
+  json["kind"] = "trace";
+  json["document"] = document;
+  return json.dump();
+}
+
+Journal::Journal(JournalSettings settings) : settings_(std::move(settings)) {
+  const auto file = settings_.folder / "metrics.jsonl";
+  metrics_.open(file, std::ios::trunc);
+  if (!metrics_) {
+    throw RunError(file.string() + ": cannot be written", "no right or no room? choose another --output");
+  }
+}
+
+void Journal::write(const Json& line) {
+  metrics_ << line.dump() << '\n' << std::flush;
+  if (!metrics_) {
+    throw RunError((settings_.folder / "metrics.jsonl").string() + ": cannot be written on",
+                   "is the disk full? what was written before is intact");
+  }
+}
+
+void Journal::take(int64_t, const std::string& text) {
+  const Json line = parse_json(text, "line of a rank");
+  const std::string kind = line.at("kind");
+  if (kind == "minibatch") {
+    take_minibatch(line);
+  } else if (kind == "evaluation") {
+    take_evaluation(line);
+  } else if (kind == "rank") {
+    JsonReader reader(line.at("summary"), "line of a rank");
+    for (const RankSummary& rank : Summary::from_json(reader).ranks) ranks_.push_back(rank);
+  } else {
+    PW_CHECK(kind == "trace", kind);
+    traces_.push_back(line.at("document"));
+  }
+}
+
+void Journal::take_minibatch(const Json& line) {
+  early_[line.at("minibatch").get<int64_t>()] = line;
+  while (!early_.empty() && early_.begin()->first == next_minibatch_) {
+    const Json next = std::move(early_.extract(early_.begin()).mapped());
+    losses_.push_back(number_of(next.at("loss")));
+    elapsed_seconds_.push_back(next.at("elapsed_seconds").get<double>());
+    Json out;
+    out["minibatch"] = next_minibatch_;
+    out["epoch"] = next_minibatch_ / settings_.minibatches_per_epoch;
+    out["loss"] = next.at("loss");
+    out["samples"] = settings_.batch_size;
+    out["elapsed_seconds"] = elapsed_seconds_.back();
+    write(out);
+    ++next_minibatch_;
+  }
+  show_progress(false);
+}
+
+void Journal::take_evaluation(const Json& line) {
+  const int64_t epoch = line.at("epoch");
+  auto& lines = evaluations_[epoch].lines;
+  lines[line.at("minibatch").get<int64_t>()] = line;
+  if (static_cast<int64_t>(lines.size()) < settings_.evaluation_minibatches) return;
+
+  // In the order of minibatches, so that the sums do not depend on who was first.
+  EvaluationSummary evaluation;
+  int64_t correct = 0;
+  int64_t scored = 0;
+  double loss = 0;
+  for (const auto& [minibatch, entry] : lines) {
+    const int64_t samples = entry.at("samples");
+    loss += number_of(entry.at("loss")) * static_cast<double>(samples);
+    evaluation.samples += samples;
+    correct += entry.at("correct").get<int64_t>();
+    scored += entry.at("scored").get<int64_t>();
+  }
+  evaluation.loss = loss / static_cast<double>(evaluation.samples);
+  evaluation.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
+  last_evaluation_ = evaluation;
+  evaluations_.erase(epoch);
+
+  Json out;
+  out["evaluation"] = {{"epoch", epoch},
+                       {"loss", number(evaluation.loss)},
+                       {"top1", number(evaluation.top1)},
+                       {"samples", evaluation.samples}};
+  write(out);
+  if (line_open_) std::cerr << '\n';
+  line_open_ = false;
+  std::fprintf(stderr, "epoch %ld: evaluation loss %.4f", epoch + 1, evaluation.loss);
+  if (scored > 0) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
+  std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
+}
+
+void Journal::show_progress(bool last) {
+  const auto now = Clock::now();
+  const auto every =
+      settings_.progress_on_terminal ? std::chrono::milliseconds(250) : std::chrono::seconds(10);
+  if (losses_.empty() || (!last && now - shown_ < every)) return;
+  shown_ = now;
+  // The rate of the last fifty minibatches; the estimate counts training only.
+  const size_t done = losses_.size();
+  const size_t window = std::min<size_t>(done, 50);
+  double mean = 0;
+  for (size_t i = done - window; i < done; ++i) mean += losses_[i] / static_cast<double>(window);
+  const double spent = elapsed_seconds_[done - 1] - (done > window ? elapsed_seconds_[done - window - 1] : 0);
+  const double rate = spent > 0 ? static_cast<double>(window) / spent : 0;
+  const auto total = settings_.total_minibatches;
+  std::fprintf(
+      stderr, "%sepoch %ld  minibatch %zu/%ld  loss %.4f  %.0f samples/s  %s left%s",
+      settings_.progress_on_terminal ? "\r" : "",
+      (static_cast<int64_t>(done) - 1) / settings_.minibatches_per_epoch + 1, done, total, mean,
+      rate * static_cast<double>(settings_.batch_size),
+      rate > 0 ? clock_text(static_cast<double>(total - static_cast<int64_t>(done)) / rate).c_str() : "?",
+      settings_.progress_on_terminal ? "\033[K" : "\n");
+  line_open_ = settings_.progress_on_terminal;
+}
+
+void Journal::close() {
+  show_progress(true);
+  if (line_open_) std::cerr << '\n';
+  line_open_ = false;
+}
+
+double Journal::steady_minibatch_seconds() const {
+  // Completions come in bursts of replicas, so a step is measured over whole periods of them, within an
+  // epoch, leaving out the first quarter of each epoch where the pipeline fills.
+  const auto period = static_cast<size_t>(settings_.period_minibatches);
+  const auto epoch = static_cast<size_t>(settings_.minibatches_per_epoch);
+  std::vector<double> steps;
+  for (size_t first = 0; first < elapsed_seconds_.size(); first += epoch) {
+    std::vector<double> times(
+        elapsed_seconds_.begin() + static_cast<ptrdiff_t>(first),
+        elapsed_seconds_.begin() + static_cast<ptrdiff_t>(std::min(first + epoch, elapsed_seconds_.size())));
+    std::sort(times.begin(), times.end());
+    for (size_t i = times.size() / 4; i + period < times.size(); ++i) {
+      steps.push_back((times[i + period] - times[i]) / static_cast<double>(period));
+    }
+  }
+  if (!steps.empty()) return median(std::move(steps));
+  return elapsed_seconds_.empty() ? 0
+                                  : *std::max_element(elapsed_seconds_.begin(), elapsed_seconds_.end()) /
+                                        static_cast<double>(elapsed_seconds_.size());
+}
+
+Summary Journal::summary() const {
+  Summary summary;
+  summary.minibatches = static_cast<int64_t>(losses_.size());
+  summary.samples = summary.minibatches * settings_.batch_size;
+  summary.minibatch_seconds = steady_minibatch_seconds();
+  if (summary.minibatch_seconds > 0) {
+    summary.samples_per_second = static_cast<double>(settings_.batch_size) / summary.minibatch_seconds;
+  }
+  if (!losses_.empty()) {
+    const int64_t last_epoch = (summary.minibatches - 1) / settings_.minibatches_per_epoch;
+    const auto first = static_cast<size_t>(last_epoch * settings_.minibatches_per_epoch);
+    double sum = 0;
+    for (size_t i = first; i < losses_.size(); ++i) sum += losses_[i];
+    summary.train_loss = sum / static_cast<double>(losses_.size() - first);
+  }
+  summary.evaluation = last_evaluation_;
+  summary.ranks = ranks_;
+  std::sort(summary.ranks.begin(), summary.ranks.end(),
+            [](const RankSummary& a, const RankSummary& b) { return a.rank < b.rank; });
+  return summary;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,79 @@
+// Rank 0's book of a run: metrics.jsonl in order, the progress line, and the figures of the summary. Fed with
+// the lines that ranks post; what they say may come in any order of ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/json.h"
+#include "graph/summary.h"
+
+namespace pipewright {
+
+/// Lines as ranks post them. One JSON object each.
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds);
+std::string evaluation_line(int64_t epoch, int64_t minibatch, double loss, int64_t correct, int64_t scored,
+                            int64_t samples);
+std::string rank_line(const RankSummary& summary);
+std::string trace_line(const std::string& document);  ///< a TraceWriter's
+
+struct JournalSettings {
+  std::filesystem::path folder;  ///< exists
+  int64_t batch_size = 1;
+  int64_t minibatches_per_epoch = 1;
+  int64_t total_minibatches = 1;
+  int64_t evaluation_minibatches = 0;
+  /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
+  int64_t period_minibatches = 1;
+  bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
+};
+
+/// Used by one thread at a time.
+class Journal {
+ public:
+  /// Starts metrics.jsonl. RunError if it cannot be written.
+  explicit Journal(JournalSettings settings);
+
+  void take(int64_t rank, const std::string& line);
+  /// Ends the progress line. No line may be taken afterwards.
+  void close();
+
+  /// What the lines so far amount to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
+  /// is the caller's.
+  Summary summary() const;
+  /// Documents of TraceWriter, one a rank that sent one.
+  const std::vector<std::string>& traces() const { return traces_; }
+
+ private:
+  void take_minibatch(const Json& line);
+  void take_evaluation(const Json& line);
+  void write(const Json& line);
+  void show_progress(bool last);
+  double steady_minibatch_seconds() const;
+
+  struct EvaluationSums {
+    std::map<int64_t, Json> lines;  // by minibatch, until complete
+  };
+
+  JournalSettings settings_;
+  std::ofstream metrics_;
+  std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
+  int64_t next_minibatch_ = 0;
+  std::vector<double> elapsed_seconds_;            // by minibatch
+  std::vector<double> losses_;                     // by minibatch
+  std::map<int64_t, EvaluationSums> evaluations_;  // by epoch
+  std::optional<EvaluationSummary> last_evaluation_;
+  std::vector<RankSummary> ranks_;
+  std::vector<std::string> traces_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point shown_{};
+  bool line_open_ = false;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,302 @@
+#include "runtime/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "runtime/control.h"
+#include "runtime/transport/store.h"
+
+extern char** environ;
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr const char* kCpuVariable = "PIPEWRIGHT_CPU";
+constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cores.push_back(cpu);
+  }
+  return cores;
+}
+
+// One rank's process and the pipe that carries its output.
+struct Child {
+  int64_t rank = 0;
+  pid_t pid = -1;
+  int output = -1;  // reading end; -1 when the rank has closed it
+  std::ofstream log;
+  bool running = false;
+  int status = 0;  // as waitpid gives it
+};
+
+class Launcher {
+ public:
+  Launcher(const Job& job, const LaunchSettings& settings)
+      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0)) {}
+
+  void run() {
+    std::error_code problem;
+    std::filesystem::create_directories(folder_, problem);
+    if (problem) {
+      throw RunError(folder_.string() + ": cannot be made: " + problem.message(), "choose another --output");
+    }
+    install_signal_handlers();
+    try {
+      for (int64_t rank = 0; rank < job_.plan.world_size; ++rank) start(rank);
+      supervise();
+    } catch (...) {
+      end_all(SIGKILL);
+      throw;
+    }
+    report();
+  }
+
+ private:
+  void start(int64_t rank);
+  void supervise();
+  void read_output(Child& child);
+  void reap();
+  void note_end(Child& child);
+  void end_all(int signal);
+  void report();
+  bool any_running() const {
+    for (const Child& child : children_) {
+      if (child.running) return true;
+    }
+    return false;
+  }
+
+  const Job& job_;
+  const LaunchSettings& settings_;
+  const std::filesystem::path folder_;
+  Store store_;
+  std::vector<Child> children_;
+  std::optional<Failure> failure_;  // the first
+  std::optional<Clock::time_point> end_by_;
+};
+
+void Launcher::start(int64_t rank) {
+  Child child;
+  child.rank = rank;
+  const auto log = folder_ / ("rank-" + std::to_string(rank) + ".log");
+  child.log.open(log, std::ios::trunc);
+  if (!child.log) throw RunError(log.string() + ": cannot be written: " + std::strerror(errno));
+
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw RunError(std::string("pipe: ") + std::strerror(errno));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (rank != 0) posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
+  // A group of its own: a Ctrl-C at the terminal reaches the launcher, which passes it on once.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+
+  std::vector<std::string> arguments = {"pipewright-runtime", "train"};
+  arguments.insert(arguments.end(), settings_.train_arguments.begin(), settings_.train_arguments.end());
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
+  const auto set = [&](const std::string& name, const std::string& value) {
+    environment.push_back(name + "=" + value);
+  };
+  const auto unset = [&](const std::string& name) {
+    std::erase_if(environment, [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; });
+  };
+  const auto replace = [&](const std::string& name, const std::string& value) {
+    unset(name);
+    set(name, value);
+  };
+  replace("RANK", std::to_string(rank));
+  replace("LOCAL_RANK", std::to_string(rank));
+  replace("WORLD_SIZE", std::to_string(job_.plan.world_size));
+  replace("MASTER_ADDR", "127.0.0.1");
+  replace("MASTER_PORT", std::to_string(store_.port()));
+  replace("PIPEWRIGHT_STORE_IS_SERVED", "1");
+  replace(kLauncherVariable, std::to_string(getpid()));
+  // Idle OpenMP threads that spin would steal the cores of other ranks.
+  if (!std::getenv("OMP_NUM_THREADS")) replace("OMP_NUM_THREADS", std::to_string(job_.run.threads));
+  unset("PIPEWRIGHT_PROGRESS_TERMINAL");
+  if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
+  unset(kCpuVariable);
+  const auto cores = usable_cores();
+  if (settings_.pin && job_.run.threads == 1 && static_cast<int64_t>(cores.size()) >= job_.plan.world_size) {
+    set(kCpuVariable, std::to_string(cores[static_cast<size_t>(rank)]));
+  }
+
+  const auto pointers = [](std::vector<std::string>& strings) {
+    std::vector<char*> list;
+    for (std::string& text : strings) list.push_back(text.data());
+    list.push_back(nullptr);
+    return list;
+  };
+  const int failed = posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes,
+                                 pointers(arguments).data(), pointers(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  close(pipe_ends[1]);
+  child.output = pipe_ends[0];
+  if (failed) throw RunError("rank " + std::to_string(rank) + " cannot be started: " + std::strerror(failed));
+  child.running = true;
+  children_.push_back(std::move(child));
+}
+
+void Launcher::supervise() {
+  bool passed_on = false;
+  const auto any_output = [this] {
+    return std::any_of(children_.begin(), children_.end(),
+                       [](const Child& child) { return child.output >= 0; });
+  };
+  std::optional<Clock::time_point> output_by;
+  while (any_running() || any_output()) {
+    std::vector<pollfd> waiting;
+    for (const Child& child : children_) waiting.push_back({child.output, POLLIN, 0});
+    poll(waiting.data(), waiting.size(), 50);
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (waiting[i].revents != 0) read_output(children_[i]);
+    }
+    reap();
+    if (received_signal != 0 && !passed_on) {
+      passed_on = true;
+      end_all(received_signal);
+      if (!end_by_) end_by_ = Clock::now() + 10s;
+    }
+    if (end_by_ && Clock::now() > *end_by_) {
+      end_all(SIGKILL);
+      end_by_ = Clock::now() + 10s;
+    }
+    // A grandchild that holds a pipe open must not keep the launcher.
+    if (!any_running()) {
+      if (!output_by) output_by = Clock::now() + 1s;
+      if (Clock::now() > *output_by) break;
+    }
+  }
+}
+
+void Launcher::read_output(Child& child) {
+  std::array<char, 65536> buffer;
+  const ssize_t got = read(child.output, buffer.data(), buffer.size());
+  if (got < 0 && errno == EINTR) return;
+  if (got <= 0) {
+    close(child.output);
+    child.output = -1;
+    return;
+  }
+  child.log.write(buffer.data(), got);
+  child.log.flush();
+  if (child.rank == 0) {
+    std::cerr.write(buffer.data(), got);
+    std::cerr.flush();
+  }
+}
+
+void Launcher::reap() {
+  for (Child& child : children_) {
+    if (!child.running) continue;
+    if (waitpid(child.pid, &child.status, WNOHANG) != child.pid) continue;
+    child.running = false;
+    note_end(child);
+  }
+}
+
+// A rank that ends in any other way than by finishing ends the job. One that could still speak has told the
+// others itself; a killed one has not.
+void Launcher::note_end(Child& child) {
+  const bool exited = WIFEXITED(child.status);
+  if (exited && WEXITSTATUS(child.status) == 0) return;
+  if (!end_by_) {
+    end_by_ =
+        Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * job_.run.timeout_seconds)) + 5s;
+  }
+  if (failure_) return;
+  const auto announced = store_.try_get("failure");
+  if (announced) {
+    failure_ = Failure::from_text(*announced);
+    return;
+  }
+  const std::string rank = "rank " + std::to_string(child.rank);
+  Failure failure{child.rank, ExitCode::kPeerLost, ""};
+  if (exited) {
+    failure.code = static_cast<ExitCode>(WEXITSTATUS(child.status));
+    failure.message = rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status)) + "; see " +
+                      (folder_ / ("rank-" + std::to_string(child.rank) + ".log")).string();
+  } else {
+    failure.message = rank + " was killed by signal " + std::to_string(WTERMSIG(child.status)) + " (" +
+                      strsignal(WTERMSIG(child.status)) + ")";
+  }
+  failure_ = failure;
+  if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
+}
+
+void Launcher::end_all(int signal) {
+  for (Child& child : children_) {
+    if (!child.running) continue;
+    kill(child.pid, signal);
+    if (signal == SIGKILL) {
+      kill(child.pid, SIGCONT);
+      waitpid(child.pid, &child.status, 0);
+      child.running = false;
+    }
+  }
+}
+
+void Launcher::report() {
+  if (received_signal != 0) {
+    const bool interrupt = received_signal == SIGINT;
+    throw Error(interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
+                interrupt ? "interrupted (SIGINT); all ranks have ended"
+                          : "terminated (SIGTERM); all ranks have ended",
+                "what was trained until then is in " + (folder_ / "metrics.jsonl").string());
+  }
+  if (failure_) {
+    throw Error(failure_->code, failure_->message,
+                "each rank's own words are in " + (folder_ / "rank-*.log").string());
+  }
+}
+
+}  // namespace
+
+void launch(const Job& job, const LaunchSettings& settings) { Launcher(job, settings).run(); }
+
+void take_cores_from_launcher() {
+  if (const char* launcher = std::getenv(kLauncherVariable)) {
+    // When the launcher is killed its ranks end too.
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (std::to_string(getppid()) != launcher) std::_Exit(static_cast<int>(ExitCode::kTerminated));
+  }
+  if (const char* cpu = std::getenv(kCpuVariable)) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(std::atoi(cpu), &set);
+    sched_setaffinity(0, sizeof set, &set);  // best effort: a rank that is not pinned is only slower
+  }
+}
+
+}  // namespace pipewright

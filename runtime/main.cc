@@ -1,0 +1,123 @@
+// pipewright-runtime: trains a partitioned model, one process per rank.
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/summary.h"
+#include "graph/units.h"
+#include "runtime/control.h"
+#include "runtime/launch.h"
+#include "runtime/run_options.h"
+#include "runtime/trainer.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void print_settings(const po::variables_map& options, const Run& run) {
+  for (const Setting& setting : settings_of(options, run)) {
+    std::cout << "--" << setting.name << "  " << setting.value << "  (" << setting.source << ")\n";
+  }
+}
+
+void print_summary(const std::string& folder, bool json) {
+  const auto summary = read_document<Summary>(folder + "/summary.json");
+  if (json) {
+    std::cout << document_text(summary);
+    return;
+  }
+  std::cout << summary.minibatches << " minibatches in " << format_seconds(summary.wall_seconds)
+            << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch ("
+            << static_cast<int64_t>(summary.samples_per_second) << " samples/s";
+  if (summary.predicted_minibatch_seconds > 0) {
+    std::cout << ", predicted " << format_seconds(summary.predicted_minibatch_seconds);
+  }
+  std::cout << "), loss of the last epoch " << summary.train_loss;
+  if (summary.evaluation) {
+    std::cout << ", evaluation loss " << summary.evaluation->loss;
+    if (summary.evaluation->top1 == summary.evaluation->top1) {
+      std::cout << ", top-1 " << 100 * summary.evaluation->top1 << " %";
+    }
+  }
+  std::cout << "\nrun folder: " << folder << "\n";
+}
+
+void run_train(const std::vector<std::string>& arguments) {
+  po::options_description description;
+  description.add(run_option_descriptions()).add(place_option_descriptions());
+  description.add_options()("print-config", po::bool_switch(),
+                            "print every setting and where it came from; then stop")(
+      "json", po::bool_switch(), "print the summary as JSON");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
+  const Run run = run_from_options(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, run);
+  const Place place = find_place(place_options(options));
+  const Job job = prepare_job(run, place.world_size);
+  install_signal_handlers();
+  train(job, place);
+  if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
+}
+
+void run_launch(const std::vector<std::string>& arguments) {
+  po::options_description description;
+  description.add(run_option_descriptions());
+  description.add_options()("ranks", po::value<int64_t>()->value_name("N"),
+                            "processes to start; default: as many as the plan says")(
+      "no-pin", po::bool_switch(), "do not bind ranks to cores")(
+      "print-config", po::bool_switch(), "print every setting and where it came from; then stop")(
+      "json", po::bool_switch(), "print the summary as JSON");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
+  const Run run = run_from_options(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, run);
+  std::optional<int64_t> ranks;
+  if (options.count("ranks")) {
+    ranks = options["ranks"].as<int64_t>();
+    if (*ranks < 1) throw InputError("--ranks " + std::to_string(*ranks) + " is not in 1.. ");
+  }
+  const Job job = prepare_job(run, ranks);
+
+  LaunchSettings settings;
+  settings.pin = !options["no-pin"].as<bool>();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--no-pin") continue;
+    if (argument == "--ranks") {
+      ++i;
+      continue;
+    }
+    if (argument.rfind("--ranks=", 0) == 0) continue;
+    settings.train_arguments.push_back(argument);
+  }
+  launch(job, settings);
+}
+
+std::string versions() {
+  return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\nCUDA: not in this build\nNCCL: not in this build\n";
+}
+
+}  // namespace
+}  // namespace pipewright
+
+int main(int argc, char** argv) {
+  using namespace pipewright;
+  take_cores_from_launcher();
+  const int code = run_program(
+      {"pipewright-runtime",
+       "Trains a partitioned model, one process per rank.",
+       "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
+       {{"train", "one rank (default)", run_train}, {"launch", "all ranks of this host", run_launch}},
+       versions},
+      argc, argv);
+  std::cout.flush();
+  std::cerr.flush();
+  // After a failure threads of the transport may still wait for peers that are gone: nothing is left to be
+  // saved, so we do not wait for them.
+  if (code != 0) std::_Exit(code);
+  return code;
+}

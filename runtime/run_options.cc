@@ -1,0 +1,169 @@
+#include "runtime/run_options.h"
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/units.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+enum class Kind { kText, kInteger, kNumber, kFlag, kSeconds };
+
+// The document's keys under their option names. `group` is the object that holds the key, or "".
+struct Row {
+  const char* option;
+  const char* group;
+  const char* key;
+  Kind kind;
+  const char* help;
+};
+
+constexpr Row kRows[] = {
+    {"model", "", "model", Kind::kText, "SPEC of the zoo, e.g. convnet:classes=10"},
+    {"plan", "", "plan", Kind::kText, "plan file; without one, the whole model on every rank"},
+    {"data", "", "data", Kind::kText, "SPEC of the training data, e.g. fashion-mnist"},
+    {"evaluation-data", "", "evaluation_data", Kind::kText,
+     "SPEC of the data for the evaluation at epoch ends"},
+    {"batch-size", "", "batch_size", Kind::kInteger, "samples of a minibatch"},
+    {"epochs", "", "epochs", Kind::kInteger, "passes over the data"},
+    {"minibatches", "", "minibatches", Kind::kInteger, "stop after so many; 0 = as the epochs say"},
+    {"optimizer", "optimizer", "name", Kind::kText, "sgd, adam, adamw"},
+    {"learning-rate", "optimizer", "learning_rate", Kind::kNumber, ""},
+    {"momentum", "optimizer", "momentum", Kind::kNumber, ""},
+    {"nesterov", "optimizer", "nesterov", Kind::kFlag, ""},
+    {"weight-decay", "optimizer", "weight_decay", Kind::kNumber, ""},
+    {"beta1", "optimizer", "beta1", Kind::kNumber, ""},
+    {"beta2", "optimizer", "beta2", Kind::kNumber, ""},
+    {"epsilon", "optimizer", "epsilon", Kind::kNumber, ""},
+    {"learning-rate-policy", "learning_rate_policy", "name", Kind::kText,
+     "constant, step, polynomial, exponential, cosine"},
+    {"warmup-minibatches", "learning_rate_policy", "warmup_minibatches", Kind::kInteger, "linear warm-up"},
+    {"gamma", "learning_rate_policy", "gamma", Kind::kNumber, "factor of step and exponential"},
+    {"step-epochs", "learning_rate_policy", "step_epochs", Kind::kNumber, "epochs between two steps"},
+    {"power", "learning_rate_policy", "power", Kind::kNumber, "exponent of polynomial"},
+    {"learning-rate-scaling", "", "learning_rate_scaling", Kind::kText, "none, pipedream"},
+    {"seed", "", "seed", Kind::kInteger, ""},
+    {"device", "", "device", Kind::kText, "cpu"},
+    {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
+    {"transport", "", "transport", Kind::kText, "auto, gloo"},
+    {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},
+    {"trace-minibatches", "", "trace_minibatches", Kind::kInteger, "minibatches in trace.json; 0 = none"},
+    {"output", "", "output", Kind::kText, "run folder"},
+};
+
+template <typename Number>
+Number parse_number(const std::string& text, const char* option, const char* expected) {
+  try {
+    return boost::lexical_cast<Number>(text);
+  } catch (const boost::bad_lexical_cast&) {
+    throw InputError(std::string("--") + option + " '" + text + "': expected " + expected);
+  }
+}
+
+Json value_of(const Row& row, const std::string& text) {
+  switch (row.kind) {
+    case Kind::kInteger:
+      return parse_number<int64_t>(text, row.option, "a whole number");
+    case Kind::kNumber:
+      return parse_number<double>(text, row.option, "a number");
+    case Kind::kSeconds:
+      return parse_seconds(text, std::string("--") + row.option);
+    case Kind::kFlag:
+      return true;
+    case Kind::kText:
+      break;
+  }
+  return text;
+}
+
+// The document of --config as JSON, or an empty one.
+Json document_of(const po::variables_map& options) {
+  if (!options.count("config")) return Json::object();
+  const std::string file = options["config"].as<std::string>();
+  return read_json_file(file);
+}
+
+bool holds(const Json& json, const Row& row) {
+  if (!*row.group) return json.contains(row.key);
+  return json.contains(row.group) && json.at(row.group).is_object() && json.at(row.group).contains(row.key);
+}
+
+bool is_given(const po::variables_map& options, const Row& row) {
+  if (!options.count(row.option)) return false;
+  return row.kind != Kind::kFlag || options[row.option].as<bool>();
+}
+
+}  // namespace
+
+po::options_description run_option_descriptions() {
+  po::options_description description("Run");
+  description.add_options()("config", po::value<std::string>()->value_name("FILE"),
+                            "run document; options win over it");
+  for (const Row& row : kRows) {
+    if (row.kind == Kind::kFlag) {
+      description.add_options()(row.option, po::bool_switch(), row.help);
+    } else {
+      description.add_options()(row.option, po::value<std::string>()->value_name("X"), row.help);
+    }
+  }
+  return description;
+}
+
+Run run_from_options(const po::variables_map& options) {
+  Json json = document_of(options);
+  const std::string where =
+      options.count("config") ? options["config"].as<std::string>() + " and options" : "options";
+  if (!options.count("config")) json["schema"] = Run::kSchema;
+  if (!json.is_object()) return parse_document<Run>(json.dump(), where);  // says what is wrong with it
+  for (const Row& row : kRows) {
+    if (!is_given(options, row)) continue;
+    const Json value =
+        row.kind == Kind::kFlag ? Json(true) : value_of(row, options[row.option].as<std::string>());
+    (*row.group ? json[row.group] : json)[row.key] = value;
+  }
+  for (const char* needed : {"model", "data"}) {
+    if (!json.contains(needed)) {
+      throw InputError(
+          std::string("--") + needed + " is missing",
+          std::string("give --") + needed + ", or --config with a run document that has \"" + needed + "\"");
+    }
+  }
+  return parse_document<Run>(json.dump(), where);
+}
+
+std::vector<Setting> settings_of(const po::variables_map& options, const Run& run) {
+  const Json document = document_of(options);
+  const Json values = run.to_json();
+  std::vector<Setting> settings;
+  for (const Row& row : kRows) {
+    const Json& value = (*row.group ? values.at(row.group) : values).at(row.key);
+    const std::string source = is_given(options, row) ? "option"
+                               : holds(document, row) ? options["config"].as<std::string>()
+                                                      : "default";
+    settings.push_back({row.option, value.dump(), source});
+  }
+  return settings;
+}
+
+po::options_description place_option_descriptions() {
+  po::options_description description(
+      "Place in the world (default: RANK, WORLD_SIZE ..., Slurm, Open MPI, one process)");
+  description.add_options()("rank", po::value<int64_t>()->value_name("R"), "")(
+      "world-size", po::value<int64_t>()->value_name("N"), "")(
+      "master-addr", po::value<std::string>()->value_name("H"), "host of rank 0")(
+      "master-port", po::value<int64_t>()->value_name("P"), "port on which rank 0 is met");
+  return description;
+}
+
+PlaceOptions place_options(const po::variables_map& options) {
+  PlaceOptions place;
+  if (options.count("rank")) place.rank = options["rank"].as<int64_t>();
+  if (options.count("world-size")) place.world_size = options["world-size"].as<int64_t>();
+  if (options.count("master-addr")) place.master_address = options["master-addr"].as<std::string>();
+  if (options.count("master-port")) place.master_port = options["master-port"].as<int64_t>();
+  return place;
+}
+
+}  // namespace pipewright

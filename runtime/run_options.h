@@ -1,0 +1,31 @@
+// The runtime's command line: every key of the run document as an option, over a document, over the defaults.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <vector>
+
+#include "graph/run.h"
+#include "runtime/place.h"
+
+namespace pipewright {
+
+/// One setting of the resulting run: for --print-config.
+struct Setting {
+  std::string name;    ///< the option's
+  std::string value;   ///< as JSON
+  std::string source;  ///< "default", the run document's file, "option"
+};
+
+/// --config and one option per key of the run document.
+boost::program_options::options_description run_option_descriptions();
+/// Defaults, then the document of --config, then the options given. InputError as for a document that says
+/// the same.
+Run run_from_options(const boost::program_options::variables_map& options);
+std::vector<Setting> settings_of(const boost::program_options::variables_map& options, const Run& run);
+
+/// --rank, --world-size, --master-addr, --master-port.
+boost::program_options::options_description place_option_descriptions();
+PlaceOptions place_options(const boost::program_options::variables_map& options);
+
+}  // namespace pipewright

@@ -1,0 +1,428 @@
+#include "runtime/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/argmax.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <deque>
+#include <filesystem>
+#include <numeric>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "models/memory_meter.h"
+#include "runtime/control.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/loader.h"
+#include "runtime/journal.h"
+#include "runtime/schedule/trace_events.h"
+#include "runtime/transport/gloo.h"
+#include "runtime/worker.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Ranks start at different times: a scheduler may place them one after the other. Dead ones are noticed
+// earlier.
+constexpr auto kStartPatience = std::chrono::minutes(5);
+// After a failure rank 0 waits this long for what the others still have to say.
+constexpr auto kLastWordsPatience = std::chrono::seconds(2);
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+const char* category_of(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return "forward";
+    case ActionKind::kBackward:
+      return "backward";
+    case ActionKind::kUpdate:
+      return "update";
+    case ActionKind::kReduce:
+      return "reduce";
+    default:
+      return "transfer";
+  }
+}
+
+class Training {
+ public:
+  Training(const Job& job, const Place& place);
+  void run();
+
+ private:
+  void connect();
+  void open_journal();
+  void train_epochs();
+  void train_epoch(int64_t epoch, Span span);
+  void evaluate(int64_t epoch);
+  void post_rank_summary();
+  void write_results(const std::string& status);
+  void write_flight(const std::exception& error) const;
+  double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+  /// Numbers of the data set's fields that the stage reads, in the stage's order.
+  std::vector<size_t> field_numbers(const Dataset& data) const;
+  WorkerHooks hooks();
+  template <typename Step>
+  void guarded(Step step);
+
+  const Job& job_;
+  const Place place_;
+  const std::filesystem::path folder_;
+  std::unique_ptr<Dataset> data_;
+  std::unique_ptr<Dataset> evaluation_data_;
+  std::optional<Sampler> sampler_;
+  int64_t total_minibatches_ = 0;
+  std::vector<StageProgram>
+      evaluation_stages_;  // [0] full minibatches, [1] the short last one, if there is one
+
+  std::optional<Store> server_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Transport> transport_;
+  std::mutex transport_mutex_;  // abort may come while transport_ is being made
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Journal> journal_;  // rank 0
+  TraceWriter trace_;
+  MemoryMeter memory_;
+  Clock::time_point started_ = Clock::now();
+  double trained_seconds_ = 0;
+  std::deque<std::string> recent_actions_;
+};
+
+Training::Training(const Job& job, const Place& place) : job_(job), place_(place), folder_(job.run.output) {
+  data_ = open_dataset(job.run.data, "train");
+  check_dataset_for_graph(*data_, job.model.graph, job.run.data);
+  sampler_.emplace(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed), /*shuffle=*/true);
+  const int64_t per_epoch = sampler_->minibatches_per_epoch();
+  if (per_epoch == 0) {
+    throw InputError("data '" + job.run.data + "' has " + std::to_string(data_->size()) +
+                         " samples, fewer than one minibatch of " + std::to_string(job.run.batch_size),
+                     "give a smaller --batch-size");
+  }
+  total_minibatches_ = job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * per_epoch;
+  if (!job.run.evaluation_data.empty()) {
+    evaluation_data_ = open_dataset(job.run.evaluation_data, "evaluation");
+    check_dataset_for_graph(*evaluation_data_, job.model.graph, job.run.evaluation_data);
+  }
+}
+
+void Training::run() {
+  guarded([this] {
+    open_journal();
+    connect();
+    worker_ = std::make_unique<Worker>(
+        job_.model, job_.plan, place_.rank, transport_.get(),
+        TrainingRules{job_.run.optimizer, job_.run.learning_rate_policy, job_.run.learning_rate_scaling,
+                      static_cast<uint64_t>(job_.run.seed), sampler_->minibatches_per_epoch(),
+                      total_minibatches_});
+    control_->barrier("start", kStartPatience);
+    train_epochs();
+    post_rank_summary();
+    control_->barrier("end", kStartPatience);
+  });
+  control_->finish(kStartPatience);
+  write_results("done");
+}
+
+// Runs `step`; what ends it early is told to the other ranks, the run folder is completed as far as it goes,
+// and the error that counts for the whole job is thrown.
+template <typename Step>
+void Training::guarded(Step step) {
+  std::exception_ptr error;
+  std::string status = "failed";
+  const MemoryMeter::Attached attached(memory_);
+  try {
+    step();
+    return;
+  } catch (const JobEnded& ended) {
+    if (ended.code() != ExitCode::kPeerLost) status = "interrupted";
+    if (ended.code() == ExitCode::kPeerLost) write_flight(ended);
+    error = std::current_exception();
+  } catch (const PeerError& lost) {
+    write_flight(lost);
+    error = std::current_exception();
+    if (control_) {
+      const Failure failure = control_->peer_lost(lost.what());
+      const bool interrupted =
+          failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated;
+      if (interrupted) status = "interrupted";
+      error = std::make_exception_ptr(
+          JobEnded(interrupted ? failure.code : ExitCode::kPeerLost, failure.message, failure));
+    }
+  } catch (const std::exception& own) {
+    write_flight(own);
+    error = std::current_exception();
+    const auto* coded = dynamic_cast<const Error*>(&own);
+    if (control_) {
+      control_->fail({place_.rank, coded ? coded->code() : ExitCode::kFailed,
+                      "rank " + std::to_string(place_.rank) + ": " + own.what()});
+    }
+  }
+  if (control_) {
+    if (worker_) post_rank_summary();
+    control_->finish(kLastWordsPatience);
+  }
+  if (journal_) write_results(status);
+  std::rethrow_exception(error);
+}
+
+void Training::open_journal() {
+  if (place_.rank != 0) return;
+  std::error_code problem;
+  std::filesystem::create_directories(folder_, problem);
+  if (problem) {
+    throw RunError(folder_.string() + ": cannot be made: " + problem.message(), "choose another --output");
+  }
+  write_document(folder_ / "run.json", job_.run);
+  write_document(folder_ / "plan.json", job_.plan);
+  JournalSettings settings;
+  settings.folder = folder_;
+  settings.batch_size = job_.run.batch_size;
+  settings.minibatches_per_epoch = sampler_->minibatches_per_epoch();
+  settings.total_minibatches = total_minibatches_;
+  if (evaluation_data_) {
+    settings.evaluation_minibatches =
+        (evaluation_data_->size() + job_.run.batch_size - 1) / job_.run.batch_size;
+  }
+  for (const auto& stage : job_.plan.stages) {
+    settings.period_minibatches =
+        std::lcm(settings.period_minibatches, static_cast<int64_t>(stage.ranks.size()));
+  }
+  settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
+  journal_ = std::make_unique<Journal>(std::move(settings));
+}
+
+void Training::connect() {
+  const auto timeout = milliseconds_of(job_.run.timeout_seconds);
+  std::optional<Store> store;
+  if (place_.world_size > 1) {
+    if (place_.rank == 0 && !place_.store_is_served) server_ = Store::serve(place_.master_port);
+    store = Store::join(place_.master_address, place_.master_port, kStartPatience);
+  }
+  const auto wake = [this](const std::string& why) {
+    const std::lock_guard lock(transport_mutex_);
+    if (transport_) transport_->abort(why);
+  };
+  std::optional<Store> for_control;
+  if (store) for_control = store->clone();
+  control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
+  if (journal_) {
+    control_->set_sink([this](int64_t rank, const std::string& line) { journal_->take(rank, line); });
+  }
+  if (!store) return;
+
+  // Ranks that were started with different plans, runs or libraries must not train together.
+  const std::string mine = job_fingerprint(job_);
+  if (place_.rank == 0) store->set("fingerprint", mine);
+  control_->barrier("arrival", kStartPatience);
+  const std::string first = store->get("fingerprint", timeout);
+  if (mine != first) {
+    throw PlanError("rank " + std::to_string(place_.rank) +
+                        " was started with another job than rank 0: it has " + mine + ", rank 0 has " + first,
+                    "give every rank the same plan, run and version of Pipewright");
+  }
+  const bool one_host = place_.master_address == "127.0.0.1" || place_.master_address == "localhost";
+  auto transport = make_gloo_transport(*store, "gloo", place_.rank, place_.world_size,
+                                       one_host ? "127.0.0.1" : "", kStartPatience);
+  const std::lock_guard lock(transport_mutex_);
+  transport_ = std::move(transport);
+  if (const auto failure = control_->failure()) transport_->abort(failure->message);
+}
+
+std::vector<size_t> Training::field_numbers(const Dataset& data) const {
+  std::vector<size_t> numbers;
+  for (const std::string& name : worker_->stage().fields()) {
+    for (size_t i = 0; i < data.fields().size(); ++i) {
+      if (data.fields()[i].name == name) numbers.push_back(i);
+    }
+  }
+  return numbers;
+}
+
+WorkerHooks Training::hooks() {
+  WorkerHooks hooks;
+  hooks.before = [this](const Action& action) {
+    control_->check();
+    recent_actions_.push_back(to_text(action));
+    if (recent_actions_.size() > 64) recent_actions_.pop_front();
+  };
+  return hooks;
+}
+
+void Training::train_epochs() {
+  started_ = Clock::now();
+  trace_.name_process(place_.rank, "rank " + std::to_string(place_.rank) + "  stage " +
+                                       std::to_string(worker_->stage_index()) + " replica " +
+                                       std::to_string(worker_->replica()));
+  const int64_t per_epoch = sampler_->minibatches_per_epoch();
+  for (int64_t epoch = 0; epoch * per_epoch < total_minibatches_; ++epoch) {
+    const int64_t first = epoch * per_epoch;
+    train_epoch(epoch, {first, std::min(per_epoch, total_minibatches_ - first)});
+    if (evaluation_data_) evaluate(epoch);
+  }
+}
+
+void Training::train_epoch(int64_t epoch, Span span) {
+  std::unique_ptr<Loader> loader;
+  if (!worker_->stage().fields().empty()) {
+    std::vector<LoadRequest> requests;
+    for (const int64_t k : worker_->minibatches(span)) {
+      requests.push_back({sampler_->indices(k), {static_cast<uint64_t>(job_.run.seed), epoch}});
+    }
+    loader = std::make_unique<Loader>(*data_, field_numbers(*data_), std::move(requests), /*workers=*/1,
+                                      /*ahead=*/4);
+  }
+  WorkerHooks hooks = this->hooks();
+  hooks.fields = [&](int64_t) { return loader->next(); };
+  hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
+    control_->post(minibatch_line(k, loss, elapsed_seconds()));
+    if (!std::isfinite(loss)) {
+      throw NumericalError("the loss of minibatch " + std::to_string(k) + " is " + std::to_string(loss) +
+                               " on stage " + std::to_string(worker_->stage_index()),
+                           "lower --learning-rate, or warm up with --warmup-minibatches");
+    }
+  };
+  hooks.after = [this](const Action& action, Clock::time_point begin, Clock::time_point end) {
+    if (action.index >= job_.run.trace_minibatches) return;
+    trace_.add({place_.rank, 0, to_text(action), category_of(action),
+                std::chrono::duration<double>(begin - started_).count(),
+                std::chrono::duration<double>(end - begin).count()});
+  };
+  const auto begin = Clock::now();
+  worker_->train(span, hooks);
+  trained_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Training::evaluate(int64_t epoch) {
+  const int64_t samples = evaluation_data_->size();
+  const int64_t batch = job_.run.batch_size;
+  const int64_t full = samples / batch;
+  const int64_t rest = samples % batch;
+  if (evaluation_stages_.empty()) {
+    for (const int64_t size : {batch, rest}) {
+      const Graph graph =
+          with_batch_size(evaluation_graph(job_.model.graph), batch, std::max<int64_t>(1, size));
+      evaluation_stages_.emplace_back(graph, partition(graph, job_.plan),
+                                      static_cast<size_t>(worker_->stage_index()));
+    }
+  }
+  std::vector<const StageProgram*> stages(static_cast<size_t>(full), &evaluation_stages_[0]);
+  if (rest > 0) stages.push_back(&evaluation_stages_[1]);
+
+  std::unique_ptr<Loader> loader;
+  const auto& fields = worker_->stage().fields();
+  const auto labels = std::find(fields.begin(), fields.end(), "labels");
+  std::deque<at::Tensor> expected;  // labels of the forward that is running
+  if (!fields.empty()) {
+    std::vector<LoadRequest> requests;
+    for (const int64_t k : worker_->minibatches({0, static_cast<int64_t>(stages.size())})) {
+      LoadRequest request;
+      for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
+      request.key = {static_cast<uint64_t>(job_.run.seed), 0};
+      requests.push_back(std::move(request));
+    }
+    loader = std::make_unique<Loader>(*evaluation_data_, field_numbers(*evaluation_data_),
+                                      std::move(requests), 1, 4);
+  }
+  WorkerHooks hooks = this->hooks();
+  hooks.fields = [&](int64_t) {
+    auto loaded = loader->next();
+    if (labels != fields.end()) expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
+    return loaded;
+  };
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& scores) {
+    int64_t correct = 0;
+    int64_t scored = 0;
+    if (scores.defined() && !expected.empty()) {
+      // Scores are (..., classes) or, after flattening positions, (samples x positions, classes); labels lose
+      // the last.
+      const at::Tensor best = scores.argmax(-1).flatten();
+      const at::Tensor truth = expected.front().flatten();
+      correct = best.eq(truth).sum().item<int64_t>();
+      scored = truth.numel();
+    }
+    if (!expected.empty()) expected.pop_front();
+    control_->post(evaluation_line(epoch, k, loss, correct, scored, std::min(batch, samples - k * batch)));
+  };
+  worker_->evaluate(stages, hooks);
+}
+
+void Training::post_rank_summary() {
+  RankSummary rank;
+  const WorkerCounts& counts = worker_->counts();
+  rank.rank = place_.rank;
+  rank.stage = worker_->stage_index();
+  rank.replica = worker_->replica();
+  rank.host = host_name();
+  if (trained_seconds_ > 0) rank.busy_fraction = std::min(1.0, counts.busy_seconds / trained_seconds_);
+  rank.receive_wait_seconds = counts.receive_wait_seconds;
+  rank.sync_wait_seconds = counts.sync_wait_seconds;
+  rank.peak_memory_bytes = memory_.peak_bytes();
+  if (job_.plan.predicted) {
+    rank.predicted_memory_bytes =
+        job_.plan.predicted->stages[static_cast<size_t>(rank.stage)].memory.total_bytes();
+  }
+  rank.sent_bytes = counts.sent_bytes;
+  rank.peak_in_flight = counts.peak_in_flight;
+  rank.peak_weight_versions = worker_->versions().peak_live();
+  rank.updates = worker_->versions().updates();
+  control_->post(rank_line(rank));
+  control_->post(trace_line(trace_.json()));
+}
+
+void Training::write_results(const std::string& status) {
+  if (!journal_) return;
+  journal_->close();
+  Summary summary = journal_->summary();
+  summary.status = status;
+  summary.world_size = place_.world_size;
+  summary.strategy = job_.plan.strategy;
+  summary.schedule = job_.plan.schedule;
+  summary.weights = job_.plan.weights;
+  summary.wall_seconds = elapsed_seconds();
+  if (job_.plan.predicted) summary.predicted_minibatch_seconds = job_.plan.predicted->minibatch_seconds;
+  write_document(folder_ / "summary.json", summary);
+  TraceWriter trace;
+  for (const std::string& document : journal_->traces()) trace.append(document);
+  write_file(folder_ / "trace.json", trace.json());
+  for (const Dataset* data : {data_.get(), evaluation_data_.get()}) {
+    if (!data) continue;
+    for (const std::string& remark : data->remarks()) std::fprintf(stderr, "data: %s\n", remark.c_str());
+  }
+}
+
+void Training::write_flight(const std::exception& error) const {
+  // Best effort: the error itself is reported in any case.
+  try {
+    const auto folder = folder_ / "flight";
+    std::filesystem::create_directories(folder);
+    Json json;
+    json["rank"] = place_.rank;
+    json["error"] = error.what();
+    json["recent_actions"] = recent_actions_;
+    json["elapsed_seconds"] = elapsed_seconds();
+    write_file(folder / ("rank-" + std::to_string(place_.rank) + ".json"), json_text(json));
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
+void train(const Job& job, const Place& place) {
+  at::set_num_threads(static_cast<int>(job.run.threads));
+  Training training(job, place);
+  training.run();
+}
+
+}  // namespace pipewright

@@ -1,0 +1,153 @@
+#include "runtime/update_rule.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+namespace {
+
+std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> weights) {
+  for (at::Tensor& weight : weights) weight.requires_grad_(true);
+  return weights;
+}
+
+std::vector<at::Tensor> zeros_for(const std::vector<at::Tensor>& weights) {
+  std::vector<at::Tensor> zeros;
+  for (const at::Tensor& weight : weights) zeros.push_back(at::zeros_like(weight));
+  return zeros;
+}
+
+// d = g + decay w;  v = momentum v + d (v = d at first);  w' = w - rate (nesterov ? d + momentum v : v)
+class Sgd : public UpdateRule {
+ public:
+  explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
+
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> gradients,
+                               double learning_rate) override {
+    const at::NoGradGuard no_grad;
+    if (weights.empty()) return {};
+    std::vector<at::Tensor> direction = std::move(gradients);
+    if (settings_.weight_decay != 0) {
+      direction = at::_foreach_add(direction, weights, settings_.weight_decay);
+    }
+    if (settings_.momentum != 0) {
+      if (velocity_.empty()) {
+        for (const at::Tensor& d : direction) velocity_.push_back(d.clone());
+      } else {
+        at::_foreach_mul_(velocity_, settings_.momentum);
+        at::_foreach_add_(velocity_, direction, 1);
+      }
+      direction = settings_.nesterov ? at::_foreach_add(direction, velocity_, settings_.momentum) : velocity_;
+    }
+    return as_leaves(at::_foreach_add(weights, direction, -learning_rate));
+  }
+
+ private:
+  OptimizerSettings settings_;
+  std::vector<at::Tensor> velocity_;
+};
+
+// m = m + (1-b1)(g - m);  v = b2 v + (1-b2) g g;  w' = w - rate/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps)
+// Adam adds decay w to g first; AdamW shrinks w by (1 - rate decay) instead.
+class Adam : public UpdateRule {
+ public:
+  Adam(const OptimizerSettings& settings, bool decoupled) : settings_(settings), decoupled_(decoupled) {}
+
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> gradients,
+                               double learning_rate) override {
+    const at::NoGradGuard no_grad;
+    if (weights.empty()) return {};
+    if (first_moment_.empty()) {
+      first_moment_ = zeros_for(weights);
+      second_moment_ = zeros_for(weights);
+    }
+    ++steps_;
+    std::vector<at::Tensor> from = weights;
+    if (settings_.weight_decay != 0) {
+      if (decoupled_) {
+        from = at::_foreach_mul(weights, 1 - learning_rate * settings_.weight_decay);
+      } else {
+        gradients = at::_foreach_add(gradients, weights, settings_.weight_decay);
+      }
+    }
+    at::_foreach_lerp_(first_moment_, gradients, 1 - settings_.beta1);
+    at::_foreach_mul_(second_moment_, settings_.beta2);
+    at::_foreach_addcmul_(second_moment_, gradients, gradients, 1 - settings_.beta2);
+    const double correction1 = 1 - std::pow(settings_.beta1, static_cast<double>(steps_));
+    const double correction2 = 1 - std::pow(settings_.beta2, static_cast<double>(steps_));
+    std::vector<at::Tensor> denominator = at::_foreach_sqrt(second_moment_);
+    at::_foreach_div_(denominator, std::sqrt(correction2));
+    at::_foreach_add_(denominator, settings_.epsilon);
+    return as_leaves(at::_foreach_addcdiv(from, first_moment_, denominator, -learning_rate / correction1));
+  }
+
+ private:
+  OptimizerSettings settings_;
+  bool decoupled_;
+  int64_t steps_ = 0;
+  std::vector<at::Tensor> first_moment_;
+  std::vector<at::Tensor> second_moment_;
+};
+
+}  // namespace
+
+const std::vector<UpdateRuleRow>& update_rules() {
+  static const std::vector<UpdateRuleRow> rows = {
+      {"sgd",
+       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(s); }},
+      {"adam",
+       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> {
+         return std::make_unique<Adam>(s, false);
+       }},
+      {"adamw",
+       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> {
+         return std::make_unique<Adam>(s, true);
+       }},
+  };
+  return rows;
+}
+
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings) {
+  std::vector<std::string> names;
+  for (const UpdateRuleRow& row : update_rules()) {
+    if (settings.name == row.name) return row.make(settings);
+    names.push_back(row.name);
+  }
+  throw InputError("optimizer: '" + settings.name + "' is no update rule" + suggestion(settings.name, names));
+}
+
+int64_t optimizer_slots(const OptimizerSettings& settings) {
+  if (settings.name == "sgd") return settings.momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,
+                        int64_t minibatches_per_epoch, int64_t total_minibatches) {
+  if (minibatch < policy.warmup_minibatches) {
+    return base * static_cast<double>(minibatch + 1) / static_cast<double>(policy.warmup_minibatches);
+  }
+  const double epoch =
+      static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, minibatches_per_epoch));
+  const double progress =
+      static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, total_minibatches));
+  if (policy.name == "step") return base * std::pow(policy.gamma, std::floor(epoch / policy.step_epochs));
+  if (policy.name == "polynomial") return base * std::pow(1 - progress, policy.power);
+  if (policy.name == "exponential") return base * std::pow(policy.gamma, progress);
+  if (policy.name == "cosine") return base * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  PW_CHECK(policy.name == "constant", policy.name);
+  return base;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,43 @@
+// Weight versions of a stage: each is its own list of leaf tensors.
+//
+// A step makes the next list and leaves the old one alone, so stashing a version is holding a pointer to it:
+// a minibatch in flight does, and when the last one has gone through its backward the version's memory is
+// free again. Nothing is copied for stashing and nothing is swapped under autograd.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace pipewright {
+
+struct WeightVersion {
+  int64_t number = 0;               ///< updates that went into it
+  std::vector<at::Tensor> weights;  ///< leaves, in the order of StageProgram::parameters()
+};
+
+/// Versions are counted per stage and rank; one thread.
+class WeightVersions {
+ public:
+  explicit WeightVersions(std::vector<at::Tensor> first);
+
+  /// The version that a forward starting now reads. Hold it until the backward of that minibatch has ended.
+  std::shared_ptr<const WeightVersion> latest() const { return latest_; }
+  /// Makes `weights` the latest version.
+  void publish(std::vector<at::Tensor> weights);
+
+  int64_t updates() const { return latest_->number; }
+  int64_t live() const { return *live_; }  ///< versions held by anyone, the latest included
+  int64_t peak_live() const { return *peak_live_; }
+
+ private:
+  std::shared_ptr<const WeightVersion> make(int64_t number, std::vector<at::Tensor> weights);
+
+  std::shared_ptr<int64_t> live_ = std::make_shared<int64_t>(0);
+  std::shared_ptr<int64_t> peak_live_ = std::make_shared<int64_t>(0);
+  std::shared_ptr<const WeightVersion> latest_;
+};
+
+}  // namespace pipewright
