@@ -432,7 +432,7 @@ Json parse_json(const std::string& text, const std::string& where) {
   if (text.size() > kLargestText) throw InputError(where + ": larger than 1 GiB: no document is");
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     throw InputError(where + ": empty; expected a JSON document",
-                     "The program that should have written it has failed?");
+                     "Did the program that should have written it fail?");
   }
   Builder builder(text, where);
   const bool parsed = Json::sax_parse(text, &builder);
