@@ -31,15 +31,23 @@ StagePeriod pipewright_period(const StageLoad& load, int64_t replicas, const Cos
   return period;
 }
 
-// A node that costs nothing, holds nothing and reads nothing but inputs of the graph (or other such nodes)
-// never does better in an earlier stage than in that of its first reader: there it is not sent, and less is
-// kept of it.
-NodeSet free_nodes(const Dataflow& flow) {
+bool costs_nothing(const ProfiledNode& node) {
+  return node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 &&
+         node.parameters.empty();
+}
+
+// A node that costs nothing and reads nothing but inputs of the graph (or other such nodes) never does better
+// in an earlier stage than in that of its reader: there it is not sent, and no more is kept than would have
+// come in. With several readers the value may have to be sent on from there; so only one reader is surely
+// safe.
+NodeSet free_sources(const Dataflow& flow) {
   NodeSet free(flow.size());
-  NodeSet in_a_tie(flow.size());
-  for (const NodeSet& group : flow.tied) in_a_tie |= group;
   for (int v = 0; v < flow.size(); ++v) {
     const ProfiledNode& node = flow.profile.nodes[v];
+    if (!costs_nothing(node) || flow.successors[v].size() != 1) continue;
+    const int reader = flow.successors[v][0];
+    if (costs_nothing(flow.profile.nodes[reader]) && flow.successors[reader].empty())
+      continue;  // see free_sinks
     int64_t made = 0;
     for (const ProfiledValue& output : node.outputs) made += output.bytes;
     int64_t kept = node.saved_bytes;  // with all that would come along
@@ -47,21 +55,22 @@ NodeSet free_nodes(const Dataflow& flow) {
     for (size_t p = along.find_first(); p != NodeSet::npos; p = along.find_next(p)) {
       kept += flow.profile.nodes[p].saved_bytes;
     }
-    const bool weightless =
-        node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 && kept <= made;
-    const auto is_free = [&](int p) { return free.test(p); };
-    const auto& before = flow.predecessors[v];
-    // With several readers the value may be kept by each stage it is sent to, so only one reader is surely
-    // safe.
-    if (weightless && !in_a_tie.test(v) && flow.successors[v].size() == 1 &&
-        std::all_of(before.begin(), before.end(), is_free)) {
-      free.set(v);
-    }
+    if (kept <= made && along.is_subset_of(free)) free.set(v);
   }
   return free;
 }
 
-NodeSet no_nodes(const Dataflow& flow) { return NodeSet(flow.size()); }
+// The mirror image: a node that costs nothing and that nobody reads is best off where what it reads is made.
+NodeSet free_sinks(const Dataflow& flow, bool memory_limited) {
+  NodeSet free(flow.size());
+  for (int v = 0; v < flow.size(); ++v) {
+    const ProfiledNode& node = flow.profile.nodes[v];
+    const bool reads = !flow.predecessors[v].empty();
+    if (!costs_nothing(node) || !flow.successors[v].empty() || !reads) continue;
+    if (!memory_limited || node.saved_bytes == 0) free.set(v);
+  }
+  return free;
+}
 
 // ---- pipedream: what its optimizer computes, with activation traffic costed
 // ------------------------------------------
@@ -83,7 +92,7 @@ StagePeriod pipedream_period(const StageLoad& load, int64_t replicas, const Cost
 }
 
 // "__getitem__" nodes that nobody reads do not exist for it.
-NodeSet pipedream_dropped(const Dataflow& flow) {
+NodeSet pipedream_dropped(const Dataflow& flow, bool /*memory_limited*/) {
   NodeSet dropped(flow.size());
   for (int v = 0; v < flow.size(); ++v) {
     if (flow.successors[v].empty() && flow.profile.nodes[v].layer.rfind("__getitem__", 0) == 0)
@@ -97,7 +106,7 @@ NodeSet pipedream_dropped(const Dataflow& flow) {
 // all branches have read already counts again. Kept as it is, so that its published numbers come out.
 int64_t pipedream_cut_bytes(const Dataflow& flow, const NodeSet& done) {
   if (done.none() || done.all()) return 0;
-  const NodeSet dropped = pipedream_dropped(flow);
+  const NodeSet dropped = pipedream_dropped(flow, false);
   NodeSet state(flow.size());
   for (size_t x = done.find_first(); x != NodeSet::npos; x = done.find_next(x)) {
     if (dropped.test(x)) continue;
@@ -137,7 +146,7 @@ const char* StagePeriod::binding() const {
 const std::vector<CostModel>& cost_models() {
   static const std::vector<CostModel> models = {
       {"pipewright", "what this runtime does: transfers beside compute, gradient sync and update exposed",
-       pipewright_period, live_bytes, free_nodes, no_nodes, true},
+       pipewright_period, live_bytes, free_sources, free_sinks, true},
       {"pipedream", "the formula of PipeDream's published optimizer, for comparison with its numbers",
        pipedream_period, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false},
   };

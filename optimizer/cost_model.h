@@ -67,8 +67,9 @@ struct CostModel {
   /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it
   /// behind it.
   NodeSet (*late_nodes)(const Dataflow& flow);
-  /// Nodes of no weight in this model that the search keeps with what they read.
-  NodeSet (*early_nodes)(const Dataflow& flow);
+  /// Nodes of no weight that the search keeps with what they read. `memory_limited`: bytes kept are a weight
+  /// too.
+  NodeSet (*early_nodes)(const Dataflow& flow, bool memory_limited);
   /// Whether `Prediction::minibatch_seconds` is what the simulator makes of the plan, or the bare formula.
   bool simulated;
 };

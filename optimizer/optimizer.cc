@@ -166,19 +166,23 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
                PlanNotes* notes) {
   const Strategy& strategy = strategy_named(request.strategy);
   const CostModel& model = cost_model_named(request.objective);
-  const Dataflow flow(profile);
-  const States states = enumerate_states(flow, model);
-
   Question question;
-  question.states = &states;
   question.model = &model;
   question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, model, question.memory_bytes > 0);
+  question.states = &states;
   strategy.ask(&question);
   // One rank a stage cannot use more ranks than there are stages.
   if (question.most_replicas == 1) question.devices = std::min(question.devices, longest_chain(states));
+  if (question.all_devices && question.devices > kMostSimulatedRanks) {
+    throw InputError("use of all devices: " + std::to_string(question.devices) + " is not in 1.." +
+                         std::to_string(kMostSimulatedRanks),
+                     "Without --use-all-devices any number can be planned for.");
+  }
 
   std::optional<Answer> answer = search(question);
   while (!answer && question.one_in_flight &&
@@ -188,25 +192,40 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   }
   if (!answer) fail_infeasible(question, request.strategy);
 
-  Plan plan = plan_of(*answer, states, profile);
+  const auto priced = [&](const Answer& found) {
+    Plan plan = plan_of(found, states, profile);
+    const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+    if (question.one_in_flight) {
+      plan.schedule = "model-parallel";
+    } else {
+      choose_depths(loads, question.inputs, question.memory_bytes, &plan);
+    }
+    plan.predicted = predict(plan, loads, model, question.inputs, profile.minibatch_samples);
+    return plan;
+  };
+  Plan plan = priced(*answer);
+  // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
+  // plan back, plans that keep more room are tried as well.
+  const auto seconds = [](const Plan& p) { return p.predicted->minibatch_seconds; };
+  const bool held_back = question.memory_bytes > 0 && seconds(plan) > 1.01 * answer->period_seconds;
+  for (const int64_t extra : {1, 2, 3, 4}) {
+    if (!held_back || question.one_in_flight || question.single_stage) break;
+    Question roomier = question;
+    roomier.extra_in_flight = extra;
+    const std::optional<Answer> found = search(roomier);
+    if (!found) break;
+    Plan other = priced(*found);
+    if (seconds(other) < (1 - 1e-9) * seconds(plan)) plan = std::move(other);
+  }
+
   plan.strategy = request.strategy;
   plan.profile_digest = document_digest(profile);
   plan.topology_digest = document_digest(topology);
-  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
-  if (question.one_in_flight) {
-    plan.schedule = "model-parallel";
-  } else {
-    choose_depths(loads, question.inputs, question.memory_bytes, &plan);
-  }
-
-  Prediction prediction = predict(plan, loads, model, question.inputs, profile.minibatch_samples);
   // The period of an exact search is itself the bound; without one, or where times add up, work shared out
   // evenly is.
   if (states.exact && !question.one_in_flight) {
-    prediction.lower_bound_seconds =
-        std::min(answer->period_seconds * (1 - 1e-9), prediction.minibatch_seconds);
+    plan.predicted->lower_bound_seconds = std::min(answer->period_seconds * (1 - 1e-9), seconds(plan));
   }
-  plan.predicted = std::move(prediction);
   if (question.memory_bytes > 0) {
     for (const StagePrediction& stage : plan.predicted->stages) {
       PW_CHECK_LE(stage.memory.total_bytes(), question.memory_bytes);
@@ -215,7 +234,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   if (notes != nullptr) {
     notes->cuts = states.size();
     notes->exact = states.exact;
-    notes->period_seconds = formula_seconds(plan, loads, model, question.inputs);
+    notes->period_seconds = answer->period_seconds;
   }
   return plan;
 }

@@ -22,7 +22,7 @@ struct PlanRequest {
 struct PlanNotes {
   int64_t cuts = 0;           ///< places where the model can be cut, both ends included
   bool exact = true;          ///< false: too many cuts, only those along one order of the nodes were searched
-  double period_seconds = 0;  ///< by the formula alone, before the simulation
+  double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
 };
 
 /// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 
 namespace pipewright {
 namespace {
@@ -210,7 +211,8 @@ std::optional<Answer> any_answer(const Question& q) {
 }  // namespace
 
 int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas) {
-  return q.one_in_flight ? 1 : in_flight_bound(later_devices, replicas);
+  if (q.one_in_flight) return 1;
+  return std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
 }
 
 std::optional<Answer> search(const Question& q) {

@@ -26,9 +26,10 @@ struct Question {
   bool single_stage = false;  ///< one stage on all devices: data parallelism, nothing to search
   int64_t least_stages = 1;   ///< 1 or 2
   int64_t most_replicas = std::numeric_limits<int64_t>::max();
-  bool replicated = false;     ///< at least one stage has two replicas or more
-  bool all_devices = false;    ///< exactly `devices`; otherwise at most, and fewest is the second aim
-  bool one_in_flight = false;  ///< memory is that of one minibatch at a time
+  bool replicated = false;      ///< at least one stage has two replicas or more
+  bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
+  int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
+  bool one_in_flight = false;   ///< memory is that of one minibatch at a time
 };
 
 struct FoundStage {

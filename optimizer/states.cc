@@ -12,8 +12,8 @@ namespace {
 /// How cuts grow: which nodes may come next, and what comes along with each.
 class Growth {
  public:
-  Growth(const Dataflow& flow, const CostModel& model)
-      : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow)) {}
+  Growth(const Dataflow& flow, const CostModel& model, bool memory_limited)
+      : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow, memory_limited)) {}
 
   /// True if `v` may be the next to join `done`. A late node may once something it reads is there; before
   /// that it only comes along with a reader.
@@ -111,9 +111,9 @@ State state_of(const Dataflow& flow, const CostModel& model, NodeSet done) {
 
 }  // namespace
 
-States enumerate_states(const Dataflow& flow, const CostModel& model, int64_t most) {
+States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited, int64_t most) {
   PW_CHECK(flow.size() > 0, "a valid profile has nodes");
-  const Growth growth(flow, model);
+  const Growth growth(flow, model, memory_limited);
   States result;
   std::vector<NodeSet> cuts = all_cuts(flow, growth, most);
   if (cuts.empty()) {

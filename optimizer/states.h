@@ -40,7 +40,8 @@ struct States {
 /// All cuts that do not separate tied parameters, if they are at most `most`; otherwise those along one
 /// order, made depth first with small cuts. Cuts that the model's late and early nodes make pointless are
 /// left out. Deterministic.
-States enumerate_states(const Dataflow& flow, const CostModel& model, int64_t most = 4096);
+States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited,
+                        int64_t most = 4096);
 
 /// The stage of the nodes that are in state j and not in its subset i.
 StageLoad load_between(const States& states, int i, int j);

@@ -72,35 +72,46 @@ BruteForce::BruteForce(const Profile& profile, const CostModel& model, const Cos
     walked.insert(all_);
   }
 
+  const auto costs_nothing = [&](int v) {
+    const ProfiledNode& node = profile.nodes[v];
+    return node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 &&
+           node.parameters.empty();
+  };
   std::vector<char> weightless(n, 0);
   std::vector<Mask> behind(n, 0);
   for (int v = 0; v < n; ++v) {
     const ProfiledNode& node = profile.nodes[v];
     bool parents_too = true;
+    int64_t kept = node.saved_bytes;
     for (int u = 0; u < v; ++u) {
       if (!(parents[v] >> u & 1)) continue;
       parents_too = parents_too && weightless[u];
       behind[v] |= Mask{1} << u | behind[u];
     }
-    int64_t kept = 0;
-    for (int u = 0; u <= v; ++u) {
-      if (u == v || (behind[v] >> u & 1)) kept += profile.nodes[u].saved_bytes;
+    for (int u = 0; u < v; ++u) {
+      if (behind[v] >> u & 1) kept += profile.nodes[u].saved_bytes;
     }
-    weightless[v] = parents_too && node.compute_seconds() == 0 && node.parameter_bytes == 0 &&
-                    node.buffer_bytes == 0 && kept <= node.outputs[0].bytes && node.parameters.empty() &&
-                    __builtin_popcount(children[v]) == 1;
+    if (!parents_too || !costs_nothing(v) || kept > node.outputs[0].bytes ||
+        __builtin_popcount(children[v]) != 1)
+      continue;
+    const int reader = __builtin_ctz(children[v]);
+    weightless[v] = !costs_nothing(reader) || children[reader] != 0;
   }
   for (Mask set = 0; set <= all_; ++set) {
     if (!is_down_set(set) || separates_tie(set)) continue;
     if (!walked.empty() && !walked.count(set)) continue;
     every_cut_.push_back(set);
-    bool sensible = true;
-    if (walked.empty()) {
-      for (int v = 0; v < n; ++v) {
-        if ((set >> v & 1) && weightless[v] && !(children[v] & set)) sensible = false;
+    for (const int limited : {0, 1}) {
+      bool sensible = true;
+      for (int v = 0; v < n && walked.empty(); ++v) {
+        const bool in = set >> v & 1;
+        if (in && weightless[v] && !(children[v] & set)) sensible = false;
+        const bool sink = costs_nothing(v) && children[v] == 0 && parents[v] != 0;
+        const bool kept = limited == 1 && profile.nodes[v].saved_bytes > 0;
+        if (!in && sink && !kept && (parents[v] & ~set) == 0) sensible = false;
       }
+      if (sensible) sensible_cuts_[limited].push_back(set);
     }
-    if (sensible) sensible_cuts_.push_back(set);
   }
   loads_.assign(all_ + 1, {});
   known_.assign(all_ + 1, {});
@@ -213,7 +224,8 @@ std::vector<BruteForce::Candidate> BruteForce::candidates(const BruteQuestion& q
   std::vector<Mask> chain = {0};
   std::vector<int64_t> replicas;
   const bool free = question.strategy == "best" && !question.all_devices;
-  extend(question, free ? every_cut_ : sensible_cuts_, &chain, &replicas, 0, &found);
+  extend(question, free ? every_cut_ : sensible_cuts_[question.memory_bytes > 0 ? 1 : 0], &chain, &replicas,
+         0, &found);
   return found;
 }
 

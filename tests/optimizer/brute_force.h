@@ -61,8 +61,10 @@ class BruteForce {
   CostInputs inputs_;
   Dataflow flow_;
   Mask all_ = 0;
-  std::vector<Mask> every_cut_;                ///< all down-sets
-  std::vector<Mask> sensible_cuts_;            ///< without those that only push a weightless node forward
+  std::vector<Mask> every_cut_;  ///< all down-sets
+  /// Without those that only move a weightless node away from what it reads or is read by; [1]: under a
+  /// limit.
+  std::vector<Mask> sensible_cuts_[2];
   std::vector<std::vector<StageLoad>> loads_;  ///< by masks
   std::vector<std::vector<char>> known_;
 };

@@ -79,7 +79,8 @@ void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
     const Dataflow flow(profile);
     INFO("case " << c << " of seed " << seed);
     for (const CostModel& model : cost_models()) {
-      const States states = enumerate_states(flow, model);
+      const States states = enumerate_states(flow, model, false);
+      const States limited_states = enumerate_states(flow, model, true);
       REQUIRE(states.exact);
       BruteForce oracle(profile, model, inputs);
       BruteQuestion brute;
@@ -91,14 +92,15 @@ void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
         brute.all_devices = pick(random, 0, 3) == 0;
         brute.memory_bytes = 0;
         compare(brute, profile, model, inputs, states, &oracle, counts);
+        brute.memory_bytes = 1;  // any limit: it decides which cuts are looked at
         const std::optional<int64_t> least = oracle.least_memory(brute);
         if (!least) continue;
         brute.memory_bytes = *least + pick(random, 0, 2) * pick(random, 0, 4000);
-        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, states, &oracle, counts);
+        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, limited_states, &oracle, counts);
         brute.memory_bytes = *least - 1;
-        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, states, &oracle, counts);
+        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, limited_states, &oracle, counts);
         // What the infeasible case is told: the least memory is exact.
-        const Question q = question_of(brute, states, model, inputs);
+        const Question q = question_of(brute, limited_states, model, inputs);
         const std::optional<Answer> smallest = search_least_memory(q);
         REQUIRE(smallest.has_value());
         CHECK(fullest_stage(q, *smallest).memory.total_bytes() == *least);
@@ -119,6 +121,75 @@ TEST_CASE("Search equals brute force on random DAGs") {
   compare_many(1200, false, 2, &counts);
   CHECK(counts.questions > 8000);
   CHECK(counts.infeasible > 500);
+}
+
+TEST_CASE("More devices than can be listed") {
+  // Costs no more than a few: nothing in the search counts devices.
+  std::mt19937 random(3);
+  Profile profile = testing::random_profile(random, 7, true, 0);
+  for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
+  CostInputs inputs;
+  inputs.bandwidth_bytes_per_second = 1e12;
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, cost_models()[0], false);
+  Question q;
+  q.states = &states;
+  q.model = &cost_models()[0];
+  q.inputs = inputs;
+  q.devices = 1 << 20;
+  const std::optional<Answer> answer = search(q);
+  REQUIRE(answer.has_value());
+  CHECK(answer->devices <= q.devices);
+  CHECK(answer->period_seconds < 1e-6);
+}
+
+TEST_CASE("One order of the nodes where there are too many cuts") {
+  // Sixteen branches of two nodes: 3^16 down-sets.
+  Profile profile;
+  profile.model = "wide";
+  ProfiledNode first;
+  first.name = "first";
+  first.outputs = {{"first.out", 8}};
+  first.forward_seconds = 1e-3;
+  profile.nodes.push_back(first);
+  ProfiledNode join;
+  for (int b = 0; b < 16; ++b) {
+    ProfiledNode a;
+    a.name = "a" + std::to_string(b);
+    a.inputs = {"first.out"};
+    a.outputs = {{a.name + ".out", 100}};
+    a.forward_seconds = 1e-3;
+    profile.nodes.push_back(a);
+  }
+  for (int b = 0; b < 16; ++b) {
+    ProfiledNode c;
+    c.name = "c" + std::to_string(b);
+    c.inputs = {"a" + std::to_string(b) + ".out"};
+    c.outputs = {{c.name + ".out", 1}};
+    c.forward_seconds = 1e-3;
+    join.inputs.push_back(c.name + ".out");
+    profile.nodes.push_back(c);
+  }
+  join.name = "join";
+  join.outputs = {{"join.out", 1}};
+  join.forward_seconds = 1e-3;
+  profile.nodes.push_back(join);
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, cost_models()[0], false);
+  CHECK_FALSE(states.exact);
+  REQUIRE(states.size() == 35);
+  // Depth first: a branch is finished before the next is begun, so that no cut carries more than one
+  // half-done branch.
+  int64_t widest = 0;
+  for (const State& state : states.states) {
+    widest = std::max(widest, state.cut_bytes);
+    CHECK(state.cut_bytes == live_bytes(flow, state.done));
+  }
+  CHECK(widest <= 8 + 100 + 16);
+  for (int s = 1; s < states.size(); ++s) {
+    CHECK(states.states[s].done.count() == static_cast<size_t>(s));
+    CHECK(states.states[s - 1].done.is_subset_of(states.states[s].done));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,205 @@
+// pipewright-optimizer as a process: exit codes, messages, files.
+#include <sys/wait.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "graph/document.h"
+#include "graph/pipedream.h"
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "tests/optimizer/random_profile.h"
+#include "tests/support/temporary_folder.h"
+
+namespace pipewright {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string error;
+};
+
+class Cli {
+ public:
+  Cli() {
+    std::mt19937 random(21);
+    Profile profile;
+    for (int seed = 0; profile.nodes.size() < 6; ++seed)
+      profile = testing::random_profile(random, 6, true, 40);
+    for (ProfiledNode& node : profile.nodes) {
+      node.forward_seconds += 2e-3;
+      node.outputs[0].bytes += 500;
+      node.saved_bytes = 1000;
+      node.parameter_bytes = node.trainable_parameter_bytes = 2000;
+      node.parameters = {node.name + ".weight"};
+    }
+    write_document(folder_ / "profile.json", profile);
+  }
+
+  /// Runs the optimizer in the folder; words are split by the shell.
+  Outcome run(const std::string& words) const {
+    const std::string command = "cd '" + folder_.path().string() + "' && '" + PIPEWRIGHT_BINARY_DIR +
+                                "/pipewright-optimizer' " + words + " > out 2> error";
+    const int status = std::system(command.c_str());
+    Outcome outcome;
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    outcome.out = read_file(folder_ / "out");
+    outcome.error = read_file(folder_ / "error");
+    return outcome;
+  }
+
+  bool has(const std::string& file) const { return std::filesystem::exists(folder_ / file); }
+  std::filesystem::path path(const std::string& file) const { return folder_ / file; }
+
+ private:
+  testing::TemporaryFolder folder_;
+};
+
+const std::string kQuestion = "--profile profile.json --gpus 4 --bandwidths 1MB/s --latency 10us ";
+
+TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
+  const Cli cli;
+  const Outcome outcome = cli.run("plan " + kQuestion + "--output some/plans");
+  INFO(outcome.error);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("bound by"));
+  CHECK_THAT(outcome.error, Catch::Contains("wrote some/plans/gpus=4.json"));
+  const Plan plan = read_document<Plan>(cli.path("some/plans/gpus=4.json"));
+  CHECK(plan.predicted.has_value());
+  // The default command, into a file, as JSON.
+  const Outcome again = cli.run(kQuestion + "--json --output mine.json");
+  CHECK(again.code == 0);
+  CHECK(again.out == read_file(cli.path("mine.json")));
+  CHECK(again.out == read_file(cli.path("some/plans/gpus=4.json")));
+}
+
+TEST_CASE("compare writes every strategy and says what to take") {
+  const Cli cli;
+  const Outcome outcome = cli.run("compare " + kQuestion + "--output plans");
+  INFO(outcome.error);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("Take "));
+  for (const std::string file : {"gpus=1.json", "gpus=4.dp.json", "gpus=4.model-parallel.json",
+                                 "gpus=4.straight.json", "gpus=4.hybrid.json"}) {
+    INFO(file);
+    REQUIRE(cli.has("plans/" + file));
+    CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
+  }
+  CHECK(parse_json(cli.run("compare " + kQuestion + "--json").out, "out")["strategies"].size() == 5);
+}
+
+TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  CHECK(cli.run("check --plan p.json").code == 0);
+  CHECK(cli.run("check --plan p.json --profile profile.json").code == 0);
+  const Outcome small = cli.run("check --plan p.json --profile profile.json --memory 1kB");
+  CHECK(small.code == 4);
+  CHECK_THAT(small.error, Catch::Contains("needs") && Catch::Contains("the limit is"));
+  CHECK(cli.run("check --plan p.json --profile profile.json --gpus 1").code == 4);
+
+  Plan plan = read_document<Plan>(cli.path("p.json"));
+  plan.stages[0].nodes.pop_back();
+  write_document(cli.path("holed.json"), plan);
+  const Outcome holed = cli.run("check --plan holed.json --profile profile.json");
+  CHECK(holed.code == 3);
+  CHECK_THAT(holed.error, Catch::Contains("no stage holds node"));
+  plan = read_document<Plan>(cli.path("p.json"));
+  plan.schedule = "1f1c";
+  write_document(cli.path("odd.json"), plan);
+  CHECK(cli.run("check --plan odd.json").code != 0);
+  CHECK(cli.run("check --plan missing.json").code == 2);
+}
+
+TEST_CASE("evaluate, simulate, show, convert") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kQuestion + "--output p.json").code == 0);
+  const std::string links = " --bandwidths 1MB/s --latency 10us";
+  const Outcome evaluated = cli.run("evaluate --plan p.json --profile profile.json --json" + links);
+  CHECK(evaluated.code == 0);
+  const Plan plan = read_document<Plan>(cli.path("p.json"));
+  CHECK(parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds ==
+        Approx(plan.predicted->minibatch_seconds));
+  const Outcome simulated =
+      cli.run("simulate --plan p.json --profile profile.json --minibatches 30 --trace t.json" + links);
+  INFO(simulated.error);
+  CHECK(simulated.code == 0);
+  CHECK_THAT(simulated.out, Catch::Contains("bubble"));
+  CHECK(read_json_file(cli.path("t.json")).is_object() + read_json_file(cli.path("t.json")).is_array() == 1);
+  const Outcome shown = cli.run("show --plan p.json");
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.out, Catch::Contains("F0"));
+  CHECK(cli.run("show --plan p.json --profile profile.json --output t.svg").code == 0);
+  CHECK_THAT(read_file(cli.path("t.svg")), Catch::Contains("<svg"));
+  CHECK(cli.run("show --plan p.json --output t.png").code == 2);
+
+  CHECK(cli.run("convert --input profile.json --output graph.txt").code == 0);
+  CHECK(looks_like_pipedream_profile(read_file(cli.path("graph.txt"))));
+  CHECK(cli.run("convert --input graph.txt --output back.json").code == 0);
+  CHECK(read_document<Profile>(cli.path("back.json")).nodes.size() == 6);
+  CHECK(cli.run("convert --input graph.txt --output again.txt").code == 2);
+  CHECK(cli.run("--profile graph.txt --gpus 2").code == 0);
+}
+
+TEST_CASE("Wrong use: 2, with what was meant") {
+  const Cli cli;
+  const auto wrong = [&](const std::string& words, const std::string& expected) {
+    const Outcome outcome = cli.run(words);
+    INFO(words << "\n" << outcome.error);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.error, Catch::Contains(expected));
+  };
+  wrong("paln", "'plan'");
+  wrong("--profil profile.json", "'--profile'");
+  wrong("--gpus 4", "--profile is missing");
+  wrong("--profile profile.json", "--gpus");
+  wrong("--profile nothing.json --gpus 2", "nothing.json");
+  wrong("--profile profile.json --gpus 0", "0 is not in 1..");
+  wrong("--profile profile.json --gpus many", "many");
+  wrong(kQuestion + "--strategy hybird", "'hybrid'");
+  wrong(kQuestion + "--objective pipdream", "'pipedream'");
+  wrong(kQuestion + "--optimizer-slots -1", "-1 is not in 0..");
+  wrong(kQuestion + "--memory 16", "16");
+  wrong(kQuestion + "--levels 4", "--gpus");
+  wrong("--profile profile.json --levels 4,4", "one level");
+  wrong("--profile profile.json --gpus 4 --bandwidths 12GB/s,1GB/s", "one level");
+  wrong("--profile profile.json --gpus 4 --bandwidths 12", "12");
+}
+
+TEST_CASE("Infeasible: 4, with the memory that would do") {
+  const Cli cli;
+  const Outcome outcome = cli.run("plan " + kQuestion + "--memory 1kB --output plans");
+  CHECK(outcome.code == 4);
+  CHECK_THAT(outcome.error, Catch::Contains("the smallest that fits one is"));
+  CHECK_FALSE(cli.has("plans/gpus=4.json"));
+  CHECK(cli.run("--profile profile.json --gpus 2 --strategy hybrid").code == 4);
+  CHECK(cli.run("compare " + kQuestion + "--memory 1kB").code == 4);
+}
+
+TEST_CASE("print-config names every setting and its source") {
+  const Cli cli;
+  const Outcome outcome = cli.run(kQuestion + "--print-config");
+  CHECK(outcome.code == 0);
+  for (const char* word : {"profile", "gpus", "bandwidths", "latency", "memory", "objective",
+                           "optimizer-slots", "strategy", "default", "command line"}) {
+    CHECK_THAT(outcome.out, Catch::Contains(word));
+  }
+}
+
+TEST_CASE("help of every command fits a screen") {
+  const Cli cli;
+  for (const std::string command :
+       {"", "plan ", "compare ", "check ", "evaluate ", "simulate ", "show ", "convert "}) {
+    const Outcome outcome = cli.run(command + "--help");
+    CHECK(outcome.code == 0);
+    CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') < 50);
+  }
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,222 @@
+// The formulas by numbers worked out by hand, and the ways a sum over a plan can go wrong.
+#include "optimizer/cost_model.h"
+
+#include <catch2/catch.hpp>
+
+#include "graph/error.h"
+#include "optimizer/evaluate.h"
+#include "tests/support/error_of.h"
+
+namespace pipewright {
+namespace {
+
+ProfiledNode node(const std::string& name, std::vector<std::string> inputs, int64_t bytes, double seconds) {
+  ProfiledNode made;
+  made.name = name;
+  made.layer = name;
+  made.inputs = std::move(inputs);
+  made.outputs = {{name + ".out", bytes}};
+  made.forward_seconds = seconds;
+  made.backward_input_seconds = seconds;
+  made.backward_weight_seconds = seconds;
+  return made;
+}
+
+StageLoad example_load() {
+  StageLoad load;
+  load.forward_seconds = 0.1;
+  load.backward_seconds = 0.2;
+  load.parameter_bytes = 5000;
+  load.trainable_bytes = 4000;
+  load.buffer_bytes = 100;
+  load.saved_bytes = 700;
+  load.in_bytes = load.charged_in_bytes = 2000;
+  load.out_bytes = load.charged_out_bytes = 3000;
+  load.first = load.last = false;
+  return load;
+}
+
+CostInputs example_inputs() {
+  CostInputs inputs;
+  inputs.bandwidth_bytes_per_second = 1e4;
+  inputs.latency_seconds = 0.01;
+  inputs.step_seconds_per_byte = 1e-5;
+  inputs.optimizer_slots = 2;
+  return inputs;
+}
+
+TEST_CASE("pipewright: a replicated stage in the middle") {
+  // 4 replicas: all-reduce 2 L + 2 * 3/4 * 4000 B / 1e4 B/s = 0.62 s, once in 4 minibatches.
+  const StagePeriod period = cost_model_named("pipewright").period(example_load(), 4, example_inputs());
+  CHECK(period.compute_seconds == Approx(0.3 / 4));
+  CHECK(period.gradient_sync_seconds == Approx(0.62 / 4));
+  CHECK(period.step_seconds == Approx(0.04 / 4));
+  // Out: activations 3000 B and the gradient of what came in, 2000 B, each with its latency.
+  CHECK(period.link_seconds == Approx((0.01 + 0.3 + 0.01 + 0.2) / 4));
+  CHECK(period.total_seconds() == Approx(0.96 / 4));  // beside each other, not one after the other
+  CHECK(std::string(period.binding()) == "gradient sync");
+}
+
+TEST_CASE("pipewright: one replica reduces nothing, a lone stage sends nothing") {
+  StageLoad load = example_load();
+  load.first = load.last = true;
+  const StagePeriod period = cost_model_named("pipewright").period(load, 1, example_inputs());
+  CHECK(period.gradient_sync_seconds == 0);
+  CHECK(period.link_seconds == 0);
+  CHECK(period.total_seconds() == Approx(0.34));
+  CHECK(all_reduce_seconds(0, 4, example_inputs()) == 0);
+}
+
+TEST_CASE("pipedream: as its code has it") {
+  const CostModel& model = cost_model_named("pipedream");
+  StageLoad load = example_load();
+  StagePeriod period = model.period(load, 4, example_inputs());
+  // All parameters, 4 (m-1)/m of them, added to compute, no latency.
+  CHECK(period.device_seconds() == Approx((0.3 + 4 * 0.75 * 5000 / 1e4) / 4));
+  CHECK(period.link_seconds == Approx(2 * 3000 / (1e4 * 4)));  // the larger of in and out, both directions
+  load.first = true;                                           // does not pay the cut behind it
+  CHECK(model.period(load, 4, example_inputs()).link_seconds == 0);
+  load.first = false;
+  load.last = true;
+  CHECK(model.period(load, 4, example_inputs()).link_seconds == Approx(2 * 2000 / (1e4 * 4)));
+}
+
+TEST_CASE("pipedream: a fork that all branches have read counts again") {
+  // fork -> a, b -> join. At {fork, a, b} each of a and b alone leaves the fork with a reader that it does
+  // not know.
+  Profile profile;
+  profile.model = "diamond";
+  profile.nodes = {node("fork", {}, 10, 0.1), node("a", {"fork.out"}, 100, 0.1),
+                   node("b", {"fork.out"}, 1000, 0.1), node("join", {"a.out", "b.out"}, 1, 0.1)};
+  const Dataflow flow(profile);
+  NodeSet done(4, 7);
+  CHECK(cost_model_named("pipedream").cut_bytes(flow, done) == 1110);
+  CHECK(live_bytes(flow, done) == 1100);
+  CHECK(live_bytes(flow, NodeSet(4, 3)) == 110);  // the fork still has a reader
+  CHECK(live_bytes(flow, ~NodeSet(4)) == 0);
+}
+
+TEST_CASE("Memory of a rank") {
+  const StageMemory one = stage_memory(example_load(), 1, 3, example_inputs());
+  CHECK(one.weights_bytes == 5100);
+  CHECK(one.versions_bytes == 2 * 4000);
+  CHECK(one.gradients_bytes == 4000);
+  CHECK(one.optimizer_bytes == 2 * 4000);
+  CHECK(one.activations_bytes == 3 * (700 + 2000));
+  CHECK(one.messages_bytes == 2 * (2000 + 3000));
+  CHECK(stage_memory(example_load(), 2, 3, example_inputs()).gradients_bytes ==
+        8000);  // and the reduction's bucket
+
+  const auto fits = [](int64_t memory) {
+    return in_flight_that_fits(example_load(), 1, 5, memory, example_inputs());
+  };
+  CHECK(fits(one.total_bytes()) == 3);
+  CHECK(fits(one.total_bytes() - 1) == 2);
+  CHECK(fits(1000) == 0);
+  CHECK(fits(1000000) == 5);
+  CHECK(fits(0) == 5);
+}
+
+TEST_CASE("In-flight bound: 1 + ceil(later devices / replicas)") {
+  CHECK(in_flight_bound(0, 4) == 1);
+  CHECK(in_flight_bound(1, 3) == 2);
+  CHECK(in_flight_bound(3, 1) == 4);
+  CHECK(in_flight_bound(4, 2) == 3);
+  CHECK(in_flight_bound(5, 2) == 4);
+}
+
+Profile skip_profile() {
+  // a -> b -> c, and c also reads a; images are read by all and never sent.
+  Profile profile;
+  profile.model = "skip";
+  profile.nodes = {node("a", {"images"}, 10, 0.1), node("b", {"a.out", "images"}, 100, 0.2),
+                   node("c", {"b.out", "a.out", "images"}, 1000, 0.3)};
+  profile.nodes[0].parameter_bytes = profile.nodes[0].trainable_parameter_bytes = 40;
+  profile.nodes[0].parameters = {"w"};
+  profile.nodes[2].parameter_bytes = profile.nodes[2].trainable_parameter_bytes = 40;
+  profile.nodes[2].parameters = {"v"};
+  profile.whole.step_seconds = 0.8;
+  return profile;
+}
+
+Plan plan_with(const std::vector<std::vector<std::string>>& stages) {
+  Plan plan;
+  plan.model = "skip";
+  for (const auto& nodes : stages) {
+    Stage stage;
+    stage.nodes = nodes;
+    stage.ranks = {plan.world_size++};
+    stage.in_flight = 2;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+TEST_CASE("Loads of a plan: what skips a stage is relayed through it") {
+  const Profile profile = skip_profile();
+  const Dataflow flow(profile);
+  const auto loads = loads_of_plan(plan_with({{"a"}, {"b"}, {"c"}}), flow, cost_model_named("pipewright"));
+  REQUIRE(loads.size() == 3);
+  CHECK(loads[0].out_bytes == 10);
+  CHECK(loads[1].in_bytes == 10);
+  CHECK(loads[1].out_bytes == 110);
+  CHECK(loads[2].in_bytes == 110);
+  CHECK(loads[2].out_bytes == 0);
+  CHECK(loads[2].compute_seconds() == Approx(0.9));
+  const CostInputs inputs = cost_inputs(profile, flat_topology(3, 1e6, 0, 0), 1);
+  CHECK(stage_times(loads[2], 1, inputs).step_seconds == Approx(0.4));  // half of the parameters
+  CHECK(one_at_a_time_seconds(loads, inputs) == Approx(1.8 + 2 * 120 / 1e6));
+}
+
+TEST_CASE("Loads of a plan: bad plans") {
+  Profile profile = skip_profile();
+  const CostModel& model = cost_model_named("pipewright");
+  const auto error = [&](const std::vector<std::vector<std::string>>& stages) {
+    const Dataflow flow(profile);
+    return testing::error_of<PlanError>([&] { loads_of_plan(plan_with(stages), flow, model); });
+  };
+  CHECK_THAT(error({{"a"}, {"b"}}), Catch::Contains("no stage holds node 'c'"));
+  CHECK_THAT(error({{"a", "x"}, {"b", "c"}}), Catch::Contains("'x'"));
+  CHECK_THAT(error({{"a", "b"}, {"b", "c"}}), Catch::Contains("node 'b' is in stages 0 and 1"));
+  CHECK_THAT(error({{"b"}, {"a", "c"}}), Catch::Contains("values flow forward only"));
+  profile.nodes[2].parameters = {"w"};
+  CHECK_THAT(error({{"a"}, {"b", "c"}}), Catch::Contains("parameter 'w', read by nodes 'a' and 'c'"));
+  CHECK(error({{"a", "b", "c"}}) == "<no exception>");
+}
+
+TEST_CASE("A tied parameter counts once") {
+  Profile profile = skip_profile();
+  profile.nodes[2].parameters = {"w"};
+  const Dataflow flow(profile);
+  const auto loads = loads_of_plan(plan_with({{"a", "b", "c"}}), flow, cost_model_named("pipewright"));
+  CHECK(loads[0].parameter_bytes == 40);
+  CHECK(loads[0].trainable_bytes == 40);
+}
+
+TEST_CASE("Topologies that the model does not describe") {
+  const Profile profile = skip_profile();
+  const auto error = [&](const Topology& topology) {
+    return testing::error_of<InputError>([&] { cost_inputs(profile, topology, 1); });
+  };
+  Topology topology = flat_topology(4, 1e9, 0, 0);
+  topology.levels.push_back({2, 1e8, 0, false});
+  CHECK_THAT(error(topology), Catch::Contains("2 levels"));
+  topology = flat_topology(4, 1e9, 0, 0);
+  topology.levels[0].shared = true;
+  CHECK_THAT(error(topology), Catch::Contains("shared"));
+  topology = flat_topology(1, 1e9, 0, 0);
+  topology.devices = {{"a", 0.5, 0}};
+  CHECK_THAT(error(topology), Catch::Contains("relative_speed"));
+  topology = flat_topology(2, 1e9, 0, 100);
+  topology.devices = {{"a", 1, 50}, {"b", 1, 0}};
+  CHECK(memory_limit_bytes(topology) == 50);
+}
+
+TEST_CASE("Sizes beyond any machine are refused, not overflown") {
+  Profile profile = skip_profile();
+  for (ProfiledNode& n : profile.nodes) n.saved_bytes = int64_t{1} << 52;
+  CHECK_THAT(testing::error_of<InputError>([&] { Dataflow flow(profile); }), Catch::Contains("140 TB"));
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,262 @@
+// Plans as a whole: what make_plan promises, and the numbers of PipeDream's own optimizer.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
+
+#include "graph/document.h"
+#include "graph/pipedream.h"
+#include "optimizer/cost_model.h"
+#include "optimizer/optimizer.h"
+#include "runtime/schedule/check.h"
+#include "tests/optimizer/random_profile.h"
+#include "tests/support/error_of.h"
+#include "tests/support/skip.h"
+
+namespace pipewright {
+namespace {
+
+using testing::pick;
+
+Topology random_topology(std::mt19937& random) {
+  const double bandwidths[] = {1e5, 1e6, 1e7, 1e9};
+  return flat_topology(pick(random, 1, 6), bandwidths[pick(random, 0, 3)], pick(random, 0, 1) == 0 ? 0 : 1e-4,
+                       0);
+}
+
+void check_promises(const Plan& plan, const Profile& profile, const Topology& topology,
+                    const PlanRequest& request) {
+  plan.validate("plan");
+  CHECK(plan.world_size <= topology.device_count());
+  int64_t next = 0;
+  std::vector<int64_t> replicas;
+  std::vector<int64_t> depths;
+  for (const Stage& stage : plan.stages) {
+    for (const int64_t rank : stage.ranks) CHECK(rank == next++);
+    replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+    depths.push_back(stage.in_flight);
+    CHECK_FALSE(stage.nodes.empty());
+    CHECK(std::set<std::string>(stage.layers.begin(), stage.layers.end()).size() == stage.layers.size());
+  }
+  CHECK(check_schedule(plan.schedule, {replicas, depths}, {0, 40}).completes);
+  const bool replicated = *std::max_element(replicas.begin(), replicas.end()) > 1;
+  if (request.strategy == "straight" && topology.device_count() > 1)
+    CHECK((plan.stages.size() > 1 && !replicated));
+  if (request.strategy == "hybrid") CHECK((plan.stages.size() > 1 && replicated));
+  if (request.strategy == "dp")
+    CHECK((plan.stages.size() == 1 && plan.world_size == topology.device_count()));
+  if (request.strategy == "model-parallel") CHECK((plan.schedule == "model-parallel" && !replicated));
+
+  REQUIRE(plan.predicted.has_value());
+  const Prediction& claimed = *plan.predicted;
+  const Prediction again = evaluate_plan(plan, profile, topology, request);
+  CHECK(claimed.minibatch_seconds == Approx(again.minibatch_seconds).epsilon(1e-9).margin(1e-15));
+  CHECK(claimed.bottleneck == again.bottleneck);
+  CHECK(claimed.lower_bound_seconds <= claimed.minibatch_seconds);
+  CHECK(claimed.lower_bound_seconds >= again.lower_bound_seconds * (1 - 1e-8) *
+                                               static_cast<double>(plan.world_size) /
+                                               static_cast<double>(topology.device_count()) -
+                                           1e-15);
+  REQUIRE(claimed.stages.size() == again.stages.size());
+  for (size_t s = 0; s < again.stages.size(); ++s) {
+    CHECK(claimed.stages[s].compute_seconds == Approx(again.stages[s].compute_seconds).margin(1e-15));
+    CHECK(claimed.stages[s].memory.total_bytes() == again.stages[s].memory.total_bytes());
+    if (topology.memory_bytes > 0) CHECK(claimed.stages[s].memory.total_bytes() <= topology.memory_bytes);
+  }
+}
+
+TEST_CASE("Random plans keep every promise, with and without memory limits") {
+  std::mt19937 random(11);
+  int64_t plans = 0;
+  int64_t infeasible = 0;
+  for (int c = 0; c < 400; ++c) {
+    const Profile profile =
+        testing::random_profile(random, static_cast<int>(pick(random, 1, 7)), c % 2 == 0, 50);
+    Topology topology = random_topology(random);
+    PlanRequest request;
+    request.objective = cost_models()[c % 3 == 0].name;
+    request.optimizer_slots = pick(random, 0, 2);
+    for (const StrategyRow& strategy : strategies()) {
+      request.strategy = strategy.name;
+      request.use_all_devices = pick(random, 0, 3) == 0;
+      topology.memory_bytes = pick(random, 0, 1) == 0 ? 0 : pick(random, 5, 60) * 1000;
+      INFO("case " << c << " " << request.strategy << " by " << request.objective << ", memory "
+                   << topology.memory_bytes << ", devices " << topology.device_count());
+      try {
+        PlanNotes notes;
+        const Plan plan = make_plan(profile, topology, request, &notes);
+        ++plans;
+        CHECK(notes.exact);
+        check_promises(plan, profile, topology, request);
+      } catch (const InfeasibleError&) {
+        ++infeasible;
+      }
+    }
+  }
+  CHECK(plans > 1000);
+  CHECK(infeasible > 100);
+}
+
+TEST_CASE("The memory that an InfeasibleError names is enough, and a byte less is not") {
+  std::mt19937 random(12);
+  int64_t seen = 0;
+  for (int c = 0; c < 200; ++c) {
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 6)), true, 50);
+    Topology topology = random_topology(random);
+    PlanRequest request;
+    request.strategy = strategies()[c % strategies().size()].name;
+    // Planning with no limit tells what is surely enough; halving from there meets the border.
+    const auto possible = [&](int64_t memory) {
+      topology.memory_bytes = memory;
+      try {
+        const Plan plan = make_plan(profile, topology, request);
+        for (const StagePrediction& stage : plan.predicted->stages)
+          CHECK(stage.memory.total_bytes() <= memory);
+        return true;
+      } catch (const InfeasibleError&) {
+        return false;
+      }
+    };
+    if (!possible(10000000)) continue;
+    int64_t enough = 10000000;
+    int64_t too_little = 0;
+    while (enough - too_little > 1) {
+      const int64_t middle = too_little + (enough - too_little) / 2;
+      (possible(middle) ? enough : too_little) = middle;
+    }
+    if (too_little == 0) continue;
+    ++seen;
+    topology.memory_bytes = too_little;
+    const std::string message =
+        testing::error_of<InfeasibleError>([&] { make_plan(profile, topology, request); });
+    INFO(message << " enough: " << enough);
+    CHECK_THAT(message, Catch::Contains("the smallest that fits one is"));
+    CHECK_THAT(message, Catch::Contains("stage "));
+  }
+  CHECK(seen > 100);
+}
+
+TEST_CASE("Fifty plans from one question are one plan") {
+  std::mt19937 random(13);
+  const Profile profile = testing::random_profile(random, 7, false, 40);
+  const Topology topology = flat_topology(5, 1e6, 1e-4, 0);
+  for (const StrategyRow& strategy : strategies()) {
+    PlanRequest request;
+    request.strategy = strategy.name;
+    const std::string first = document_text(make_plan(profile, topology, request));
+    for (int run = 1; run < 50; ++run) REQUIRE(document_text(make_plan(profile, topology, request)) == first);
+  }
+}
+
+TEST_CASE("A plan reads back as it was written") {
+  std::mt19937 random(14);
+  const Profile profile = testing::random_profile(random, 6, true, 40);
+  const std::string text = document_text(make_plan(profile, flat_topology(4, 1e7, 1e-4, 0), {}));
+  CHECK(document_text(parse_document<Plan>(text, "text")) == text);
+}
+
+TEST_CASE("Unknown names say the nearest") {
+  std::mt19937 random(15);
+  const Profile profile = testing::random_profile(random, 3, true, 40);
+  const Topology topology = flat_topology(2, 1e7, 0, 0);
+  PlanRequest request;
+  request.strategy = "hybird";
+  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
+             Catch::Contains("'hybrid'"));
+  request.strategy = "best";
+  request.objective = "pipedreem";
+  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
+             Catch::Contains("'pipedream'"));
+}
+
+TEST_CASE("Impossible strategies say why") {
+  std::mt19937 random(16);
+  Profile profile = testing::random_profile(random, 1, true, 40);
+  PlanRequest request;
+  request.strategy = "hybrid";
+  const auto error = [&](int64_t devices) {
+    return testing::error_of<InfeasibleError>(
+        [&] { make_plan(profile, flat_topology(devices, 1e7, 0, 0), request); });
+  };
+  CHECK_THAT(error(4), Catch::Contains("cannot be cut"));
+  profile = testing::random_profile(random, 5, true, 40);
+  for (ProfiledNode& node : profile.nodes) {
+    node.forward_seconds += 1;
+    node.parameters.clear();
+  }
+  CHECK_THAT(error(2), Catch::Contains("impossible on 2 devices"));
+  CHECK(error(3) == "<no exception>");
+  request.strategy = "straight";
+  CHECK(error(2) == "<no exception>");
+}
+
+struct Anchor {
+  const char* profile;
+  int64_t devices;
+  double bandwidth;
+  double seconds;
+  const char* shape;             ///< "" = several plans share the period
+  double tolerance = 5.0001e-6;  ///< of a period printed in milliseconds with two decimals
+};
+
+// Predicted seconds of PipeDream's optimizer with activation traffic costed, printed by it to these digits.
+TEST_CASE("Periods of PipeDream's optimizer come out") {
+  const std::filesystem::path data = testing::shared_data();
+  if (data.empty()) return testing::skip("the profiles of PipeDream are not here");
+  const Anchor anchors[] = {
+      {"vgg16", 4, 1e9, 0.205520896, "3-1", 1e-14},
+      {"resnet50", 8, 1.25e9, 0.0822083584, "", 1e-14},
+      {"vgg16", 16, 1.25e9, 0.05479489083076923, "13-2-1", 1e-14},
+      {"gnmt", 4, 1.25e9, 0.025867999999999988, "1-1-1-1", 1e-14},
+      {"alexnet", 2, 1.25e9, 53.16e-3, ""},
+      {"alexnet", 4, 1.25e9, 32.46e-3, ""},
+      {"alexnet", 8, 1.25e9, 15.10e-3, ""},
+      {"alexnet", 16, 1.25e9, 15.10e-3, ""},
+      {"vgg16", 2, 1.25e9, 381.06e-3, "1-1"},
+      {"vgg16", 4, 1.25e9, 176.35e-3, "3-1"},
+      {"vgg16", 8, 1.25e9, 100.84e-3, "7-1"},
+      {"squeezenet1_0", 2, 1.25e9, 146.68e-3, "2"},
+      {"squeezenet1_0", 4, 1.25e9, 74.34e-3, "4"},
+      {"squeezenet1_0", 8, 1.25e9, 37.42e-3, "8"},
+      {"squeezenet1_0", 16, 1.25e9, 18.77e-3, "16"},
+      {"resnet50", 2, 1.25e9, 285.06e-3, "1-1"},
+      {"resnet50", 4, 1.25e9, 151.99e-3, ""},
+      {"resnet50", 16, 1.25e9, 43.85e-3, ""},
+      {"resnext50", 4, 1.25e9, 164.42e-3, ""},
+      {"resnext50", 8, 1.25e9, 96.32e-3, ""},
+      {"gnmt", 2, 1.25e9, 45.94e-3, ""},
+      {"gnmt", 8, 1.25e9, 19.29e-3, ""},
+      {"gnmt", 16, 1.25e9, 17.12e-3, ""},
+  };
+  for (const Anchor& anchor : anchors) {
+    const std::filesystem::path file = data / "pipedream_profiles" / (std::string(anchor.profile) + ".txt");
+    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+    PlanRequest request;
+    request.objective = "pipedream";
+    PlanNotes notes;
+    const Plan plan =
+        make_plan(profile, flat_topology(anchor.devices, anchor.bandwidth, 0, 0), request, &notes);
+    INFO(anchor.profile << " on " << anchor.devices << ": " << plan.shape_text() << ", "
+                        << plan.predicted->minibatch_seconds << ", " << notes.cuts << " cuts");
+    CHECK(notes.exact);
+    CHECK(std::abs(plan.predicted->minibatch_seconds - anchor.seconds) <= anchor.tolerance);
+    if (*anchor.shape != 0) CHECK(plan.shape_text() == anchor.shape);
+    CHECK(evaluate_plan(plan, profile, flat_topology(anchor.devices, anchor.bandwidth, 0, 0), request)
+              .minibatch_seconds == Approx(plan.predicted->minibatch_seconds).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("The original's memory rule let data parallelism pass with 1 GB") {
+  const std::filesystem::path data = testing::shared_data();
+  if (data.empty()) return testing::skip("the profiles of PipeDream are not here");
+  const std::filesystem::path file = data / "pipedream_profiles" / "vgg16.txt";
+  const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+  PlanRequest request;
+  request.objective = "pipedream";
+  CHECK_THAT(testing::error_of<InfeasibleError>(
+                 [&] { make_plan(profile, flat_topology(4, 1.25e9, 0, 1000000000), request); }),
+             Catch::Contains("no plan for 4 devices fits"));
+}
+
+}  // namespace
+}  // namespace pipewright
