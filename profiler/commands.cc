@@ -83,11 +83,17 @@ class ProgressLine {
   ~ProgressLine() {
     if (shown_) std::fputs("\r\033[K", stderr);
   }
-  void show(double done, double seconds_left) {
+  void show(const std::string& text) {
     if (!terminal_) return;
     shown_ = true;
-    std::fprintf(stderr, "\r\033[K[%3.0f %%] measuring, %.0f s left", 100 * done, std::ceil(seconds_left));
+    std::fprintf(stderr, "\r\033[K%s", text.c_str());
     std::fflush(stderr);
+  }
+  void show(double done, double seconds_left) {
+    char text[64];
+    std::snprintf(text, sizeof text, "[%3.0f %%] measuring, about %.0f s left", 100 * done,
+                  std::ceil(seconds_left));
+    show(text);
   }
 
  private:
@@ -111,9 +117,9 @@ void profile_command(const std::vector<std::string>& arguments) {
        "where to measure: cpu")  //
       ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
        "threads that compute; as a rank will have")                                                    //
-      ("warmup", po::value<int64_t>()->default_value(2)->value_name("N"), "passes thrown away first")  //
+      ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"), "passes thrown away first")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
-       "passes that count; 0: as many as fit 10 s, 5 to 50")  //
+       "passes that count; 0: as many as fit 10 s, 3 to 50")  //
       ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
        "seed of weights, synthetic data and dropout")  //
       ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
@@ -162,6 +168,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   Profile profile;
   {
     ProgressLine line;
+    line.show("preparing " + spec);
     measuring.progress = [&line](double done, double left) { line.show(done, left); };
     profile = measure(model, inputs, measuring);
   }

@@ -307,7 +307,7 @@ double nodes_over_whole(const Profile& profile) {
 
 Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options) {
   constexpr double kAutoSeconds = 10;
-  constexpr int64_t kAutoLeast = 5, kAutoMost = 50;
+  constexpr int64_t kAutoLeast = 3, kAutoMost = 50;
   PW_CHECK(options.threads > 0 && options.warmup >= 0 && options.repeats >= 0,
            "measure options out of range");
 
@@ -324,9 +324,17 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   const auto start = Clock::now();
   for (int64_t pass = 0; pass < options.warmup + repeats; ++pass) {
     const auto pass_start = Clock::now();
+    const auto report = [&](int part) {
+      if (!options.progress) return;
+      const double done =
+          (static_cast<double>(pass) + part / 3.0) / static_cast<double>(options.warmup + repeats);
+      options.progress(done, seconds_between(start, Clock::now()) / done * (1 - done));
+    };
     // The three ways take turns, so that a slow moment of the machine does not hit one of them alone.
     bench.time_nodes(forward, backward);
+    report(1);
     const ProfiledWhole whole = bench.time_whole();
+    report(2);
     const std::vector<double> input_parts = bench.time_input_parts();
     const auto now = Clock::now();
     if (pass >= options.warmup) {
@@ -342,10 +350,7 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
         repeats = std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_between(pass_start, now)),
                              kAutoLeast, kAutoMost);
     }
-    if (options.progress) {
-      const double done = static_cast<double>(pass + 1) / static_cast<double>(options.warmup + repeats);
-      options.progress(done, seconds_between(start, now) / done * (1 - done));
-    }
+    report(3);
   }
 
   Profile profile;

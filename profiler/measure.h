@@ -19,10 +19,10 @@ namespace pipewright {
 struct MeasureOptions {
   int64_t batch_size = 0;  ///< samples that the model was built for
   int64_t threads = 1;     ///< LibTorch's threads while measuring; restored afterwards
-  int64_t warmup = 2;      ///< passes thrown away
-  int64_t repeats = 0;     ///< passes that count; 0: as many as fit 10 s, at least 5, at most 50
+  int64_t warmup = 1;      ///< passes thrown away
+  int64_t repeats = 0;     ///< passes that count; 0: as many as fit 10 s, at least 3, at most 50
   uint64_t seed = 1;       ///< of the weights and dropout
-  /// Called after each pass with the share done (0..1) and the estimated time left.
+  /// Called three times a pass with the share done (0..1) and the estimated time left.
   std::function<void(double done, double seconds_left)> progress;
 };
 
