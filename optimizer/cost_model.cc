@@ -218,13 +218,19 @@ int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
 
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
                          const CostInputs& inputs) {
+  const int64_t weights = load.trainable_bytes;
+  const int64_t one_minibatch = load.saved_bytes + load.in_bytes;
+  // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
+  // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
+  // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.
+  const int64_t exchange = replicas > 1 ? 2 * weights : 0;
+  const int64_t next_version = in_flight == 1 ? weights : 0;
   StageMemory memory;
   memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
-  memory.versions_bytes = (in_flight - 1) * load.trainable_bytes;
-  // The reduction gathers the gradients in one flat bucket beside them.
-  memory.gradients_bytes = load.trainable_bytes * (replicas > 1 ? 2 : 1);
-  memory.optimizer_bytes = inputs.optimizer_slots * load.trainable_bytes;
-  memory.activations_bytes = in_flight * (load.saved_bytes + load.in_bytes);
+  memory.versions_bytes = (in_flight - 1) * weights;
+  memory.gradients_bytes = weights + std::max<int64_t>(0, std::max(exchange, next_version) - one_minibatch);
+  memory.optimizer_bytes = inputs.optimizer_slots * weights;
+  memory.activations_bytes = in_flight * one_minibatch;
   // Activation and gradient of either boundary, one on its way in or out and one being made or used.
   memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
   return memory;
@@ -233,11 +239,15 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
 int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
                             const CostInputs& inputs) {
   if (memory_bytes == 0) return most;
-  const int64_t one = stage_memory(load, replicas, 1, inputs).total_bytes();
-  if (one > memory_bytes) return 0;
-  const int64_t further = stage_memory(load, replicas, 2, inputs).total_bytes() - one;
-  if (further == 0) return most;
-  return std::min(most, 1 + (memory_bytes - one) / further);
+  const auto total = [&](int64_t depth) { return stage_memory(load, replicas, depth, inputs).total_bytes(); };
+  if (total(1) > memory_bytes) return 0;
+  int64_t fits = 1;  // memory does not shrink with depth
+  int64_t too_deep = most + 1;
+  while (too_deep - fits > 1) {
+    const int64_t middle = fits + (too_deep - fits) / 2;
+    (total(middle) <= memory_bytes ? fits : too_deep) = middle;
+  }
+  return fits;
 }
 
 double message_seconds(double bytes, const CostInputs& inputs) {

@@ -12,7 +12,7 @@ namespace pipewright {
 /// Loads of the plan's stages, summed over its nodes. PlanError as evaluate_plan says.
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
 
-PipelineShape shape_of(const Plan& plan);
+PipelineShape plan_shape(const Plan& plan);
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 
