@@ -54,7 +54,7 @@ Json rank_to_json(const RankSummary& rank) {
 
 Summary Summary::from_json(JsonReader& reader) {
   reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",
-                 "samples", "wall_seconds", "minibatch_seconds", "samples_per_second",
+                 "samples", "cores", "wall_seconds", "minibatch_seconds", "samples_per_second",
                  "predicted_minibatch_seconds", "train_loss", "evaluation", "ranks"});
   Summary summary;
   summary.status = reader.string_one_of("status", statuses());
@@ -64,6 +64,7 @@ Summary Summary::from_json(JsonReader& reader) {
   summary.weights = reader.string("weights");
   summary.minibatches = reader.integer("minibatches", 0, kMostCount);
   summary.samples = reader.integer("samples", 0, kMostCount);
+  summary.cores = reader.integer("cores", 0, kMostCount);
   summary.wall_seconds = reader.number("wall_seconds", 0, kMostSeconds);
   summary.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
   summary.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
@@ -92,6 +93,7 @@ Json Summary::to_json() const {
   json["weights"] = weights;
   json["minibatches"] = minibatches;
   json["samples"] = samples;
+  json["cores"] = cores;
   json["wall_seconds"] = wall_seconds;
   json["minibatch_seconds"] = minibatch_seconds;
   json["samples_per_second"] = samples_per_second;

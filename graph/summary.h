@@ -42,6 +42,7 @@ struct Summary {
   std::string weights;
   int64_t minibatches = 0;
   int64_t samples = 0;
+  int64_t cores = 0;  ///< that rank 0's process may use: with fewer than ranks on a host, times are shared; 0 = unknown
   double wall_seconds = 0;
   double minibatch_seconds = 0;   ///< steady state, median
   double samples_per_second = 0;  ///< steady state

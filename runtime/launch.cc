@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr const char* kCpuVariable = "PIPEWRIGHT_CPU";
+constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
 constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 
 std::vector<int> usable_cores() {
@@ -147,6 +148,7 @@ void Launcher::start(int64_t rank) {
   if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
   unset(kCpuVariable);
   const auto cores = usable_cores();
+  replace(kCoresVariable, std::to_string(cores.size()));
   if (settings_.pin && job_.run.threads == 1 && static_cast<int64_t>(cores.size()) >= job_.plan.world_size) {
     set(kCpuVariable, std::to_string(cores[static_cast<size_t>(rank)]));
   }
@@ -284,6 +286,11 @@ void Launcher::report() {
 }  // namespace
 
 void launch(const Job& job, const LaunchSettings& settings) { Launcher(job, settings).run(); }
+
+int64_t host_cores() {
+  if (const char* cores = std::getenv(kCoresVariable)) return std::atoll(cores);
+  return static_cast<int64_t>(usable_cores().size());
+}
 
 void take_cores_from_launcher() {
   if (const char* launcher = std::getenv(kLauncherVariable)) {

@@ -1,5 +1,6 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "runtime/control.h"
 #include "runtime/launch.h"
 #include "runtime/run_options.h"
+#include "runtime/run_report.h"
 #include "runtime/trainer.h"
 
 namespace pipewright {
@@ -97,6 +99,23 @@ void run_launch(const std::vector<std::string>& arguments) {
   launch(job, settings);
 }
 
+void report_runs(const std::vector<std::string>& arguments) {
+  // Folders come as plain words; what begins with -- is an option.
+  std::vector<std::string> options;
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& argument : arguments) {
+    if (argument.rfind("-", 0) == 0) {
+      options.push_back(argument);
+    } else {
+      folders.emplace_back(argument);
+    }
+  }
+  parse_options(options, po::options_description(), "pipewright-runtime report RUN_FOLDER ...");
+  if (folders.empty())
+    throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
+  std::cout << run_report(folders);
+}
+
 std::string versions() {
   return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\nCUDA: not in this build\nNCCL: not in this build\n";
 }
@@ -111,7 +130,9 @@ int main(int argc, char** argv) {
       {"pipewright-runtime",
        "Trains a partitioned model, one process per rank.",
        "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
-       {{"train", "one rank (default)", run_train}, {"launch", "all ranks of this host", run_launch}},
+       {{"train", "one rank (default)", run_train},
+        {"launch", "all ranks of this host", run_launch},
+        {"report", "finished runs side by side, as a Markdown table", report_runs}},
        versions},
       argc, argv);
   std::cout.flush();

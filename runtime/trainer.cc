@@ -16,6 +16,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 #include "runtime/journal.h"
+#include "runtime/launch.h"
 #include "runtime/schedule/trace_events.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/worker.h"
@@ -390,6 +391,7 @@ void Training::write_results(const std::string& status) {
   summary.strategy = job_.plan.strategy;
   summary.schedule = job_.plan.schedule;
   summary.weights = job_.plan.weights;
+  summary.cores = host_cores();
   summary.wall_seconds = elapsed_seconds();
   if (job_.plan.predicted) summary.predicted_minibatch_seconds = job_.plan.predicted->minibatch_seconds;
   write_document(folder_ / "summary.json", summary);

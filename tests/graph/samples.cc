@@ -211,6 +211,7 @@ Summary sample_summary() {
   summary.weights = "stash";
   summary.minibatches = 1024;
   summary.samples = 4096;
+  summary.cores = 2;
   summary.wall_seconds = 0.0521;
   summary.minibatch_seconds = 3.4e-5;
   summary.samples_per_second = 117647.0588235294;
@@ -373,6 +374,7 @@ Run random_run(std::mt19937_64& random) {
 Summary random_summary(std::mt19937_64& random) {
   Summary summary = sample_summary();
   summary.status = pick<std::string>(random, {"done", "interrupted", "failed"});
+  summary.cores = static_cast<int64_t>(positive(random, 64));
   summary.wall_seconds = positive(random, 1e6);
   summary.train_loss = coin(random) ? positive(random, 100) : std::numeric_limits<double>::quiet_NaN();
   if (coin(random)) {

@@ -1,0 +1,82 @@
+#include "runtime/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/plan.h"
+#include "graph/summary.h"
+#include "graph/units.h"
+
+namespace pipewright {
+namespace {
+
+std::string text(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+}  // namespace
+
+std::string run_report(const std::vector<std::filesystem::path>& folders) {
+  std::string table =
+      "| run | plan | samples/s | speed-up | minibatch | predicted | training loss | evaluation loss | top-1 "
+      "| peak memory "
+      "of a rank | predicted | sent a minibatch |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  double first_rate = 0;
+  bool crowded_any = false;
+  int64_t cores = 0;
+  for (const auto& folder : folders) {
+    const auto summary_file = folder / "summary.json";
+    if (!std::filesystem::exists(summary_file)) {
+      throw InputError(folder.string() + ": no summary.json: not the folder of a finished run",
+                       "give the --output of a pipewright-runtime train or launch");
+    }
+    const auto summary = read_document<Summary>(summary_file);
+    const auto plan = read_document<Plan>(folder / "plan.json");
+    if (first_rate == 0) first_rate = summary.samples_per_second;
+    const bool crowded = summary.cores > 0 && summary.world_size > summary.cores;
+    crowded_any = crowded_any || crowded;
+    cores = std::max(cores, summary.cores);
+
+    int64_t memory_bytes = 0;
+    int64_t predicted_memory_bytes = 0;
+    int64_t sent_bytes = 0;
+    for (const RankSummary& rank : summary.ranks) {
+      memory_bytes = std::max(memory_bytes, rank.peak_memory_bytes);
+      predicted_memory_bytes = std::max(predicted_memory_bytes, rank.predicted_memory_bytes);
+      sent_bytes += rank.sent_bytes;
+    }
+    const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
+    const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
+    table += "|";
+    cell(folder.filename().string() + (summary.status == "done" ? "" : " (" + summary.status + ")"));
+    cell(plan.strategy + " " + plan.shape_text());
+    cell(timed(text("%.0f", summary.samples_per_second)));
+    cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));
+    cell(timed(format_seconds(summary.minibatch_seconds)));
+    cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
+    cell(text("%.4f", summary.train_loss));
+    cell(summary.evaluation ? text("%.4f", summary.evaluation->loss) : "-");
+    cell(summary.evaluation && std::isfinite(summary.evaluation->top1)
+             ? text("%.2f %%", 100 * summary.evaluation->top1)
+             : "-");
+    cell(format_bytes(static_cast<double>(memory_bytes)));
+    cell(predicted_memory_bytes > 0 ? format_bytes(static_cast<double>(predicted_memory_bytes)) : "-");
+    cell(summary.minibatches > 0
+             ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
+             : "-");
+    table += "\n";
+  }
+  if (crowded_any) {
+    table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
+             " cores; such times say nothing about a plan.\n";
+  }
+  return table;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,77 @@
+// Small jobs that run for as long as a test wants.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/document.h"
+#include "graph/graph.h"
+#include "graph/plan.h"
+#include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace pipewright::testing {
+
+inline std::string program(const std::string& name) {
+  return std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-" + name;
+}
+
+/// The model's nodes, as the profiler prints them into a graph document.
+inline Graph graph_of(const std::string& model, int64_t batch_size, const TemporaryFolder& folder) {
+  const auto file = folder / "graph.json";
+  Process process({program("profiler"), "graph", "--model", model, "--batch-size", std::to_string(batch_size),
+                   "--output", file.string()},
+                  folder / "graph.out", folder / "graph.err");
+  if (process.wait(std::chrono::seconds(60)) != 0) throw std::runtime_error(process.error());
+  return read_document<Graph>(file);
+}
+
+/// A plan by hand: the nodes in equal parts, replicas as given, depth what 1F1B needs to keep every rank
+/// busy.
+inline Plan even_plan(const Graph& graph, const std::vector<int64_t>& replicas) {
+  Plan plan;
+  plan.model = graph.name;
+  plan.strategy = "manual";
+  int64_t behind = 0;
+  for (const int64_t r : replicas) behind += r;
+  for (size_t s = 0; s < replicas.size(); ++s) {
+    Stage stage;
+    const size_t nodes = graph.nodes.size();
+    for (size_t i = nodes * s / replicas.size(); i < nodes * (s + 1) / replicas.size(); ++i) {
+      stage.nodes.push_back(graph.nodes[i].name);
+    }
+    for (int64_t q = 0; q < replicas[s]; ++q) stage.ranks.push_back(plan.world_size++);
+    stage.in_flight = (behind + replicas[s] - 1) / replicas[s];
+    behind -= replicas[s];
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+/// Words that train a small network on synthetic images until somebody stops it.
+inline std::vector<std::string> endless_job(const TemporaryFolder& folder) {
+  return {"--model",      "mlp:layers=6,width=64,image=8,channels=1",
+          "--data",       "synthetic-images:image=8,samples=256",
+          "--batch-size", "8",
+          "--epochs",     "100000",
+          "--timeout",    "4s",
+          "--output",     (folder / "run").string()};
+}
+inline const char* const kEndlessModel = "mlp:layers=6,width=64,image=8,channels=1";
+
+inline std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// Lines of metrics.jsonl that are complete.
+inline std::vector<std::string> complete_lines(const std::filesystem::path& file) {
+  std::vector<std::string> lines;
+  const std::string text = Process::contents(file);
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+}  // namespace pipewright::testing

@@ -1,0 +1,130 @@
+// Ranks that die, freeze or are interrupted: everybody else ends in time, says why, and what was written
+// stays.
+#include <catch2/catch.hpp>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/jobs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Ranks as processes of the test: no launcher that could help. Rank 0 serves the store.
+struct World {
+  TemporaryFolder folder;
+  std::vector<std::unique_ptr<Process>> ranks;
+
+  explicit World(const std::vector<int64_t>& replicas) {
+    const auto plan_file = folder / "plan.json";
+    const Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
+    write_document(plan_file, plan);
+    const int port =
+        20000 + static_cast<int>(::getpid() % 20000);  // tests that run side by side have other pids
+    for (int64_t rank = 0; rank < plan.world_size; ++rank) {
+      const std::string name = "rank-" + std::to_string(rank);
+      ranks.push_back(std::make_unique<Process>(
+          std::vector<std::string>{program("runtime"), "train"} + endless_job(folder) +
+              std::vector<std::string>{"--plan", plan_file.string(), "--rank", std::to_string(rank),
+                                       "--world-size", std::to_string(plan.world_size), "--master-port",
+                                       std::to_string(port)},
+          folder / (name + ".out"), folder / (name + ".err")));
+    }
+  }
+
+  // True when training is under way on all ranks: rank 0 has written a good number of losses.
+  bool trains() {
+    return eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank is killed: all others exit 5 within seconds and name it") {
+  const auto victim = GENERATE(size_t{0}, size_t{1}, size_t{3});
+  World world({1, 2, 1});
+  INFO("victim " << victim << "\n" << world.ranks[0]->error());
+  REQUIRE(world.trains());
+  const auto before = complete_lines(world.folder / "run" / "metrics.jsonl");
+  world.ranks[victim]->signal(SIGKILL);
+  for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
+    if (rank == victim) continue;
+    CAPTURE(rank);
+    CHECK(world.ranks[rank]->wait(12s) == 5);
+    CAPTURE(world.ranks[rank]->error());
+    // When rank 0 dies the store goes with it: those who see that first name the store, which is on rank 0.
+    const std::string error = world.ranks[rank]->error();
+    const bool named = error.find("rank " + std::to_string(victim)) != std::string::npos ||
+                       (victim == 0 && error.find("store") != std::string::npos);
+    CHECK(named);
+  }
+  const auto after = complete_lines(world.folder / "run" / "metrics.jsonl");
+  REQUIRE(after.size() >= before.size());
+  CHECK(std::equal(before.begin(), before.end(), after.begin()));
+  for (const auto& line : after) CHECK_NOTHROW(parse_json(line, "metrics.jsonl"));
+}
+
+TEST_CASE("a rank is stopped: all others exit 5 within the time-out and name it") {
+  World world({1, 1, 1});
+  INFO(world.ranks[0]->error());
+  REQUIRE(world.trains());
+  world.ranks[1]->signal(SIGSTOP);
+  for (const size_t rank : {0, 2}) {
+    CAPTURE(rank);
+    CHECK(world.ranks[rank]->wait(20s) == 5);  // 4 s time-out, a beat, last words
+    CHECK_THAT(world.ranks[rank]->error(), Catch::Contains("rank 1 has not been heard of"));
+  }
+}
+
+TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves nothing behind") {
+  const TemporaryFolder folder;
+  write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {1, 1, 1}));
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
+                       std::vector<std::string>{"--plan", (folder / "plan.json").string()},
+                   folder / "out", folder / "err");
+  INFO(launcher.error());
+  REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
+  const auto ranks = launcher.children();
+  REQUIRE(ranks.size() == 3);
+  ::kill(ranks[1], SIGKILL);
+  CHECK(launcher.wait(20s) == 5);
+  const std::string error = launcher.error();
+  CAPTURE(error);
+  const std::string last = error.substr(error.find("pipewright-runtime: error:", error.rfind("error:") - 30));
+  CHECK_THAT(last, Catch::Contains("rank "));
+  for (const pid_t rank : ranks) CHECK(::kill(rank, 0) != 0);
+  CHECK(std::filesystem::exists(folder / "run" / "rank-2.log"));
+  CHECK(std::filesystem::exists(folder / "run" / "flight"));
+  CHECK(read_document<Summary>(folder / "run" / "summary.json").status == "failed");
+}
+
+TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143; the run folder is whole") {
+  const int signal = GENERATE(SIGINT, SIGTERM);
+  const TemporaryFolder folder;
+  write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {2, 1}));
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
+                       std::vector<std::string>{"--plan", (folder / "plan.json").string()},
+                   folder / "out", folder / "err");
+  INFO(launcher.error());
+  REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
+  const auto ranks = launcher.children();
+  launcher.signal(signal);
+  CHECK(launcher.wait(15s) == 128 + signal);
+  for (const pid_t rank : ranks) CHECK(::kill(rank, 0) != 0);
+  for (const auto& line : complete_lines(folder / "run" / "metrics.jsonl"))
+    CHECK_NOTHROW(parse_json(line, "metrics"));
+  const auto summary = read_document<Summary>(folder / "run" / "summary.json");
+  CHECK(summary.status == "interrupted");
+  CHECK(summary.minibatches > 0);
+}
+
+TEST_CASE("one process: Ctrl-C ends it with 130 and a summary") {
+  const TemporaryFolder folder;
+  Process process(std::vector<std::string>{program("runtime")} + endless_job(folder), folder / "out",
+                  folder / "err");
+  REQUIRE(eventually(60s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 20; }));
+  process.signal(SIGINT);
+  CHECK(process.wait(10s) == 130);
+  CHECK(read_document<Summary>(folder / "run" / "summary.json").status == "interrupted");
+}
