@@ -9,6 +9,9 @@
 namespace pipewright {
 namespace {
 
+/// Sets of ancestors take a bit for every pair of nodes, and the search time for every pair of cuts.
+constexpr size_t kMostNodes = 4096;
+
 void sort_unique(std::vector<int>* numbers) {
   std::sort(numbers->begin(), numbers->end());
   numbers->erase(std::unique(numbers->begin(), numbers->end()), numbers->end());
@@ -52,6 +55,11 @@ Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
   values_read.resize(count);
   owns_parameters.assign(count, 1);
 
+  if (profile.nodes.size() > kMostNodes) {
+    throw InputError("profile of '" + profile.model + "': " + std::to_string(profile.nodes.size()) +
+                         " nodes; this version plans for at most " + std::to_string(kMostNodes),
+                     "Profile the model by layers, or merge nodes that belong together.");
+  }
   // Sums of bytes stay exact, and so do small multiples of them.
   double all_bytes = 0;
   for (const ProfiledNode& node : profile.nodes) {

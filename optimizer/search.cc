@@ -13,6 +13,10 @@ namespace {
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 /// Differences below this part are rounding: sums of the same seconds in another order.
 constexpr double kTolerance = 1e-9;
+/// The search ends when no period smaller by this part is possible.
+constexpr double kProof = 1e-12;
+/// From here on it is likely that the best plan has been met.
+constexpr double kNear = 0.02;
 
 /// The best way found to run the model from a state to its end.
 struct Suffix {
@@ -95,9 +99,10 @@ std::optional<Answer> fewest_devices_within(const Question& q, double period) {
     const int64_t cut_bytes = states.states[i].cut_bytes;
     for (const int j : states.supersets[i]) {
       if (!best[0][j].possible || !stage_allowed(q, i, j)) continue;
-      const StageLoad load = load_between(states, i, j);
       // No model is faster than its compute shared out evenly.
-      const double least_replicas = load.compute_seconds() / period * (1 - kTolerance);
+      const double least_replicas = compute_between(states, i, j) / period * (1 - kTolerance);
+      if (least_replicas > static_cast<double>(q.devices - best[0][j].devices)) continue;
+      const StageLoad load = load_between(states, i, j);
       for (int wanted = 0; wanted < tables; ++wanted) {  // the suffix from i must hold a replicated stage
         for (int rest = wanted; rest >= 0; --rest) {     // the suffix from j holds it
           const Suffix& after = best[rest][j];
@@ -231,16 +236,19 @@ std::optional<Answer> search(const Question& q) {
   double low =
       (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
   // `low` is a bound; every other value that `low` takes was tried and found impossible. Each success brings
-  // `high` down to what the plan found really takes, so the bisection ends at an achieved period with a proof
-  // just below it.
-  while (high - low > kTolerance / 1000 * high) {
-    const double middle = low + (high - low) / 2;
-    const std::optional<Answer> found = fewest_devices_within(q, middle);
+  // `high` down to what the plan found really takes. Every other try is just below `high`: it is the last one
+  // as soon as `high` is the best there is, which the bisection would only close in on.
+  const auto tried = [&](double period) {
+    const std::optional<Answer> found = fewest_devices_within(q, period);
     if (found) {
-      high = std::min(middle, found->period_seconds);
+      high = std::min(period, found->period_seconds);
     } else {
-      low = middle;
+      low = period;
     }
+  };
+  while (high - low > kProof * high) {
+    tried(low + (high - low) / 2);
+    if (high - low < kNear * high && high - low > kProof * high) tried(high * (1 - kProof));
   }
   best = fewest_devices_within(q, high * (1 + kTolerance));
   PW_CHECK(best.has_value(), "a period that was achieved stays possible");

@@ -161,4 +161,10 @@ StageLoad load_between(const States& states, int i, int j) {
   return load;
 }
 
+double compute_between(const States& states, int i, int j) {
+  const State& from = states.states[i];
+  const State& to = states.states[j];
+  return to.forward_seconds - from.forward_seconds + (to.backward_seconds - from.backward_seconds);
+}
+
 }  // namespace pipewright

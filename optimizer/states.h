@@ -45,5 +45,7 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
 
 /// The stage of the nodes that are in state j and not in its subset i.
 StageLoad load_between(const States& states, int i, int j);
+/// Its compute_seconds() alone.
+double compute_between(const States& states, int i, int j);
 
 }  // namespace pipewright
