@@ -15,13 +15,12 @@ class Growth {
   Growth(const Dataflow& flow, const CostModel& model, bool memory_limited)
       : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow, memory_limited)) {}
 
-  /// True if `v` may be the next to join `done`. A late node may once something it reads is there; before
-  /// that it only comes along with a reader.
-  bool may_add(const NodeSet& done, int v) const {
-    if (done.test(v) || early_.test(v)) return false;
-    if (!late_.test(v)) return true;
+  /// True if `v` may be the next to join `done`, and nothing that it reads may: adding that first and `v`
+  /// then comes to the same.
+  bool is_next(const NodeSet& done, int v) const {
+    if (!may_add(done, v)) return false;
     const auto& before = flow_.predecessors[v];
-    return std::any_of(before.begin(), before.end(), [&](int p) { return done.test(p); });
+    return std::none_of(before.begin(), before.end(), [&](int p) { return may_add(done, p); });
   }
 
   /// `done`, `v`, all that `v` needs, and early nodes that then have all they read.
@@ -35,6 +34,14 @@ class Growth {
   }
 
  private:
+  // A late node may once something it reads is there; before that it only comes along with a reader.
+  bool may_add(const NodeSet& done, int v) const {
+    if (done.test(v) || early_.test(v)) return false;
+    if (!late_.test(v)) return true;
+    const auto& before = flow_.predecessors[v];
+    return std::any_of(before.begin(), before.end(), [&](int p) { return done.test(p); });
+  }
+
   const Dataflow& flow_;
   NodeSet late_;
   NodeSet early_;
@@ -46,7 +53,7 @@ std::vector<NodeSet> all_cuts(const Dataflow& flow, const Growth& growth, int64_
   std::vector<NodeSet> found = {NodeSet(flow.size())};
   for (size_t next = 0; next < found.size(); ++next) {
     for (int v = 0; v < flow.size(); ++v) {
-      if (!growth.may_add(found[next], v)) continue;
+      if (!growth.is_next(found[next], v)) continue;
       NodeSet larger = growth.with(found[next], v);
       if (!known.insert(larger).second) continue;
       if (static_cast<int64_t>(known.size()) > most) return {};
@@ -67,14 +74,9 @@ std::vector<NodeSet> cuts_of_one_order(const Dataflow& flow, const Growth& growt
     int64_t best_bytes = 0;
     int best_turn = -1;
     for (int v = 0; v < flow.size(); ++v) {
-      if (!growth.may_add(done, v)) continue;
+      if (!growth.is_next(done, v)) continue;
       int newest = -1;
-      bool waits = false;  // for a node that can come before it
-      for (const int p : flow.predecessors[v]) {
-        waits = waits || growth.may_add(done, p);
-        newest = std::max(newest, turn[p]);
-      }
-      if (waits) continue;
+      for (const int p : flow.predecessors[v]) newest = std::max(newest, turn[p]);
       NodeSet larger = growth.with(done, v);
       const int64_t bytes = live_bytes(flow, larger);
       if (!best.empty() && (bytes > best_bytes || (bytes == best_bytes && newest <= best_turn))) continue;
