@@ -185,12 +185,14 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   }
 
   std::optional<Answer> answer = search(question);
-  while (!answer && question.one_in_flight &&
-         question.devices > 1) {  // a costly cut may be what does not fit
-    --question.devices;
-    answer = search(question);
+  for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
+    --fewer.devices;  // a costly cut may be what does not fit
+    answer = search(fewer);
   }
-  if (!answer) fail_infeasible(question, request.strategy);
+  if (!answer) {
+    if (question.one_in_flight) question.all_devices = false;
+    fail_infeasible(question, request.strategy);
+  }
 
   const auto priced = [&](const Answer& found) {
     Plan plan = plan_of(found, states, profile);
