@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <tuple>
 
 #include "graph/error.h"
@@ -17,6 +18,9 @@ constexpr double kTolerance = 1e-9;
 constexpr double kProof = 1e-12;
 /// From here on it is likely that the best plan has been met.
 constexpr double kNear = 0.02;
+/// Periods of stages are compared in so many parts of the plan's period: stages that are equal but for
+/// rounding are equal. A power of two, so that simple ratios are not on the border between two parts.
+constexpr double kLevels = 1 << 30;
 
 /// The best way found to run the model from a state to its end.
 struct Suffix {
@@ -24,6 +28,9 @@ struct Suffix {
   // What is compared, in this order.
   double period_seconds = 0;  // left 0 where the period is only bounded
   int64_t devices = 0;        // left 0 where the number is given
+  // Periods of the stages, slowest first; left empty where they are no aim. Their order is kept when the same
+  // stage is added to both sides, so the best suffix is part of the best plan.
+  std::vector<int32_t> levels;
   int64_t stages = 0;
   int64_t bytes = 0;  // over all cuts inside the suffix and the one before it
   // How it begins.
@@ -34,10 +41,20 @@ struct Suffix {
 
   bool better_than(const Suffix& other) const {
     if (!other.possible) return true;
-    return std::tie(period_seconds, devices, stages, bytes) <
-           std::tie(other.period_seconds, other.devices, other.stages, other.bytes);
+    return std::tie(period_seconds, devices, levels, stages, bytes) <
+           std::tie(other.period_seconds, other.devices, other.levels, other.stages, other.bytes);
+  }
+  void add_level(int32_t level, const std::vector<int32_t>& rest) {
+    levels.reserve(rest.size() + 1);
+    levels = rest;
+    levels.insert(std::upper_bound(levels.begin(), levels.end(), level, std::greater<>()), level);
   }
 };
+
+/// The period of a stage in a plan of `period`.
+int32_t level_of(double stage_period, double period) {
+  return period > 0 ? static_cast<int32_t>(std::lround(stage_period / period * kLevels)) : 0;
+}
 
 bool stage_allowed(const Question& q, int from, int to) {
   return q.least_stages < 2 || from != 0 || to != q.states->last();
@@ -87,8 +104,10 @@ void finish(const Question& q, Answer* answer) {
 }
 
 /// Fewest devices for a period: planners' g(i), once for any suffix and, if asked for, once for suffixes that
-/// hold a replicated stage.
-std::optional<Answer> fewest_devices_within(const Question& q, double period) {
+/// hold a replicated stage. `levels_of`: the periods of all stages, slowest first, as parts of this one, are
+/// the next aim.
+std::optional<Answer> fewest_devices_within(const Question& q, double period,
+                                            std::optional<double> levels_of = {}) {
   const States& states = *q.states;
   const int last = states.last();
   const int tables = q.replicated ? 2 : 1;
@@ -117,12 +136,17 @@ std::optional<Answer> fewest_devices_within(const Question& q, double period) {
           Suffix found;
           found.possible = true;
           found.devices = after.devices + replicas;
+          if (held.possible && found.devices > held.devices) continue;
+          if (levels_of) {
+            const double mine = q.model->period(load, replicas, q.inputs).total_seconds();
+            found.add_level(level_of(mine, *levels_of), after.levels);
+          }
           found.stages = after.stages + 1;
           found.bytes = after.bytes + cut_bytes;
           found.next = j;
           found.replicas = replicas;
           found.rest_replicated = rest == 1;
-          if (found.better_than(held)) held = found;
+          if (found.better_than(held)) held = std::move(found);
         }
       }
     }
@@ -142,8 +166,10 @@ std::optional<Answer> fewest_devices_within(const Question& q, double period) {
 }
 
 /// Exactly `devices` devices: a table by state and number of devices. `least_period` makes the period the
-/// first aim; otherwise stages and bytes are, under `period`.
-std::optional<Answer> exactly_all_devices(const Question& q, double period, bool least_period) {
+/// only aim that counts; otherwise, under `period`, the periods of all stages as parts of
+/// `levels_of` are, if given, then stages and bytes.
+std::optional<Answer> exactly_all_devices(const Question& q, double period, bool least_period,
+                                          std::optional<double> levels_of = {}) {
   const States& states = *q.states;
   const int last = states.last();
   const int tables = q.replicated ? 2 : 1;
@@ -168,6 +194,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
               Suffix found;
               found.possible = true;
               if (least_period) found.period_seconds = std::max(mine, after.period_seconds);
+              if (levels_of) found.add_level(level_of(mine, *levels_of), after.levels);
               found.stages = after.stages + 1;
               found.bytes = after.bytes + cut_bytes;
               found.next = j;
@@ -175,7 +202,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
               found.rest_replicated = rest == 1;
               found.rest_devices = later;
               Suffix& held = best[wanted][i][later + replicas];
-              if (found.better_than(held)) held = found;
+              if (found.better_than(held)) held = std::move(found);
             }
           }
         }
@@ -226,7 +253,10 @@ std::optional<Answer> search(const Question& q) {
   if (q.all_devices) {
     const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
     if (!fastest) return fastest;
-    return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false);
+    // With one minibatch in flight no stage waits for a slower one: what crosses the cuts adds up instead.
+    std::optional<double> levels_of;
+    if (!q.one_in_flight) levels_of = fastest->period_seconds;
+    return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
   }
 
   std::optional<Answer> best = any_answer(q);
@@ -250,7 +280,7 @@ std::optional<Answer> search(const Question& q) {
     tried(low + (high - low) / 2);
     if (high - low < kNear * high && high - low > kProof * high) tried(high * (1 - kProof));
   }
-  best = fewest_devices_within(q, high * (1 + kTolerance));
+  best = fewest_devices_within(q, high * (1 + kTolerance), high);
   PW_CHECK(best.has_value(), "a period that was achieved stays possible");
   return best;
 }

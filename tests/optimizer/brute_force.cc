@@ -1,6 +1,8 @@
 #include "tests/optimizer/brute_force.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -11,6 +13,14 @@ namespace {
 constexpr double kTolerance = 1e-9;
 
 }  // namespace
+
+std::vector<int64_t> levels_of(const std::vector<double>& stage_periods, double period) {
+  std::vector<int64_t> levels;
+  for (const double seconds : stage_periods)
+    levels.push_back(period > 0 ? std::llround(seconds / period * (1 << 30)) : 0);
+  std::sort(levels.begin(), levels.end(), std::greater<>());
+  return levels;
+}
 
 BruteForce::BruteForce(const Profile& profile, const CostModel& model, const CostInputs& inputs)
     : profile_(profile), model_(model), inputs_(inputs), flow_(profile) {
@@ -180,6 +190,7 @@ void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& c
     const int64_t depth = question.strategy == "model-parallel" ? 1 : 1 + ceiling;
     const int64_t memory = stage_memory(mine, replicas[s], depth, inputs_).total_bytes();
     candidate.answer.period_seconds = std::max(candidate.answer.period_seconds, period);
+    candidate.periods.push_back(period);
     candidate.answer.bytes += mine.in_bytes;
     candidate.memory_bytes = std::max(candidate.memory_bytes, memory);
     candidate.most_replicas = std::max(candidate.most_replicas, replicas[s]);
@@ -240,9 +251,11 @@ std::optional<BruteAnswer> BruteForce::best(const BruteQuestion& question) {
   for (const Candidate& c : found) period = std::min(period, c.answer.period_seconds);
   std::optional<BruteAnswer> best;
   for (const Candidate& c : found) {
-    const BruteAnswer& a = c.answer;
+    BruteAnswer a = c.answer;
     if (a.period_seconds > period * (1 + kTolerance)) continue;
-    if (!best || std::tie(a.devices, a.stages, a.bytes) < std::tie(best->devices, best->stages, best->bytes))
+    if (question.strategy != "model-parallel") a.levels = levels_of(c.periods, period);
+    if (!best || std::tie(a.devices, a.levels, a.stages, a.bytes) <
+                     std::tie(best->devices, best->levels, best->stages, best->bytes))
       best = a;
   }
   best->period_seconds = period;

@@ -23,8 +23,12 @@ struct BruteAnswer {
   double period_seconds = 0;
   int64_t devices = 0;
   int64_t stages = 0;
+  /// Of the stages, slowest first, in whole parts of 2^30 of the period; empty with one minibatch in flight.
+  std::vector<int64_t> levels;
   int64_t bytes = 0;  ///< over all cuts
 };
+
+std::vector<int64_t> levels_of(const std::vector<double>& stage_periods, double period);
 
 class BruteForce {
  public:
@@ -39,6 +43,7 @@ class BruteForce {
  private:
   struct Candidate {
     BruteAnswer answer;
+    std::vector<double> periods;
     int64_t memory_bytes = 0;
     int64_t most_replicas = 1;
   };

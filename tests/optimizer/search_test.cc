@@ -61,10 +61,18 @@ void compare(const BruteQuestion& brute, const Profile& profile, const CostModel
   REQUIRE(got.has_value() == expected.has_value());
   if (!got) return;
   int64_t bytes = 0;
-  for (const FoundStage& stage : got->stages) bytes += states.states[stage.from].cut_bytes;
+  std::vector<double> periods;
+  for (const FoundStage& stage : got->stages) {
+    bytes += states.states[stage.from].cut_bytes;
+    const StageLoad load = load_between(states, stage.from, stage.to);
+    periods.push_back(model.period(load, stage.replicas, inputs).total_seconds());
+  }
   CHECK(got->period_seconds == Approx(expected->period_seconds).epsilon(3e-9).margin(1e-15));
   CHECK(got->devices == expected->devices);
   CHECK(static_cast<int64_t>(got->stages.size()) == expected->stages);
+  if (brute.strategy != "model-parallel") {
+    CHECK(testing::levels_of(periods, expected->period_seconds) == expected->levels);
+  }
   CHECK(bytes == expected->bytes);
   if (brute.memory_bytes > 0) CHECK(fullest_stage(q, *got).memory.total_bytes() <= brute.memory_bytes);
 }
