@@ -34,14 +34,15 @@ TEST_CASE("every JSON file of the tree is strict JSON; documents are read by the
     if (!has_suffix(file, {".json"})) continue;
     INFO(file.string());
     Json json;
-    REQUIRE_NOTHROW(json = parse_json(text_of(file), file.string()));
+    CHECK_NOTHROW(json = parse_json(text_of(file), file.string()));
     if (!json.is_object() || !json.contains("schema") || !json["schema"].is_string()) continue;
     const std::string schema = json["schema"];
     if (schema.rfind("pipewright.", 0) != 0) continue;
     INFO(schema);
-    REQUIRE(kReaders.count(schema) == 1);
-    CHECK_NOTHROW(kReaders.at(schema)(text_of(file), file.string()));
     ++documents;
+    const auto known = kReaders.find(schema);
+    CHECK(known != kReaders.end());
+    if (known != kReaders.end()) CHECK_NOTHROW(known->second(text_of(file), file.string()));
   }
   CHECK(documents >= kReaders.size());
 }
