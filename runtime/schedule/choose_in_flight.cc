@@ -12,7 +12,16 @@ namespace {
 
 using Depths = std::vector<int64_t>;
 
-constexpr double kTolerance = 1.001;
+// A percent of time is within what a profile is off by; the depth that the last percent takes costs memory
+// and older weights.
+constexpr double kTolerance = 1.01;
+// Below this a deeper candidate is not faster.
+constexpr double kSame = 1.001;
+
+/// What depths may take where others take `seconds`.
+double enough_seconds(double seconds, double bottleneck) {
+  return kTolerance * (seconds <= kTolerance * bottleneck ? bottleneck : seconds);
+}
 
 // Finds depths by simulating 1f1b with candidates: no closed rule is known that is both small and never
 // starves, and deeper is not always faster, because a rank runs its warm-up forwards whether or not backwards
@@ -82,7 +91,7 @@ class Search {
       for (size_t before = stage; before-- > 0;)
         depths[before] = depth(before, ahead(depths, before + 1) + plenty_[before]);
       const double candidate_seconds = seconds(depths);
-      if (candidate_seconds * kTolerance < fastest) {
+      if (candidate_seconds * kSame < fastest) {
         fastest = candidate_seconds;
         best = candidate;
       }
@@ -92,7 +101,7 @@ class Search {
 
   /// A stage may need less now that those before it hold it back.
   void lower(Depths& depths) {
-    const double enough = kTolerance * std::max(bottleneck_, seconds(depths));
+    const double enough = enough_seconds(seconds(depths), bottleneck_);
     for (bool lowered = true; lowered;) {
       lowered = false;
       for (size_t stage = 0; stage < replicas_.size(); ++stage)
@@ -131,7 +140,7 @@ std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
   for (const int64_t longer : {1, 4, 16}) {
     double seconds = 0;
     depths = search.run(longer, seconds);
-    const double enough = kTolerance * (seconds <= kTolerance * bottleneck ? bottleneck : seconds);
+    const double enough = enough_seconds(seconds, bottleneck);
     const Span far{0, 8 * longer * (depths[0] * replicas[0] + 256)};
     if (steady_minibatch_seconds("1f1b", {replicas, depths}, times, far) <= enough * (1 + 1e-9)) break;
   }

@@ -69,7 +69,7 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 double bottleneck_seconds(const std::vector<int64_t>& replicas, const std::vector<StageTimes>& times);
 
 /// In-flight depths for 1f1b: small ones (found greedily from the last stage to the first, then each lowered
-/// while that costs nothing) with which the simulated steady state is within 0.1 % of bottleneck_seconds().
+/// while that costs nothing) with which the simulated steady state is within 1 % of bottleneck_seconds().
 /// `most` bounds each stage (memory), 1 or more; where no depths within the bounds are that fast, the greedy
 /// search takes the fastest it meets. The result is usable as it is (usable_in_flight() leaves it unchanged),
 /// and the same for the same input. Errors as in simulate().

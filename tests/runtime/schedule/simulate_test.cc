@@ -307,7 +307,7 @@ int64_t total_in_flight(const std::vector<int64_t>& replicas, const std::vector<
 }
 
 TEST_CASE(
-    "chosen depths are within 0.1 % of the fastest of all within the bounds, and almost always the smallest "
+    "chosen depths are within 1 % of the fastest of all within the bounds, and almost always the smallest "
     "such") {
   std::mt19937_64 random(5);
   constexpr Span kSpan{0, 600};
@@ -330,7 +330,7 @@ TEST_CASE(
     for (const std::vector<int64_t>& depths : all_depths(random_one.replicas, most))
       fastest = std::min(fastest, all[depths] = seconds(depths));
     const double enough =
-        1.0011 * std::max(fastest, bottleneck_seconds(random_one.replicas, random_one.times));
+        1.0101 * std::max(fastest, bottleneck_seconds(random_one.replicas, random_one.times));
     CHECK(all.at(chosen) <= enough);
     int64_t smallest = std::numeric_limits<int64_t>::max();
     for (const auto& [depths, time] : all)
@@ -350,7 +350,7 @@ TEST_CASE(
       return steady_minibatch_seconds("1f1b", {replicas, depths}, times, {0, 400});
     };
     CAPTURE(dashed(replicas), dashed(chosen));
-    CHECK(seconds(chosen) <= 1.002);
+    CHECK(seconds(chosen) <= 1.0101);
     CHECK(chosen.back() == 1);
     for (size_t stage = 0; stage < replicas.size(); ++stage)
       if (chosen[stage] > 1) {
