@@ -31,13 +31,14 @@ StagePrediction stage_prediction_from_json(JsonReader& reader) {
   stage.step_seconds = reader.number("step_seconds", 0, kMostSeconds);
   JsonReader memory = reader.object("memory");
   memory.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
-                 "messages_bytes"});
+                 "messages_bytes", "workspace_bytes"});
   stage.memory.weights_bytes = memory.integer("weights_bytes", 0, kMostBytes);
   stage.memory.versions_bytes = memory.integer("versions_bytes", 0, kMostBytes);
   stage.memory.gradients_bytes = memory.integer("gradients_bytes", 0, kMostBytes);
   stage.memory.optimizer_bytes = memory.integer("optimizer_bytes", 0, kMostBytes);
   stage.memory.activations_bytes = memory.integer("activations_bytes", 0, kMostBytes);
   stage.memory.messages_bytes = memory.integer("messages_bytes", 0, kMostBytes);
+  stage.memory.workspace_bytes = memory.integer("workspace_bytes", 0, kMostBytes);
   memory.finish();
   reader.finish();
   return stage;
@@ -75,7 +76,8 @@ Json prediction_to_json(const Prediction& prediction) {
                        {"gradients_bytes", stage.memory.gradients_bytes},
                        {"optimizer_bytes", stage.memory.optimizer_bytes},
                        {"activations_bytes", stage.memory.activations_bytes},
-                       {"messages_bytes", stage.memory.messages_bytes}};
+                       {"messages_bytes", stage.memory.messages_bytes},
+                       {"workspace_bytes", stage.memory.workspace_bytes}};
     json["stages"].push_back(std::move(entry));
   }
   return json;

@@ -1,4 +1,5 @@
-// Who runs what. Holds no measurements; what the optimizer expected is in `predicted`. May be written by hand.
+// Who runs what. Holds no measurements; what the optimizer expected is in `predicted`. May be written by
+// hand.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,25 @@ namespace pipewright {
 
 /// Bytes on one rank of a stage, by purpose.
 struct StageMemory {
-  int64_t weights_bytes = 0;      ///< one version of parameters, and buffers
-  int64_t versions_bytes = 0;     ///< further weight versions kept for minibatches in flight
+  int64_t weights_bytes = 0;   ///< one version of parameters, and buffers
+  int64_t versions_bytes = 0;  ///< further weight versions kept for minibatches in flight
   int64_t gradients_bytes = 0;
   int64_t optimizer_bytes = 0;    ///< slots: momentum, moments
   int64_t activations_bytes = 0;  ///< saved for backward, all minibatches in flight, stage inputs included
   int64_t messages_bytes = 0;     ///< boundary tensors being sent or received
+  int64_t workspace_bytes =
+      0;  ///< largest transient of one node's forward or backward, beyond what is freed by then
   int64_t total_bytes() const {
-    return weights_bytes + versions_bytes + gradients_bytes + optimizer_bytes + activations_bytes + messages_bytes;
+    return weights_bytes + versions_bytes + gradients_bytes + optimizer_bytes + activations_bytes +
+           messages_bytes + workspace_bytes;
   }
 };
 
 /// Seconds per minibatch on one replica, except where said.
 struct StagePrediction {
-  double compute_seconds = 0;        ///< forward + backward of one minibatch on one rank
-  double send_seconds = 0;           ///< boundary traffic of one minibatch, both directions, leaving this rank
-  double receive_seconds = 0;        ///< the same, arriving
+  double compute_seconds = 0;  ///< forward + backward of one minibatch on one rank
+  double send_seconds = 0;     ///< boundary traffic of one minibatch, both directions, leaving this rank
+  double receive_seconds = 0;  ///< the same, arriving
   double gradient_sync_seconds = 0;  ///< one all-reduce (per round)
   double step_seconds = 0;           ///< one weight update (per round)
   StageMemory memory;
@@ -75,8 +79,8 @@ struct Plan {
 /// One stage that holds the whole graph, on `replicas` ranks: one device, or data parallel.
 Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
-/// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an earlier
-/// one. Compares graph_digest if the plan has one; the message names the node or both digests.
+/// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
+/// earlier one. Compares graph_digest if the plan has one; the message names the node or both digests.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 
 }  // namespace pipewright

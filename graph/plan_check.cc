@@ -96,8 +96,9 @@ void check_plan_for_graph(const Plan& plan, const Graph& graph) {
   throw PlanError(
       "plan: made for graph " + plan.graph_digest + " (model " + in_quotes(plan.model) + "), but this one, " +
           in_quotes(graph.name) + ", is " + digest,
-      "Same node names, but another batch size, other shapes or options: make profile and plan again, or "
-      "remove `graph_digest` from the plan if you know better.");
+      "Likely cause: another --batch-size or other model options here than when the profile was made. Give "
+      "the "
+      "profile's, or make profile and plan again with these (or remove `graph_digest` from the plan).");
 }
 
 }  // namespace pipewright

@@ -172,6 +172,29 @@ int64_t live_bytes(const Dataflow& flow, const NodeSet& done) {
   return bytes;
 }
 
+int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done) {
+  int64_t bytes = 0;
+  for (const DataflowValue& value : flow.values) {
+    if (!done.test(value.producer) || value.readers.empty()) continue;
+    if (std::all_of(value.readers.begin(), value.readers.end(), [&](int r) { return done.test(r); }))
+      continue;
+    bytes += std::max<int64_t>(0, value.bytes - flow.saved_bytes[value.producer]);
+  }
+  return bytes;
+}
+
+int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
+                        const NodeSet& from, const NodeSet& to) {
+  int64_t most = 0;
+  int64_t saved_later = 0;
+  for (size_t v = transient.size(); v-- > 0;) {
+    if (!to.test(v) || from.test(v)) continue;
+    most = std::max(most, transient[v] - saved_later);
+    saved_later += saved[v];
+  }
+  return most;
+}
+
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots) {
   if (topology.levels.size() != 1) {
     throw InputError(
@@ -230,9 +253,13 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
   memory.versions_bytes = (in_flight - 1) * weights;
   memory.gradients_bytes = weights + std::max<int64_t>(0, std::max(exchange, next_version) - one_minibatch);
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
-  memory.activations_bytes = in_flight * one_minibatch;
-  // Activation and gradient of either boundary, one on its way in or out and one being made or used.
-  memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
+  memory.activations_bytes = in_flight * (one_minibatch + load.held_bytes);
+  // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
+  // many gradients as there are minibatches in flight and one more; of the activations two that are not among
+  // those in flight. And the gradient that came in is held while it is used.
+  memory.messages_bytes =
+      2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
+  memory.workspace_bytes = load.workspace_bytes;
   return memory;
 }
 

@@ -24,6 +24,8 @@ struct StageLoad {
   int64_t trainable_bytes = 0;  ///< of these, what a gradient exists for
   int64_t buffer_bytes = 0;
   int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
+  int64_t held_bytes = 0;        ///< of the values sent on, what no node saves: kept till the backward too
+  int64_t workspace_bytes = 0;   ///< workspace_bytes()
   int64_t in_bytes = 0;          ///< values that cross the cut before the stage, relayed ones included
   int64_t out_bytes = 0;         ///< the same after the stage
   int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
@@ -80,6 +82,15 @@ const CostModel& cost_model_named(const std::string& name);
 
 /// The default model's bytes at a cut: each value made before it and read after it, once.
 int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// Of these, what the makers do not save for their own backward.
+int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// Most bytes of a node's inputs, outputs or their gradients while it runs, beyond what later nodes of the
+/// stage save: that is not there yet in the forward and free again in the backward. `transient` and `saved`
+/// by node.
+int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
+                        const NodeSet& from, const NodeSet& to);
 
 /// InputError for a topology that the model does not describe: more than one level, a shared link, devices
 /// that differ in speed.

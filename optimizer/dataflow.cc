@@ -103,6 +103,13 @@ Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
   for (auto* lists : {&predecessors, &successors, &values_read}) {
     for (std::vector<int>& list : *lists) sort_unique(&list);
   }
+  for (int v = 0; v < count; ++v) {
+    int64_t transient = 0;
+    for (const int value : values_read[v]) transient += values[value].bytes;
+    for (const int value : values_made[v]) transient += values[value].bytes;
+    transient_bytes.push_back(transient);
+    saved_bytes.push_back(profile.nodes[v].saved_bytes);
+  }
   tied = tied_groups(profile);
 }
 

@@ -32,6 +32,8 @@ struct Dataflow {
   std::vector<std::vector<int>> values_read;   ///< by node: indices of `values`, each once
   /// Groups of two or more nodes that share a parameter: no cut may separate them.
   std::vector<NodeSet> tied;
+  std::vector<int64_t> transient_bytes;  ///< by node: values read and made
+  std::vector<int64_t> saved_bytes;      ///< by node
   /// False for a node all of whose parameters (at least one, by name) stand in earlier nodes: its bytes count
   /// there.
   std::vector<char> owns_parameters;

@@ -87,6 +87,14 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     }
   }
 
+  std::vector<int64_t> saved_later(stages, 0);
+  for (int v = flow.size(); v-- > 0;) {
+    StageLoad& load = loads[stage_of[v]];
+    int64_t& later = saved_later[stage_of[v]];
+    load.workspace_bytes = std::max(load.workspace_bytes, flow.transient_bytes[v] - later);
+    later += flow.saved_bytes[v];
+  }
+
   NodeSet done(flow.size());
   for (int s = 0; s + 1 < stages; ++s) {
     for (int v = 0; v < flow.size(); ++v) {
@@ -99,6 +107,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     }
     const int64_t charged = model.cut_bytes(flow, done);
     loads[s].charged_out_bytes = charged;
+    loads[s].held_bytes = unsaved_live_bytes(flow, done);
     loads[s + 1].charged_in_bytes = charged;
   }
   return loads;

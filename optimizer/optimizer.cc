@@ -105,7 +105,7 @@ std::string replicas_text(const Answer& answer) {
       "That stage: weights " + text(memory.weights_bytes) + ", further versions " +
           text(memory.versions_bytes) + ", gradients " + text(memory.gradients_bytes) + ", optimizer " +
           text(memory.optimizer_bytes) + ", activations " + text(memory.activations_bytes) + ", messages " +
-          text(memory.messages_bytes) +
+          text(memory.messages_bytes) + ", workspace " + text(memory.workspace_bytes) +
           ". Give --memory that much, more devices, or a profile with a smaller minibatch.");
 }
 

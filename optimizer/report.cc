@@ -114,13 +114,13 @@ std::string plan_table(const Plan& plan) {
 }
 
 std::string memory_table(const Prediction& prediction) {
-  TextTable table(
-      {"stage", "weights", "versions", "gradients", "optimizer", "activations", "messages", "total"});
+  TextTable table({"stage", "weights", "versions", "gradients", "optimizer", "activations", "messages",
+                   "workspace", "total"});
   for (size_t s = 0; s < prediction.stages.size(); ++s) {
     const StageMemory& memory = prediction.stages[s].memory;
     table.add({std::to_string(s), bytes(memory.weights_bytes), bytes(memory.versions_bytes),
                bytes(memory.gradients_bytes), bytes(memory.optimizer_bytes), bytes(memory.activations_bytes),
-               bytes(memory.messages_bytes), bytes(memory.total_bytes())});
+               bytes(memory.messages_bytes), bytes(memory.workspace_bytes), bytes(memory.total_bytes())});
   }
   return table.text();
 }

@@ -56,6 +56,13 @@ int32_t level_of(double stage_period, double period) {
   return period > 0 ? static_cast<int32_t>(std::lround(stage_period / period * kLevels)) : 0;
 }
 
+/// With its workspace where memory is limited.
+StageLoad load_of(const Question& q, int from, int to) {
+  StageLoad load = load_between(*q.states, from, to);
+  if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
+  return load;
+}
+
 bool stage_allowed(const Question& q, int from, int to) {
   return q.least_stages < 2 || from != 0 || to != q.states->last();
 }
@@ -121,7 +128,7 @@ std::optional<Answer> fewest_devices_within(const Question& q, double period,
       // No model is faster than its compute shared out evenly.
       const double least_replicas = compute_between(states, i, j) / period * (1 - kTolerance);
       if (least_replicas > static_cast<double>(q.devices - best[0][j].devices)) continue;
-      const StageLoad load = load_between(states, i, j);
+      const StageLoad load = load_of(q, i, j);
       for (int wanted = 0; wanted < tables; ++wanted) {  // the suffix from i must hold a replicated stage
         for (int rest = wanted; rest >= 0; --rest) {     // the suffix from j holds it
           const Suffix& after = best[rest][j];
@@ -181,7 +188,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
     const int64_t cut_bytes = states.states[i].cut_bytes;
     for (const int j : states.supersets[i]) {
       if (!stage_allowed(q, i, j)) continue;
-      const StageLoad load = load_between(states, i, j);
+      const StageLoad load = load_of(q, i, j);
       for (int64_t replicas = 1; replicas <= std::min(q.most_replicas, q.devices); ++replicas) {
         const double mine = q.model->period(load, replicas, q.inputs).total_seconds();
         if (mine > period) continue;
@@ -226,7 +233,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
 }
 
 std::optional<Answer> one_stage(const Question& q) {
-  const StageLoad load = load_between(*q.states, 0, q.states->last());
+  const StageLoad load = load_of(q, 0, q.states->last());
   if (!fits(q, load, q.devices, 0)) return std::nullopt;
   Answer answer;
   answer.stages = {{0, q.states->last(), q.devices}};
@@ -291,7 +298,8 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
   for (size_t s = 0; s < answer.stages.size(); ++s) {
     const FoundStage& stage = answer.stages[s];
     later -= stage.replicas;
-    const StageLoad load = load_between(*q.states, stage.from, stage.to);
+    StageLoad load = load_between(*q.states, stage.from, stage.to);
+    load.workspace_bytes = workspace_between(*q.states, stage.from, stage.to);
     const StageMemory memory =
         stage_memory(load, stage.replicas, assumed_in_flight(q, later, stage.replicas), q.inputs);
     if (s == 0 || memory.total_bytes() > fullest.memory.total_bytes())

@@ -45,9 +45,9 @@ struct Answer {
 };
 
 /// The answer with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
-/// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of equal
-/// ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one minibatch
-/// in flight the periods of the other stages are no aim. Nothing if there is none.
+/// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of
+/// equal ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one
+/// minibatch in flight the periods of the other stages are no aim. Nothing if there is none.
 std::optional<Answer> search(const Question& question);
 
 /// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which

@@ -107,6 +107,7 @@ State state_of(const Dataflow& flow, const CostModel& model, NodeSet done) {
   }
   state.cut_bytes = live_bytes(flow, done);
   state.charged_bytes = model.cut_bytes(flow, done);
+  state.held_bytes = unsaved_live_bytes(flow, done);
   state.done = std::move(done);
   return state;
 }
@@ -117,6 +118,8 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
   PW_CHECK(flow.size() > 0, "a valid profile has nodes");
   const Growth growth(flow, model, memory_limited);
   States result;
+  result.transient_bytes = flow.transient_bytes;
+  result.saved_bytes = flow.saved_bytes;
   std::vector<NodeSet> cuts = all_cuts(flow, growth, most);
   if (cuts.empty()) {
     result.exact = false;
@@ -154,6 +157,7 @@ StageLoad load_between(const States& states, int i, int j) {
   load.trainable_bytes = to.trainable_bytes - from.trainable_bytes;
   load.buffer_bytes = to.buffer_bytes - from.buffer_bytes;
   load.saved_bytes = to.saved_bytes - from.saved_bytes;
+  load.held_bytes = to.held_bytes;
   load.in_bytes = from.cut_bytes;
   load.out_bytes = to.cut_bytes;
   load.charged_in_bytes = from.charged_bytes;
@@ -161,6 +165,11 @@ StageLoad load_between(const States& states, int i, int j) {
   load.first = i == 0;
   load.last = j == states.last();
   return load;
+}
+
+int64_t workspace_between(const States& states, int i, int j) {
+  return workspace_bytes(states.transient_bytes, states.saved_bytes, states.states[i].done,
+                         states.states[j].done);
 }
 
 double compute_between(const States& states, int i, int j) {

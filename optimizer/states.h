@@ -21,6 +21,7 @@ struct State {
   int64_t saved_bytes = 0;
   int64_t cut_bytes = 0;      ///< what crosses
   int64_t charged_bytes = 0;  ///< what the cost model takes that for
+  int64_t held_bytes = 0;     ///< of what crosses, what its makers do not save
 };
 
 /// Cuts in an order in which every set comes after its subsets: [0] is empty, back() holds all nodes. A stage
@@ -30,6 +31,8 @@ struct States {
   std::vector<State> states;
   /// By state: the larger states that contain it, ascending.
   std::vector<std::vector<int>> supersets;
+  std::vector<int64_t> transient_bytes;  ///< by node
+  std::vector<int64_t> saved_bytes;      ///< by node
   /// False: there are too many cuts and these are the ones of a single order of the nodes.
   bool exact = true;
 
@@ -43,8 +46,10 @@ struct States {
 States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited,
                         int64_t most = 4096);
 
-/// The stage of the nodes that are in state j and not in its subset i.
+/// The stage of the nodes that are in state j and not in its subset i; without its workspace, which takes a
+/// walk over the nodes.
 StageLoad load_between(const States& states, int i, int j);
+int64_t workspace_between(const States& states, int i, int j);
 /// Its compute_seconds() alone.
 double compute_between(const States& states, int i, int j);
 

@@ -103,6 +103,11 @@ TEST_CASE("a plan knows the graph it was made for") {
   CHECK(error.find("plan: made for graph " + sample_plan().graph_digest) == 0);
   Graph changed = sample_graph();
   changed.values["hidden"].shape = {8, 16};
+  try {
+    check_plan_for_graph(sample_plan(), changed);
+  } catch (const PlanError& mismatch) {
+    CHECK(mismatch.remedy().find("--batch-size") != std::string::npos);
+  }
   CHECK(error.find(document_digest(changed)) != std::string::npos);
   CHECK(misfit([&](Plan& p, Graph& g) {
           change(p, g);

@@ -182,8 +182,8 @@ Plan sample_plan() {
   prediction.bottleneck = "stage 1: compute";
   prediction.lower_bound_seconds = 2.1e-5;
   prediction.samples_per_second = 123076.9230769231;
-  StagePrediction first{3.3e-5, 2e-7, 2e-7, 4e-7, 1e-6, {576, 576, 576, 0, 1024, 512}};
-  StagePrediction second{3.25e-5, 2e-7, 2e-7, 0, 1e-6, {192, 0, 192, 0, 100, 512}};
+  StagePrediction first{3.3e-5, 2e-7, 2e-7, 4e-7, 1e-6, {576, 576, 576, 0, 1024, 512, 256}};
+  StagePrediction second{3.25e-5, 2e-7, 2e-7, 0, 1e-6, {192, 0, 192, 0, 100, 512, 256}};
   prediction.stages = {first, second};
   plan.predicted = prediction;
   return plan;
@@ -348,7 +348,7 @@ Plan random_plan(std::mt19937_64& random) {
            positive(random, 1),
            positive(random, 1),
            positive(random, 1),
-           {bytes(random), bytes(random), bytes(random), bytes(random), bytes(random), bytes(random)}});
+           {bytes(random), bytes(random), bytes(random), bytes(random), bytes(random), bytes(random), bytes(random)}});
     }
   }
   return plan;

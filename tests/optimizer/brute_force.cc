@@ -144,6 +144,16 @@ int64_t BruteForce::crossing_bytes(Mask done) const {
   return bytes;
 }
 
+int64_t BruteForce::unsaved_bytes(size_t u, Mask done) const {
+  const ProfiledNode& maker = profile_.nodes[u];
+  for (size_t v = 0; v < profile_.nodes.size(); ++v) {
+    const auto& inputs = profile_.nodes[v].inputs;
+    const bool reads = std::count(inputs.begin(), inputs.end(), maker.outputs[0].name) > 0;
+    if (reads && !(done >> v & 1)) return std::max<int64_t>(0, maker.outputs[0].bytes - maker.saved_bytes);
+  }
+  return 0;
+}
+
 StageLoad BruteForce::load(Mask from, Mask to) const {
   StageLoad load;
   std::set<std::string> seen;
@@ -164,6 +174,19 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
   load.out_bytes = crossing_bytes(to);
   NodeSet before(flow_.size(), from);
   NodeSet after(flow_.size(), to);
+  int64_t saved_later = 0;
+  for (size_t v = profile_.nodes.size(); v-- > 0;) {
+    const ProfiledNode& node = profile_.nodes[v];
+    if (to >> v & 1) load.held_bytes += unsaved_bytes(v, to);
+    if (!((to & ~from) >> v & 1)) continue;
+    int64_t transient = node.outputs[0].bytes;
+    for (const ProfiledNode& maker : profile_.nodes) {
+      const bool read = std::count(node.inputs.begin(), node.inputs.end(), maker.outputs[0].name) > 0;
+      if (read) transient += maker.outputs[0].bytes;
+    }
+    load.workspace_bytes = std::max(load.workspace_bytes, transient - saved_later);
+    saved_later += node.saved_bytes;
+  }
   load.charged_in_bytes = model_.cut_bytes(flow_, before);
   load.charged_out_bytes = model_.cut_bytes(flow_, after);
   return load;
@@ -234,7 +257,8 @@ std::vector<BruteForce::Candidate> BruteForce::candidates(const BruteQuestion& q
   std::vector<Candidate> found;
   std::vector<Mask> chain = {0};
   std::vector<int64_t> replicas;
-  const bool free = question.strategy == "best" && !question.all_devices;
+  // Under a memory limit the place of a weightless node moves its own few bytes, which the search leaves out.
+  const bool free = question.strategy == "best" && !question.all_devices && question.memory_bytes == 0;
   extend(question, free ? every_cut_ : sensible_cuts_[question.memory_bytes > 0 ? 1 : 0], &chain, &replicas,
          0, &found);
   return found;

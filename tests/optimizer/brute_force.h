@@ -55,6 +55,7 @@ class BruteForce {
 
   StageLoad load(Mask from, Mask to) const;
   int64_t crossing_bytes(Mask done) const;
+  int64_t unsaved_bytes(size_t u, Mask done) const;
   std::vector<Candidate> candidates(const BruteQuestion& question);
   void extend(const BruteQuestion& question, const std::vector<Mask>& cuts, std::vector<Mask>* chain,
               std::vector<int64_t>* replicas, int64_t used, std::vector<Candidate>* found);

@@ -30,6 +30,8 @@ StageLoad example_load() {
   load.trainable_bytes = 4000;
   load.buffer_bytes = 100;
   load.saved_bytes = 700;
+  load.held_bytes = 50;
+  load.workspace_bytes = 600;
   load.in_bytes = load.charged_in_bytes = 2000;
   load.out_bytes = load.charged_out_bytes = 3000;
   load.first = load.last = false;
@@ -102,8 +104,9 @@ TEST_CASE("Memory of a rank") {
   CHECK(one.versions_bytes == 2 * 4000);
   CHECK(one.gradients_bytes == 4000);
   CHECK(one.optimizer_bytes == 2 * 4000);
-  CHECK(one.activations_bytes == 3 * (700 + 2000));
-  CHECK(one.messages_bytes == 2 * (2000 + 3000));
+  CHECK(one.activations_bytes == 3 * (700 + 2000 + 50));
+  CHECK(one.messages_bytes == 2 * (2000 + 3000) + (3 + 1) * 2000 + 3 * 3000);
+  CHECK(one.workspace_bytes == 600);
   // The reduction needs the gradients twice more, 8000 B, while the 2700 B of the minibatch just done are
   // free again.
   CHECK(stage_memory(example_load(), 2, 3, example_inputs()).gradients_bytes == 4000 + 8000 - 2700);
