@@ -147,12 +147,12 @@ class Worker::Execution {
     }
     // More sends than the deepest stage keeps in flight are never outstanding while training: a send that
     // waits for its receiver cannot then close a circle of waiting ranks.
-    const int64_t ahead =
-        std::max<int64_t>(2, worker.shape_.in_flight[static_cast<size_t>(worker.stage_index_)]);
+    // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
+    constexpr int64_t kAhead = 2;
     if (!activations.empty())
-      inbox_ = std::make_unique<Inbox>(*worker.transport_, activation_tag, activations, ahead);
+      inbox_ = std::make_unique<Inbox>(*worker.transport_, activation_tag, activations, kAhead);
     if (!gradients.empty()) {
-      gradient_inbox_ = std::make_unique<Inbox>(*worker.transport_, kGradientTag, gradients, ahead);
+      gradient_inbox_ = std::make_unique<Inbox>(*worker.transport_, kGradientTag, gradients, kAhead);
     }
     if (sends_activations) outbox_ = std::make_unique<Outbox>(*worker.transport_, activation_tag, depth + 1);
     if (sends_gradients)
