@@ -2,7 +2,7 @@
 //
 // Two kinds of error, decided once:
 //  * what the world did to us (a file, a peer, a device, a user's input): an exception derived from `Error`. It carries
-//    the exit code of docs/interfaces and, besides the message, the likely cause and the next command.
+//    the exit code of docs/semantics.md and, besides the message, the likely cause and the next command.
 //  * what we did wrong (a broken invariant): PW_CHECK*, which print the place and both values and throw `CheckError`.
 #pragma once
 

@@ -1,6 +1,8 @@
 #include "runtime/control.h"
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 
 #include "graph/json.h"
@@ -11,6 +13,10 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 namespace {
+
+// What a process may still do once it has given its store up, and the wait for lines of a job that has
+// failed.
+constexpr auto kLastWords = 2s;
 
 // How often lines are handed over and failures looked for.
 constexpr auto kInterval = 100ms;
@@ -85,8 +91,14 @@ Control::~Control() {
     stop_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  end_thread();
   if (guard_thread_.joinable()) guard_thread_.join();
+}
+
+void Control::end_thread() {
+  if (!thread_.joinable()) return;
+  // If the thread is stuck in a request to a store that no longer answers, guard() ends the process.
+  thread_.join();
 }
 
 void Control::set_sink(std::function<void(int64_t, const std::string&)> sink) {
@@ -126,11 +138,18 @@ void Control::finish(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   finishing_ = true;
   changed_.notify_all();
-  changed_.wait_for(lock, patience, [this] { return stop_ || collected_all_; });
+  const auto begin = Clock::now();
+  while (!stop_ && !collected_all_) {
+    // A job that has failed has nothing more to collect than last words.
+    if (Clock::now() - begin >
+        (failed_ ? std::min<std::chrono::milliseconds>(patience, kLastWords) : patience))
+      break;
+    changed_.wait_for(lock, kInterval);
+  }
   stop_ = true;
   lock.unlock();
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  end_thread();
 }
 
 void Control::check() const {
@@ -138,7 +157,8 @@ void Control::check() const {
     const auto failure = this->failure();
     const bool interrupted =
         failure->code == ExitCode::kInterrupted || failure->code == ExitCode::kTerminated;
-    throw JobEnded(interrupted ? failure->code : ExitCode::kPeerLost, failure->message, *failure);
+    const bool own = interrupted || failure->rank == rank_;
+    throw JobEnded(own ? failure->code : ExitCode::kPeerLost, failure->message, *failure);
   }
   if (!store_ && received_signal != 0) {
     const Failure failure = interruption(rank_);
@@ -148,6 +168,7 @@ void Control::check() const {
 
 Failure Control::fail(Failure failure) {
   if (!store_) return failure;
+  if (const auto known = this->failure()) return *known;
   try {
     failure = announce(*store_, std::move(failure));
   } catch (const std::exception&) {
@@ -189,8 +210,9 @@ Failure Control::announce(Store& store, Failure failure) {
 }
 
 void Control::run() {
+  std::optional<Store> store;
   try {
-    Store store = store_->clone();
+    store = store_->clone();
     auto next_beat = Clock::now();
     while (true) {
       const bool last = [&] {
@@ -198,42 +220,57 @@ void Control::run() {
         changed_.wait_for(lock, kInterval, [this] { return stop_ || finishing_; });
         return stop_;
       }();
-      deliver(store);
-      if (rank_ == 0) collect(store);
+      deliver(*store);
+      if (rank_ == 0) collect(*store);
       if (last) break;
-      if (received_signal != 0 && !failed_) take(announce(store, interruption(rank_)));
-      look_for_failure(store);
+      if (received_signal != 0 && !failed_) take(announce(*store, interruption(rank_)));
+      look_for_failure(*store);
       if (Clock::now() >= next_beat) {
-        beat_and_watch(store);
+        beat_and_watch(*store);
         next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout_ / 10);
       }
       std::unique_lock lock(mutex_);
       last_contact_ = Clock::now();
       if (!finishing_) continue;
-      if (rank_ != 0) {
-        stop_ = true;
-        changed_.notify_all();
-        break;
-      }
+      if (rank_ != 0) break;
       changed_.wait_for(lock, 5ms, [this] { return stop_; });
     }
-  } catch (const std::exception& error) {
+  } catch (const PeerError& error) {
     take({rank_, ExitCode::kPeerLost, error.what()});
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    changed_.notify_all();
+  } catch (const std::exception& error) {
+    // The sink: rank 0 cannot write its book.
+    const auto* coded = dynamic_cast<const Error*>(&error);
+    Failure failure{rank_, coded ? coded->code() : ExitCode::kFailed,
+                    "rank " + std::to_string(rank_) + ": " + error.what()};
+    try {
+      failure = announce(*store, failure);
+    } catch (const PeerError&) {
+    }
+    take(failure);
   }
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  thread_ended_ = true;
+  changed_.notify_all();
 }
 
+// A request to a store whose process is stopped never returns and cannot be cancelled. So when the background
+// thread has not got through for the time-out, the worker is woken; and if the process has not ended by
+// itself a little later, because one of its threads is stuck in such a request, it is ended here.
 void Control::guard() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kInterval, [this] { return stop_; })) {
+  while (!changed_.wait_for(lock, kInterval, [this] { return thread_ended_; })) {
     if (Clock::now() - last_contact_ <= timeout_) continue;
+    const std::string why = "rank " + std::to_string(rank_) + ": the store has not answered for " +
+                            seconds_text(timeout_) +
+                            ": the process that serves it (the launcher, or rank 0) is stopped or cut off";
     lock.unlock();
-    take({rank_, ExitCode::kPeerLost,
-          "rank " + std::to_string(rank_) + ": the store has not answered for " + seconds_text(timeout_) +
-              ": the process that serves it (the launcher, or rank 0) is stopped or cut off"});
-    return;
+    take({rank_, ExitCode::kPeerLost, why});
+    lock.lock();
+    if (changed_.wait_for(lock, 2 * kLastWords, [this] { return thread_ended_; })) return;
+    std::fprintf(stderr, "pipewright-runtime: error: %s\n", why.c_str());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(ExitCode::kPeerLost));
   }
 }
 
@@ -243,6 +280,7 @@ void Control::look_for_failure(Store& store) {
 }
 
 void Control::beat_and_watch(Store& store) {
+  if (said_finished_) return;
   store.set(beat_key(rank_), std::to_string(++beats_));
   const int64_t watched = (rank_ + 1) % world_size_;
   if (watched == rank_ || failed_) return;

@@ -19,7 +19,7 @@ namespace pipewright {
 
 /// Why the job ends early. The first one wins; every rank sees the same.
 struct Failure {
-  int64_t rank = 0;                   ///< the rank it is about
+  int64_t rank = 0;                   ///< that failed; for a lost peer, the rank that says so
   ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
   std::string message;
 
@@ -83,6 +83,7 @@ class Control {
  private:
   void run();    // the background thread
   void guard();  // a second one: is the first still getting through to the store?
+  void end_thread();
   void beat_and_watch(Store& store);
   void look_for_failure(Store& store);
   void deliver(Store& store);
@@ -103,7 +104,8 @@ class Control {
   std::function<void(int64_t, const std::string&)> sink_;
   std::vector<std::string> lines_;  // posted, not delivered
   bool finishing_ = false;          // no more lines will be posted
-  bool stop_ = false;               // the threads end
+  bool stop_ = false;               // the background thread is to end
+  bool thread_ended_ = false;       // it has
   bool collected_all_ = false;      // rank 0: everybody has finished
   std::optional<Failure> failure_;
   std::chrono::steady_clock::time_point last_contact_;

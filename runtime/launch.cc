@@ -20,6 +20,7 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/control.h"
+#include "runtime/run_folder.h"
 #include "runtime/transport/store.h"
 
 extern char** environ;
@@ -58,14 +59,11 @@ struct Child {
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
-      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0)) {}
+      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0, "pipewright/0")) {}
 
   void run() {
-    std::error_code problem;
-    std::filesystem::create_directories(folder_, problem);
-    if (problem) {
-      throw RunError(folder_.string() + ": cannot be made: " + problem.message(), "choose another --output");
-    }
+    make_run_folder(folder_);
+    signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
     try {
       for (int64_t rank = 0; rank < job_.plan.world_size; ++rank) start(rank);
@@ -141,6 +139,7 @@ void Launcher::start(int64_t rank) {
   replace("MASTER_ADDR", "127.0.0.1");
   replace("MASTER_PORT", std::to_string(store_.port()));
   replace("PIPEWRIGHT_STORE_IS_SERVED", "1");
+  unset("TORCHELASTIC_RESTART_COUNT");
   replace(kLauncherVariable, std::to_string(getpid()));
   // Idle OpenMP threads that spin would steal the cores of other ranks.
   if (!std::getenv("OMP_NUM_THREADS")) replace("OMP_NUM_THREADS", std::to_string(job_.run.threads));
@@ -222,7 +221,7 @@ void Launcher::read_output(Child& child) {
 void Launcher::reap() {
   for (Child& child : children_) {
     if (!child.running) continue;
-    if (waitpid(child.pid, &child.status, WNOHANG) != child.pid) continue;
+    if (waitpid(child.pid, &child.status, WNOHANG) == 0) continue;
     child.running = false;
     note_end(child);
   }

@@ -121,6 +121,8 @@ Run run_from_options(const po::variables_map& options) {
     if (!is_given(options, row)) continue;
     const Json value =
         row.kind == Kind::kFlag ? Json(true) : value_of(row, options[row.option].as<std::string>());
+    // A group that is no object stays as it is: reading the document says what is wrong with it.
+    if (*row.group && json.contains(row.group) && !json[row.group].is_object()) continue;
     (*row.group ? json[row.group] : json)[row.key] = value;
   }
   for (const char* needed : {"model", "data"}) {

@@ -54,7 +54,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
     const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
     table += "|";
-    cell(folder.filename().string() + (summary.status == "done" ? "" : " (" + summary.status + ")"));
+    cell((folder / "").parent_path().filename().string() +
+         (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
     cell(timed(text("%.0f", summary.samples_per_second)));
     cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <deque>
 #include <filesystem>
 #include <numeric>
@@ -17,6 +18,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/journal.h"
 #include "runtime/launch.h"
+#include "runtime/run_folder.h"
 #include "runtime/schedule/trace_events.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/worker.h"
@@ -54,6 +56,26 @@ const char* category_of(const Action& action) {
       return "reduce";
     default:
       return "transfer";
+  }
+}
+
+// In slices, so that a Ctrl-C while the others are awaited is heard.
+Store join_store(const Place& place) {
+  // A restarted torchrun job finds its old keys in the agent's store: every attempt has its own.
+  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  const std::string name = std::string("pipewright/") + (attempt ? attempt : "0");
+  const auto deadline = Clock::now() + kStartPatience;
+  while (true) {
+    try {
+      return Store::join(place.master_address, place.master_port, std::chrono::seconds(2), name);
+    } catch (const PeerError&) {
+      if (received_signal != 0) {
+        throw Error(received_signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated,
+                    "interrupted while waiting for rank 0's store at " + place.master_address + ":" +
+                        std::to_string(place.master_port));
+      }
+      if (Clock::now() > deadline) throw;
+    }
   }
 }
 
@@ -133,7 +155,8 @@ void Training::run() {
     control_->barrier("end", kStartPatience);
   });
   control_->finish(kStartPatience);
-  write_results("done");
+  write_results(control_->failure() ? "failed" : "done");
+  control_->check();  // a rank may have died between the last barrier and its last words
 }
 
 // Runs `step`; what ends it early is told to the other ranks, the run folder is completed as far as it goes,
@@ -170,21 +193,22 @@ void Training::guarded(Step step) {
                       "rank " + std::to_string(place_.rank) + ": " + own.what()});
     }
   }
-  if (control_) {
-    if (worker_) post_rank_summary();
-    control_->finish(kLastWordsPatience);
+  // Whatever goes wrong from here on must not hide the cause.
+  try {
+    if (control_) {
+      if (worker_) post_rank_summary();
+      control_->finish(kLastWordsPatience);
+    }
+    write_results(status);
+  } catch (const std::exception& later) {
+    std::fprintf(stderr, "pipewright-runtime: while ending after a failure: %s\n", later.what());
   }
-  if (journal_) write_results(status);
   std::rethrow_exception(error);
 }
 
 void Training::open_journal() {
   if (place_.rank != 0) return;
-  std::error_code problem;
-  std::filesystem::create_directories(folder_, problem);
-  if (problem) {
-    throw RunError(folder_.string() + ": cannot be made: " + problem.message(), "choose another --output");
-  }
+  if (!place_.store_is_served || place_.world_size == 1) make_run_folder(folder_);  // else the launcher has
   write_document(folder_ / "run.json", job_.run);
   write_document(folder_ / "plan.json", job_.plan);
   JournalSettings settings;
@@ -209,7 +233,7 @@ void Training::connect() {
   std::optional<Store> store;
   if (place_.world_size > 1) {
     if (place_.rank == 0 && !place_.store_is_served) server_ = Store::serve(place_.master_port);
-    store = Store::join(place_.master_address, place_.master_port, kStartPatience);
+    store = join_store(place_);
   }
   const auto wake = [this](const std::string& why) {
     const std::lock_guard lock(transport_mutex_);
@@ -234,8 +258,10 @@ void Training::connect() {
                     "give every rank the same plan, run and version of Pipewright");
   }
   const bool one_host = place_.master_address == "127.0.0.1" || place_.master_address == "localhost";
-  auto transport = make_gloo_transport(*store, "gloo", place_.rank, place_.world_size,
-                                       one_host ? "127.0.0.1" : "", kStartPatience);
+  // All ranks have arrived: connecting takes no longer than any other answer.
+  auto transport =
+      make_gloo_transport(*store, "gloo", place_.rank, place_.world_size, one_host ? "127.0.0.1" : "",
+                          std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10)));
   const std::lock_guard lock(transport_mutex_);
   transport_ = std::move(transport);
   if (const auto failure = control_->failure()) transport_->abort(failure->message);
@@ -295,7 +321,10 @@ void Training::train_epoch(int64_t epoch, Span span) {
     }
   };
   hooks.after = [this](const Action& action, Clock::time_point begin, Clock::time_point end) {
-    if (action.index >= job_.run.trace_minibatches) return;
+    const bool of_round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
+    const auto replicas =
+        static_cast<int64_t>(job_.plan.stages[static_cast<size_t>(worker_->stage_index())].ranks.size());
+    if (action.index * (of_round ? replicas : 1) >= job_.run.trace_minibatches) return;
     trace_.add({place_.rank, 0, to_text(action), category_of(action),
                 std::chrono::duration<double>(begin - started_).count(),
                 std::chrono::duration<double>(end - begin).count()});

@@ -119,6 +119,7 @@ class Worker::Execution {
       : worker_(worker),
         actions_(std::move(actions)),
         stage_for_(std::move(stage_for)),
+        training_(training),
         span_(span),
         hooks_(hooks) {
     const int64_t depth = *std::max_element(worker.shape_.in_flight.begin(), worker.shape_.in_flight.end());
@@ -165,11 +166,12 @@ class Worker::Execution {
       const auto begin = Clock::now();
       perform(action);
       const auto end = Clock::now();
-      count(action, seconds_between(begin, end));
+      if (training_) count(action, seconds_between(begin, end));
       if (hooks_.after) hooks_.after(action, begin, end);
     }
     if (outbox_) outbox_->flush();
     if (gradient_outbox_) gradient_outbox_->flush();
+    if (!training_) return;  // the counts are of training
     if (outbox_) worker_.counts_.sent_bytes += outbox_->sent_bytes();
     if (gradient_outbox_) worker_.counts_.sent_bytes += gradient_outbox_->sent_bytes();
   }
@@ -266,6 +268,7 @@ class Worker::Execution {
   Worker& worker_;
   std::vector<Action> actions_;
   std::function<const StageProgram&(int64_t)> stage_for_;
+  bool training_;
   Span span_;
   const WorkerHooks& hooks_;
   std::unique_ptr<Inbox> inbox_;

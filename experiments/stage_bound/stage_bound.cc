@@ -1,8 +1,8 @@
 // How close does a straight two-rank pipeline come to its bound, the slower stage alone?
 //
-// In turn, several times in one run: the pipeline as users run it (pipewright-runtime launch, two processes, Gloo, one
-// core each) and each stage alone in this process on one core, forward + backward + update on the same shapes without
-// any peer. Prints medians with spread, their ratio, and where the rest of the time goes.
+// In turn, several times in one run: the pipeline as users run it (pipewright-runtime launch, two processes,
+// Gloo, one core each) and each stage alone in this process on one core, forward + backward + update on the
+// same shapes without any peer. Prints medians with spread, their ratio, and where the rest of the time goes.
 #include <ATen/Parallel.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -45,14 +45,16 @@ std::string spread(const std::vector<double>& seconds) {
 
 at::Tensor filler(const MessagePart& part) {
   const auto options = at::TensorOptions().dtype(part.dtype);
-  return at::isFloatingType(part.dtype) ? at::rand(part.shape, options) : at::randint(10, part.shape, options);
+  return at::isFloatingType(part.dtype) ? at::rand(part.shape, options)
+                                        : at::randint(10, part.shape, options);
 }
 
 // Median seconds of one minibatch of a stage with everything it needs at hand.
 double stage_alone_seconds(const Job& job, size_t index, int64_t minibatches) {
   const StageProgram stage(job.model.graph, partition(job.model.graph, job.plan), index);
   std::vector<at::Tensor> weights;
-  for (const auto& name : stage.parameters()) weights.push_back(initial_parameter(job.model, name, 0).requires_grad_());
+  for (const auto& name : stage.parameters())
+    weights.push_back(initial_parameter(job.model, name, 0).requires_grad_());
   std::vector<at::Tensor> buffers;
   for (const auto& name : stage.buffers()) buffers.push_back(initial_buffer(job.model, name));
   WeightVersions versions(weights);
@@ -86,14 +88,15 @@ void bind_to_core(int core) {
 
 void measure(const std::vector<std::string>& arguments) {
   po::options_description description;
-  description.add_options()("plan", po::value<std::string>()->value_name("FILE"), "a plan of two stages, one rank each")(
+  description.add_options()("plan", po::value<std::string>()->value_name("FILE"),
+                            "a plan of two stages, one rank each")(
       "model", po::value<std::string>()->default_value("mlp:layers=8,width=1024"), "")(
       "data", po::value<std::string>()->default_value("fashion-mnist:image=32"), "")(
       "batch-size", po::value<int64_t>()->default_value(32), "")(
       "minibatches", po::value<int64_t>()->default_value(200), "of one run")(
       "rounds", po::value<int>()->default_value(5), "runs of each kind, in turn")(
-      "runtime", po::value<std::string>()->default_value("build/release/bin/pipewright-runtime"), "the program")(
-      "output", po::value<std::string>()->default_value("runs/stage_bound"), "");
+      "runtime", po::value<std::string>()->default_value("build/release/bin/pipewright-runtime"),
+      "the program")("output", po::value<std::string>()->default_value("runs/stage_bound"), "");
   const auto options = parse_options(arguments, description, "stage_bound --plan gpus=2.json [options]");
   if (!options.count("plan")) throw InputError("--plan is missing", "experiments/stage_bound/run makes one");
   Run run;
@@ -105,8 +108,8 @@ void measure(const std::vector<std::string>& arguments) {
   run.output = options["output"].as<std::string>();
   const Job job = prepare_job(run, 2);
   const auto minibatches = std::to_string(run.minibatches);
-  const std::string command = options["runtime"].as<std::string>() + " launch --plan '" + run.plan + "' --model '" +
-                              run.model + "' --data '" + run.data + "' --batch-size " +
+  const std::string command = options["runtime"].as<std::string>() + " launch --plan '" + run.plan +
+                              "' --model '" + run.model + "' --data '" + run.data + "' --batch-size " +
                               std::to_string(run.batch_size) + " --minibatches " + minibatches +
                               " --trace-minibatches 0 --output '" + run.output + "' >/dev/null 2>&1";
 
@@ -135,8 +138,9 @@ void measure(const std::vector<std::string>& arguments) {
   std::cout << text << "where the time of a minibatch went (last run):\n";
   for (const RankSummary& rank : ranks) {
     const double count = static_cast<double>(run.minibatches);
-    std::snprintf(text, sizeof text, "  rank %ld: computing %.1f %%, waiting for messages %.3f ms, sent %.1f KiB\n",
-                  rank.rank, 100 * rank.busy_fraction, 1e3 * rank.receive_wait_seconds / count,
+    std::snprintf(text, sizeof text,
+                  "  rank %ld: computing %.1f %%, waiting for messages %.3f ms, sent %.1f KiB\n", rank.rank,
+                  100 * rank.busy_fraction, 1e3 * rank.receive_wait_seconds / count,
                   static_cast<double>(rank.sent_bytes) / count / 1024);
     std::cout << text;
   }

@@ -1,5 +1,8 @@
 #include "runtime/transport/store.h"
 
+#include <c10/util/Logging.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
@@ -13,6 +16,11 @@ struct Store::Handle {
 };
 
 namespace {
+
+c10::intrusive_ptr<c10d::Store> named(c10::intrusive_ptr<c10d::Store> store, const std::string& name) {
+  if (name.empty()) return store;
+  return c10::make_intrusive<c10d::PrefixStore>(name, std::move(store));
+}
 
 // The first line of LibTorch's message: the rest is a C++ stack.
 std::string first_line(const std::exception& error) {
@@ -38,7 +46,7 @@ Store::~Store() = default;
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 
-Store Store::serve(int64_t port) {
+Store Store::serve(int64_t port, const std::string& name) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.isServer = true;
@@ -49,7 +57,7 @@ Store Store::serve(int64_t port) {
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(handle->host, options);
     handle->port = store->getPort();
-    handle->store = std::move(store);
+    handle->store = named(std::move(store), name);
   } catch (const std::exception& error) {
     throw InputError("cannot serve a store on port " + std::to_string(port) + ": " + first_line(error),
                      "another job may hold the port: choose another --master-port, or 0 for a free one");
@@ -57,7 +65,10 @@ Store Store::serve(int64_t port) {
   return Store(std::move(handle));
 }
 
-Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
+Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
+                  const std::string& name) {
+  FLAGS_caffe2_log_level =
+      c10::GLOG_FATAL;  // a store that is not there yet is no reason for a page of C++ stack
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
@@ -66,7 +77,7 @@ Store Store::join(const std::string& host, int64_t port, std::chrono::millisecon
   handle->host = host;
   handle->port = port;
   handle->store = reaching(host, port, "cannot connect", [&]() -> c10::intrusive_ptr<c10d::Store> {
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
+    return named(c10::make_intrusive<c10d::TCPStore>(host, options), name);
   });
   return Store(std::move(handle));
 }

@@ -19,9 +19,10 @@ class Store {
  public:
   /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object
   /// lives.
-  static Store serve(int64_t port);
+  static Store serve(int64_t port, const std::string& name = "");
   /// Joins a store; waits up to `timeout` for it to come up.
-  static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout);
+  static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
+                    const std::string& name = "");
 
   ~Store();
   Store(Store&&) noexcept;

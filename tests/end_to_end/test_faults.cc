@@ -119,6 +119,40 @@ TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143; the
   CHECK(summary.minibatches > 0);
 }
 
+TEST_CASE("launch: the launcher is stopped, its ranks give the store up and end by themselves") {
+  // The launcher serves the store: requests to it never return. Ranks once waited for them for ever.
+  const TemporaryFolder folder;
+  write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {1, 1}));
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
+                       std::vector<std::string>{"--plan", (folder / "plan.json").string()},
+                   folder / "out", folder / "err");
+  REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
+  const auto ranks = launcher.children();
+  REQUIRE(ranks.size() == 2);
+  launcher.signal(SIGSTOP);
+  // Nobody reaps them while the launcher is stopped: ended is a zombie.
+  const auto ended = [](pid_t pid) {
+    const std::string stat = Process::contents("/proc/" + std::to_string(pid) + "/stat");
+    return stat.empty() || stat.find(") Z ") != std::string::npos;
+  };
+  CHECK(eventually(20s, [&] { return ended(ranks[0]) && ended(ranks[1]); }));
+  launcher.signal(SIGCONT);
+  CHECK(launcher.wait(20s) == 5);
+}
+
+TEST_CASE("a rank that waits for the others hears Ctrl-C") {
+  const TemporaryFolder folder;
+  write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {1, 1}));
+  const int port = 20000 + static_cast<int>(::getpid() % 20000);
+  Process rank(std::vector<std::string>{program("runtime"), "train"} + endless_job(folder) +
+                   std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--rank", "1",
+                                            "--world-size", "2", "--master-port", std::to_string(port)},
+               folder / "out", folder / "err");
+  CHECK(rank.wait(3s) == Process::kRunning);  // nobody serves the store
+  rank.signal(SIGINT);
+  CHECK(rank.wait(15s) == 130);
+}
+
 TEST_CASE("one process: Ctrl-C ends it with 130 and a summary") {
   const TemporaryFolder folder;
   Process process(std::vector<std::string>{program("runtime")} + endless_job(folder), folder / "out",

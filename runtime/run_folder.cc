@@ -1,0 +1,25 @@
+#include "runtime/run_folder.h"
+
+#include <string>
+#include <system_error>
+
+#include "graph/error.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+void make_run_folder(const fs::path& folder) {
+  try {
+    fs::create_directories(folder);
+    for (const char* name : {"summary.json", "trace.json", "metrics.jsonl"}) fs::remove(folder / name);
+    if (fs::is_directory(folder / "flight")) fs::remove_all(folder / "flight");
+    for (int rank = 0; fs::remove(folder / ("rank-" + std::to_string(rank) + ".log")); ++rank) {
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw RunError(folder.string() + ": cannot be prepared for a run: " + error.code().message(),
+                   "choose another --output, or make room and right to write there");
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,121 @@
+// What holds ranks together: lines, barriers, failures. Ranks are objects of one process here; real processes
+// that die are in tests/end_to_end.
+#include <catch2/catch.hpp>
+#include <memory>
+#include <thread>
+
+#include "runtime/control.h"
+#include "tests/support/process.h"
+
+using namespace pipewright;
+using namespace std::chrono_literals;
+using pipewright::testing::eventually;
+
+namespace {
+
+struct Ranks {
+  Store server = Store::serve(0, "job");
+  std::vector<std::atomic<bool>> woken;
+  std::vector<std::unique_ptr<Control>> controls;
+
+  explicit Ranks(int64_t size, std::chrono::milliseconds timeout = 20s) : woken(static_cast<size_t>(size)) {
+    for (int64_t rank = 0; rank < size; ++rank) {
+      controls.push_back(std::make_unique<Control>(
+          Store::join("127.0.0.1", server.port(), 20s, "job"), rank, size, timeout,
+          [this, rank](const std::string&) { woken[static_cast<size_t>(rank)] = true; }));
+    }
+  }
+  Control& operator[](size_t rank) { return *controls[rank]; }
+};
+
+ExitCode code_of_check(Control& control) {
+  try {
+    control.check();
+  } catch (const JobEnded& ended) {
+    return ended.code();
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+TEST_CASE("control: lines of all ranks reach rank 0's sink, each rank's in order, before finish returns") {
+  Ranks ranks(3);
+  std::vector<std::vector<std::string>> got(3);
+  ranks[0].set_sink(
+      [&](int64_t rank, const std::string& line) { got[static_cast<size_t>(rank)].push_back(line); });
+  std::vector<std::vector<std::string>> posted(3);
+  for (int i = 0; i < 500; ++i) {
+    for (size_t rank = 0; rank < 3; ++rank) {
+      posted[rank].push_back("line " + std::to_string(i) + " of " + std::to_string(rank));
+      ranks[rank].post(posted[rank].back());
+    }
+  }
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { ranks[rank].finish(20s); });
+  for (auto& thread : threads) thread.join();
+  CHECK(got == posted);
+}
+
+TEST_CASE("control: a barrier opens when all are there; one that stays away is a named error") {
+  Ranks ranks(2);
+  std::thread late([&] { ranks[1].barrier("both", 20s); });
+  ranks[0].barrier("both", 20s);
+  late.join();
+  try {
+    ranks[0].barrier("alone", 100ms);
+    FAIL("the barrier opened");
+  } catch (const PeerError& error) {
+    CHECK_THAT(error.what(), Catch::Contains("only 1 of 2") && Catch::Contains("alone"));
+  }
+}
+
+TEST_CASE("control: the first failure counts; every other rank is woken and ends with 5") {
+  Ranks ranks(3);
+  const Failure first = ranks[2].fail({2, ExitCode::kNumerical, "rank 2: the loss is nan"});
+  CHECK(first.message == "rank 2: the loss is nan");
+  REQUIRE(eventually(10s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  CHECK(ranks[0].failure()->rank == 2);
+  CHECK(code_of_check(ranks[0]) == ExitCode::kPeerLost);
+  CHECK(code_of_check(ranks[1]) == ExitCode::kPeerLost);
+  CHECK(code_of_check(ranks[2]) == ExitCode::kNumerical);
+  CHECK(ranks[1].peer_lost("connection to rank 2 reset").message == first.message);
+  CHECK(ranks[1].fail({1, ExitCode::kFailed, "later"}).message == first.message);
+}
+
+TEST_CASE("control: a rank that is no longer heard of is lost after the time-out") {
+  Ranks ranks(3, 1500ms);
+  for (size_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(ranks[rank].failure());
+  std::this_thread::sleep_for(300ms);  // heartbeats have begun
+  ranks.controls[1].reset();           // no farewell, as a process that is stopped
+  REQUIRE(eventually(15s, [&] { return ranks.woken[0] && ranks.woken[2]; }));
+  CHECK_THAT(ranks[2].failure()->message, Catch::Contains("rank 1 has not been heard of for 1.5 s"));
+}
+
+TEST_CASE("control: a rank that has finished is not missed") {
+  Ranks ranks(2, 1s);
+  ranks[1].finish(10s);
+  ranks.controls[1].reset();
+  CHECK_FALSE(eventually(3s, [&] { return ranks.woken[0].load(); }));
+  ranks[0].finish(10s);
+  CHECK_FALSE(ranks[0].failure());
+}
+
+TEST_CASE("control: a sink that cannot write fails the job with its own code, not as a lost peer") {
+  Ranks ranks(2);
+  ranks[0].set_sink([](int64_t, const std::string&) { throw RunError("metrics.jsonl: no space left"); });
+  ranks[1].post("a line");
+  REQUIRE(eventually(10s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  CHECK_THAT(ranks[1].failure()->message, Catch::Contains("no space left"));
+  CHECK(ranks[1].failure()->code == ExitCode::kFailed);
+  CHECK(code_of_check(ranks[0]) == ExitCode::kFailed);
+  CHECK(code_of_check(ranks[1]) == ExitCode::kPeerLost);
+}
+
+TEST_CASE("failure: text form round trips") {
+  const Failure failure{3, ExitCode::kNumerical, "a \"quoted\" message\nwith two lines"};
+  const Failure again = Failure::from_text(failure.to_text());
+  CHECK(again.rank == 3);
+  CHECK(again.code == ExitCode::kNumerical);
+  CHECK(again.message == failure.message);
+}

@@ -1,0 +1,101 @@
+// Update rules against the same arithmetic written one tensor at a time, bit for bit.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "graph/error.h"
+#include "runtime/update_rule.h"
+
+using namespace pipewright;
+
+namespace {
+
+std::vector<at::Tensor> random_tensors(uint64_t seed) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return {at::randn({33, 7}, generator, at::TensorOptions()), at::randn({5}, generator, at::TensorOptions()),
+          at::randn({1}, generator, at::TensorOptions())};
+}
+
+}  // namespace
+
+TEST_CASE("sgd: decay, momentum, Nesterov; old weights stay, new ones are leaves") {
+  OptimizerSettings settings;
+  settings.momentum = GENERATE(0.0, 0.9);
+  settings.weight_decay = GENERATE(0.0, 0.01);
+  settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
+  const auto rule = make_update_rule(settings);
+  std::vector<at::Tensor> weights = random_tensors(1);
+  std::vector<at::Tensor> velocity(3);
+  for (uint64_t step = 0; step < 4; ++step) {
+    const double rate = 0.1 / (1 + static_cast<double>(step));
+    const auto before = weights[0].clone();
+    const auto next = rule->step(weights, random_tensors(10 + step), rate);
+    CHECK(weights[0].equal(before));
+    const auto gradients = random_tensors(10 + step);
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor old = weights[i].detach();
+      at::Tensor d = settings.weight_decay ? gradients[i].add(old, settings.weight_decay) : gradients[i];
+      if (settings.momentum) {
+        velocity[i] = velocity[i].defined() ? velocity[i].mul(settings.momentum).add(d) : d;
+        d = settings.nesterov ? d.add(velocity[i], settings.momentum) : velocity[i];
+      }
+      CHECK(next[i].equal(old.add(d, -rate)));
+      CHECK(next[i].is_leaf());
+      CHECK(next[i].requires_grad());
+    }
+    weights = next;
+  }
+}
+
+TEST_CASE("adam and adamw follow their formula") {
+  OptimizerSettings settings;
+  settings.name = GENERATE("adam", "adamw");
+  settings.weight_decay = 0.05;
+  const auto rule = make_update_rule(settings);
+  std::vector<at::Tensor> weights = random_tensors(2);
+  std::vector<at::Tensor> m(3), v(3);
+  for (size_t i = 0; i < 3; ++i) m[i] = v[i] = at::zeros_like(weights[i]);
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const double rate = 0.01;
+    const auto next = rule->step(weights, random_tensors(20 + step), rate);
+    const auto gradients = random_tensors(20 + step);
+    for (size_t i = 0; i < 3; ++i) {
+      at::Tensor w = weights[i].detach();
+      at::Tensor g = gradients[i];
+      if (settings.name == "adam") g = g + settings.weight_decay * w;
+      if (settings.name == "adamw") w = w * (1 - rate * settings.weight_decay);
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      v[i] = 0.999 * v[i] + 0.001 * g * g;
+      const at::Tensor expected = w - rate * (m[i] / (1 - std::pow(0.9, step))) /
+                                          ((v[i] / (1 - std::pow(0.999, step))).sqrt() + 1e-8);
+      CHECK(at::allclose(next[i], expected, 1e-5, 1e-7));
+    }
+    weights = next;
+  }
+}
+
+TEST_CASE("learning rates: warm-up and policies at known points") {
+  LearningRatePolicy policy;
+  CHECK(learning_rate_at(policy, 0.5, 123, 10, 1000) == 0.5);
+  policy.warmup_minibatches = 4;
+  CHECK(learning_rate_at(policy, 0.8, 0, 10, 100) == Approx(0.2));
+  CHECK(learning_rate_at(policy, 0.8, 3, 10, 100) == Approx(0.8));
+  policy.warmup_minibatches = 0;
+  policy.name = "step";
+  policy.step_epochs = 2;
+  CHECK(learning_rate_at(policy, 1, 19, 10, 100) == Approx(1));
+  CHECK(learning_rate_at(policy, 1, 20, 10, 100) == Approx(0.1));
+  policy.name = "polynomial";
+  CHECK(learning_rate_at(policy, 1, 50, 10, 100) == Approx(0.25));
+  policy.name = "cosine";
+  CHECK(learning_rate_at(policy, 1, 50, 10, 100) == Approx(0.5));
+  policy.name = "exponential";
+  CHECK(learning_rate_at(policy, 1, 100, 10, 100) == Approx(0.1));
+}
+
+TEST_CASE("an unknown rule is an error with the nearest") {
+  OptimizerSettings settings;
+  settings.name = "adamm";
+  CHECK_THROWS_WITH(make_update_rule(settings), Catch::Contains("adam"));
+}
