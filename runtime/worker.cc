@@ -122,7 +122,7 @@ class Worker::Execution {
         training_(training),
         span_(span),
         hooks_(hooks) {
-    const int64_t depth = *std::max_element(worker.shape_.in_flight.begin(), worker.shape_.in_flight.end());
+    const int64_t depth = worker.shape_.in_flight[static_cast<size_t>(worker.stage_index_)];
     const int64_t activation_tag = training ? kActivationTag : kEvaluationTag;
     std::vector<Inbox::Expected> activations;
     std::vector<Inbox::Expected> gradients;
@@ -146,8 +146,9 @@ class Worker::Execution {
           break;
       }
     }
-    // More sends than the deepest stage keeps in flight are never outstanding while training: a send that
-    // waits for its receiver cannot then close a circle of waiting ranks.
+    // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
+    // than this rank's depth are outstanding while training, so none of their sends waits. Gradients may wait
+    // for their receiver, which closes no circle of waiting ranks (docs/schedules.md).
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     if (!activations.empty())
