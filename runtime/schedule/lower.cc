@@ -22,7 +22,7 @@ std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShap
         add_if(next, ActionKind::kReceiveGradient, action.index);
         actions.push_back(action);
         // Before the reduce that may follow: the other replicas may need what the stage before sends only
-        // after it has this gradient (1-3-1 deadlocks otherwise).
+        // after it has this gradient (1-2 deadlocks otherwise).
         add_if(previous, ActionKind::kSendGradient, action.index);
         break;
       case ActionKind::kUpdate:
