@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/units.h"
+#include "graph/xml.h"
 #include "profiler/layers.h"
 
 namespace pipewright {
@@ -15,29 +16,6 @@ namespace {
 constexpr const char* kForwardColour = "#3b76af";
 constexpr const char* kInputColour = "#e8a33d";
 constexpr const char* kWeightColour = "#b5483f";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 /// 1, 2 or 5 times a power of ten, so that an axis up to `most` has four to nine steps.
 double nice_step(double most) {
@@ -73,7 +51,7 @@ std::string chart(const Profile& profile) {
   out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << fixed(width) << "\" height=\""
       << fixed(height) << "\" viewBox=\"0 0 " << fixed(width) << " " << fixed(height)
       << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" role=\"img\">\n"
-      << "<title>Time per layer of " << escaped(profile.model) << "</title>\n"
+      << "<title>Time per layer of " << xml_escaped(profile.model) << "</title>\n"
       << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
   double x = left;
   for (const auto& [colour, text] :
@@ -88,17 +66,17 @@ std::string chart(const Profile& profile) {
     out << "<line x1=\"" << fixed(at) << "\" y1=\"" << fixed(top - 8) << "\" x2=\"" << fixed(at) << "\" y2=\""
         << fixed(height - 12) << "\" stroke=\"#dddddd\"/>"
         << "<text x=\"" << fixed(at) << "\" y=\"" << fixed(top - 14)
-        << "\" text-anchor=\"middle\" fill=\"#666666\">" << (tick == 0 ? "0" : escaped(format_seconds(tick)))
-        << "</text>\n";
+        << "\" text-anchor=\"middle\" fill=\"#666666\">"
+        << (tick == 0 ? "0" : xml_escaped(format_seconds(tick))) << "</text>\n";
   }
   double y = top;
   for (const auto& layer : layers) {
-    out << "<g><title>" << escaped(layer.name) << ": forward "
-        << escaped(format_seconds(layer.forward_seconds)) << ", backward inputs "
-        << escaped(format_seconds(layer.backward_input_seconds)) << ", weights "
-        << escaped(format_seconds(layer.backward_weight_seconds)) << "</title>"
+    out << "<g><title>" << xml_escaped(layer.name) << ": forward "
+        << xml_escaped(format_seconds(layer.forward_seconds)) << ", backward inputs "
+        << xml_escaped(format_seconds(layer.backward_input_seconds)) << ", weights "
+        << xml_escaped(format_seconds(layer.backward_weight_seconds)) << "</title>"
         << "<text x=\"" << fixed(left - 8) << "\" y=\"" << fixed(y + 11)
-        << "\" text-anchor=\"end\" fill=\"#222222\">" << escaped(layer.name) << "</text>";
+        << "\" text-anchor=\"end\" fill=\"#222222\">" << xml_escaped(layer.name) << "</text>";
     double from = left;
     for (const auto& [colour, seconds] : {std::pair{kForwardColour, layer.forward_seconds},
                                           std::pair{kInputColour, layer.backward_input_seconds},
@@ -111,7 +89,7 @@ std::string chart(const Profile& profile) {
       from += length;
     }
     out << "<text x=\"" << fixed(from + 6) << "\" y=\"" << fixed(y + 11) << "\" fill=\"#666666\">"
-        << escaped(format_seconds(layer.compute_seconds())) << " (" << fixed(100 * layer.share)
+        << xml_escaped(format_seconds(layer.compute_seconds())) << " (" << fixed(100 * layer.share)
         << " %)</text></g>\n";
     y += row;
   }
@@ -123,7 +101,7 @@ std::string html(const Profile& profile) {
   std::ostringstream out;
   out << "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       << "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Profile of "
-      << escaped(profile.model) << "</title>\n<style>\n"
+      << xml_escaped(profile.model) << "</title>\n<style>\n"
       << "body { font-family: Helvetica, Arial, sans-serif; font-size: 14px; color: #222; background: #fff; "
          "margin: 2em; }\n"
       << "h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 2em; }\n"
@@ -133,9 +111,9 @@ std::string html(const Profile& profile) {
       << "tr:last-child td { border-top: 1px solid #888; font-weight: bold; } tbody tr:hover { background: "
          "#f3f3f3; }\n"
       << "table.plain td { text-align: left; font-weight: normal; border: none; }\n"
-      << ".scroll { overflow-x: auto; }\n</style>\n</head>\n<body>\n<h1>Profile of " << escaped(profile.model)
-      << "</h1>\n";
-  for (const auto& line : headlines(profile)) out << "<p>" << escaped(line) << "</p>\n";
+      << ".scroll { overflow-x: auto; }\n</style>\n</head>\n<body>\n<h1>Profile of "
+      << xml_escaped(profile.model) << "</h1>\n";
+  for (const auto& line : headlines(profile)) out << "<p>" << xml_escaped(line) << "</p>\n";
   out << "<h2>Time per layer, one minibatch</h2>\n<div class=\"scroll\">\n"
       << chart(profile) << "</div>\n"
       << "<h2>Layers</h2>\n<div class=\"scroll\">\n<table>\n";
@@ -143,12 +121,12 @@ std::string html(const Profile& profile) {
   for (size_t i = 0; i < table.size(); ++i) {
     const char* cell = i == 0 ? "th" : "td";
     out << (i == 0 ? "<thead>" : i == 1 ? "<tbody>" : "") << "<tr>";
-    for (const auto& text : table[i]) out << "<" << cell << ">" << escaped(text) << "</" << cell << ">";
+    for (const auto& text : table[i]) out << "<" << cell << ">" << xml_escaped(text) << "</" << cell << ">";
     out << "</tr>" << (i == 0 ? "</thead>" : "") << "\n";
   }
   out << "</tbody></table>\n</div>\n<h2>Measured with</h2>\n<table class=\"plain\">\n";
   for (const auto& [key, value] : profile.provenance)
-    out << "<tr><td>" << escaped(key) << "</td><td>" << escaped(value) << "</td></tr>\n";
+    out << "<tr><td>" << xml_escaped(key) << "</td><td>" << xml_escaped(value) << "</td></tr>\n";
   out << "</table>\n</body>\n</html>\n";
   return out.str();
 }

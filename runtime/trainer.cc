@@ -19,7 +19,7 @@
 #include "runtime/journal.h"
 #include "runtime/launch.h"
 #include "runtime/run_folder.h"
-#include "runtime/schedule/trace_events.h"
+#include "runtime/schedule/draw.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/worker.h"
 
@@ -42,21 +42,6 @@ std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   return name;
-}
-
-const char* category_of(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kUpdate:
-      return "update";
-    case ActionKind::kReduce:
-      return "reduce";
-    default:
-      return "transfer";
-  }
 }
 
 // In slices, so that a Ctrl-C while the others are awaited is heard.
@@ -289,9 +274,7 @@ WorkerHooks Training::hooks() {
 
 void Training::train_epochs() {
   started_ = Clock::now();
-  trace_.name_process(place_.rank, "rank " + std::to_string(place_.rank) + "  stage " +
-                                       std::to_string(worker_->stage_index()) + " replica " +
-                                       std::to_string(worker_->replica()));
+  name_rank(trace_, place_.rank, {worker_->stage_index(), worker_->replica()});
   const int64_t per_epoch = sampler_->minibatches_per_epoch();
   for (int64_t epoch = 0; epoch * per_epoch < total_minibatches_; ++epoch) {
     const int64_t first = epoch * per_epoch;
@@ -325,9 +308,10 @@ void Training::train_epoch(int64_t epoch, Span span) {
     const auto replicas =
         static_cast<int64_t>(job_.plan.stages[static_cast<size_t>(worker_->stage_index())].ranks.size());
     if (action.index * (of_round ? replicas : 1) >= job_.run.trace_minibatches) return;
-    trace_.add({place_.rank, 0, to_text(action), category_of(action),
-                std::chrono::duration<double>(begin - started_).count(),
-                std::chrono::duration<double>(end - begin).count()});
+    const auto since_start = [this](Clock::time_point time) {
+      return std::chrono::duration<double>(time - started_).count();
+    };
+    trace_.add(trace_span(place_.rank, action, since_start(begin), since_start(end)));
   };
   const auto begin = Clock::now();
   worker_->train(span, hooks);

@@ -125,8 +125,10 @@ void measure(const std::vector<std::string>& arguments) {
     const auto summary = read_document<Summary>(std::filesystem::path(run.output) / "summary.json");
     pipeline.push_back(summary.minibatch_seconds);
     ranks = summary.ranks;
-    bind_to_core(0);
-    for (size_t s = 0; s < 2; ++s) alone[s].push_back(stage_alone_seconds(job, s, run.minibatches));
+    for (size_t s = 0; s < 2; ++s) {
+      bind_to_core(static_cast<int>(s));  // where the launcher puts that rank: cores are not all alike
+      alone[s].push_back(stage_alone_seconds(job, s, run.minibatches));
+    }
     ratio.push_back(std::max(alone[0].back(), alone[1].back()) / pipeline.back());
   }
   std::cout << "stage 0 alone        " << spread(alone[0]) << "\n"

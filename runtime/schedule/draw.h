@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/schedule/simulate.h"
+#include "runtime/schedule/trace_events.h"
 
 namespace pipewright {
 
@@ -22,6 +23,10 @@ std::string draw_text(const Simulation& simulation, double slot_seconds);
 /// numbers where they fit, what the links carry as thin bars below the lane, a time axis. Every bar says what
 /// it is as a tool tip.
 std::string draw_svg(const Simulation& simulation, const std::string& title);
+
+/// How an action of a rank looks in a trace, simulated or real; and the rank's name and rows.
+TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds);
+void name_rank(TraceWriter& writer, int64_t rank, Placement placement);
 
 /// Chrome trace events (JSON text), pid = rank; threads: compute, sending of activations, sending of
 /// gradients.

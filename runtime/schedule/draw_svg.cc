@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "graph/xml.h"
 #include "runtime/schedule/draw.h"
 
 namespace pipewright {
@@ -25,28 +26,6 @@ constexpr const char* kSendGradient = "#4c9a5b";
 
 constexpr double kMargin = 16, kTitleHeight = 30, kLegendHeight = 26, kAxisHeight = 34;
 constexpr double kLaneHeight = 26, kLinkHeight = 4, kLanePitch = 38;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // Control characters are not allowed in XML, not even escaped.
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  return out;
-}
 
 std::string number(double value, int decimals = 2) {
   char text[64];
@@ -103,7 +82,7 @@ class Drawing {
     out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << number(width, 0) << "\" height=\""
          << number(height, 0) << "\" viewBox=\"0 0 " << number(width, 0) << " " << number(height, 0)
          << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
-         << "<title>" << escaped(title) << "</title>\n"
+         << "<title>" << xml_escaped(title) << "</title>\n"
          << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
     text(kMargin, kMargin + 16, title, "font-size=\"16\" font-weight=\"bold\" fill=\"#1a1a1a\"");
     legend(kMargin + kTitleHeight);
@@ -122,7 +101,7 @@ class Drawing {
 
   void text(double left, double base, const std::string& what, const std::string& attributes) {
     out_ << "<text x=\"" << number(left) << "\" y=\"" << number(base) << "\" " << attributes << ">"
-         << escaped(what) << "</text>\n";
+         << xml_escaped(what) << "</text>\n";
   }
   void rectangle(double left, double top, double width, double height, const std::string& fill,
                  const std::string& tip = "") {
@@ -131,7 +110,7 @@ class Drawing {
     if (tip.empty())
       out_ << "/>\n";
     else
-      out_ << "><title>" << escaped(tip) << "</title></rect>\n";
+      out_ << "><title>" << xml_escaped(tip) << "</title></rect>\n";
   }
 
   bool shown(ActionKind kind) const {

@@ -34,24 +34,32 @@ const char* category_of(ActionKind kind) {
 
 }  // namespace
 
+TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds) {
+  const bool round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
+  return {rank,
+          thread_of(action.kind),
+          to_text(action),
+          category_of(action.kind),
+          begin_seconds,
+          end_seconds - begin_seconds,
+          {{round ? "round" : "minibatch", action.index}}};
+}
+
+void name_rank(TraceWriter& writer, int64_t rank, Placement placement) {
+  writer.name_process(rank, rank_label(rank, placement));
+  writer.name_thread(rank, kCompute, "compute");
+  writer.name_thread(rank, kSendActivations, "send activations");
+  writer.name_thread(rank, kSendGradients, "send gradients");
+}
+
 std::string trace_json(const Simulation& simulation) {
   TraceWriter writer;
   for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-    writer.name_process(rank, rank_label(rank, simulation.ranks[rank].placement));
-    writer.name_thread(rank, kCompute, "compute");
-    writer.name_thread(rank, kSendActivations, "send activations");
-    writer.name_thread(rank, kSendGradients, "send gradients");
+    name_rank(writer, static_cast<int64_t>(rank), simulation.ranks[rank].placement);
   }
   for (const SimulatedAction& a : simulation.actions) {
     if (a.end_seconds == a.begin_seconds) continue;  // nothing to see, and there are many
-    const bool round = a.action.kind == ActionKind::kReduce || a.action.kind == ActionKind::kUpdate;
-    writer.add({a.rank,
-                thread_of(a.action.kind),
-                to_text(a.action),
-                category_of(a.action.kind),
-                a.begin_seconds,
-                a.end_seconds - a.begin_seconds,
-                {{round ? "round" : "minibatch", a.action.index}}});
+    writer.add(trace_span(a.rank, a.action, a.begin_seconds, a.end_seconds));
   }
   return writer.json();
 }

@@ -91,7 +91,7 @@ TEST_CASE("graph and models") {
   CHECK(parse_json(run("models --json").out, "stdout").size() > 3);
 }
 
-TEST_CASE("--print-config says where each setting comes from and measures nothing") {
+TEST_CASE("print-config says where each setting comes from and measures nothing") {
   const Result result = run("--print-config --batch-size 3 --output /no/such/folder/x");
   CHECK(result.exit_code == 0);
   CHECK_THAT(result.out, Contains("batch-size  3 ") && Contains("command line") && Contains("not set") &&
