@@ -80,7 +80,7 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
   fields.clear();
   auto outputs = segment_.forward(std::move(inputs), version->weights, buffers, key);
   if (last_) {
-    pass.loss = outputs[loss_];
+    pass.loss = outputs[0];
     if (scores_ < outputs.size()) pass.scores = outputs[scores_].detach();
   } else {
     pass.sent = std::move(outputs);

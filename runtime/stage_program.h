@@ -68,8 +68,7 @@ class StageProgram {
   std::vector<MessagePart> sent_parts_;
   std::vector<MessagePart> received_gradient_parts_;
   std::vector<MessagePart> sent_gradient_parts_;
-  size_t loss_ = 0;  // positions in the segment's outputs, last stage
-  size_t scores_ = SIZE_MAX;
+  size_t scores_ = SIZE_MAX;  // position in the segment's outputs, last stage; the loss is at 0
 };
 
 }  // namespace pipewright
