@@ -5,6 +5,7 @@
 
 #include "graph/document.h"
 #include "graph/limits.h"
+#include "graph/nearest.h"
 
 namespace pipewright {
 namespace {
@@ -45,10 +46,14 @@ StagePrediction stage_prediction_from_json(JsonReader& reader) {
 }
 
 Prediction prediction_from_json(JsonReader& reader) {
-  reader.expect({"minibatch_seconds", "bottleneck", "lower_bound_seconds", "samples_per_second", "stages"});
+  reader.expect({"minibatch_seconds", "bottleneck", "transfers", "lower_bound_seconds", "samples_per_second",
+                 "stages"});
   Prediction prediction;
   prediction.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
   prediction.bottleneck = reader.string("bottleneck");
+  if (reader.has("transfers")) {
+    prediction.transfers = reader.string_one_of("transfers", {"overlapped", "blocking"});
+  }
   prediction.lower_bound_seconds = reader.number("lower_bound_seconds", 0, kMostSeconds);
   prediction.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
   for (JsonReader& stage : reader.objects("stages"))
@@ -61,6 +66,7 @@ Json prediction_to_json(const Prediction& prediction) {
   Json json;
   json["minibatch_seconds"] = prediction.minibatch_seconds;
   json["bottleneck"] = prediction.bottleneck;
+  if (prediction.transfers != Prediction().transfers) json["transfers"] = prediction.transfers;
   json["lower_bound_seconds"] = prediction.lower_bound_seconds;
   json["samples_per_second"] = prediction.samples_per_second;
   json["stages"] = Json::array();
@@ -85,11 +91,109 @@ Json prediction_to_json(const Prediction& prediction) {
 
 std::string place(size_t stage) { return "stages[" + std::to_string(stage) + "]"; }
 
+void validate_nodes(const Plan& plan, const std::string& where) {
+  std::unordered_map<std::string, size_t> stage_of;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<std::string>& nodes = plan.stages[s].nodes;
+    if (nodes.empty()) fail_document(where, place(s) + ".nodes", "empty; expected at least one node");
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const auto [it, fresh] = stage_of.emplace(nodes[i], s);
+      if (fresh) continue;
+      fail_document(where, place(s) + ".nodes[" + std::to_string(i) + "]",
+                    in_quotes(nodes[i]) + " is in stage " + std::to_string(it->second) + " already");
+    }
+  }
+}
+
+// Each rank has one stage; in an interleaved plan the first p stages hold the ranks, and the others repeat
+// them.
+void validate_ranks(const Plan& plan, const std::string& where) {
+  std::unordered_map<int64_t, size_t> stage_of;
+  size_t firsts = 0;  // stages that hold new ranks
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<int64_t>& ranks = plan.stages[s].ranks;
+    if (ranks.empty()) fail_document(where, place(s) + ".ranks", "empty; expected at least one rank");
+    const bool repeats = plan.schedule == "interleaved" && s > 0 && stage_of.count(ranks[0]) != 0;
+    if (!repeats) {
+      if (firsts != s) {
+        fail_document(where, place(s) + ".ranks",
+                      "new ranks after stage " + std::to_string(firsts) + " has repeated earlier ones",
+                      "In an interleaved plan stage s has the ranks of stage s mod p.");
+      }
+      firsts = s + 1;
+    } else if (ranks != plan.stages[s % firsts].ranks ||
+               plan.stages[s].shares != plan.stages[s % firsts].shares) {
+      fail_document(where, place(s) + ".ranks",
+                    "differ from those of stage " + std::to_string(s % firsts) + " (ranks or shares)",
+                    "In an interleaved plan stage s has the ranks and shares of stage s mod p, here p = " +
+                        std::to_string(firsts) + ".");
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const std::string path = place(s) + ".ranks[" + std::to_string(i) + "]";
+      check_range(where, path, ranks[i], 0, plan.world_size - 1);
+      const auto [it, fresh] = stage_of.emplace(ranks[i], s);
+      if (fresh || repeats) continue;
+      fail_document(
+          where, path,
+          "rank " + std::to_string(ranks[i]) + " is in stage " + std::to_string(it->second) + " already",
+          "Only the schedule 'interleaved' gives a rank several stages.");
+    }
+  }
+  if (plan.schedule == "interleaved" && plan.stages.size() % firsts != 0) {
+    fail_document(where, "stages",
+                  "got " + std::to_string(plan.stages.size()) + ", expected a multiple of " +
+                      std::to_string(firsts) + ", the stages with ranks of their own",
+                  "In an interleaved plan every rank has the same number of stages.");
+  }
+  for (int64_t rank = 0; rank < plan.world_size; ++rank) {
+    if (stage_of.count(rank) != 0) continue;
+    fail_document(
+        where, "world_size",
+        "is " + std::to_string(plan.world_size) + ", but rank " + std::to_string(rank) + " is in no stage",
+        "Ranks are 0..world_size-1, each in one stage.");
+  }
+}
+
+void validate_tied(const Plan& plan, const std::string& where) {
+  for (size_t t = 0; t < plan.tied_parameters.size(); ++t) {
+    const TiedParameter& tied = plan.tied_parameters[t];
+    const std::string path = "tied_parameters[" + std::to_string(t) + "]";
+    for (size_t u = 0; u < t; ++u) {
+      if (plan.tied_parameters[u].name == tied.name)
+        fail_document(where, path + ".name", in_quotes(tied.name) + " stands there twice");
+    }
+    if (tied.stages.size() < 2) fail_document(where, path + ".stages", "expected two stages or more");
+    for (size_t i = 0; i < tied.stages.size(); ++i) {
+      check_range(where, path + ".stages[" + std::to_string(i) + "]", tied.stages[i], 0,
+                  static_cast<int64_t>(plan.stages.size()) - 1);
+      if (i > 0 && tied.stages[i] <= tied.stages[i - 1])
+        fail_document(where, path + ".stages", "not ascending");
+    }
+  }
+}
+
+struct ScheduleRules {
+  const char* schedule;
+  std::vector<std::string> weights;
+};
+
+// Which version rules a schedule can keep (docs/semantics.md).
+const std::vector<ScheduleRules>& schedule_rules() {
+  static const std::vector<ScheduleRules> rules = {{"1f1b", {"stash", "vertical", "2bw"}},
+                                                   {"model-parallel", {"stash"}},
+                                                   {"gpipe", {"flush"}},
+                                                   {"1f1b-flush", {"flush"}},
+                                                   {"interleaved", {"flush"}},
+                                                   {"zb-h1", {"flush"}}};
+  return rules;
+}
+
 }  // namespace
 
 Plan Plan::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "strategy",
-                 "schedule", "weights", "microbatches", "world_size", "stages", "predicted"});
+                 "schedule", "weights", "microbatches", "world_size", "stages", "tied_parameters",
+                 "predicted"});
   Plan plan;
   plan.model = reader.string("model");
   if (reader.has("graph_digest")) plan.graph_digest = reader.string("graph_digest");
@@ -101,14 +205,23 @@ Plan Plan::from_json(JsonReader& reader) {
   if (reader.has("microbatches")) plan.microbatches = reader.integer("microbatches", 1, kMostInFlight);
   plan.world_size = reader.integer("world_size", 1, kMostRanks);
   for (JsonReader& entry : reader.objects("stages")) {
-    entry.expect({"layers", "nodes", "ranks", "in_flight"});
+    entry.expect({"layers", "nodes", "ranks", "shares", "in_flight", "recompute"});
     Stage stage;
     if (entry.has("layers")) stage.layers = entry.strings("layers");
     stage.nodes = entry.strings("nodes");
     stage.ranks = entry.integers("ranks", 0, kMostRanks - 1);
+    if (entry.has("shares")) stage.shares = entry.integers("shares", 1, kMostShare);
     stage.in_flight = entry.integer("in_flight", 1, kMostInFlight);
+    if (entry.has("recompute")) stage.recompute = entry.boolean("recompute");
     entry.finish();
     plan.stages.push_back(std::move(stage));
+  }
+  if (reader.has("tied_parameters")) {
+    for (JsonReader& entry : reader.objects("tied_parameters")) {
+      entry.expect({"name", "stages"});
+      plan.tied_parameters.push_back({entry.string("name"), entry.integers("stages", 0, kMostRanks - 1)});
+      entry.finish();
+    }
   }
   if (reader.has("predicted")) {
     JsonReader predicted = reader.object("predicted");
@@ -130,10 +243,14 @@ Json Plan::to_json() const {
   json["world_size"] = world_size;
   json["stages"] = Json::array();
   for (const Stage& stage : stages) {
-    json["stages"].push_back({{"layers", stage.layers},
-                              {"nodes", stage.nodes},
-                              {"ranks", stage.ranks},
-                              {"in_flight", stage.in_flight}});
+    Json entry = {{"layers", stage.layers}, {"nodes", stage.nodes}, {"ranks", stage.ranks}};
+    if (!stage.shares.empty()) entry["shares"] = stage.shares;
+    entry["in_flight"] = stage.in_flight;
+    if (stage.recompute) entry["recompute"] = true;
+    json["stages"].push_back(std::move(entry));
+  }
+  for (const TiedParameter& tied : tied_parameters) {
+    json["tied_parameters"].push_back({{"name", tied.name}, {"stages", tied.stages}});
   }
   if (predicted) json["predicted"] = prediction_to_json(*predicted);
   return json;
@@ -143,41 +260,21 @@ void Plan::validate(const std::string& where) const {
   check_range(where, "world_size", world_size, 1, kMostRanks);
   check_range(where, "microbatches", microbatches, 1, kMostInFlight);
   if (stages.empty()) fail_document(where, "stages", "empty; expected at least one stage");
-  std::unordered_map<std::string, size_t> stage_of_node;
-  std::unordered_map<int64_t, size_t> stage_of_rank;
+  validate_nodes(*this, where);
   for (size_t s = 0; s < stages.size(); ++s) {
-    if (stages[s].nodes.empty())
-      fail_document(where, place(s) + ".nodes", "empty; expected at least one node");
-    for (size_t i = 0; i < stages[s].nodes.size(); ++i) {
-      const std::string& node = stages[s].nodes[i];
-      const auto [it, fresh] = stage_of_node.emplace(node, s);
-      if (!fresh) {
-        fail_document(where, place(s) + ".nodes[" + std::to_string(i) + "]",
-                      in_quotes(node) + " is in stage " + std::to_string(it->second) + " already");
-      }
+    const Stage& stage = stages[s];
+    check_range(where, place(s) + ".in_flight", stage.in_flight, 1, kMostInFlight);
+    if (!stage.shares.empty() && stage.shares.size() != stage.ranks.size()) {
+      fail_document(where, place(s) + ".shares",
+                    "got " + std::to_string(stage.shares.size()) + ", expected one for each of " +
+                        std::to_string(stage.ranks.size()) + " ranks");
     }
-    if (stages[s].ranks.empty())
-      fail_document(where, place(s) + ".ranks", "empty; expected at least one rank");
-    for (size_t i = 0; i < stages[s].ranks.size(); ++i) {
-      const int64_t rank = stages[s].ranks[i];
-      const std::string path = place(s) + ".ranks[" + std::to_string(i) + "]";
-      check_range(where, path, rank, 0, world_size - 1);
-      const auto [it, fresh] = stage_of_rank.emplace(rank, s);
-      if (!fresh) {
-        fail_document(
-            where, path,
-            "rank " + std::to_string(rank) + " is in stage " + std::to_string(it->second) + " already");
-      }
+    for (size_t q = 0; q < stage.shares.size(); ++q) {
+      check_range(where, place(s) + ".shares[" + std::to_string(q) + "]", stage.shares[q], 1, kMostShare);
     }
-    check_range(where, place(s) + ".in_flight", stages[s].in_flight, 1, kMostInFlight);
   }
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    if (stage_of_rank.count(rank) != 0) continue;
-    fail_document(
-        where, "world_size",
-        "is " + std::to_string(world_size) + ", but rank " + std::to_string(rank) + " is in no stage",
-        "Ranks are 0..world_size-1, each in one stage.");
-  }
+  validate_ranks(*this, where);
+  validate_tied(*this, where);
   if (predicted && predicted->stages.size() != stages.size()) {
     fail_document(
         where, "predicted.stages",
@@ -191,6 +288,30 @@ std::string Plan::shape_text() const {
   std::string text;
   for (const Stage& stage : stages) text += (text.empty() ? "" : "-") + std::to_string(stage.ranks.size());
   return text;
+}
+
+void check_schedule_and_weights(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const ScheduleRules& row : schedule_rules()) {
+    names.push_back(row.schedule);
+    if (row.schedule != plan.schedule) continue;
+    if (std::find(row.weights.begin(), row.weights.end(), plan.weights) == row.weights.end()) {
+      throw PlanError(
+          "plan: schedule '" + plan.schedule + "' does not go with weights '" + plan.weights + "'",
+          "Set \"weights\" to " + join(row.weights, " or ") + ", or choose another schedule.");
+    }
+    const bool one_update_for_all = plan.weights == "flush" || plan.weights == "2bw";
+    if (!plan.tied_parameters.empty() && !one_update_for_all) {
+      throw PlanError("plan: parameter " + in_quotes(plan.tied_parameters[0].name) +
+                          " is tied across stages, and with weights '" + plan.weights +
+                          "' stages update at different times",
+                      "Put all nodes that read it into one stage, or use weights 'flush' or '2bw'.");
+    }
+    return;
+  }
+  throw PlanError(
+      "plan: schedule " + in_quotes(plan.schedule) + " does not train" + suggestion(plan.schedule, names),
+      "Known: " + join(names, ", ") + ".");
 }
 
 Plan single_stage_plan(const Graph& graph, int64_t replicas) {

@@ -39,10 +39,11 @@ struct StagePrediction {
 };
 
 struct Prediction {
-  double minibatch_seconds = 0;    ///< steady state: one minibatch leaves the pipeline every so often
-  std::string bottleneck;          ///< "stage 1: compute"
-  double lower_bound_seconds = 0;  ///< no plan of the searched family is faster
-  double samples_per_second = 0;   ///< 0 when the profile does not know its minibatch size
+  double minibatch_seconds = 0;          ///< steady state: one minibatch leaves the pipeline every so often
+  std::string bottleneck;                ///< "stage 1: compute"
+  std::string transfers = "overlapped";  ///< assumed: beside compute, or "blocking" both ends
+  double lower_bound_seconds = 0;        ///< no plan of the searched family is faster
+  double samples_per_second = 0;         ///< 0 when the profile does not know its minibatch size
   std::vector<StagePrediction> stages;
 };
 
@@ -51,6 +52,16 @@ struct Stage {
   std::vector<std::string> nodes;   ///< in graph order; each node of the graph is in exactly one stage
   std::vector<int64_t> ranks;       ///< replica q runs on ranks[q]
   int64_t in_flight = 1;            ///< depth: most minibatches of one rank between forward and backward
+  /// Optional: replica q takes shares[q] of every sum(shares) consecutive minibatches. Empty: 1 each.
+  std::vector<int64_t> shares;
+  bool recompute = false;  ///< activations are dropped after the forward and made again before the backward
+};
+
+/// A parameter that nodes of several stages read. Each of them keeps a copy; the gradients of an update are
+/// summed over the stages in this order, so that all copies make the same update.
+struct TiedParameter {
+  std::string name;
+  std::vector<int64_t> stages;  ///< ascending, two or more
 };
 
 struct Plan {
@@ -63,24 +74,34 @@ struct Plan {
   std::string strategy;         ///< "best", "dp", "straight", "hybrid", "model-parallel", "manual"
   std::string schedule = "1f1b";
   std::string weights = "stash";
+  /// With weights "flush" and "2bw": minibatches from one update to the next, the same at every stage. What
+  /// travels is a whole minibatch of `batch_size` samples.
   int64_t microbatches = 1;
   int64_t world_size = 0;
   std::vector<Stage> stages;
+  std::vector<TiedParameter> tied_parameters;
   std::optional<Prediction> predicted;
 
   static Plan from_json(JsonReader& reader);
   Json to_json() const;
-  /// Ranks are 0..world_size-1, each in one stage; no node twice; no stage without ranks.
+  /// Ranks are 0..world_size-1, each in one stage (schedule "interleaved": stage s has the ranks of stage s
+  /// mod p, the first p stages hold each rank once); no node twice; no stage without ranks. Names of
+  /// schedules are checked where schedules are (check_schedule_and_weights).
   void validate(const std::string& where) const;
 
   std::string shape_text() const;  ///< replicas of the stages: "3-1", "1-1-1"
 };
 
+/// PlanError unless the schedule is one that trains and the version rule goes with it, and
+/// `tied_parameters` with the rule; the message says which do.
+void check_schedule_and_weights(const Plan& plan);
+
 /// One stage that holds the whole graph, on `replicas` ranks: one device, or data parallel.
 Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
 /// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
-/// earlier one. Compares graph_digest if the plan has one; the message names the node or both digests.
+/// earlier one, and `tied_parameters` are exactly those read by several stages. Compares graph_digest if the
+/// plan has one; the message names the node or both digests.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 
 }  // namespace pipewright

@@ -1,4 +1,6 @@
 // Does a plan cut this graph? Rules that need both documents.
+#include <map>
+#include <set>
 #include <unordered_map>
 
 #include "graph/document.h"
@@ -57,9 +59,42 @@ std::vector<size_t> check_cover(const Plan& plan, const Graph& graph) {
   return stage_of;
 }
 
-void check_flow(const Graph& graph, const std::vector<size_t>& stage_of) {
-  std::unordered_map<std::string, size_t> maker;  // value -> node
-  std::unordered_map<std::string, size_t> owner;  // parameter -> first stage that reads it
+std::string stages_text(const std::set<int64_t>& stages) {
+  std::vector<std::string> words;
+  for (const int64_t stage : stages) words.push_back(std::to_string(stage));
+  return "stages " + join(words, ", ");
+}
+
+// `tied_parameters` are exactly the parameters that several stages read.
+void check_tied(const Plan& plan, const std::map<std::string, std::set<int64_t>>& readers) {
+  std::map<std::string, std::set<int64_t>> said;
+  for (const TiedParameter& tied : plan.tied_parameters)
+    said[tied.name] = std::set<int64_t>(tied.stages.begin(), tied.stages.end());
+  for (const auto& [name, stages] : readers) {
+    const auto it = said.find(name);
+    if (stages.size() > 1 && it == said.end()) {
+      throw PlanError(
+          "plan: parameter " + in_quotes(name) + " is read by " + stages_text(stages) +
+              ", but `tied_parameters` does not name it",
+          "Put all nodes that read it into one stage, or (weights 'flush' and '2bw' only) add it to "
+          "`tied_parameters` with these stages.");
+    }
+    if (it != said.end() && it->second != stages) {
+      throw PlanError("plan: `tied_parameters` says that " + in_quotes(name) + " is read by " +
+                      stages_text(it->second) + "; it is read by " + stages_text(stages));
+    }
+  }
+  for (const auto& [name, stages] : said) {
+    if (readers.count(name) == 0) {
+      throw PlanError("plan: `tied_parameters` names " + in_quotes(name) +
+                      ", which no node reads as a parameter");
+    }
+  }
+}
+
+void check_flow(const Plan& plan, const Graph& graph, const std::vector<size_t>& stage_of) {
+  std::unordered_map<std::string, size_t> maker;     // value -> node
+  std::map<std::string, std::set<int64_t>> readers;  // parameter -> stages that read it
   std::unordered_map<std::string, bool> is_parameter;
   for (const Parameter& parameter : graph.parameters) is_parameter.emplace(parameter.name, true);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -73,23 +108,18 @@ void check_flow(const Graph& graph, const std::vector<size_t>& stage_of) {
                         "Move one of the two nodes, so that values flow to later stages only.");
       }
       if (is_parameter.count(name) == 0) continue;
-      const auto [it, fresh] = owner.emplace(name, stage_of[i]);
-      if (!fresh && it->second != stage_of[i]) {
-        throw PlanError("plan: parameter " + in_quotes(name) + " is read by " + stage_text(it->second) +
-                            " and by " + stage_text(stage_of[i]) +
-                            ": a tied parameter split over stages is not supported by " + Plan::kSchema,
-                        "Put all nodes that read it into one stage.");
-      }
+      readers[name].insert(static_cast<int64_t>(stage_of[i]));
     }
     for (const std::string& output : node.outputs) maker.emplace(output, i);
   }
+  check_tied(plan, readers);
 }
 
 }  // namespace
 
 void check_plan_for_graph(const Plan& plan, const Graph& graph) {
   const std::vector<size_t> stage_of = check_cover(plan, graph);
-  check_flow(graph, stage_of);
+  check_flow(plan, graph, stage_of);
   if (plan.graph_digest.empty()) return;
   const std::string digest = document_digest(graph);
   if (digest == plan.graph_digest) return;

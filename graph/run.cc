@@ -41,9 +41,31 @@ void check_name(const std::string& where, const std::string& path, const std::st
 
 Run Run::from_json(JsonReader& reader) {
   Run run;
-  reader.expect({"schema", "model", "plan", "data", "evaluation_data", "batch_size", "epochs", "minibatches",
-                 "optimizer", "learning_rate_policy", "learning_rate_scaling", "seed", "device", "threads",
-                 "transport", "timeout_seconds", "trace_minibatches", "output"});
+  reader.expect({"schema",
+                 "model",
+                 "plan",
+                 "data",
+                 "evaluation_data",
+                 "batch_size",
+                 "epochs",
+                 "minibatches",
+                 "optimizer",
+                 "learning_rate_policy",
+                 "learning_rate_scaling",
+                 "gradient_clipping_norm",
+                 "gradient_accumulation",
+                 "precision",
+                 "nan_guard",
+                 "gradient_bucket_bytes",
+                 "checkpoint",
+                 "resume",
+                 "seed",
+                 "device",
+                 "threads",
+                 "transport",
+                 "timeout_seconds",
+                 "trace_minibatches",
+                 "output"});
   run.model = reader.string("model");
   read(reader, "plan", run.plan);
   run.data = reader.string("data");
@@ -73,6 +95,20 @@ Run Run::from_json(JsonReader& reader) {
     entry.finish();
   }
   read(reader, "learning_rate_scaling", run.learning_rate_scaling);
+  read(reader, "gradient_clipping_norm", run.gradient_clipping_norm);
+  read(reader, "gradient_accumulation", run.gradient_accumulation);
+  read(reader, "precision", run.precision);
+  read(reader, "nan_guard", run.nan_guard);
+  read(reader, "gradient_bucket_bytes", run.gradient_bucket_bytes);
+  if (reader.has("checkpoint")) {
+    JsonReader entry = reader.object("checkpoint");
+    read(entry, "every_minibatches", run.checkpoint.every_minibatches);
+    read(entry, "every_epochs", run.checkpoint.every_epochs);
+    read(entry, "keep", run.checkpoint.keep);
+    read(entry, "on_signal", run.checkpoint.on_signal);
+    entry.finish();
+  }
+  read(reader, "resume", run.resume);
   read(reader, "seed", run.seed);
   read(reader, "device", run.device);
   read(reader, "threads", run.threads);
@@ -106,6 +142,16 @@ Json Run::to_json() const {
                                   {"step_epochs", learning_rate_policy.step_epochs},
                                   {"power", learning_rate_policy.power}};
   json["learning_rate_scaling"] = learning_rate_scaling;
+  json["gradient_clipping_norm"] = gradient_clipping_norm;
+  json["gradient_accumulation"] = gradient_accumulation;
+  json["precision"] = precision;
+  json["nan_guard"] = nan_guard;
+  json["gradient_bucket_bytes"] = gradient_bucket_bytes;
+  json["checkpoint"] = {{"every_minibatches", checkpoint.every_minibatches},
+                        {"every_epochs", checkpoint.every_epochs},
+                        {"keep", checkpoint.keep},
+                        {"on_signal", checkpoint.on_signal}};
+  json["resume"] = resume;
   json["seed"] = seed;
   json["device"] = device;
   json["threads"] = threads;
@@ -145,6 +191,14 @@ void Run::validate(const std::string& where) const {
   check_range(where, "learning_rate_policy.step_epochs", learning_rate_policy.step_epochs, 1e-9, 1e9);
   check_range(where, "learning_rate_policy.power", learning_rate_policy.power, 0.0, 1e3);
   check_name(where, "learning_rate_scaling", learning_rate_scaling, {"none", "pipedream"});
+
+  check_range(where, "gradient_clipping_norm", gradient_clipping_norm, 0.0, 1e12);
+  check_range(where, "gradient_accumulation", gradient_accumulation, 1, kMostCount);
+  check_name(where, "precision", precision, {"float32", "bfloat16"});
+  check_range(where, "gradient_bucket_bytes", gradient_bucket_bytes, 1, kMostBytes);
+  check_range(where, "checkpoint.every_minibatches", checkpoint.every_minibatches, 0, kMostCount);
+  check_range(where, "checkpoint.every_epochs", checkpoint.every_epochs, 0, kMostCount);
+  check_range(where, "checkpoint.keep", checkpoint.keep, 1, kMostCount);
 
   check_range(where, "seed", seed, 0, kMaxInt);
   if (device.empty()) fail_document(where, "device", "empty; expected \"cpu\"");

@@ -20,11 +20,19 @@ struct OptimizerSettings {
 };
 
 struct LearningRatePolicy {
-  std::string name = "constant";  ///< "constant", "step", "polynomial", "exponential", "cosine"
-  int64_t warmup_minibatches = 0; ///< linear from 0
-  double gamma = 0.1;             ///< factor of "step" and "exponential"
-  double step_epochs = 30;        ///< "step": the rate is multiplied by gamma every so many epochs
-  double power = 2;               ///< "polynomial": (1 - progress)^power
+  std::string name = "constant";   ///< "constant", "step", "polynomial", "exponential", "cosine"
+  int64_t warmup_minibatches = 0;  ///< linear from 0
+  double gamma = 0.1;              ///< factor of "step" and "exponential"
+  double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
+  double power = 2;                ///< "polynomial": (1 - progress)^power
+};
+
+/// When checkpoints are written, beside the one at the end of the run if any of these asks for some.
+struct CheckpointSettings {
+  int64_t every_minibatches = 0;  ///< 0 = none
+  int64_t every_epochs = 0;       ///< 0 = none
+  int64_t keep = 3;               ///< the last so many stay
+  bool on_signal = true;          ///< SIGINT and SIGTERM leave one to resume from
 };
 
 /// Only `model` and `data` have no default. Keys that are absent keep these values; unknown keys are errors.
@@ -36,17 +44,26 @@ struct Run {
   std::string data;             ///< SPEC
   std::string evaluation_data;  ///< SPEC; "" = no evaluation
   int64_t batch_size = 64;
-  int64_t epochs = 1;           ///< used when `minibatches` is 0
-  int64_t minibatches = 0;      ///< over the whole run; 0 = as many as the epochs hold
+  int64_t epochs = 1;       ///< used when `minibatches` is 0
+  int64_t minibatches = 0;  ///< over the whole run; 0 = as many as the epochs hold
   OptimizerSettings optimizer;
   LearningRatePolicy learning_rate_policy;
   std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
+  double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
+  int64_t gradient_accumulation =
+      1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
+  std::string precision = "float32";  ///< "bfloat16": autocast, weights stay float32
+  bool nan_guard = true;              ///< stop at the first loss or gradient that is not finite
+  int64_t gradient_bucket_bytes =
+      25 << 20;  ///< gradients are averaged over replicas in parts of about this size
+  CheckpointSettings checkpoint;
+  std::string resume;  ///< "", "latest", or a checkpoint's folder
   int64_t seed = 0;
   std::string device = "cpu";
-  int64_t threads = 1;            ///< compute threads of one rank
-  std::string transport = "auto"; ///< "auto", "gloo"
-  double timeout_seconds = 30;    ///< a peer that is silent for longer is lost
-  int64_t trace_minibatches = 64; ///< how many minibatches the trace holds; 0 = none
+  int64_t threads = 1;             ///< compute threads of one rank
+  std::string transport = "auto";  ///< "auto", "gloo", "shm"
+  double timeout_seconds = 30;     ///< a peer that is silent for longer is lost
+  int64_t trace_minibatches = 64;  ///< how many minibatches the trace holds; 0 = none
   std::string output = "runs/latest";
 
   static Run from_json(JsonReader& reader);

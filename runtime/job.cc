@@ -50,6 +50,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                     "start " + std::to_string(job.plan.world_size) + " ranks, or plan for --gpus " +
                         std::to_string(*world_size));
   }
+  check_schedule_and_weights(job.plan);
   const std::vector<std::string> trained = {"1f1b", "model-parallel"};
   if (std::find(trained.begin(), trained.end(), job.plan.schedule) == trained.end()) {
     throw PlanError(where + ": schedule '" + job.plan.schedule + "' does not train here" +

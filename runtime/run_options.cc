@@ -9,7 +9,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-enum class Kind { kText, kInteger, kNumber, kFlag, kSeconds };
+enum class Kind { kText, kInteger, kNumber, kFlag, kBoolean, kSeconds, kBytes };
 
 // The document's keys under their option names. `group` is the object that holds the key, or "".
 struct Row {
@@ -44,10 +44,22 @@ constexpr Row kRows[] = {
     {"step-epochs", "learning_rate_policy", "step_epochs", Kind::kNumber, "epochs between two steps"},
     {"power", "learning_rate_policy", "power", Kind::kNumber, "exponent of polynomial"},
     {"learning-rate-scaling", "", "learning_rate_scaling", Kind::kText, "none, pipedream"},
+    {"gradient-clipping-norm", "", "gradient_clipping_norm", Kind::kNumber,
+     "largest norm of a gradient; 0 = any"},
+    {"gradient-accumulation", "", "gradient_accumulation", Kind::kInteger, "rounds that make one update"},
+    {"precision", "", "precision", Kind::kText, "float32, bfloat16 (autocast)"},
+    {"nan-guard", "", "nan_guard", Kind::kBoolean, "stop at the first value that is not finite"},
+    {"gradient-bucket-bytes", "", "gradient_bucket_bytes", Kind::kBytes,
+     "gradients averaged at a time, e.g. 25MiB"},
+    {"checkpoint-every-minibatches", "checkpoint", "every_minibatches", Kind::kInteger, "0 = none"},
+    {"checkpoint-every-epochs", "checkpoint", "every_epochs", Kind::kInteger, "0 = none"},
+    {"checkpoint-keep", "checkpoint", "keep", Kind::kInteger, "the last so many checkpoints stay"},
+    {"checkpoint-on-signal", "checkpoint", "on_signal", Kind::kBoolean, "SIGINT and SIGTERM leave one"},
+    {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
     {"seed", "", "seed", Kind::kInteger, ""},
     {"device", "", "device", Kind::kText, "cpu"},
     {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
-    {"transport", "", "transport", Kind::kText, "auto, gloo"},
+    {"transport", "", "transport", Kind::kText, "auto, gloo, shm"},
     {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},
     {"trace-minibatches", "", "trace_minibatches", Kind::kInteger, "minibatches in trace.json; 0 = none"},
     {"output", "", "output", Kind::kText, "run folder"},
@@ -70,6 +82,11 @@ Json value_of(const Row& row, const std::string& text) {
       return parse_number<double>(text, row.option, "a number");
     case Kind::kSeconds:
       return parse_seconds(text, std::string("--") + row.option);
+    case Kind::kBytes:
+      return parse_bytes(text, std::string("--") + row.option);
+    case Kind::kBoolean:
+      if (text == "true" || text == "false") return text == "true";
+      throw InputError(std::string("--") + row.option + " '" + text + "': expected true or false");
     case Kind::kFlag:
       return true;
     case Kind::kText:

@@ -81,20 +81,97 @@ TEST_CASE("a plan has to fit its graph") {
         "backwards");
 }
 
-TEST_CASE("a parameter belongs to one stage") {
+TEST_CASE("a parameter belongs to one stage, or to those that the plan says") {
   const auto tie = [](Plan& p, Graph& g) {
     p.graph_digest.clear();
     g.nodes[2].arguments[1].second = TensorArgument{"fc1.weight"};
   };
   CHECK(misfit(tie) ==
-        "plan: parameter \"fc1.weight\" is read by stage 0 and by stage 1: a tied parameter split over "
-        "stages is not "
-        "supported by pipewright.plan/1");
+        "plan: parameter \"fc1.weight\" is read by stages 0, 1, but `tied_parameters` does not name it");
   CHECK(misfit([&](Plan& p, Graph& g) {
           tie(p, g);
           p.stages[0].nodes = {"linear", "relu", "linear_1"};
           p.stages[1].nodes = {"cross_entropy"};
         }) == "<no exception>");
+}
+
+TEST_CASE("tied parameters are exactly those that several stages read") {
+  const auto tie = [](Plan& p, Graph& g) {
+    p.graph_digest.clear();
+    g.nodes[2].arguments[1].second = TensorArgument{"fc1.weight"};
+    p.tied_parameters = {{"fc1.weight", {0, 1}}};
+  };
+  CHECK(misfit(tie) == "<no exception>");
+  CHECK(misfit([&](Plan& p, Graph& g) {
+          tie(p, g);
+          p.stages[0].nodes = {"linear", "relu", "linear_1"};
+          p.stages[1].nodes = {"cross_entropy"};
+        }) ==
+        "plan: `tied_parameters` says that \"fc1.weight\" is read by stages 0, 1; it is read by stages 0");
+  CHECK(misfit([](Plan& p, Graph&) {
+          p.tied_parameters = {{"fc1.wieght", {0, 1}}};
+        }) == "plan: `tied_parameters` names \"fc1.wieght\", which no node reads as a parameter");
+  CHECK(invalid([](Plan& p) {
+          p.tied_parameters = {{"w", {0}}};
+        }) == "p: tied_parameters[0].stages: expected two stages or more");
+  CHECK(invalid([](Plan& p) {
+          p.tied_parameters = {{"w", {1, 0}}};
+        }) == "p: tied_parameters[0].stages: not ascending");
+  CHECK(invalid([](Plan& p) {
+          p.tied_parameters = {{"w", {0, 2}}};
+        }) == "p: tied_parameters[0].stages[1]: 2 is not in 0..1");
+}
+
+TEST_CASE("one share for each replica") {
+  CHECK_NOTHROW([] {
+    Plan p = sample_plan();
+    p.stages[0].shares = {2, 1};
+    p.validate("p");
+  }());
+  CHECK(invalid([](Plan& p) { p.stages[0].shares = {2}; }) ==
+        "p: stages[0].shares: got 1, expected one for each of 2 ranks");
+  CHECK(invalid([](Plan& p) {
+          p.stages[0].shares = {2, 0};
+        }) == "p: stages[0].shares[1]: 0 is not in 1..1024");
+}
+
+TEST_CASE("interleaved stages share ranks, in turn") {
+  const auto plan = [](std::vector<std::vector<int64_t>> ranks) {
+    Plan p = sample_plan();
+    p.predicted.reset();
+    p.schedule = "interleaved";
+    p.weights = "flush";
+    p.stages.clear();
+    for (size_t s = 0; s < ranks.size(); ++s)
+      p.stages.push_back({{}, {"node" + std::to_string(s)}, ranks[s], 1, {}, false});
+    return error_of<InputError>([&] { p.validate("p"); });
+  };
+  CHECK(plan({{0}, {1, 2}, {0}, {1, 2}}) == "<no exception>");
+  CHECK(plan({{0}, {1, 2}}) == "<no exception>");
+  CHECK(plan({{0}, {1, 2}, {0}}) ==
+        "p: stages: got 3, expected a multiple of 2, the stages with ranks of their own");
+  CHECK(plan({{0}, {1, 2}, {1, 2}, {0}}) ==
+        "p: stages[2].ranks: differ from those of stage 0 (ranks or shares)");
+  CHECK(plan({{0}, {0}, {1, 2}}) == "p: stages[2].ranks: new ranks after stage 1 has repeated earlier ones");
+}
+
+TEST_CASE("schedules and version rules that go together") {
+  const auto refused = [](const std::string& schedule, const std::string& weights) {
+    Plan p = sample_plan();
+    p.schedule = schedule;
+    p.weights = weights;
+    return error_of<PlanError>([&] { check_schedule_and_weights(p); });
+  };
+  CHECK(refused("1f1b", "2bw") == "<no exception>");
+  CHECK(refused("zb-h1", "flush") == "<no exception>");
+  CHECK(refused("gpipe", "stash") == "plan: schedule 'gpipe' does not go with weights 'stash'");
+  CHECK(refused("1f1b-flsh", "flush") ==
+        "plan: schedule \"1f1b-flsh\" does not train; did you mean '1f1b-flush'?");
+  Plan tied = sample_plan();
+  tied.tied_parameters = {{"fc1.weight", {0, 1}}};
+  CHECK(error_of<PlanError>([&] { check_schedule_and_weights(tied); }) ==
+        "plan: parameter \"fc1.weight\" is tied across stages, and with weights 'stash' stages update at "
+        "different times");
 }
 
 TEST_CASE("a plan knows the graph it was made for") {

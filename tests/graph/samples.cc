@@ -175,8 +175,8 @@ Plan sample_plan() {
   plan.topology_digest = document_digest(sample_topology());
   plan.strategy = "hybrid";
   plan.world_size = 3;
-  plan.stages = {{{"fc1", "relu"}, {"linear", "relu"}, {0, 1}, 2},
-                 {{"fc2", "loss"}, {"linear_1", "cross_entropy"}, {2}, 1}};
+  plan.stages = {{{"fc1", "relu"}, {"linear", "relu"}, {0, 1}, 2, {}, false},
+                 {{"fc2", "loss"}, {"linear_1", "cross_entropy"}, {2}, 1, {}, false}};
   Prediction prediction;
   prediction.minibatch_seconds = 3.25e-5;
   prediction.bottleneck = "stage 1: compute";
@@ -342,13 +342,13 @@ Plan random_plan(std::mt19937_64& random) {
     plan.predicted->bottleneck = odd_text(random);
     plan.predicted->samples_per_second = positive(random, 1e6);
     for (size_t i = 0; i < plan.stages.size(); ++i) {
-      plan.predicted->stages.push_back(
-          {positive(random, 1e3),
-           positive(random, 1),
-           positive(random, 1),
-           positive(random, 1),
-           positive(random, 1),
-           {bytes(random), bytes(random), bytes(random), bytes(random), bytes(random), bytes(random), bytes(random)}});
+      plan.predicted->stages.push_back({positive(random, 1e3),
+                                        positive(random, 1),
+                                        positive(random, 1),
+                                        positive(random, 1),
+                                        positive(random, 1),
+                                        {bytes(random), bytes(random), bytes(random), bytes(random),
+                                         bytes(random), bytes(random), bytes(random)}});
     }
   }
   return plan;
