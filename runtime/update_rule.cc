@@ -38,6 +38,7 @@ class Sgd : public UpdateRule {
                                double learning_rate) override {
     const at::NoGradGuard no_grad;
     if (weights.empty()) return {};
+    updates_.resize(weights.size(), 0);
     std::vector<at::Tensor> direction = std::move(gradients);
     if (settings_.weight_decay != 0) {
       direction = at::_foreach_add(direction, weights, settings_.weight_decay);
@@ -51,11 +52,25 @@ class Sgd : public UpdateRule {
       }
       direction = settings_.nesterov ? at::_foreach_add(direction, velocity_, settings_.momentum) : velocity_;
     }
+    for (int64_t& updates : updates_) ++updates;
     return as_leaves(at::_foreach_add(weights, direction, -learning_rate));
+  }
+
+  UpdateState state() const override {
+    UpdateState state{updates_, {}};
+    if (!velocity_.empty()) state.slots = {{"momentum", velocity_}};
+    return state;
+  }
+
+  void restore(UpdateState state) override {
+    updates_ = std::move(state.updates);
+    velocity_.clear();
+    if (!state.slots.empty()) velocity_ = std::move(state.slots.at(0).second);
   }
 
  private:
   OptimizerSettings settings_;
+  std::vector<int64_t> updates_;
   std::vector<at::Tensor> velocity_;
 };
 
@@ -73,7 +88,7 @@ class Adam : public UpdateRule {
       first_moment_ = zeros_for(weights);
       second_moment_ = zeros_for(weights);
     }
-    ++steps_;
+    updates_.resize(weights.size(), 0);
     std::vector<at::Tensor> from = weights;
     if (settings_.weight_decay != 0) {
       if (decoupled_) {
@@ -85,18 +100,37 @@ class Adam : public UpdateRule {
     at::_foreach_lerp_(first_moment_, gradients, 1 - settings_.beta1);
     at::_foreach_mul_(second_moment_, settings_.beta2);
     at::_foreach_addcmul_(second_moment_, gradients, gradients, 1 - settings_.beta2);
-    const double correction1 = 1 - std::pow(settings_.beta1, static_cast<double>(steps_));
-    const double correction2 = 1 - std::pow(settings_.beta2, static_cast<double>(steps_));
+    std::vector<at::Scalar> scale;   // by weight: sqrt(1 - b2^t)
+    std::vector<at::Scalar> factor;  // -rate / (1 - b1^t)
+    for (int64_t& updates : updates_) {
+      const auto t = static_cast<double>(++updates);
+      scale.emplace_back(std::sqrt(1 - std::pow(settings_.beta2, t)));
+      factor.emplace_back(-learning_rate / (1 - std::pow(settings_.beta1, t)));
+    }
     std::vector<at::Tensor> denominator = at::_foreach_sqrt(second_moment_);
-    at::_foreach_div_(denominator, std::sqrt(correction2));
+    at::_foreach_div_(denominator, scale);
     at::_foreach_add_(denominator, settings_.epsilon);
-    return as_leaves(at::_foreach_addcdiv(from, first_moment_, denominator, -learning_rate / correction1));
+    return as_leaves(at::_foreach_addcdiv(from, first_moment_, denominator, factor));
+  }
+
+  UpdateState state() const override {
+    if (first_moment_.empty()) return {};
+    return {updates_, {{"exp_avg", first_moment_}, {"exp_avg_sq", second_moment_}}};
+  }
+
+  void restore(UpdateState state) override {
+    updates_ = std::move(state.updates);
+    first_moment_.clear();
+    second_moment_.clear();
+    if (state.slots.empty()) return;
+    first_moment_ = std::move(state.slots.at(0).second);
+    second_moment_ = std::move(state.slots.at(1).second);
   }
 
  private:
   OptimizerSettings settings_;
   bool decoupled_;
-  int64_t steps_ = 0;
+  std::vector<int64_t> updates_;
   std::vector<at::Tensor> first_moment_;
   std::vector<at::Tensor> second_moment_;
 };
@@ -128,9 +162,10 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings) 
   throw InputError("optimizer: '" + settings.name + "' is no update rule" + suggestion(settings.name, names));
 }
 
-int64_t optimizer_slots(const OptimizerSettings& settings) {
-  if (settings.name == "sgd") return settings.momentum != 0 ? 1 : 0;
-  return 2;
+std::vector<std::string> slot_names(const OptimizerSettings& settings) {
+  if (settings.name != "sgd") return {"exp_avg", "exp_avg_sq"};
+  if (settings.momentum != 0) return {"momentum"};
+  return {};
 }
 
 double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,

@@ -11,6 +11,15 @@
 
 namespace pipewright {
 
+/// What a rule remembers from step to step. Two stages that are joined may have made different numbers of
+/// updates, so they are counted for each weight.
+struct UpdateState {
+  std::vector<int64_t> updates;  ///< made of each weight; empty: none yet
+  /// By name, in the order of slot_names(): one tensor a weight. None while no weight has an update; with
+  /// some, a weight of 0 updates has zeros.
+  std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
+};
+
 /// One stage's rule with its slots. `step` returns the next weights as fresh leaves; the old ones are not
 /// touched. The arithmetic is that of torch.optim's single-tensor implementations, in the order written
 /// beside each rule.
@@ -20,6 +29,11 @@ class UpdateRule {
   /// Gradients are consumed (may be overwritten). One per weight; weights and gradients have equal shapes.
   virtual std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                        std::vector<at::Tensor> gradients, double learning_rate) = 0;
+
+  /// For checkpoints. The tensors are the rule's own: the next step changes them.
+  virtual UpdateState state() const = 0;
+  /// Goes on from `state`, which the rule takes over; it comes from a rule with equal slot_names().
+  virtual void restore(UpdateState state) = 0;
 };
 
 struct UpdateRuleRow {
@@ -31,8 +45,9 @@ const std::vector<UpdateRuleRow>& update_rules();
 /// InputError with the nearest name for an unknown rule.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings);
 
-/// Tensors that the rule keeps per parameter: 0 plain SGD, 1 with momentum, 2 Adam.
-int64_t optimizer_slots(const OptimizerSettings& settings);
+/// Names of the tensors that the rule keeps for each weight: none for plain SGD, "momentum" with momentum,
+/// "exp_avg" and "exp_avg_sq" for Adam (torch.optim's names).
+std::vector<std::string> slot_names(const OptimizerSettings& settings);
 
 /// The rate for the update whose first minibatch is `minibatch`: warm-up, then the policy.
 double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,

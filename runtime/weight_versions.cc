@@ -4,8 +4,8 @@
 
 namespace pipewright {
 
-WeightVersions::WeightVersions(std::vector<at::Tensor> first) {
-  latest_ = make(0, std::move(first));
+WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number) {
+  latest_ = make(number, std::move(first));
   *peak_live_ = 1;
 }
 

@@ -21,7 +21,8 @@ struct WeightVersion {
 /// Versions are counted per stage and rank; one thread.
 class WeightVersions {
  public:
-  explicit WeightVersions(std::vector<at::Tensor> first);
+  /// `number`: updates that went into the first version.
+  explicit WeightVersions(std::vector<at::Tensor> first, int64_t number = 0);
 
   /// The version that a forward starting now reads. Hold it until the backward of that minibatch has ended.
   std::shared_ptr<const WeightVersion> latest() const { return latest_; }

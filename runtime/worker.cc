@@ -100,6 +100,19 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
   update_rule_ = make_update_rule(rules.optimizer);
 }
 
+StageState Worker::state() const {
+  return {versions_->updates(), weights(), buffers_, update_rule_->state()};
+}
+
+void Worker::restore(StageState state) {
+  PW_CHECK_EQ(state.weights.size(), stage_->parameters().size());
+  PW_CHECK_EQ(state.buffers.size(), stage_->buffers().size());
+  for (const size_t i : stage_->trainable()) state.weights[i].requires_grad_(true);
+  versions_ = std::make_unique<WeightVersions>(std::move(state.weights), state.updates);
+  buffers_ = std::move(state.buffers);
+  update_rule_->restore(std::move(state.optimizer));
+}
+
 std::vector<int64_t> Worker::minibatches(Span span) const {
   std::vector<int64_t> mine;
   const int64_t replicas = shape_.replicas[static_cast<size_t>(stage_index_)];

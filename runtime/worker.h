@@ -51,6 +51,14 @@ struct WorkerCounts {
   int64_t peak_in_flight = 0;
 };
 
+/// What the next span depends on of a stage whose pipeline has drained, on one replica.
+struct StageState {
+  int64_t updates = 0;              ///< the number of the latest version
+  std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
+  std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
+  UpdateState optimizer;            ///< by StageProgram::trainable()
+};
+
 /// The shape of a plan, as schedules see it.
 PipelineShape shape_of(const Plan& plan);
 
@@ -80,6 +88,10 @@ class Worker {
   const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
   const WeightVersions& versions() const { return *versions_; }
+  /// Between two spans. The tensors are the worker's own: training on changes buffers and optimizer.
+  StageState state() const;
+  /// Goes on from `state`, before the first span; the worker takes its tensors over.
+  void restore(StageState state);
   const WorkerCounts& counts() const { return counts_; }
 
  private:

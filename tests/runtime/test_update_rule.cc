@@ -75,6 +75,50 @@ TEST_CASE("adam and adamw follow their formula") {
   }
 }
 
+TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
+  OptimizerSettings settings;
+  settings.name = GENERATE("sgd", "adam", "adamw");
+  settings.momentum = GENERATE(0.0, 0.9);
+  settings.weight_decay = 0.01;
+  // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
+  const uint64_t behind = GENERATE(0, 1, 3);
+  const auto first = make_update_rule(settings);
+  const auto second = make_update_rule(settings);
+  std::vector<at::Tensor> weights[2] = {random_tensors(1), random_tensors(2)};
+  for (uint64_t step = 0; step < 3; ++step) {
+    if (step >= behind) weights[0] = first->step(weights[0], random_tensors(10 + step), 0.1);
+    weights[1] = second->step(weights[1], random_tensors(20 + step), 0.1);
+  }
+  const auto joined = make_update_rule(settings);
+  UpdateState state;
+  state.updates.assign(3, static_cast<int64_t>(3 - behind));
+  state.updates.insert(state.updates.end(), 3, 3);
+  const UpdateState states[2] = {first->state(), second->state()};
+  CHECK(states[1].updates == std::vector<int64_t>(3, 3));
+  REQUIRE(states[1].slots.size() == slot_names(settings).size());
+  for (size_t slot = 0; slot < states[1].slots.size(); ++slot) {
+    CHECK(states[1].slots[slot].first == slot_names(settings)[slot]);
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < 3; ++i) {
+      tensors.push_back(states[0].slots.empty() ? at::zeros_like(weights[0][i]).detach()
+                                                : states[0].slots[slot].second[i].clone());
+    }
+    for (const at::Tensor& tensor : states[1].slots[slot].second) tensors.push_back(tensor.clone());
+    state.slots.emplace_back(slot_names(settings)[slot], std::move(tensors));
+  }
+  joined->restore(std::move(state));
+  std::vector<at::Tensor> both = weights[0];
+  both.insert(both.end(), weights[1].begin(), weights[1].end());
+  for (uint64_t step = 3; step < 6; ++step) {
+    weights[0] = first->step(weights[0], random_tensors(10 + step), 0.1);
+    weights[1] = second->step(weights[1], random_tensors(20 + step), 0.1);
+    auto gradients = random_tensors(10 + step);
+    for (const at::Tensor& gradient : random_tensors(20 + step)) gradients.push_back(gradient);
+    both = joined->step(both, std::move(gradients), 0.1);
+    for (size_t i = 0; i < 6; ++i) CHECK(both[i].equal(weights[i / 3][i % 3]));
+  }
+}
+
 TEST_CASE("learning rates: warm-up and policies at known points") {
   LearningRatePolicy policy;
   CHECK(learning_rate_at(policy, 0.5, 123, 10, 1000) == 0.5);
