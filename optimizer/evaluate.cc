@@ -113,15 +113,6 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   return loads;
 }
 
-PipelineShape plan_shape(const Plan& plan) {
-  PipelineShape shape;
-  for (const Stage& stage : plan.stages) {
-    shape.replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
-    shape.in_flight.push_back(stage.in_flight);
-  }
-  return shape;
-}
-
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
   std::vector<StageTimes> times;
@@ -175,7 +166,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
   if (model.simulated && plan.world_size <= kMostSimulatedRanks) {
-    const PipelineShape shape = plan_shape(plan);
+    const PipelineShape shape = shape_of(plan);
     const Span span = steady_span(shape);
     const ScheduleCheck check = check_schedule(plan.schedule, shape, span);
     if (!check.completes)

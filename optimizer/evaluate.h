@@ -5,14 +5,13 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost_model.h"
-#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 
 /// Loads of the plan's stages, summed over its nodes. PlanError as evaluate_plan says.
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
 
-PipelineShape plan_shape(const Plan& plan);
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 

@@ -134,7 +134,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
 /// The depths that the simulator wants, as far as memory allows them.
 void choose_depths(const std::vector<StageLoad>& loads, const CostInputs& inputs, int64_t memory_bytes,
                    Plan* plan) {
-  const PipelineShape shape = plan_shape(*plan);
+  const PipelineShape shape = shape_of(*plan);
   std::vector<int64_t> depths;
   std::vector<int64_t> most;
   int64_t later = plan->world_size;

@@ -52,7 +52,7 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
 /// PlanError unless the plan's schedule finishes.
 ScheduleCheck checked_schedule(const Plan& plan, Span span) {
   schedule_named(plan.schedule);
-  ScheduleCheck check = check_schedule(plan.schedule, plan_shape(plan), span);
+  ScheduleCheck check = check_schedule(plan.schedule, shape_of(plan), span);
   if (check.completes && check.problem.empty()) return check;
   throw PlanError("plan: schedule '" + plan.schedule + "' does not work: " + check.problem,
                   "Raise in_flight of the stages before the one that waits, or plan again.");
@@ -92,7 +92,7 @@ void run_check(const Arguments& arguments) {
       arguments, options,
       "pipewright-optimizer check --plan FILE [--profile FILE] [--topology FILE | --memory 16GiB]");
   const Plan plan = read_plan(values);
-  const Span span = steady_span(plan_shape(plan));
+  const Span span = steady_span(shape_of(plan));
   const ScheduleCheck check = checked_schedule(plan, span);
   std::cout << "schedule  ok: " << plan.schedule << " finishes " << span.count << " minibatches on "
             << plan.world_size << " ranks\n";
@@ -176,7 +176,7 @@ void run_simulate(const Arguments& arguments) {
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
   checked_schedule(plan, span);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  const Simulation run = simulate(plan.schedule, plan_shape(plan), measured_times(plan, inputs), span);
+  const Simulation run = simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span);
   std::cout << plan.shape_text() << ", " << span.count
             << " minibatches: " << format_seconds(run.total_seconds) << "; steady state "
             << format_seconds(run.steady_minibatch_seconds) << " per minibatch\n\n"
@@ -206,7 +206,7 @@ void run_show(const Arguments& arguments) {
   }
   std::cout << "\n" << plan_table(plan);
   checked_schedule(plan, span);
-  const Simulation slots = simulate(plan.schedule, plan_shape(plan), slot_times(plan), span);
+  const Simulation slots = simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
   if (values.count("output") == 0) {
     std::cout << "\n" << draw_text(slots, 1);
     return;
@@ -220,7 +220,7 @@ void run_show(const Arguments& arguments) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
     const Inputs inputs = inputs_for(values, plan);
-    write_text(output, draw_svg(simulate(plan.schedule, plan_shape(plan), measured_times(plan, inputs), span),
+    write_text(output, draw_svg(simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span),
                                 title));
   }
 }

@@ -65,15 +65,6 @@ void by_dtype(std::vector<at::Tensor>& tensors, Function function) {
 
 }  // namespace
 
-PipelineShape shape_of(const Plan& plan) {
-  PipelineShape shape;
-  for (const auto& stage : plan.stages) {
-    shape.replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
-    shape.in_flight.push_back(stage.in_flight);
-  }
-  return shape;
-}
-
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
                const TrainingRules& rules)
     : plan_(plan), shape_(shape_of(plan)), rank_(rank), transport_(transport), rules_(rules) {
@@ -114,12 +105,7 @@ void Worker::restore(StageState state) {
 }
 
 std::vector<int64_t> Worker::minibatches(Span span) const {
-  std::vector<int64_t> mine;
-  const int64_t replicas = shape_.replicas[static_cast<size_t>(stage_index_)];
-  for (int64_t k = span.first; k < span.end(); ++k) {
-    if (replica_of(k, replicas) == replica_) mine.push_back(k);
-  }
-  return mine;
+  return StageTurns(shape_, stage_index_).minibatches_of(replica_, span);
 }
 
 // One walk through an action list: the streams, what is in flight, the gradients of the current round.
@@ -134,6 +120,7 @@ class Worker::Execution {
         stage_for_(std::move(stage_for)),
         training_(training),
         span_(span),
+        turns_(worker.shape_, worker.stage_index_),
         hooks_(hooks) {
     const int64_t depth = worker.shape_.in_flight[static_cast<size_t>(worker.stage_index_)];
     const int64_t activation_tag = training ? kActivationTag : kEvaluationTag;
@@ -194,7 +181,7 @@ class Worker::Execution {
   // The rank of the neighbouring stage that processes minibatch k.
   int64_t neighbour(int64_t direction, int64_t k) const {
     const auto& ranks = worker_.plan_.stages[static_cast<size_t>(worker_.stage_index_ + direction)].ranks;
-    return ranks[static_cast<size_t>(replica_of(k, static_cast<int64_t>(ranks.size())))];
+    return ranks[static_cast<size_t>(replica_of(worker_.shape_, worker_.stage_index_ + direction, k))];
   }
 
   void perform(const Action& action) {
@@ -221,16 +208,17 @@ class Worker::Execution {
         gradients_to_send_.clear();
         break;
       case ActionKind::kReduce:
-        round_gradients_ = worker_.reduce(std::move(round_gradients_), round_size(k, replicas(), span_));
+        round_gradients_ = worker_.reduce(std::move(round_gradients_), turns_.round_size(k, span_));
         break;
       case ActionKind::kUpdate:
-        worker_.update(std::move(round_gradients_), std::max(span_.first, k * replicas()));
+        worker_.update(std::move(round_gradients_), turns_.round_begin(k, span_));
         round_gradients_.clear();
         break;
+      case ActionKind::kBackwardInput:
+      case ActionKind::kBackwardWeight:
+        PW_CHECK(false, to_text(action) << ": no schedule that trains here splits the backward");
     }
   }
-
-  int64_t replicas() const { return worker_.shape_.replicas[static_cast<size_t>(worker_.stage_index_)]; }
 
   void forward(int64_t k) {
     const StageProgram& stage = stage_for_(k);
@@ -284,6 +272,7 @@ class Worker::Execution {
   std::function<const StageProgram&(int64_t)> stage_for_;
   bool training_;
   Span span_;
+  StageTurns turns_;
   const WorkerHooks& hooks_;
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<Inbox> gradient_inbox_;

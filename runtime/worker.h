@@ -10,6 +10,7 @@
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/model.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage_program.h"
 #include "runtime/update_rule.h"
@@ -58,9 +59,6 @@ struct StageState {
   std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
   UpdateState optimizer;            ///< by StageProgram::trainable()
 };
-
-/// The shape of a plan, as schedules see it.
-PipelineShape shape_of(const Plan& plan);
 
 class Worker {
  public:

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/dry_run.h"
+#include "runtime/schedule/versions.h"
 
 namespace pipewright {
 namespace {
@@ -16,22 +17,31 @@ std::string quoted(const Action& action) {
   return text;
 }
 
-// Follows one rank's list on its own. What happens to a minibatch on a rank is a fixed chain of actions, so
-// is the end of a round; a list is right when it interleaves all these chains and ends none early.
-class ListChecker {
+// Follows what one rank does at one of its stages. What happens to a minibatch there is a fixed chain of
+// actions, so is the end of a round; a list is right when it interleaves all these chains and ends none
+// early.
+class StageChecker {
  public:
-  ListChecker(const PipelineShape& shape, Span span, bool trains, const Placement& placement, RankCheck& out)
+  StageChecker(const std::string& schedule, const PipelineShape& shape, Span span, bool trains, int64_t stage,
+               RankCheck& out)
       : span_(span),
-        replica_(placement.replica),
-        replicas_(shape.replicas[placement.stage]),
-        depth_(shape.in_flight[placement.stage]),
-        rounds_(rounds_of(replicas_, span)),
+        replica_(out.placement.replica),
+        depth_(shape.in_flight[stage]),
+        named_stage_(shape.stages_per_rank > 1 ? stage : Action::kOnlyStage),
         trains_(trains),
+        turns_(shape, stage),
+        rounds_(turns_.rounds_of(span)),
+        rule_(schedule.empty() ? "1f1b" : schedule, shape, stage, span),
+        has_rule_(trains && !schedule.empty()),
+        latest_(!has_rule_ || shape.weights == WeightRule::kStash || shape.weights == WeightRule::kFlush),
         out_(out),
-        reached_(rounds_.count, 0),
-        version_(rounds_.count, 0),
+        own_(turns_.minibatches_of(replica_, span)),
+        reached_(own_.size(), 0),
+        split_(own_.size(), false),
+        read_(own_.size(), 0),
+        readers_(trains_ ? rounds_.count + 1 : 1, 0),
         round_(rounds_.first) {
-    const bool previous = placement.stage > 0, next = placement.stage + 1 < shape.stages();
+    const bool previous = stage > 0, next = stage + 1 < shape.stages();
     const auto chain = [](std::vector<std::pair<ActionKind, bool>> all) {
       std::vector<ActionKind> kinds;
       for (const auto& [kind, there] : all)
@@ -41,102 +51,167 @@ class ListChecker {
     minibatch_chain_ = chain({{ActionKind::kReceiveActivation, previous},
                               {ActionKind::kForward, true},
                               {ActionKind::kSendActivation, next},
-                              {ActionKind::kReceiveGradient, trains && next},
-                              {ActionKind::kBackward, trains},
-                              {ActionKind::kSendGradient, trains && previous}});
-    round_chain_ = chain({{ActionKind::kReduce, trains && replicas_ > 1}, {ActionKind::kUpdate, trains}});
+                              {ActionKind::kReceiveGradient, trains_ && next},
+                              {ActionKind::kBackward, trains_},
+                              {ActionKind::kSendGradient, trains_ && previous}});
+    round_chain_ =
+        chain({{ActionKind::kReduce, trains_ && turns_.replicas() > 1}, {ActionKind::kUpdate, trains_}});
+    if (latest_) return;
+    // Versions that are read later than they are made are kept for their readers.
+    for (size_t slot = 0; slot < own_.size(); ++slot) add_reader(slot, rule_.of(own_[slot]));
   }
 
-  /// "" or what is wrong with the list.
-  std::string follow(const std::vector<Action>& list) {
-    for (size_t position = 0; position < list.size(); ++position) {
-      const Action& action = list[position];
-      const bool of_round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
-      const std::string problem = of_round ? end_round(action) : minibatch_step(action);
-      if (!problem.empty())
-        return "action " + std::to_string(position) + " " + quoted(action) + ": " + problem;
-    }
-    for (int64_t round = rounds_.first; round < rounds_.end(); ++round)
-      if (own(round) && reached_[round - rounds_.first] < minibatch_chain_.size())
-        return "ends before " + quoted({minibatch_chain_[reached_[round - rounds_.first]], minibatch(round)});
+  /// "" or what is wrong with the next action.
+  std::string follow(const Action& action) {
+    return is_of_round(action.kind) ? end_round(action) : minibatch_step(action);
+  }
+
+  /// "" or what is missing.
+  std::string end() const {
+    for (size_t slot = 0; slot < own_.size(); ++slot)
+      if (!done(slot)) return "ends before " + quoted(next_of(slot));
     if (trains_ && round_ < rounds_.end())
-      return "ends before " + quoted({round_chain_[round_step_], round_});
+      return "ends before " + quoted({round_chain_[round_step_], round_, named_stage_});
     return "";
   }
 
  private:
-  int64_t minibatch(int64_t round) const { return round * replicas_ + replica_; }
-  bool own(int64_t round) const { return minibatch(round) >= span_.first && minibatch(round) < span_.end(); }
+  bool done(size_t slot) const { return reached_[slot] == minibatch_chain_.size() + (split_[slot] ? 1 : 0); }
+  Action next_of(size_t slot) const {
+    if (reached_[slot] == minibatch_chain_.size())
+      return {ActionKind::kBackwardWeight, own_[slot], named_stage_};
+    return {minibatch_chain_[reached_[slot]], own_[slot], named_stage_};
+  }
 
   std::string minibatch_step(const Action& action) {
     if (action.index < span_.first || action.index >= span_.end()) return "the minibatch is not in the span";
-    if (replica_of(action.index, replicas_) != replica_)
-      return "the minibatch belongs to replica " + std::to_string(replica_of(action.index, replicas_));
-    const int64_t slot = action.index / replicas_ - rounds_.first;
-    size_t& reached = reached_[slot];
-    if (reached == minibatch_chain_.size()) return "the minibatch is already done here";
-    if (minibatch_chain_[reached] != action.kind)
-      return "expected " + quoted({minibatch_chain_[reached], action.index}) + " next for this minibatch";
-    ++reached;
-    if (action.kind == ActionKind::kForward) {
-      out_.minibatches.push_back(action.index);
-      out_.forward_version.push_back(out_.updates);
-      version_[slot] = out_.updates;
-      flying_.push_back(slot);
-      out_.peak_in_flight = std::max(out_.peak_in_flight, static_cast<int64_t>(flying_.size()));
-      count_versions();
-      if (!trains_) flying_.clear();
-      if (static_cast<int64_t>(flying_.size()) > depth_)
-        return std::to_string(flying_.size()) + " minibatches in flight, expected at most " +
-               std::to_string(depth_);
-    } else if (action.kind == ActionKind::kBackward) {
-      if (round_ != action.index / replicas_) return "round " + std::to_string(round_) + " has no update yet";
-      flying_.erase(std::find(flying_.begin(), flying_.end(), slot));
+    if (turns_.replica_of(action.index) != replica_)
+      return "the minibatch belongs to replica " + std::to_string(turns_.replica_of(action.index));
+    const size_t slot = std::lower_bound(own_.begin(), own_.end(), action.index) - own_.begin();
+    if (done(slot)) return "the minibatch is already done here";
+    const Action expected = next_of(slot);
+    const bool first_part =
+        action.kind == ActionKind::kBackwardInput && expected.kind == ActionKind::kBackward;
+    if (first_part)
+      split_[slot] = true;
+    else if (expected.kind != action.kind)
+      return "expected " + quoted(expected) + " next for this minibatch";
+    ++reached_[slot];
+    if (action.kind == ActionKind::kForward) return forward(slot);
+    const bool backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput ||
+                          action.kind == ActionKind::kBackwardWeight;
+    if (backward && round_ != turns_.round_of(action.index))
+      return "round " + std::to_string(round_) + " has no update yet";
+    if (backward && !first_part) {
+      --in_flight_;
+      remove_reader(slot);
     }
+    return "";
+  }
+
+  std::string forward(size_t slot) {
+    if (latest_) add_reader(slot, out_.updates);
+    const int64_t version = read_[slot];
+    out_.minibatches.push_back(own_[slot]);
+    out_.forward_version.push_back(version);
+    out_.peak_in_flight = std::max(out_.peak_in_flight, ++in_flight_);
+    count_versions();
+    if (!trains_) {
+      --in_flight_;
+      remove_reader(slot);
+    }
+    if (in_flight_ > depth_)
+      return std::to_string(in_flight_) + " minibatches in flight, expected at most " +
+             std::to_string(depth_);
+    if (version > out_.updates)
+      return "reads version " + std::to_string(version) + ", the latest is " + std::to_string(out_.updates);
+    if (has_rule_ && version != rule_.of(own_[slot]))
+      return "reads version " + std::to_string(version) + ", expected version " +
+             std::to_string(rule_.of(own_[slot]));
     return "";
   }
 
   std::string end_round(const Action& action) {
     if (round_chain_.empty()) return "this schedule has no updates";
     if (action.index != round_ || round_ == rounds_.end() || action.kind != round_chain_[round_step_])
-      return round_ == rounds_.end() ? "all rounds of the span are done"
-                                     : "expected " + quoted({round_chain_[round_step_], round_}) + " next";
-    if (own(round_) && reached_[round_ - rounds_.first] < minibatch_chain_.size())
-      return "expected " + quoted({minibatch_chain_[reached_[round_ - rounds_.first]], minibatch(round_)}) +
-             " first";
+      return round_ == rounds_.end()
+                 ? "all rounds of the span are done"
+                 : "expected " + quoted({round_chain_[round_step_], round_, named_stage_}) + " next";
+    for (; first_open_ < own_.size() && turns_.round_of(own_[first_open_]) <= round_; ++first_open_)
+      if (!done(first_open_)) return "expected " + quoted(next_of(first_open_)) + " first";
     if (++round_step_ < round_chain_.size()) return "";
     round_step_ = 0;
     ++round_;
     ++out_.updates;
+    versions_read_ += readers_[out_.updates] > 0;
     count_versions();
     return "";
   }
 
+  // Versions that exist and have readers are counted as readers come and go.
+  void add_reader(size_t slot, int64_t version) {
+    read_[slot] = version;
+    versions_read_ += ++readers_[version] == 1 && version <= out_.updates;
+  }
+  void remove_reader(size_t slot) {
+    versions_read_ -= --readers_[read_[slot]] == 0 && read_[slot] <= out_.updates;
+  }
   void count_versions() {
-    std::vector<int64_t> held = {out_.updates};
-    for (const int64_t slot : flying_) held.push_back(version_[slot]);
-    std::sort(held.begin(), held.end());
-    const auto distinct = std::unique(held.begin(), held.end()) - held.begin();
-    out_.peak_versions = std::max<int64_t>(out_.peak_versions, distinct);
+    const int64_t held = versions_read_ + (readers_[out_.updates] == 0 ? 1 : 0);
+    out_.peak_versions = std::max(out_.peak_versions, held);
   }
 
   Span span_;
-  int64_t replica_, replicas_, depth_;
-  Rounds rounds_;
+  int64_t replica_, depth_, named_stage_;
   bool trains_;
+  StageTurns turns_;
+  Rounds rounds_;
+  ReadVersions rule_;
+  bool has_rule_;
+  bool latest_;  // the rule is about when a forward runs: it reads the latest version
   RankCheck& out_;
   std::vector<ActionKind> minibatch_chain_, round_chain_;
-  std::vector<size_t> reached_;   // by round: how many actions of the minibatch's chain are done
-  std::vector<int64_t> version_;  // by round: the version that the forward read
-  std::vector<int64_t> flying_;   // rounds in flight, by slot
-  int64_t round_;                 // the next to end
+  std::vector<int64_t> own_;     // minibatches; the vectors below go with it
+  std::vector<size_t> reached_;  // how many actions of the minibatch's chain are done
+  std::vector<bool> split_;      // the backward is in two parts
+  std::vector<int64_t> read_;    // version
+  std::vector<int64_t>
+      readers_;  // by version: minibatches that read it, as far as is known, and are not done
+  int64_t versions_read_ = 0, in_flight_ = 0;
+  size_t first_open_ = 0;  // minibatches before it are done
+  int64_t round_;          // the next to end
   size_t round_step_ = 0;
 };
+
+/// "" or what is wrong with a rank's list; fills the checks of its stages.
+std::string follow(const std::string& schedule, const PipelineShape& shape, Span span, bool trains,
+                   const std::vector<Action>& list, const Placement& placement,
+                   const std::vector<RankCheck*>& out) {
+  std::vector<StageChecker> checkers;
+  for (RankCheck* stage : out)
+    checkers.emplace_back(schedule, shape, span, trains, stage->placement.stage, *stage);
+  for (size_t position = 0; position < list.size(); ++position) {
+    const Action& action = list[position];
+    const auto at = [&] { return "action " + std::to_string(position) + " " + quoted(action) + ": "; };
+    const int64_t stage = action.stage_or(placement.stage) - placement.stage;
+    const bool named = action.stage != Action::kOnlyStage;
+    if (named != (placement.stages > 1)) return at() + (named ? "the rank has one stage" : "of which stage?");
+    if (named && (stage < 0 || stage % placement.apart != 0 || stage / placement.apart >= placement.stages))
+      return at() + "the rank does not have this stage";
+    const std::string problem = checkers[named ? stage / placement.apart : 0].follow(action);
+    if (!problem.empty()) return at() + problem;
+  }
+  for (const StageChecker& checker : checkers) {
+    const std::string problem = checker.end();
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
 
 std::string what_it_waits_for(const Action& action, const PipelineShape& shape, int64_t stage) {
   const auto sender = [&](int64_t other) {
     return " from stage " + std::to_string(other) + " replica " +
-           std::to_string(replica_of(action.index, shape.replicas[other]));
+           std::to_string(replica_of(shape, other, action.index));
   };
   switch (action.kind) {
     case ActionKind::kReceiveActivation:
@@ -165,7 +240,8 @@ std::string deadlock_grid(const RankLists& lists, const PipelineShape& shape,
     for (size_t i = begin; i < end; ++i) {
       rows << " " << to_text(list[i]);
       if (i == reached)
-        rows << " <-- waits for " << what_it_waits_for(list[i], shape, ranks[rank].stage) << ";";
+        rows << " <-- waits for " << what_it_waits_for(list[i], shape, list[i].stage_or(ranks[rank].stage))
+             << ";";
     }
     if (end < list.size()) rows << " (" << list.size() - end << " more)";
     if (reached == list.size()) rows << " (all done)";
@@ -179,22 +255,30 @@ std::string deadlock_grid(const RankLists& lists, const PipelineShape& shape,
 }  // namespace
 
 ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const PipelineShape& shape,
-                          Span span, bool trains) {
+                          Span span, bool trains, const std::string& schedule) {
   check_shape(shape);
   PW_CHECK_EQ(static_cast<int64_t>(lists.size()), shape.ranks());
   ScheduleCheck check;
-  for (const Placement& placement : placements(shape)) {
-    const size_t rank = check.ranks.size();
-    check.ranks.emplace_back().placement = placement;
+  const std::vector<int64_t> first_rank = first_ranks(shape);
+  for (int64_t stage = 0; stage < shape.stages(); ++stage)
+    for (int64_t replica = 0; replica < shape.replicas[stage]; ++replica) {
+      check.ranks.emplace_back();
+      check.ranks.back().rank = first_rank[stage] + replica;
+      check.ranks.back().placement = {stage, replica};
+    }
+  std::vector<std::vector<RankCheck*>> by_rank(lists.size());
+  for (RankCheck& at_stage : check.ranks) by_rank[at_stage.rank].push_back(&at_stage);
+  const std::vector<Placement> ranks = placements(shape);
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
     const std::string problem =
-        ListChecker(shape, span, trains, placement, check.ranks.back()).follow(lists[rank]);
+        follow(schedule, shape, span, trains, lists[rank], ranks[rank], by_rank[rank]);
     if (!problem.empty() && check.problem.empty())
-      check.problem = rank_label(rank, placement) + ", " + problem;
+      check.problem = rank_label(static_cast<int64_t>(rank), ranks[rank]) + ", " + problem;
   }
   if (!check.problem.empty()) return check;
 
   const std::vector<size_t> position = dry_run(
-      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, int64_t, int64_t) {});
+      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, const Action&) {});
   for (size_t rank = 0; rank < lists.size(); ++rank)
     if (position[rank] < lists[rank].size()) {
       check.problem = deadlock_grid(lists, shape, position);
@@ -205,7 +289,8 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
 }
 
 ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& shape, Span span) {
-  return check_lists(schedule_of_all(schedule, shape, span), shape, span, schedule_named(schedule).trains);
+  return check_lists(schedule_of_all(schedule, shape, span), shape, span, schedule_named(schedule).trains,
+                     schedule);
 }
 
 }  // namespace pipewright

@@ -8,15 +8,18 @@
 
 namespace pipewright {
 
-/// What one rank does and holds over the span. Indices of `forward_version` follow the rank's own F actions.
+/// What one rank does and holds at one stage over the span. Indices of `forward_version` follow its own F
+/// actions.
 struct RankCheck {
-  Placement placement;
-  int64_t peak_in_flight = 0;  ///< forward started, backward not ended
-  int64_t peak_versions =
-      0;  ///< distinct weight versions held at once: those of minibatches in flight, and the latest
+  int64_t rank = 0;
+  Placement placement;         ///< of this stage alone
+  int64_t peak_in_flight = 0;  ///< forward started, backward (all of it) not ended
+  /// Distinct weight versions held at once: the latest, and those that are there and that a minibatch reads
+  /// or read whose backward has not ended.
+  int64_t peak_versions = 0;
   int64_t updates = 0;
   std::vector<int64_t> minibatches;      ///< in the order of their forwards
-  std::vector<int64_t> forward_version;  ///< updates done when F of minibatches[i] ran
+  std::vector<int64_t> forward_version;  ///< what F of minibatches[i] read: number of updates of the span
 };
 
 struct ScheduleCheck {
@@ -24,20 +27,21 @@ struct ScheduleCheck {
   /// Empty, or what is wrong: one line; for a deadlock the grid of all ranks, the waiting actions marked "<--
   /// waits".
   std::string problem;
-  std::vector<RankCheck> ranks;
+  std::vector<RankCheck> ranks;  ///< stage by stage, replica by replica
 };
 
 /// Runs all ranks' lists against each other without time. Sends never block; a receive waits for its message;
-/// a reduce waits for all replicas. Also checks that each minibatch of the span runs forward (and backward,
-/// unless the schedule has none) exactly once on the right replica, backward after forward, in flight within
-/// the depth, rounds in order, the gradient sent upstream before the round's reduce. A schedule without
-/// backward has nothing in flight between forwards. PlanError for a bad shape or a negative span; InputError
-/// for an unknown schedule.
+/// a reduce waits until all replicas of the stage reach it. Also checks that each minibatch of the span runs
+/// forward (and backward, whole or in its two parts, unless the schedule has none) exactly once at each stage
+/// on the right replica, in the right order and in flight within the depth; rounds in order; the gradient
+/// sent upstream before the round's reduce; and that each forward finds the version that the shape's rule
+/// says (versions.h). A schedule without backward has nothing in flight between forwards. Errors as in
+/// schedule_of_all().
 ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& shape, Span span);
 
 /// The same for lists from elsewhere, in the order of placements(). `trains`: each minibatch must also run
-/// backward.
+/// backward. Only lists of a named schedule are held to its versions. PlanError for a bad shape.
 ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const PipelineShape& shape,
-                          Span span, bool trains);
+                          Span span, bool trains, const std::string& schedule = "");
 
 }  // namespace pipewright

@@ -26,6 +26,10 @@ const char* category_of(ActionKind kind) {
       return "forward";
     case ActionKind::kBackward:
       return "backward";
+    case ActionKind::kBackwardInput:
+      return "backward input";
+    case ActionKind::kBackwardWeight:
+      return "backward weight";
     case ActionKind::kUpdate:
       return "update";
   }
@@ -35,14 +39,13 @@ const char* category_of(ActionKind kind) {
 }  // namespace
 
 TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds) {
-  const bool round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
   return {rank,
           thread_of(action.kind),
           to_text(action),
           category_of(action.kind),
           begin_seconds,
           end_seconds - begin_seconds,
-          {{round ? "round" : "minibatch", action.index}}};
+          {{is_of_round(action.kind) ? "round" : "minibatch", action.index}}};
 }
 
 void name_rank(TraceWriter& writer, int64_t rank, Placement placement) {

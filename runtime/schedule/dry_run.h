@@ -20,7 +20,7 @@ class MessageIndex {
  public:
   MessageIndex(const PipelineShape& shape, Span span) : stages_(shape.stages()), span_(span) {}
   size_t count() const { return 2 * (stages_ - 1) * span_.count; }
-  /// The message that a send or receive action of a rank of `stage` is about.
+  /// The message that a send or receive action at `stage` is about.
   size_t of(const Action& action, int64_t stage) const {
     const bool gradient =
         action.kind == ActionKind::kReceiveGradient || action.kind == ActionKind::kSendGradient;
@@ -40,19 +40,17 @@ class MessageIndex {
 
 /// Sends never block, a receive waits for its message, a reduce waits until all replicas of the stage reach
 /// it. Calls ran(rank, position, message) after each action but a reduce (`message` is 0 where there is
-/// none), and reduced(stage, first_rank, round) once for each reduce. Returns where each rank got to: its
+/// none), and reduced(first_rank, action) once for each reduce. Returns where each rank got to: its
 /// list's size, or the action that waits for ever. Time is linear in the number of actions.
 template <typename Ran, typename Reduced>
 std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, Span span, Ran&& ran,
                             Reduced&& reduced) {
   const std::vector<Placement> ranks = placements(shape);
+  const std::vector<int64_t> first_rank = first_ranks(shape);
   const MessageIndex messages(shape, span);
   // The receiver of each message, where it is waiting for it; or one of these.
   constexpr int64_t kNobody = -1, kSent = -2;
   std::vector<int64_t> waiter(messages.count(), kNobody);
-  std::vector<int64_t> first_rank(shape.stages(), 0);
-  for (int64_t stage = 1; stage < shape.stages(); ++stage)
-    first_rank[stage] = first_rank[stage - 1] + shape.replicas[stage - 1];
   std::vector<int64_t> at_reduce(shape.stages(), 0);  // how many replicas of the stage wait at a reduce
   std::vector<size_t> position(lists.size(), 0);
   std::vector<int64_t> ready;
@@ -65,7 +63,7 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
     for (int64_t rank = begin; rank < end; ++rank)
       if (!(lists[rank][position[rank]] == lists[begin][position[begin]])) return;
     at_reduce[stage] = 0;
-    reduced(stage, begin, lists[begin][position[begin]].index);
+    reduced(begin, lists[begin][position[begin]]);
     for (int64_t rank = begin; rank < end; ++rank) {
       ++position[rank];
       ready.push_back(rank);
@@ -75,10 +73,10 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
   while (!ready.empty()) {
     const int64_t rank = ready.back();
     ready.pop_back();
-    const int64_t stage = ranks[rank].stage;
     const std::vector<Action>& list = lists[rank];
     for (bool waits = false; !waits && position[rank] < list.size();) {
       const Action& action = list[position[rank]];
+      const int64_t stage = action.stage_or(ranks[rank].stage);
       size_t message = 0;
       switch (action.kind) {
         case ActionKind::kReceiveActivation:

@@ -3,13 +3,10 @@
 // the trace. No tensors here.
 //
 // Rules that every schedule obeys (docs/semantics.md):
-//  * Minibatch k of a stage with r replicas is processed by replica k mod r; k counts from 0 over the whole
-//  run.
-//  * A round of a stage is the minibatches with equal k / r (integer division), clipped to the span: the
-//  first and the
-//    last round of a span may be short. Every replica takes part in every round's update, also one that has
-//    no minibatch in it (its gradient is zero), so that all replicas hold equal weights.
+//  * Who processes a minibatch, and which minibatches make one update: turns.h.
+//  * Which weights a forward reads: versions.h.
 //  * The gradient of a stage's input is sent upstream before the stage's own gradients are reduced.
+//  * At each stage a replica's forwards run in rising order of minibatches, and so do its backwards.
 //  * Values cross neighbouring stages only: what skips a stage is carried through it.
 #pragma once
 
@@ -17,111 +14,95 @@
 #include <string>
 #include <vector>
 
+#include "runtime/schedule/shape.h"
+#include "runtime/schedule/turns.h"
+
 namespace pipewright {
-
-/// The shape of a pipeline: all that a schedule needs to know of a plan.
-struct PipelineShape {
-  std::vector<int64_t> replicas;  ///< per stage, >= 1
-  std::vector<int64_t>
-      in_flight;  ///< per stage, >= 1: depth of each replica, an upper bound (see usable_in_flight)
-  int64_t stages() const { return static_cast<int64_t>(replicas.size()); }
-  int64_t ranks() const;
-};
-
-/// PlanError unless there is a stage, and every stage has at least one replica and a depth of at least one.
-void check_shape(const PipelineShape& shape);
-
-/// The depths that 1f1b really uses: each stage's own, or less where the stage before it does not run far
-/// enough ahead. With D forwards before the first backward on each of r replicas, a stage runs (D - 1) r
-/// minibatches ahead; were that more than the stage before it is ready to send, both would wait for each
-/// other. So (D - 1) r never grows from stage to stage: D_s = 1 + min(in_flight_s - 1, (D_{s-1} - 1) r_{s-1}
-/// / r_s), rounded down. With it no depths deadlock; the proof is in docs/schedules.md.
-std::vector<int64_t> usable_in_flight(const PipelineShape& shape);
-
-/// The depths of PipeDream's runtime: the ranks from stage s on, divided by the replicas of s, rounded up.
-/// Enough for a straight pipeline with equal stages and free transfers; starves many others (2-1-1 takes 1.5
-/// times the ideal time), so plans take choose_in_flight() of simulate.h instead.
-std::vector<int64_t> pipedream_in_flight(const std::vector<int64_t>& replicas);
-
-/// Minibatches [first, first + count): trained without a drain in between.
-struct Span {
-  int64_t first = 0;
-  int64_t count = 0;
-  int64_t end() const { return first + count; }
-};
 
 enum class ActionKind {
   kReceiveActivation,  // RA k   wait for the values that enter the stage
   kForward,            // F  k
   kSendActivation,     // SA k
   kReceiveGradient,    // RG k
-  kBackward,           // B  k
-  kSendGradient,       // SG k
+  kBackward,           // B  k   all of the backward
+  kBackwardInput,      // BI k   the backward in two parts: gradients of the stage's inputs,
+  kBackwardWeight,     // BW k   and gradients of its weights, any time later
+  kSendGradient,       // SG k   after B or BI
   kReduce,             // AR j   average the gradients of round j over the replicas
   kUpdate,             // U  j   one weight update; the number of updates is the weight version
 };
+/// AR and U: the index is a round.
+inline bool is_of_round(ActionKind kind) {
+  return kind == ActionKind::kReduce || kind == ActionKind::kUpdate;
+}
 
 struct Action {
+  static constexpr int64_t kOnlyStage = -1;
+
   ActionKind kind = ActionKind::kForward;
-  int64_t index = 0;  ///< minibatch; round for kReduce and kUpdate
+  int64_t index = 0;           ///< minibatch; round for kReduce and kUpdate
+  int64_t stage = kOnlyStage;  ///< named only where the rank has several
+  /// The stage it is about, on a rank whose first stage is `first`.
+  int64_t stage_or(int64_t first) const { return stage == kOnlyStage ? first : stage; }
   bool operator==(const Action&) const = default;
 };
 
 /// "F", "RA", ...
 const char* to_text(ActionKind kind);
-/// "F3", "RA0", ...
+/// "F3", "RA0", ...; with a stage "2F3"
 std::string to_text(const Action& action);
 std::string to_text(const std::vector<Action>& actions);  ///< separated by blanks
 /// The inverse; InputError names the word that is none.
 std::vector<Action> parse_actions(const std::string& text);
 
-/// Compute actions only (F, B, U), in order, of replica `replica` of stage `stage`.
+/// Compute actions only (F, B, BI, BW, U), in order, of replica `replica` of the rank's first stage `stage`,
+/// for all stages of the rank. The shape goes with the schedule.
 using ScheduleFunction = std::vector<Action> (*)(const PipelineShape&, int64_t stage, int64_t replica, Span);
 
 struct ScheduleRow {
   const char* name;
   ScheduleFunction make;
   bool trains;  ///< has backward and update, not forward only
+  /// The depths it really uses, by stage: what its ranks have in flight in a span that is long enough.
+  std::vector<int64_t> (*depths)(const PipelineShape&);
+  bool several_stages;  ///< on one rank
   const char* summary;
 };
-/// "1f1b", "model-parallel", "forward". To add one: its own file, one row.
+/// To add one: its own file, one row.
 const std::vector<ScheduleRow>& schedules();
 /// InputError with the nearest name.
 const ScheduleRow& schedule_named(const std::string& name);
 
-/// Adds communication: RA before F and SA after it, RG before B and SG after it, AR before U; none where
-/// there is no neighbour or one replica. After U nothing is added: weights are local.
+/// InputError for an unknown name. PlanError unless check_shape() agrees, the version rule and the number of
+/// stages a rank go with the schedule, its depths are at most those of the shape, and, with 2bw, the update
+/// interval covers the depth of the pipeline: at least as many microbatches as the first stage runs ahead.
+/// The message says what would do.
+void check_schedule_shape(const std::string& name, const PipelineShape& shape);
+
+/// Adds communication: RA before F and SA after it, RG before B or BI and SG after it, AR before U; none
+/// where there is no neighbour or one replica. After U nothing is added: weights are local. `stage`: the
+/// rank's first.
 std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShape& shape, int64_t stage);
 
-/// make + lower for one rank.
+/// make + lower for one rank, `stage` being its first; errors as in check_schedule_shape(), and PlanError for
+/// a negative span.
 std::vector<Action> schedule_of_rank(const std::string& name, const PipelineShape& shape, int64_t stage,
                                      int64_t replica, Span span);
 
-/// The replica of a stage with `replicas` replicas that processes minibatch k.
-inline int64_t replica_of(int64_t minibatch, int64_t replicas) { return minibatch % replicas; }
-/// Minibatches of round j within the span: 1..replicas, or 0 if the round lies outside.
-int64_t round_size(int64_t round, int64_t replicas, Span span);
-
-/// The rounds of a stage that have a minibatch in the span: [first, first + count).
-struct Rounds {
-  int64_t first = 0;
-  int64_t count = 0;
-  int64_t end() const { return first + count; }
-};
-Rounds rounds_of(int64_t replicas, Span span);
-
-/// Rank numbering used by checks, simulator and drawings: stage by stage, replica by replica.
-struct Placement {
-  int64_t stage = 0;
-  int64_t replica = 0;
-};
-std::vector<Placement> placements(const PipelineShape& shape);
-/// "rank 3  stage 1 replica 0"
-std::string rank_label(int64_t rank, const Placement& placement);
-
-/// The lists of all ranks, lowered, in the order of placements(). PlanError for a bad shape or a negative
-/// span.
+/// The lists of all ranks, lowered, in the order of placements(). Errors as above.
 std::vector<std::vector<Action>> schedule_of_all(const std::string& name, const PipelineShape& shape,
                                                  Span span);
+
+/// The depths that 1f1b really uses: each stage's own, or less where the stage before it does not run far
+/// enough ahead: were a stage further ahead of its backwards than the stage before it, both would wait for
+/// each other. So StageTurns::run_ahead never grows from stage to stage; where all shares are 1, D_s = 1 +
+/// min(in_flight_s - 1, (D_{s-1} - 1) r_{s-1} / r_s), rounded down. With it no depths deadlock; the proof is
+/// in docs/schedules.md.
+std::vector<int64_t> usable_in_flight(const PipelineShape& shape);
+
+/// The depths of PipeDream's runtime: the ranks from stage s on, divided by the replicas of s, rounded up.
+/// Enough for a straight pipeline with equal stages and free transfers; starves many others (2-1-1 takes 1.5
+/// times the ideal time), so plans take choose_in_flight() of simulate.h instead.
+std::vector<int64_t> pipedream_in_flight(const std::vector<int64_t>& replicas);
 
 }  // namespace pipewright

@@ -13,8 +13,9 @@ namespace {
 void check_times(const std::vector<int64_t>& replicas, const std::vector<StageTimes>& times) {
   PW_CHECK_EQ(times.size(), replicas.size());
   for (const StageTimes& t : times)
-    for (const double seconds : {t.forward_seconds, t.backward_seconds, t.reduce_seconds, t.step_seconds,
-                                 t.send_activation_seconds, t.send_gradient_seconds})
+    for (const double seconds :
+         {t.forward_seconds, t.backward_seconds, t.reduce_seconds, t.step_seconds, t.send_activation_seconds,
+          t.send_gradient_seconds, t.backward_weight_seconds})
       PW_CHECK(std::isfinite(seconds) && seconds >= 0, "a time of " << seconds << " seconds");
 }
 
@@ -39,7 +40,7 @@ class Clocks {
     };
     const auto ran = [&](int64_t rank, size_t position, size_t message) {
       const Action& action = lists_[rank][position];
-      const int64_t stage = placements_[rank].stage;
+      const int64_t stage = action.stage_or(placements_[rank].stage);
       const StageTimes& times = times_[stage];
       RankClock& clock = ranks_[rank];
       const double begin = clock.now;
@@ -53,7 +54,10 @@ class Clocks {
           }
           break;
         case ActionKind::kBackward:
-          clock.now += times.backward_seconds;
+        case ActionKind::kBackwardInput:
+        case ActionKind::kBackwardWeight:
+          clock.now += seconds_of(action.kind, times);
+          if (action.kind == ActionKind::kBackwardInput) break;
           --clock.in_flight;
           if (stage == 0) completed_[action.index - span_.first] = clock.now;
           break;
@@ -82,7 +86,8 @@ class Clocks {
       clock.busy += clock.now - begin;
       record(rank, action, begin, clock.now);
     };
-    const auto reduced = [&](int64_t stage, int64_t first_rank, int64_t round) {
+    const auto reduced = [&](int64_t first_rank, const Action& action) {
+      const int64_t stage = action.stage_or(placements_[first_rank].stage);
       double last = 0;
       const int64_t end_rank = first_rank + shape_.replicas[stage];
       for (int64_t rank = first_rank; rank < end_rank; ++rank) last = std::max(last, ranks_[rank].now);
@@ -91,7 +96,7 @@ class Clocks {
         const double end = last + times_[stage].reduce_seconds;
         clock.reduce += end - clock.now;
         clock.now = end;
-        record(rank, {ActionKind::kReduce, round}, last, end);
+        record(rank, action, last, end);
       }
     };
     const std::vector<size_t> position = dry_run(lists_, shape_, span_, ran, reduced);
@@ -117,8 +122,9 @@ class Clocks {
     const int64_t begin = span_.count / 2;
     const int64_t completions = std::max<int64_t>(0, span_.count - draining - begin);
     int64_t period = 1;
-    for (const int64_t replicas : shape_.replicas) {
-      period = std::lcm(period, replicas);
+    for (int64_t stage = 0; stage < shape_.stages(); ++stage) {
+      const StageTurns turns(shape_, stage);
+      period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
       if (period > span_.count) break;
     }
     int64_t apart = completions / 2 / period * period;
@@ -144,6 +150,13 @@ class Clocks {
   }
 
  private:
+  static double seconds_of(ActionKind kind, const StageTimes& times) {
+    const double weight = std::min(times.backward_weight_seconds, times.backward_seconds);
+    return kind == ActionKind::kBackwardWeight  ? weight
+           : kind == ActionKind::kBackwardInput ? times.backward_seconds - weight
+                                                : times.backward_seconds;
+  }
+
   struct RankClock {
     double now = 0;
     double activations_free = 0, gradients_free = 0;  // when the outgoing link is free

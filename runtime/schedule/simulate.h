@@ -20,6 +20,7 @@ struct StageTimes {
   double step_seconds = 0;
   double send_activation_seconds = 0;  ///< to the next stage
   double send_gradient_seconds = 0;    ///< to the previous stage
+  double backward_weight_seconds = 0;  ///< part of backward_seconds: BW; the rest is BI
 };
 
 /// A receive begins when its rank is ready for it and ends when the message is there; a send is what its link

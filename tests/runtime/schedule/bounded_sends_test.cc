@@ -45,11 +45,7 @@ class BoundedRun {
       : lists_(lists), shape_(shape), rules_(rules), messages_(shape, span), placements_(placements(shape)) {
     asked_.assign(messages_.count(), false);
     sent_.assign(messages_.count(), false);
-    int64_t first_rank = 0;
-    for (const int64_t replicas : shape.replicas) {
-      first_rank_.push_back(first_rank);
-      first_rank += replicas;
-    }
+    first_rank_ = first_ranks(shape);
     ranks_.resize(lists.size());
     for (size_t rank = 0; rank < lists.size(); ++rank) open_inboxes(rank);
     for (bool moved = true; moved;) {

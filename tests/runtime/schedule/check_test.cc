@@ -29,9 +29,9 @@ bool as_in_theory(const ScheduleCheck& check, const PipelineShape& shape, Span s
   bool good = static_cast<int64_t>(check.ranks.size()) == shape.ranks();
   std::vector<std::vector<int64_t>> processed(shape.replicas.size(), std::vector<int64_t>(span.count, 0));
   for (const RankCheck& rank : check.ranks) {
-    const auto [stage, replica] = rank.placement;
+    const int64_t stage = rank.placement.stage, replica = rank.placement.replica;
     const int64_t replicas = shape.replicas[stage];
-    const Rounds rounds = rounds_of(replicas, span);
+    const Rounds rounds = StageTurns(shape, stage).rounds_of(span);
     const int64_t ahead = std::min(depths[stage] - 1, std::max<int64_t>(0, rounds.count - 1));
     good = good && rank.updates == rounds.count;
     // The number of versions: one more than how far this rank runs ahead, fewer in a span too short to get

@@ -100,19 +100,22 @@ TEST_CASE("depths that would deadlock are cut to what the stage before supplies"
 
 TEST_CASE("rounds are clipped to the span") {
   const Span span{5, 6};  // 5 | 6 7 8 | 9 10
-  CHECK(rounds_of(3, span).first == 1);
-  CHECK(rounds_of(3, span).end() == 4);
-  const std::vector<int64_t> sizes = {round_size(0, 3, span), round_size(1, 3, span), round_size(2, 3, span),
-                                      round_size(3, 3, span), round_size(4, 3, span)};
+  const StageTurns turns({{3}, {1}}, 0);
+  CHECK(turns.rounds_of(span).first == 1);
+  CHECK(turns.rounds_of(span).end() == 4);
+  std::vector<int64_t> sizes;
+  for (int64_t round = 0; round <= 4; ++round) sizes.push_back(turns.round_size(round, span));
   CHECK(sizes == std::vector<int64_t>{0, 1, 3, 2, 0});
-  CHECK(rounds_of(3, {7, 0}).count == 0);
+  CHECK(turns.round_begin(1, span) == 5);
+  CHECK(turns.round_begin(3, span) == 9);
+  CHECK(turns.rounds_of({7, 0}).count == 0);
 }
 
 TEST_CASE("schedules are found by name; a wrong name, shape or span is an error") {
   CHECK(std::string(schedule_named("1f1b").name) == "1f1b");
   CHECK_THROWS_AS(schedule_named("1f1c"), InputError);
   CHECK_THROWS_WITH(schedule_named("1f1c"), Catch::Contains("'1f1c'") && Catch::Contains("'1f1b'"));
-  CHECK_THROWS_AS(schedule_of_rank("gpipe", {{1}, {1}}, 0, 0, {0, 1}), InputError);
+  CHECK_THROWS_AS(schedule_of_rank("gpape", {{1}, {1}}, 0, 0, {0, 1}), InputError);
   for (const PipelineShape& shape :
        {PipelineShape{{}, {}}, PipelineShape{{1}, {}}, PipelineShape{{0}, {1}}, PipelineShape{{1}, {0}},
         PipelineShape{{1, 1}, {1}}, PipelineShape{{-3}, {1}}})

@@ -209,6 +209,12 @@ std::string broken_law(const Simulation& simulation, const PipelineShape& shape,
       case ActionKind::kBackward:
         good = lasts(t.backward_seconds) && after(ActionKind::kForward, stage);
         break;
+      case ActionKind::kBackwardInput:
+        good = lasts(t.backward_seconds - t.backward_weight_seconds) && after(ActionKind::kForward, stage);
+        break;
+      case ActionKind::kBackwardWeight:
+        good = lasts(t.backward_weight_seconds) && after(ActionKind::kBackwardInput, stage);
+        break;
       case ActionKind::kSendGradient:
         good = lasts(t.send_gradient_seconds) && after(ActionKind::kBackward, stage);
         break;

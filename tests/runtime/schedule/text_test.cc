@@ -18,20 +18,23 @@ TEST_CASE("actions have a text form that round-trips") {
   for (int round = 0; round < 300; ++round) {
     std::vector<Action> actions(random() % 20);
     for (Action& action : actions)
-      action = {static_cast<ActionKind>(random() % 8), static_cast<int64_t>(random() % 1000)};
+      action = {static_cast<ActionKind>(random() % 10), static_cast<int64_t>(random() % 1000),
+                static_cast<int64_t>(random() % 4) - 1};
     CHECK(parse_actions(to_text(actions)) == actions);
   }
 }
 
 TEST_CASE("what is no action is an error that names the word") {
-  for (const std::string word : {"X3", "F", "3", "f3", "F-1", "F+1", "F03", "F3x", "F3,", "RA", "AF1", "F 3",
-                                 "F1B1", "F9223372036854775808", "FF1", "\xff"}) {
+  for (const std::string word :
+       {"X3",  "F",   "3",   "23",  "02F3", "-1F3", "2F",  "BI",  "IB3",  "f3",
+        "F-1", "F+1", "F03", "F3x", "F3,",  "RA",   "AF1", "F 3", "F1B1", "F9223372036854775808",
+        "FF1", "\xff"}) {
     CAPTURE(word);
     CHECK_THROWS_AS(parse_actions("F0 B0 " + word), InputError);
   }
   CHECK_THROWS_WITH(parse_actions("F0 B0 X3"),
-                    "actions, word 3: got 'X3', expected one of RA F SA RG B SG AR U and a "
-                    "number, such as F3");
+                    "actions, word 3: got 'X3', expected one of RA F SA RG B BI BW SG AR U and a "
+                    "number, such as F3, or 2F3 at stage 2");
 }
 
 }  // namespace

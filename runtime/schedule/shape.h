@@ -1,0 +1,65 @@
+// The shape of a pipeline: all that a schedule needs to know of a plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// Which weights a forward reads, and which minibatches make one update (docs/semantics.md).
+enum class WeightRule {
+  kStash,        ///< "stash": the latest there are; each stage on its own
+  kVertical,     ///< "vertical": at every stage as many updates as the first stage had made
+  kTwoVersions,  ///< "2bw": those of the update before the last interval's
+  kFlush,        ///< "flush": all updates of the intervals before
+};
+/// InputError with the nearest name.
+WeightRule weight_rule_named(const std::string& name);
+const char* to_text(WeightRule rule);
+
+/// Stage s runs on the ranks of group s mod groups(). Each stage is its own group, unless ranks run several
+/// stages (schedule "interleaved"). Ranks are numbered group by group, replica by replica.
+struct PipelineShape {
+  std::vector<int64_t> replicas;   ///< per stage, >= 1
+  std::vector<int64_t> in_flight;  ///< per stage, >= 1: depth of each replica, an upper bound
+  /// Per stage: one positive share for each replica; empty (the whole, or a stage's): all 1.
+  std::vector<std::vector<int64_t>> shares = {};
+  WeightRule weights = WeightRule::kStash;
+  int64_t microbatches = 1;     ///< kFlush and kTwoVersions: minibatches of an update interval
+  int64_t accumulation = 1;     ///< kStash and kVertical: cycles of a stage that make one update
+  int64_t stages_per_rank = 1;  ///< divides the number of stages
+
+  int64_t stages() const { return static_cast<int64_t>(replicas.size()); }
+  int64_t groups() const { return stages() / stages_per_rank; }
+  int64_t group_of(int64_t stage) const { return stage % groups(); }
+  int64_t ranks() const;
+};
+
+/// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
+/// positive share for each replica; stages that share ranks have equal replicas and shares, and neighbours
+/// share none; with kVertical, the sums of the shares are equal at all stages.
+void check_shape(const PipelineShape& shape);
+
+/// Minibatches [first, first + count): trained without a drain in between.
+struct Span {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t end() const { return first + count; }
+};
+
+/// Where a rank stands: replica `replica` of the stages stage, stage + apart, ... (`stages` of them).
+struct Placement {
+  int64_t stage = 0;
+  int64_t replica = 0;
+  int64_t stages = 1;
+  int64_t apart = 0;
+};
+/// By rank.
+std::vector<Placement> placements(const PipelineShape& shape);
+/// "rank 3  stage 1 replica 0", "rank 0  stages 0,2 replica 0"
+std::string rank_label(int64_t rank, const Placement& placement);
+/// The rank of replica 0 of each stage.
+std::vector<int64_t> first_ranks(const PipelineShape& shape);
+
+}  // namespace pipewright

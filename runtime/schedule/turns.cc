@@ -1,0 +1,131 @@
+#include "runtime/schedule/turns.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+// Depths and distances beyond any span; small enough that what is made of them does not overflow.
+constexpr int64_t kUnlimited = int64_t{1} << 31;
+
+}  // namespace
+
+std::vector<int64_t> shares_cycle(const std::vector<int64_t>& shares) {
+  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  std::vector<int64_t> gained(shares.size(), 0), cycle;
+  cycle.reserve(sum);
+  while (static_cast<int64_t>(cycle.size()) < sum) {
+    for (size_t replica = 0; replica < shares.size(); ++replica) gained[replica] += shares[replica];
+    const auto most = std::max_element(gained.begin(), gained.end());
+    *most -= sum;
+    cycle.push_back(most - gained.begin());
+  }
+  return cycle;
+}
+
+StageTurns::StageTurns(const PipelineShape& shape, int64_t stage) : replicas_(shape.replicas.at(stage)) {
+  cycle_length_ = replicas_;
+  if (!shape.shares.empty() && !shape.shares.at(stage).empty()) {
+    const std::vector<int64_t>& shares = shape.shares[stage];
+    largest_share_ = *std::max_element(shares.begin(), shares.end());
+    if (largest_share_ > 1) {
+      cycle_ = shares_cycle(shares);
+      cycle_length_ = static_cast<int64_t>(cycle_.size());
+      positions_.resize(replicas_);
+      for (int64_t at = 0; at < cycle_length_; ++at) positions_[cycle_[at]].push_back(at);
+    }
+  }
+  const bool intervals = shape.weights == WeightRule::kFlush || shape.weights == WeightRule::kTwoVersions;
+  round_length_ = intervals ? shape.microbatches : shape.accumulation * cycle_length_;
+}
+
+int64_t StageTurns::round_size(int64_t round, Span span) const {
+  const int64_t begin = std::max(span.first, round * round_length_);
+  const int64_t end = std::min(span.end(), (round + 1) * round_length_);
+  return std::max<int64_t>(0, end - begin);
+}
+
+int64_t StageTurns::round_begin(int64_t round, Span span) const {
+  PW_CHECK(round_size(round, span) > 0, "round " << round << " outside the span");
+  return std::max(span.first, round * round_length_);
+}
+
+Rounds StageTurns::rounds_of(Span span) const {
+  const int64_t first = round_of(span.first);
+  return {first, span.count == 0 ? 0 : round_of(span.end() - 1) + 1 - first};
+}
+
+std::vector<int64_t> StageTurns::minibatches_of(int64_t replica, Span span) const {
+  std::vector<int64_t> all;
+  if (cycle_.empty()) {
+    const int64_t behind = ((replica - span.first) % replicas_ + replicas_) % replicas_;
+    all.reserve(span.count / replicas_ + 1);
+    for (int64_t k = span.first + behind; k < span.end(); k += replicas_) all.push_back(k);
+    return all;
+  }
+  const std::vector<int64_t>& positions = positions_[replica];
+  for (int64_t cycle = span.first / cycle_length_; cycle * cycle_length_ < span.end(); ++cycle)
+    for (const int64_t position : positions) {
+      const int64_t k = cycle * cycle_length_ + position;
+      if (k >= span.first && k < span.end()) all.push_back(k);
+    }
+  return all;
+}
+
+int64_t StageTurns::most_of_one_replica(int64_t consecutive) const {
+  if (cycle_.empty()) return consecutive / replicas_ + (consecutive % replicas_ > 0);
+  const int64_t cycles = consecutive / cycle_length_, rest = consecutive % cycle_length_;
+  int64_t most = 0;
+  for (const std::vector<int64_t>& positions : positions_) {
+    const auto share = static_cast<int64_t>(positions.size());
+    // Windows that begin at one of the replica's own are the fullest.
+    int64_t fullest = 0;
+    for (int64_t from = 0; from < share; ++from) {
+      int64_t own = 0;
+      while (own < share) {
+        const int64_t to = from + own;
+        const int64_t distance = positions[to % share] + (to >= share ? cycle_length_ : 0) - positions[from];
+        if (distance >= rest) break;
+        ++own;
+      }
+      fullest = std::max(fullest, own);
+    }
+    most = std::max(most, cycles * share + fullest);
+  }
+  return most;
+}
+
+int64_t StageTurns::run_ahead(int64_t depth) const {
+  const int64_t before = std::min(depth, kUnlimited) - 1;
+  int64_t ahead = before * cycle_length_ / largest_share_;
+  // Evenly spread shares would never have more in flight; take back what an uneven spread adds.
+  while (!cycle_.empty() && ahead > 0 && most_of_one_replica(ahead + 1) > depth) --ahead;
+  return ahead;
+}
+
+int64_t StageTurns::depth_that_runs_ahead(int64_t minibatches, int64_t most) const {
+  if (cycle_.empty()) return 1 + std::min(most - 1, minibatches / replicas_);
+  int64_t fits = 1, too_deep = std::min(most, kUnlimited) + 1;
+  while (too_deep - fits > 1) {
+    const int64_t middle = fits + (too_deep - fits) / 2;
+    (run_ahead(middle) <= minibatches ? fits : too_deep) = middle;
+  }
+  return fits;
+}
+
+int64_t replica_of(const PipelineShape& shape, int64_t stage, int64_t minibatch) {
+  return StageTurns(shape, stage).replica_of(minibatch);
+}
+
+int64_t round_of(const PipelineShape& shape, int64_t stage, int64_t minibatch) {
+  return StageTurns(shape, stage).round_of(minibatch);
+}
+
+int64_t round_size(const PipelineShape& shape, int64_t stage, int64_t round, Span span) {
+  return StageTurns(shape, stage).round_size(round, span);
+}
+
+}  // namespace pipewright

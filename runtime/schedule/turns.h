@@ -1,0 +1,69 @@
+// Who processes a minibatch, and which minibatches make one update: the only home of both.
+#pragma once
+
+#include "runtime/schedule/shape.h"
+
+namespace pipewright {
+
+/// The replica of each minibatch of a cycle of sum(shares) minibatches: smooth weighted round robin, so that
+/// what a replica gets is spread over the cycle. In each step every replica gains its share, the one that has
+/// most (the first of equals) is taken and pays the sum. All ones: 0, 1, 2, ...
+std::vector<int64_t> shares_cycle(const std::vector<int64_t>& shares);
+
+/// The rounds of a stage that have a minibatch in a span: [first, first + count).
+struct Rounds {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t end() const { return first + count; }
+};
+
+/// The turns of one stage. Minibatches count from 0 over the whole run and go round robin in cycles of
+/// cycle_length(). Round j is the minibatches [j L, (j + 1) L) with L = round_length(), clipped to the span:
+/// the first and the last round of a span may be short. Every replica takes part in every round's update,
+/// also one that has no minibatch in it (its gradient is zero), so that all replicas hold equal weights.
+class StageTurns {
+ public:
+  StageTurns(const PipelineShape& shape, int64_t stage);
+
+  int64_t replicas() const { return replicas_; }
+  /// Sum of the shares.
+  int64_t cycle_length() const { return cycle_length_; }
+  /// Minibatches of an update: accumulation * cycle_length() with stash and vertical, microbatches with flush
+  /// and 2bw.
+  int64_t round_length() const { return round_length_; }
+
+  int64_t replica_of(int64_t minibatch) const {
+    return cycle_.empty() ? minibatch % replicas_ : cycle_[minibatch % cycle_length_];
+  }
+  int64_t round_of(int64_t minibatch) const { return minibatch / round_length_; }
+  /// Minibatches of round j within the span, of all replicas: 0 if the round lies outside.
+  int64_t round_size(int64_t round, Span span) const;
+  /// The first minibatch of round j within the span. The round has one.
+  int64_t round_begin(int64_t round, Span span) const;
+  Rounds rounds_of(Span span) const;
+  /// Those of one replica, ascending.
+  std::vector<int64_t> minibatches_of(int64_t replica, Span span) const;
+
+  /// The most that one replica gets of any `consecutive` minibatches.
+  int64_t most_of_one_replica(int64_t consecutive) const;
+  /// How many minibatches a stage of depth `depth` runs ahead: between the backward of minibatch k and the
+  /// end of the stage's forwards up to k + run_ahead(depth), no rank has more than `depth` in flight. (depth
+  /// - 1) replicas where all shares are 1, otherwise at most (depth - 1) cycle_length() / the largest share.
+  int64_t run_ahead(int64_t depth) const;
+  /// The largest depth whose run_ahead() is at most `minibatches`, and which is at most `most`.
+  int64_t depth_that_runs_ahead(int64_t minibatches, int64_t most) const;
+
+ private:
+  int64_t replicas_, cycle_length_, round_length_, largest_share_ = 1;
+  std::vector<int64_t> cycle_;                   // by minibatch of a cycle; empty: all shares are 1
+  std::vector<std::vector<int64_t>> positions_;  // by replica: its places in the cycle
+};
+
+/// The replica of the stage that processes the minibatch.
+int64_t replica_of(const PipelineShape& shape, int64_t stage, int64_t minibatch);
+/// The round of the stage that the minibatch belongs to.
+int64_t round_of(const PipelineShape& shape, int64_t stage, int64_t minibatch);
+/// Minibatches of a round of the stage within the span.
+int64_t round_size(const PipelineShape& shape, int64_t stage, int64_t round, Span span);
+
+}  // namespace pipewright

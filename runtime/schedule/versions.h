@@ -1,0 +1,35 @@
+// Which weights a forward reads: the version rules as one formula.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+
+/// The version that each minibatch reads at one stage, counted in updates of the span: all rounds that end
+/// `lag` minibatches or more before it. With L the length of a round, and as the span's first round is number
+/// 0,
+///
+///   version(k) = max(0, floor((k - lag) / L) - floor(first / L))
+///
+///   stash     lag = what this stage runs ahead    vertical  lag = what stage 0 runs ahead
+///   2bw       lag = L                             flush     lag = 0
+///
+/// It does not fall from minibatch to minibatch. So a version can go when the oldest minibatch of the rank
+/// whose backward has not ended reads a later one, and it is not the latest.
+class ReadVersions {
+ public:
+  /// The shape goes with the schedule (check_schedule_shape).
+  ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage, Span span);
+  int64_t of(int64_t minibatch) const {
+    const int64_t reached = minibatch - lag_;
+    return reached < 0 ? 0 : std::max<int64_t>(0, reached / round_length_ - first_round_);
+  }
+
+ private:
+  int64_t lag_, round_length_, first_round_;
+};
+
+}  // namespace pipewright
