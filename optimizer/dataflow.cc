@@ -9,8 +9,8 @@
 namespace pipewright {
 namespace {
 
-/// Sets of ancestors take a bit for every pair of nodes, and the search time for every pair of cuts.
-constexpr size_t kMostNodes = 4096;
+/// Sets of ancestors and cuts take a bit for every pair of nodes: 256 MiB for so many.
+constexpr size_t kMostNodes = 1 << 15;
 
 void sort_unique(std::vector<int>* numbers) {
   std::sort(numbers->begin(), numbers->end());

@@ -67,7 +67,7 @@ const Strategy& strategy_named(const std::string& name) {
 int64_t longest_chain(const States& states) {
   std::vector<int64_t> length(states.size(), 0);
   for (int i = states.last() - 1; i >= 0; --i) {
-    for (const int j : states.supersets[i]) length[i] = std::max(length[i], length[j] + 1);
+    for (const int j : states.after(i)) length[i] = std::max(length[i], length[j] + 1);
   }
   return length[0];
 }

@@ -123,7 +123,7 @@ std::optional<Answer> fewest_devices_within(const Question& q, double period,
 
   for (int i = last - 1; i >= 0; --i) {
     const int64_t cut_bytes = states.states[i].cut_bytes;
-    for (const int j : states.supersets[i]) {
+    for (const int j : states.after(i)) {
       if (!best[0][j].possible || !stage_allowed(q, i, j)) continue;
       // No model is faster than its compute shared out evenly.
       const double least_replicas = compute_between(states, i, j) / period * (1 - kTolerance);
@@ -186,7 +186,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
 
   for (int i = last - 1; i >= 0; --i) {
     const int64_t cut_bytes = states.states[i].cut_bytes;
-    for (const int j : states.supersets[i]) {
+    for (const int j : states.after(i)) {
       if (!stage_allowed(q, i, j)) continue;
       const StageLoad load = load_of(q, i, j);
       for (int64_t replicas = 1; replicas <= std::min(q.most_replicas, q.devices); ++replicas) {

@@ -1,7 +1,8 @@
 #include "optimizer/states.h"
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
+#include <optional>
 #include <set>
 
 #include "graph/error.h"
@@ -47,16 +48,43 @@ class Growth {
   NodeSet early_;
 };
 
+/// Of `nodes`, those that may be next, ascending.
+std::vector<int> next_of(const Growth& growth, const NodeSet& done, std::vector<int> nodes) {
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  const auto barred = [&](int v) { return !growth.is_next(done, v); };
+  nodes.erase(std::remove_if(nodes.begin(), nodes.end(), barred), nodes.end());
+  return nodes;
+}
+
+/// What may be next after `larger`, which grew from a set after which `before` might have been: some of
+/// those, and readers of what was added.
+std::vector<int> next_after(const Dataflow& flow, const Growth& growth, std::vector<int> before,
+                            const NodeSet& added, const NodeSet& larger) {
+  for (size_t v = added.find_first(); v != NodeSet::npos; v = added.find_next(v)) {
+    before.insert(before.end(), flow.successors[v].begin(), flow.successors[v].end());
+  }
+  return next_of(growth, larger, std::move(before));
+}
+
+std::vector<int> first_of(const Dataflow& flow, const Growth& growth) {
+  std::vector<int> all(flow.size());
+  std::iota(all.begin(), all.end(), 0);
+  return next_of(growth, NodeSet(flow.size()), std::move(all));
+}
+
 /// All cuts; empty if there are more than `most`.
 std::vector<NodeSet> all_cuts(const Dataflow& flow, const Growth& growth, int64_t most) {
   std::set<NodeSet> known = {NodeSet(flow.size())};
   std::vector<NodeSet> found = {NodeSet(flow.size())};
-  for (size_t next = 0; next < found.size(); ++next) {
-    for (int v = 0; v < flow.size(); ++v) {
-      if (!growth.is_next(found[next], v)) continue;
-      NodeSet larger = growth.with(found[next], v);
+  std::vector<std::vector<int>> next = {first_of(flow, growth)};  // by cut; emptied once it was looked at
+  for (size_t at = 0; at < found.size(); ++at) {
+    const std::vector<int> here = std::move(next[at]);
+    for (const int v : here) {
+      NodeSet larger = growth.with(found[at], v);
       if (!known.insert(larger).second) continue;
       if (static_cast<int64_t>(known.size()) > most) return {};
+      next.push_back(next_after(flow, growth, here, larger - found[at], larger));
       found.push_back(std::move(larger));
     }
   }
@@ -68,13 +96,13 @@ std::vector<NodeSet> all_cuts(const Dataflow& flow, const Growth& growth, int64_
 std::vector<NodeSet> cuts_of_one_order(const Dataflow& flow, const Growth& growth) {
   std::vector<NodeSet> found = {NodeSet(flow.size())};
   std::vector<int> turn(flow.size(), -1);
+  std::vector<int> candidates = first_of(flow, growth);
   while (true) {
     const NodeSet& done = found.back();
     NodeSet best;
     int64_t best_bytes = 0;
     int best_turn = -1;
-    for (int v = 0; v < flow.size(); ++v) {
-      if (!growth.is_next(done, v)) continue;
+    for (const int v : candidates) {
       int newest = -1;
       for (const int p : flow.predecessors[v]) newest = std::max(newest, turn[p]);
       NodeSet larger = growth.with(done, v);
@@ -89,42 +117,59 @@ std::vector<NodeSet> cuts_of_one_order(const Dataflow& flow, const Growth& growt
     for (size_t v = added.find_first(); v != NodeSet::npos; v = added.find_next(v)) {
       turn[v] = static_cast<int>(found.size());
     }
+    candidates = next_after(flow, growth, std::move(candidates), added, best);
     found.push_back(std::move(best));
   }
 }
 
-State state_of(const Dataflow& flow, const CostModel& model, NodeSet done) {
-  State state;
-  for (size_t v = done.find_first(); v != NodeSet::npos; v = done.find_next(v)) {
-    const ProfiledNode& node = flow.profile.nodes[v];
-    state.forward_seconds += node.forward_seconds;
-    state.backward_seconds += node.backward_seconds();
-    state.buffer_bytes += node.buffer_bytes;
-    state.saved_bytes += node.saved_bytes;
-    if (!flow.owns_parameters[v]) continue;
-    state.parameter_bytes += node.parameter_bytes;
-    state.trainable_bytes += node.trainable_parameter_bytes;
+/// Grows by nodes and keeps the sums: an order of the nodes costs no more than the graph is large.
+class Sums {
+ public:
+  explicit Sums(const Dataflow& flow) : flow_(flow), waiting_(flow.values.size()) {
+    state_.done = NodeSet(flow.size());
+    for (size_t i = 0; i < waiting_.size(); ++i)
+      waiting_[i] = static_cast<int>(flow.values[i].readers.size());
   }
-  state.cut_bytes = live_bytes(flow, done);
-  state.charged_bytes = model.cut_bytes(flow, done);
-  state.held_bytes = unsaved_live_bytes(flow, done);
-  state.done = std::move(done);
-  return state;
-}
+
+  void add(const NodeSet& nodes) {
+    for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
+      const ProfiledNode& node = flow_.profile.nodes[v];
+      state_.forward_seconds += node.forward_seconds;
+      state_.backward_seconds += node.backward_seconds();
+      state_.buffer_bytes += node.buffer_bytes;
+      state_.saved_bytes += node.saved_bytes;
+      if (flow_.owns_parameters[v]) {
+        state_.parameter_bytes += node.parameter_bytes;
+        state_.trainable_bytes += node.trainable_parameter_bytes;
+      }
+      // Producers have smaller numbers than readers, so a value is made before it is read.
+      for (const int made : flow_.values_made[v]) {
+        if (waiting_[made] > 0) carry(made, 1);
+      }
+      for (const int read : flow_.values_read[v]) {
+        if (--waiting_[read] == 0) carry(read, -1);
+      }
+    }
+    state_.done |= nodes;
+  }
+  const State& state() const { return state_; }
+
+ private:
+  void carry(int number, int64_t sign) {
+    const DataflowValue& value = flow_.values[number];
+    state_.cut_bytes += sign * value.bytes;
+    state_.held_bytes += sign * std::max<int64_t>(0, value.bytes - flow_.saved_bytes[value.producer]);
+  }
+
+  const Dataflow& flow_;
+  State state_;
+  std::vector<int> waiting_;  // by value: readers that are not there yet
+};
 
 }  // namespace
 
-States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited, int64_t most) {
-  PW_CHECK(flow.size() > 0, "a valid profile has nodes");
-  const Growth growth(flow, model, memory_limited);
-  States result;
-  result.transient_bytes = flow.transient_bytes;
-  result.saved_bytes = flow.saved_bytes;
-  std::vector<NodeSet> cuts = all_cuts(flow, growth, most);
-  if (cuts.empty()) {
-    result.exact = false;
-    cuts = cuts_of_one_order(flow, growth);
-  }
+States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeSet> cuts) {
+  cuts.emplace_back(flow.size());
   // What nothing leads to belongs to the last stage.
   cuts.push_back(~NodeSet(flow.size()));
   std::sort(cuts.begin(), cuts.end(), [](const NodeSet& a, const NodeSet& b) {
@@ -133,17 +178,50 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
     return of_a != of_b ? of_a < of_b : a < b;
   });
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  for (NodeSet& done : cuts) {
-    if (separated_tie(flow, done).empty()) result.states.push_back(state_of(flow, model, std::move(done)));
+
+  States result;
+  result.transient_bytes = flow.transient_bytes;
+  result.saved_bytes = flow.saved_bytes;
+  const bool live = model.cut_bytes == live_bytes;
+  std::optional<Sums> sums(flow);
+  result.nested = true;
+  for (const NodeSet& done : cuts) {
+    if (!separated_tie(flow, done).empty()) continue;
+    if (!sums->state().done.is_subset_of(done)) {
+      result.nested = false;
+      sums.emplace(flow);
+    }
+    sums->add(done - sums->state().done);
+    State state = sums->state();
+    state.charged_bytes = live ? state.cut_bytes : model.cut_bytes(flow, done);
+    result.states.push_back(std::move(state));
   }
+  if (result.nested) return result;
 
   result.supersets.resize(result.size());
   for (int i = 0; i < result.size(); ++i) {
     for (int j = i + 1; j < result.size(); ++j) {
-      if (!result.exact || result.states[i].done.is_subset_of(result.states[j].done))
-        result.supersets[i].push_back(j);
+      if (result.states[i].done.is_subset_of(result.states[j].done)) result.supersets[i].push_back(j);
     }
   }
+  return result;
+}
+
+States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited, int64_t most) {
+  PW_CHECK(flow.size() > 0, "a valid profile has nodes");
+  const Growth growth(flow, model, memory_limited);
+  // A chain has one cut more than nodes, and needs no lists.
+  std::vector<NodeSet> cuts = all_cuts(flow, growth, std::max<int64_t>(most, flow.size() + 1));
+  const auto chained = [&cuts] {
+    for (size_t i = 1; i < cuts.size(); ++i) {
+      if (!cuts[i - 1].is_subset_of(cuts[i])) return false;
+    }
+    return true;
+  };
+  const bool exact = !cuts.empty() && (static_cast<int64_t>(cuts.size()) <= most || chained());
+  if (!exact) cuts = cuts_of_one_order(flow, growth);
+  States result = states_of(flow, model, std::move(cuts));
+  result.exact = exact;
   return result;
 }
 

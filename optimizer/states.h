@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "optimizer/cost_model.h"
@@ -24,27 +25,71 @@ struct State {
   int64_t held_bytes = 0;     ///< of what crosses, what its makers do not save
 };
 
+/// Numbers of states, ascending: a stretch of all of them, or a list.
+class StateNumbers {
+ public:
+  StateNumbers(int first, int end) : first_(first), count_(end - first) {}
+  explicit StateNumbers(const std::vector<int>& list)
+      : list_(list.data()), count_(static_cast<int>(list.size())) {}
+
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = int;
+    using difference_type = int;
+    using pointer = const int*;
+    using reference = int;
+    Iterator(const StateNumbers* numbers, int at) : numbers_(numbers), at_(at) {}
+    int operator*() const { return (*numbers_)[at_]; }
+    Iterator& operator++() { return ++at_, *this; }
+    bool operator==(const Iterator& other) const { return at_ == other.at_; }
+    bool operator!=(const Iterator& other) const { return at_ != other.at_; }
+
+   private:
+    const StateNumbers* numbers_;
+    int at_;
+  };
+  int size() const { return count_; }
+  int operator[](int at) const { return list_ != nullptr ? list_[at] : first_ + at; }
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, count_}; }
+
+ private:
+  const int* list_ = nullptr;
+  int first_ = 0;
+  int count_ = 0;
+};
+
 /// Cuts in an order in which every set comes after its subsets: [0] is empty, back() holds all nodes. A stage
 /// is a pair of states (i, j), i a proper subset of j: the nodes of j that are not in i. Every way of running
 /// the model as a chain of stages is a path from [0] to back().
 struct States {
   std::vector<State> states;
-  /// By state: the larger states that contain it, ascending.
-  std::vector<std::vector<int>> supersets;
-  std::vector<int64_t> transient_bytes;  ///< by node
-  std::vector<int64_t> saved_bytes;      ///< by node
-  /// False: there are too many cuts and these are the ones of a single order of the nodes.
+  /// Each state contains all before it, as those of a chain of nodes or of one order do. Then there are no
+  /// lists.
+  bool nested = false;
+  std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
+  std::vector<int64_t> transient_bytes;     ///< by node
+  std::vector<int64_t> saved_bytes;         ///< by node
+  /// False: there are too many cuts and these are some of them.
   bool exact = true;
 
   int size() const { return static_cast<int>(states.size()); }
   int last() const { return size() - 1; }
+  /// The larger states that contain state `i`, ascending.
+  StateNumbers after(int i) const {
+    return nested ? StateNumbers(i + 1, size()) : StateNumbers(supersets[i]);
+  }
 };
 
-/// All cuts that do not separate tied parameters, if they are at most `most`; otherwise those along one
-/// order, made depth first with small cuts. Cuts that the model's late and early nodes make pointless are
-/// left out. Deterministic.
+/// All cuts that do not separate tied parameters, if they are at most `most` or those of a chain; otherwise
+/// those along one order, made depth first with small cuts. Cuts that the model's late and early nodes make
+/// pointless are left out. Deterministic.
 States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited,
                         int64_t most = 4096);
+
+/// The given cuts (down-sets, in any order), less those that separate tied parameters, and both ends.
+States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeSet> cuts);
 
 /// The stage of the nodes that are in state j and not in its subset i; without its workspace, which takes a
 /// walk over the nodes.

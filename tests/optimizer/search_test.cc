@@ -151,6 +151,54 @@ TEST_CASE("More devices than can be listed") {
   CHECK(answer->period_seconds < 1e-6);
 }
 
+TEST_CASE("States of a chain of ten thousand nodes") {
+  Profile profile;
+  profile.model = "chain";
+  for (int v = 0; v < 10000; ++v) {
+    ProfiledNode node;
+    node.name = "n" + std::to_string(v);
+    if (v > 0) node.inputs = {profile.nodes.back().outputs[0].name};
+    node.outputs = {{node.name + ".out", 1 + v % 7}};
+    node.forward_seconds = 1;
+    node.parameter_bytes = node.trainable_parameter_bytes = 4;
+    node.parameters = {node.name + ".weight"};
+    profile.nodes.push_back(node);
+  }
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, cost_models()[0], true);
+  CHECK(states.exact);
+  CHECK(states.nested);
+  REQUIRE(states.size() == 10001);
+  CHECK(states.after(9998)[1] == 10000);
+  const StageLoad load = load_between(states, 4000, 7000);
+  CHECK(load.forward_seconds == 3000);
+  CHECK(load.trainable_bytes == 12000);
+  CHECK(load.in_bytes == 1 + 3999 % 7);
+  CHECK(load.out_bytes == 1 + 6999 % 7);
+}
+
+TEST_CASE("Sums of states are those of their nodes") {
+  std::mt19937 random(4);
+  for (int c = 0; c < 200; ++c) {
+    const Profile profile = testing::random_profile(random, 8, false, 40);
+    const Dataflow flow(profile);
+    for (const CostModel& model : cost_models()) {
+      const States states = enumerate_states(flow, model, false);
+      for (int i = 0; i < states.size(); ++i) {
+        const State& state = states.states[i];
+        CHECK(state.cut_bytes == live_bytes(flow, state.done));
+        CHECK(state.charged_bytes == model.cut_bytes(flow, state.done));
+        CHECK(state.held_bytes == unsaved_live_bytes(flow, state.done));
+        for (int j = i + 1; j < states.size(); ++j) {
+          const StateNumbers after = states.after(i);
+          const bool listed = std::find(after.begin(), after.end(), j) != after.end();
+          CHECK(listed == state.done.is_subset_of(states.states[j].done));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("One order of the nodes where there are too many cuts") {
   // Sixteen branches of two nodes: 3^16 down-sets.
   Profile profile;
