@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
+#include "graph/atomic_file.h"
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/nearest.h"
@@ -25,11 +25,6 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  int close() {  // says what the destructor cannot: a late write error
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd);
-  }
 
  private:
   int fd_;
@@ -47,26 +42,6 @@ std::string nearest_file(const fs::path& file) {
     names.push_back(it->path().filename().string());
   }
   return nearest(file.filename().string(), names);
-}
-
-[[noreturn]] void fail_write(const fs::path& file, int error) {
-  std::string remedy;
-  if (error == ENOENT) remedy = "The folder does not exist: mkdir -p " + file.parent_path().string();
-  if (error == ENOSPC || error == EDQUOT) remedy = "Make room there, or write to another folder.";
-  if (error == EACCES || error == EROFS || error == EPERM) remedy = "Write to a folder that you own.";
-  throw RunError(file.string() + ": cannot be written: " + errno_text(error), remedy);
-}
-
-// 0 or errno.
-int write_all(int fd, const std::string& bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno;
-    done += static_cast<size_t>(count);
-  }
-  return 0;
 }
 
 }  // namespace
@@ -101,36 +76,9 @@ std::string read_file(const fs::path& file) {
 }
 
 void write_file(const fs::path& file, const std::string& bytes) {
-  struct stat status {};
-  const bool exists = ::stat(file.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode))
-    throw RunError(file.string() + ": cannot be written: it is a folder");
-  if (exists && !S_ISREG(status.st_mode)) {  // a rename would replace the device
-    Descriptor device(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
-    if (device.get() < 0) fail_write(file, errno);
-    if (const int error = write_all(device.get(), bytes); error != 0) fail_write(file, error);
-    if (device.close() != 0) fail_write(file, errno);
-    return;
-  }
-  std::error_code ignored;
-  const fs::path target = exists ? fs::canonical(file, ignored) : file;
-  if (target.empty()) fail_write(file, ENOENT);
-  static std::atomic<int> counter{0};
-  const std::string suffix = ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-  fs::path beside = target;
-  beside.replace_filename("." + target.filename().string().substr(0, 200) + suffix);
-
-  Descriptor descriptor(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (descriptor.get() < 0) fail_write(file, errno);
-  int error = exists && ::fchmod(descriptor.get(), status.st_mode & 07777) != 0 ? errno : 0;
-  if (error == 0) error = write_all(descriptor.get(), bytes);
-  if (error == 0 && ::fsync(descriptor.get()) != 0) error = errno;
-  if (descriptor.close() != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(beside.c_str(), target.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(beside.c_str());
-    fail_write(file, error);
-  }
+  AtomicFile target(file);
+  target.write(bytes.data(), bytes.size());
+  target.commit();
 }
 
 }  // namespace pipewright
