@@ -72,7 +72,7 @@ void ModelBuilder::require_positive(const std::string& op, const char* what, int
 }
 
 std::vector<int64_t> ModelBuilder::windows(const std::string& op, const std::string& x, int64_t kernel,
-                                           int64_t stride, int64_t padding) const {
+                                           int64_t stride, int64_t padding, bool ceil_mode) const {
   require_rank(op, x, 4, "(batch, channels, height, width)");
   require_floating(op, x);
   require_positive(op, "kernel", kernel);
@@ -86,7 +86,10 @@ std::vector<int64_t> ModelBuilder::windows(const std::string& op, const std::str
       fail(op + ": a window of " + std::to_string(kernel) + " with padding " + std::to_string(padding) +
            " does not fit an input of shape " + text(in));
     }
-    positions.push_back(room / stride + 1);
+    int64_t count = room / stride + 1;
+    // A window that hangs over the far edge counts if it begins inside the input or the near padding.
+    if (ceil_mode && room % stride != 0 && count * stride < in[side] + padding) ++count;
+    positions.push_back(count);
   }
   return positions;
 }
@@ -163,10 +166,18 @@ std::string ModelBuilder::call_one(const std::string& op, const std::string& ove
 std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& options) {
   const auto sides = windows("conv2d", x, options.kernel, options.stride, options.padding);
   require_positive("conv2d", "channels", options.channels);
+  require_positive("conv2d", "groups", options.groups);
   const std::vector<int64_t> in = shape(x);
-  const Initialiser start = default_start(in[1] * options.kernel * options.kernel);
-  const std::string weight = parameter("weight", {options.channels, in[1], options.kernel, options.kernel},
-                                       options.weight_start.value_or(start));
+  if (in[1] % options.groups != 0 || options.channels % options.groups != 0) {
+    fail("conv2d: groups: " + std::to_string(options.groups) + " does not divide the " +
+         std::to_string(in[1]) + " channels of the input and the " + std::to_string(options.channels) +
+         " of the output");
+  }
+  const int64_t group_channels = in[1] / options.groups;
+  const Initialiser start = default_start(group_channels * options.kernel * options.kernel);
+  const std::string weight =
+      parameter("weight", {options.channels, group_channels, options.kernel, options.kernel},
+                options.weight_start.value_or(start));
   std::vector<std::pair<std::string, Argument>> arguments = {{"input", named(x)}, {"weight", named(weight)}};
   if (options.bias) {
     arguments.emplace_back("bias",
@@ -174,6 +185,7 @@ std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& opti
   }
   arguments.emplace_back("stride", square(options.stride));
   arguments.emplace_back("padding", square(options.padding));
+  if (options.groups != 1) arguments.emplace_back("groups", options.groups);
   return call_one("conv2d", "", std::move(arguments), {in[0], options.channels, sides[0], sides[1]},
                   type(x).dtype);
 }
@@ -253,6 +265,11 @@ std::string ModelBuilder::relu(const std::string& x) {
   return call_one("relu", "", {{"self", named(x)}}, shape(x), type(x).dtype);
 }
 
+std::string ModelBuilder::hardtanh(const std::string& x, double lowest, double highest) {
+  return call_one("hardtanh", "", {{"self", named(x)}, {"min_val", lowest}, {"max_val", highest}}, shape(x),
+                  type(x).dtype);
+}
+
 std::string ModelBuilder::gelu(const std::string& x) {
   return call_one("gelu", "", {{"self", named(x)}}, shape(x), type(x).dtype);
 }
@@ -267,16 +284,25 @@ std::string ModelBuilder::dropout(const std::string& x, double probability) {
 }
 
 std::string ModelBuilder::max_pool2d(const std::string& x, const MaxPool2dOptions& options) {
-  const auto sides = windows("max_pool2d", x, options.kernel, options.stride, options.padding);
+  const auto sides =
+      windows("max_pool2d", x, options.kernel, options.stride, options.padding, options.ceil_mode);
   if (options.padding > options.kernel / 2) {
     fail("max_pool2d: padding: got " + std::to_string(options.padding) +
          ", expected at most half the window of " + std::to_string(options.kernel));
   }
-  return call_one("max_pool2d", "",
-                  {{"self", named(x)},
-                   {"kernel_size", square(options.kernel)},
-                   {"stride", square(options.stride)},
-                   {"padding", square(options.padding)}},
+  std::vector<std::pair<std::string, Argument>> arguments = {{"self", named(x)},
+                                                             {"kernel_size", square(options.kernel)},
+                                                             {"stride", square(options.stride)},
+                                                             {"padding", square(options.padding)}};
+  if (options.ceil_mode) arguments.emplace_back("ceil_mode", true);
+  return call_one("max_pool2d", "", std::move(arguments), {shape(x)[0], shape(x)[1], sides[0], sides[1]},
+                  type(x).dtype);
+}
+
+std::string ModelBuilder::avg_pool2d(const std::string& x, int64_t kernel, int64_t stride) {
+  const auto sides = windows("avg_pool2d", x, kernel, stride, 0);
+  return call_one("avg_pool2d", "",
+                  {{"self", named(x)}, {"kernel_size", square(kernel)}, {"stride", square(stride)}},
                   {shape(x)[0], shape(x)[1], sides[0], sides[1]}, type(x).dtype);
 }
 
@@ -302,6 +328,27 @@ std::string ModelBuilder::add(const std::string& x, const std::string& y) {
     out[i] = a[i] == 1 ? b[i] : a[i];
   }
   return call_one("add", "Tensor", {{"self", named(x)}, {"other", named(y)}}, out, type(x).dtype);
+}
+
+std::string ModelBuilder::concatenate(const std::vector<std::string>& values, int64_t dim) {
+  if (values.empty()) fail("cat: no values, expected at least one");
+  std::vector<int64_t> out = shape(values[0]);
+  if (dim < 0 || dim >= static_cast<int64_t>(out.size())) {
+    fail("cat: dimension " + std::to_string(dim) + " is not one of shape " + text(out));
+  }
+  for (size_t i = 1; i < values.size(); ++i) {
+    std::vector<int64_t> rest = shape(values[i]);
+    const int64_t size = rest.size() == out.size() ? rest[dim] : 0;
+    std::vector<int64_t> first = shape(values[0]);
+    if (rest.size() == first.size()) rest[dim] = first[dim];
+    if (rest != first) {
+      fail("cat: shapes " + text(shape(values[0])) + " and " + text(shape(values[i])) +
+           " do not fit together along dimension " + std::to_string(dim));
+    }
+    out[dim] += size;
+  }
+  return call_one("cat", "", {{"tensors", TensorsArgument{values}}, {"dim", dim}}, out,
+                  type(values[0]).dtype);
 }
 
 std::string ModelBuilder::flatten(const std::string& x, int64_t start_dim) {

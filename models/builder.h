@@ -27,7 +27,8 @@
 
 namespace pipewright {
 
-/// torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") of a square convolution without groups.
+/// torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") of a square convolution; groups do not
+/// matter, as torch counts them.
 Initialiser kaiming_normal_fan_out(int64_t channels, int64_t kernel);
 
 /// Square kernels. A start that is not given is torch.nn.Conv2d's: uniform within 1 / sqrt(fan_in), weight
@@ -37,6 +38,7 @@ struct Conv2dOptions {
   int64_t kernel;
   int64_t stride = 1;
   int64_t padding = 0;
+  int64_t groups = 1;  ///< divides the channels of input and output
   bool bias = true;
   std::optional<Initialiser> weight_start = {};
   std::optional<Initialiser> bias_start = {};
@@ -60,6 +62,7 @@ struct MaxPool2dOptions {
   int64_t kernel;
   int64_t stride;
   int64_t padding = 0;
+  bool ceil_mode = false;  ///< windows that hang over the far edge count
 };
 
 /// A value, parameter or buffer is handled by its name. Methods add one node each, unless they say otherwise,
@@ -103,12 +106,15 @@ class ModelBuilder {
   std::string layer_norm(const std::string& x);  ///< over the last dimension; "weight", "bias"
   std::string embedding(const std::string& x, const EmbeddingOptions& options);  ///< parameter "weight"
   std::string relu(const std::string& x);
+  std::string hardtanh(const std::string& x, double lowest, double highest);  ///< ReLU6 is 0..6
   std::string gelu(const std::string& x);
   std::string dropout(const std::string& x, double probability);
   std::string max_pool2d(const std::string& x, const MaxPool2dOptions& options);
+  std::string avg_pool2d(const std::string& x, int64_t kernel, int64_t stride);
   std::string adaptive_avg_pool2d(const std::string& x, int64_t size);  ///< to size x size
   std::string add(const std::string& x, const std::string& y);          ///< broadcasts
-  std::string flatten(const std::string& x, int64_t start_dim = 1);     ///< all dimensions from start_dim on
+  std::string concatenate(const std::vector<std::string>& values, int64_t dim);
+  std::string flatten(const std::string& x, int64_t start_dim = 1);  ///< all dimensions from start_dim on
   /// -1 for the one dimension that is to be worked out: use it for the batch.
   std::string reshape(const std::string& x, const std::vector<int64_t>& shape);
   std::string transpose(const std::string& x, int64_t dim0, int64_t dim1);
@@ -146,7 +152,7 @@ class ModelBuilder {
   void require_positive(const std::string& op, const char* what, int64_t value) const;
   /// Positions of a square window in height and width.
   std::vector<int64_t> windows(const std::string& op, const std::string& x, int64_t kernel, int64_t stride,
-                               int64_t padding) const;
+                               int64_t padding, bool ceil_mode = false) const;
   std::string call_one(const std::string& op, const std::string& overload,
                        std::vector<std::pair<std::string, Argument>> arguments, std::vector<int64_t> shape,
                        const std::string& dtype);

@@ -15,9 +15,20 @@ const std::vector<ModelRow>& model_rows() {
        "decoder of GPT-2's kind, predicts the next token"},
       {"alexnet", build_alexnet, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's alexnet"},
       {"vgg11", build_vgg11, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg11"},
+      {"vgg13", build_vgg13, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg13"},
       {"vgg16", build_vgg16, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg16"},
+      {"vgg19", build_vgg19, "classes=1000,channels=3,image=224,hidden=4096", "torchvision's vgg19"},
       {"resnet18", build_resnet18, "classes=1000,channels=3,image=224", "torchvision's resnet18"},
+      {"resnet34", build_resnet34, "classes=1000,channels=3,image=224", "torchvision's resnet34"},
       {"resnet50", build_resnet50, "classes=1000,channels=3,image=224", "torchvision's resnet50"},
+      {"resnet101", build_resnet101, "classes=1000,channels=3,image=224", "torchvision's resnet101"},
+      {"resnet152", build_resnet152, "classes=1000,channels=3,image=224", "torchvision's resnet152"},
+      {"resnext50_32x4d", build_resnext50_32x4d, "classes=1000,channels=3,image=224",
+       "torchvision's resnext50_32x4d"},
+      {"squeezenet1_0", build_squeezenet1_0, "classes=1000,channels=3,image=224",
+       "torchvision's squeezenet1_0"},
+      {"mobilenet_v2", build_mobilenet_v2, "classes=1000,channels=3,image=224", "torchvision's mobilenet_v2"},
+      {"densenet121", build_densenet121, "classes=1000,channels=3,image=224", "torchvision's densenet121"},
   };
   return rows;
 }

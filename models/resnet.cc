@@ -1,5 +1,6 @@
-// ResNet (He et al. 2015) as torchvision has it: in bottlenecks the 3x3 convolution has the stride ("v1.5"),
-// convolutions start from kaiming_normal (fan_out), the last linear layer from torch.nn.Linear's default.
+// ResNet (He et al. 2015) and ResNeXt (Xie et al. 2016) as torchvision has it: in bottlenecks the 3x3
+// convolution has the stride ("v1.5"), convolutions start from kaiming_normal (fan_out), the last linear
+// layer from torch.nn.Linear's default.
 #include <array>
 
 #include "models/zoo.h"
@@ -10,7 +11,9 @@ namespace {
 /// What the four groups of blocks are made of.
 struct Design {
   std::array<int64_t, 4> blocks;
-  bool bottleneck;  ///< 1x1, 3x3, 1x1 with four times the width at the end, instead of 3x3, 3x3
+  bool bottleneck;               ///< 1x1, 3x3, 1x1 with four times the width at the end, instead of 3x3, 3x3
+  int64_t groups = 1;            ///< of the 3x3 in bottlenecks (ResNeXt)
+  int64_t width_per_group = 64;  ///< its width in the first group of blocks is groups * width_per_group
 };
 
 class ResNetBuilder {
@@ -61,8 +64,11 @@ class ResNetBuilder {
     const int64_t out = design_.bottleneck ? 4 * width : width;
     std::string y;
     if (design_.bottleneck) {
-      y = relu("relu1", convolution("conv1", "bn1", x, {.channels = width, .kernel = 1}));
-      y = convolution("conv2", "bn2", y, {.channels = width, .kernel = 3, .stride = stride, .padding = 1});
+      const int64_t inner = width * design_.width_per_group / 64 * design_.groups;
+      y = relu("relu1", convolution("conv1", "bn1", x, {.channels = inner, .kernel = 1}));
+      y = convolution(
+          "conv2", "bn2", y,
+          {.channels = inner, .kernel = 3, .stride = stride, .padding = 1, .groups = design_.groups});
       y = convolution("conv3", "bn3", relu("relu2", y), {.channels = out, .kernel = 1});
     } else {
       y = convolution("conv1", "bn1", x, {.channels = width, .kernel = 3, .stride = stride, .padding = 1});
@@ -102,8 +108,25 @@ Model build_resnet18(ModelOptions& options, int64_t batch_size) {
   return build_resnet(options, batch_size, {.blocks = {2, 2, 2, 2}, .bottleneck = false});
 }
 
+Model build_resnet34(ModelOptions& options, int64_t batch_size) {
+  return build_resnet(options, batch_size, {.blocks = {3, 4, 6, 3}, .bottleneck = false});
+}
+
 Model build_resnet50(ModelOptions& options, int64_t batch_size) {
   return build_resnet(options, batch_size, {.blocks = {3, 4, 6, 3}, .bottleneck = true});
+}
+
+Model build_resnet101(ModelOptions& options, int64_t batch_size) {
+  return build_resnet(options, batch_size, {.blocks = {3, 4, 23, 3}, .bottleneck = true});
+}
+
+Model build_resnet152(ModelOptions& options, int64_t batch_size) {
+  return build_resnet(options, batch_size, {.blocks = {3, 8, 36, 3}, .bottleneck = true});
+}
+
+Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size) {
+  return build_resnet(options, batch_size,
+                      {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4});
 }
 
 }  // namespace pipewright

@@ -1,5 +1,6 @@
-// VGG without batch norm (Simonyan and Zisserman 2014), configurations A (11) and D (16), as torchvision has
-// them: convolutions start from kaiming_normal (fan_out), linear layers from N(0, 0.01), all biases from 0.
+// VGG without batch norm (Simonyan and Zisserman 2014), configurations A (11), B (13), D (16) and E (19), as
+// torchvision has them: convolutions start from kaiming_normal (fan_out), linear layers from N(0, 0.01), all
+// biases from 0.
 #include <vector>
 
 #include "models/sequential.h"
@@ -48,9 +49,18 @@ Model build_vgg11(ModelOptions& options, int64_t batch_size) {
   return build_vgg(options, batch_size, {{64}, {128}, {256, 256}, {512, 512}, {512, 512}});
 }
 
+Model build_vgg13(ModelOptions& options, int64_t batch_size) {
+  return build_vgg(options, batch_size, {{64, 64}, {128, 128}, {256, 256}, {512, 512}, {512, 512}});
+}
+
 Model build_vgg16(ModelOptions& options, int64_t batch_size) {
   return build_vgg(options, batch_size,
                    {{64, 64}, {128, 128}, {256, 256, 256}, {512, 512, 512}, {512, 512, 512}});
+}
+
+Model build_vgg19(ModelOptions& options, int64_t batch_size) {
+  return build_vgg(options, batch_size,
+                   {{64, 64}, {128, 128}, {256, 256, 256, 256}, {512, 512, 512, 512}, {512, 512, 512, 512}});
 }
 
 }  // namespace pipewright

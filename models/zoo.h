@@ -14,9 +14,18 @@ Model build_convnet(ModelOptions& options, int64_t batch_size);
 Model build_gpt(ModelOptions& options, int64_t batch_size);
 Model build_alexnet(ModelOptions& options, int64_t batch_size);
 Model build_vgg11(ModelOptions& options, int64_t batch_size);
+Model build_vgg13(ModelOptions& options, int64_t batch_size);
 Model build_vgg16(ModelOptions& options, int64_t batch_size);
+Model build_vgg19(ModelOptions& options, int64_t batch_size);
 Model build_resnet18(ModelOptions& options, int64_t batch_size);
+Model build_resnet34(ModelOptions& options, int64_t batch_size);
 Model build_resnet50(ModelOptions& options, int64_t batch_size);
+Model build_resnet101(ModelOptions& options, int64_t batch_size);
+Model build_resnet152(ModelOptions& options, int64_t batch_size);
+Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size);
+Model build_squeezenet1_0(ModelOptions& options, int64_t batch_size);
+Model build_mobilenet_v2(ModelOptions& options, int64_t batch_size);
+Model build_densenet121(ModelOptions& options, int64_t batch_size);
 
 struct ImageOptions {
   int64_t classes;

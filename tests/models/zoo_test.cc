@@ -57,8 +57,13 @@ std::vector<std::string> all_models() {
 
 TEST_CASE("parameter counts are torchvision's") {
   const std::map<std::string, std::pair<int64_t, size_t>> known = {
-      {"alexnet", {61'100'840, 16}},  {"vgg11", {132'863'336, 22}},    {"vgg16", {138'357'544, 32}},
-      {"resnet18", {11'689'512, 62}}, {"resnet50", {25'557'032, 161}},
+      {"alexnet", {61'100'840, 16}},          {"vgg11", {132'863'336, 22}},
+      {"vgg13", {133'047'848, 26}},           {"vgg16", {138'357'544, 32}},
+      {"vgg19", {143'667'240, 38}},           {"resnet18", {11'689'512, 62}},
+      {"resnet34", {21'797'672, 110}},        {"resnet50", {25'557'032, 161}},
+      {"resnet101", {44'549'160, 314}},       {"resnet152", {60'192'808, 467}},
+      {"resnext50_32x4d", {25'028'904, 161}}, {"squeezenet1_0", {1'248'424, 52}},
+      {"mobilenet_v2", {3'504'872, 158}},     {"densenet121", {7'978'856, 364}},
   };
   for (const auto& [name, counts] : known) {
     INFO(name);
