@@ -17,10 +17,28 @@ struct Style {
   const char* text;
 };
 // Told apart by lightness too, not by hue alone.
-constexpr std::array<Style, 4> kStyles = {{{ActionKind::kForward, "forward", "#3b6fb6", "#ffffff"},
-                                           {ActionKind::kBackward, "backward", "#7fc08a", "#12351a"},
-                                           {ActionKind::kUpdate, "update", "#5b3a8c", "#ffffff"},
-                                           {ActionKind::kReduce, "reduce", "#f2c14e", "#4a3600"}}};
+constexpr std::array<Style, 6> kStyles = {
+    {{ActionKind::kForward, "forward", "#3b6fb6", "#ffffff"},
+     {ActionKind::kBackward, "backward", "#7fc08a", "#12351a"},
+     {ActionKind::kBackwardInput, "backward, inputs", "#7fc08a", "#12351a"},
+     {ActionKind::kBackwardWeight, "backward, weights", "#b9a7d9", "#2a1a4a"},
+     {ActionKind::kUpdate, "update", "#5b3a8c", "#ffffff"},
+     {ActionKind::kReduce, "reduce", "#f2c14e", "#4a3600"}}};
+
+// On ranks with several stages each later one is drawn lighter.
+std::string shade(const std::string& fill, int64_t chunk, int64_t chunks) {
+  if (chunk == 0) return fill;
+  const double white = 0.55 * static_cast<double>(chunk) / static_cast<double>(chunks - 1);
+  std::string shaded = "#";
+  for (size_t at = 1; at < fill.size(); at += 2) {
+    const int value = std::stoi(fill.substr(at, 2), nullptr, 16);
+    char hex[8];
+    std::snprintf(hex, sizeof hex, "%02x", value + static_cast<int>(std::lround(white * (255 - value))));
+    shaded += hex;
+  }
+  return shaded;
+}
+
 constexpr const char* kSendActivation = "#3b6fb6";
 constexpr const char* kSendGradient = "#4c9a5b";
 
@@ -67,7 +85,7 @@ class Drawing {
     double shortest = simulation.total_seconds;
     for (const SimulatedAction& a : simulation.actions) {
       const double seconds = a.end_seconds - a.begin_seconds;
-      if ((a.action.kind == ActionKind::kForward || a.action.kind == ActionKind::kBackward) && seconds > 0)
+      if (!is_of_message(a.action.kind) && !is_of_round(a.action.kind) && seconds > 0)
         shortest = std::min(shortest, seconds);
     }
     const double wanted = shortest > 0 ? 20 * simulation.total_seconds / shortest : 0;
@@ -121,13 +139,17 @@ class Drawing {
 
   void legend(double top) {
     double left = kMargin;
-    const auto entry = [&](const char* name, const char* fill, double box_height) {
+    const auto entry = [&](const std::string& name, const std::string& fill, double box_height) {
       rectangle(left, top + 12 - box_height, 14, box_height, fill);
       text(left + 19, top + 11, name, "fill=\"#333333\"");
-      left += 19 + 6.6 * static_cast<double>(std::string(name).size()) + 18;
+      left += 19 + 6.6 * static_cast<double>(name.size()) + 18;
     };
     for (const Style& style : kStyles)
       if (shown(style.kind)) entry(style.name, style.fill, 12);
+    int64_t chunks = 1;
+    for (const SimulatedRank& rank : simulation_.ranks) chunks = std::max(chunks, rank.placement.stages);
+    for (int64_t chunk = 1; chunk < chunks; ++chunk)
+      entry("stage " + std::to_string(chunk + 1) + " of a rank", shade(kStyles[0].fill, chunk, chunks), 12);
     if (shown(ActionKind::kSendActivation)) entry("sending activations", kSendActivation, kLinkHeight);
     if (shown(ActionKind::kSendGradient)) entry("sending gradients", kSendGradient, kLinkHeight);
     entry("idle", "#e9ecef", 12);
@@ -170,11 +192,15 @@ class Drawing {
     for (const Style& style : kStyles) {
       if (style.kind != a.action.kind) continue;
       // A hair's breadth between neighbours.
-      rectangle(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight, style.fill, tip);
+      const Placement& at = simulation_.ranks[a.rank].placement;
+      const int64_t chunk = at.stages > 1 ? (a.action.stage - at.stage) / at.apart : 0;
+      rectangle(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight,
+                shade(style.fill, chunk, at.stages), tip);
       const std::string index = std::to_string(a.action.index);
       if (width >= 7.0 * static_cast<double>(index.size()) + 3)
         text(left + width / 2, y(a.rank) + kLaneHeight / 2 + 4, index,
-             std::string("text-anchor=\"middle\" pointer-events=\"none\" fill=\"") + style.text + "\"");
+             std::string("text-anchor=\"middle\" pointer-events=\"none\" fill=\"") +
+                 (2 * chunk > at.stages - 1 ? "#1a1a1a" : style.text) + "\"");
     }
   }
 

@@ -15,10 +15,7 @@ std::string draw_text(const Simulation& simulation, double slot_seconds) {
   std::vector<std::vector<std::string>> cells(simulation.ranks.size(), std::vector<std::string>(slots, ".."));
   size_t width = 2;
   for (const SimulatedAction& a : simulation.actions) {
-    const ActionKind kind = a.action.kind;
-    if (kind != ActionKind::kForward && kind != ActionKind::kBackward && kind != ActionKind::kUpdate &&
-        kind != ActionKind::kReduce)
-      continue;
+    if (is_of_message(a.action.kind)) continue;
     // The slots whose middle lies in [begin, end).
     const auto first_after = [&](double seconds) {
       return static_cast<size_t>(std::max(0.0, std::ceil(seconds / slot_seconds - 0.5 - kRounding)));

@@ -21,7 +21,7 @@ std::vector<Action> forward_only(const PipelineShape& shape, int64_t stage, int6
     return actions;
   }
   int64_t length = 0;
-  for (int64_t group = 0; group < shape.groups(); ++group) length += StageTurns(shape, group).cycle_length();
+  for (int64_t group = 0; group < shape.groups(); ++group) length += StageTurns(shape, group).longest_turn();
   for (int64_t begin = span.first / length * length; begin < span.end(); begin += length) {
     const int64_t first = std::max(begin, span.first), end = std::min(begin + length, span.end());
     const std::vector<int64_t> block = turns.minibatches_of(replica, {first, end - first});

@@ -21,6 +21,13 @@ const std::vector<ScheduleRow>& schedules() {
        "asynchronous: one forward, one backward in turn, round robin over replicas"},
       {"model-parallel", model_parallel, true, one_in_flight, false,
        "one minibatch in flight for each replica of the first stage"},
+      {"gpipe", gpipe, true, gpipe_depths, false, "all forwards of an update, then all its backwards"},
+      {"1f1b-flush", one_f_one_b_flush, true, one_f_one_b_flush_depths, false,
+       "one forward, one backward in turn, drained before each update"},
+      {"interleaved", interleaved, true, interleaved_depths, true,
+       "1f1b-flush with several stages on each rank: shorter fill and drain"},
+      {"zb-h1", zb_h1, true, zb_h1_depths, false,
+       "1f1b-flush with the backward in two parts: most of the fill and drain is used"},
       {"forward", forward_only, false, one_in_flight, true, "forward only: evaluation and prediction"},
   };
   return rows;

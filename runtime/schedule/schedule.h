@@ -36,6 +36,12 @@ inline bool is_of_round(ActionKind kind) {
   return kind == ActionKind::kReduce || kind == ActionKind::kUpdate;
 }
 
+/// RA, SA, RG, SG.
+inline bool is_of_message(ActionKind kind) {
+  return kind == ActionKind::kReceiveActivation || kind == ActionKind::kSendActivation ||
+         kind == ActionKind::kReceiveGradient || kind == ActionKind::kSendGradient;
+}
+
 struct Action {
   static constexpr int64_t kOnlyStage = -1;
 
@@ -55,6 +61,12 @@ std::string to_text(const std::vector<Action>& actions);  ///< separated by blan
 /// The inverse; InputError names the word that is none.
 std::vector<Action> parse_actions(const std::string& text);
 
+/// The lists of all ranks, in the order of placements(): a line each, "rank 0  stage 0 replica 0 | F0 B0 U0".
+std::string to_text(const std::vector<std::vector<Action>>& lists, const PipelineShape& shape);
+/// The inverse; InputError names the line (and the word) that is wrong, also where the ranks are not those of
+/// the shape.
+std::vector<std::vector<Action>> parse_schedule(const std::string& text, const PipelineShape& shape);
+
 /// Compute actions only (F, B, BI, BW, U), in order, of replica `replica` of the rank's first stage `stage`,
 /// for all stages of the rank. The shape goes with the schedule.
 using ScheduleFunction = std::vector<Action> (*)(const PipelineShape&, int64_t stage, int64_t replica, Span);
@@ -63,7 +75,7 @@ struct ScheduleRow {
   const char* name;
   ScheduleFunction make;
   bool trains;  ///< has backward and update, not forward only
-  /// The depths it really uses, by stage: what its ranks have in flight in a span that is long enough.
+  /// The depths it really uses, by stage: the most that a rank ever has in flight.
   std::vector<int64_t> (*depths)(const PipelineShape&);
   bool several_stages;  ///< on one rank
   const char* summary;

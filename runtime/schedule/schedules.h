@@ -7,6 +7,14 @@ namespace pipewright {
 
 std::vector<Action> one_f_one_b(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
 std::vector<Action> model_parallel(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
+std::vector<Action> gpipe(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
+std::vector<int64_t> gpipe_depths(const PipelineShape& shape);
+std::vector<Action> one_f_one_b_flush(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
+std::vector<int64_t> one_f_one_b_flush_depths(const PipelineShape& shape);
+std::vector<Action> interleaved(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
+std::vector<int64_t> interleaved_depths(const PipelineShape& shape);
+std::vector<Action> zb_h1(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
+std::vector<int64_t> zb_h1_depths(const PipelineShape& shape);
 std::vector<Action> forward_only(const PipelineShape& shape, int64_t stage, int64_t replica, Span span);
 
 }  // namespace pipewright

@@ -78,4 +78,41 @@ std::vector<Action> parse_actions(const std::string& text) {
   return actions;
 }
 
+std::string to_text(const std::vector<std::vector<Action>>& lists, const PipelineShape& shape) {
+  const std::vector<Placement> ranks = placements(shape);
+  PW_CHECK_EQ(lists.size(), ranks.size());
+  std::string text;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    text += rank_label(static_cast<int64_t>(rank), ranks[rank]) + " |";
+    if (!lists[rank].empty()) text += ' ' + to_text(lists[rank]);
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<std::vector<Action>> parse_schedule(const std::string& text, const PipelineShape& shape) {
+  const std::vector<Placement> ranks = placements(shape);
+  std::vector<std::vector<Action>> lists;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string where = "schedule, line " + std::to_string(lists.size() + 1) + ": ";
+    if (lists.size() == ranks.size())
+      throw InputError(where + "got '" + line + "', expected the end after " + std::to_string(ranks.size()) +
+                       " ranks");
+    const std::string label = rank_label(static_cast<int64_t>(lists.size()), ranks[lists.size()]) + " |";
+    if (line.compare(0, label.size(), label) != 0)
+      throw InputError(where + "got '" + line.substr(0, label.size()) + "', expected '" + label +
+                       "' and the actions of the rank");
+    try {
+      lists.push_back(parse_actions(line.substr(label.size())));
+    } catch (const InputError& error) {
+      throw InputError(where + error.what(), error.remedy());
+    }
+  }
+  if (lists.size() < ranks.size())
+    throw InputError("schedule: ends after " + std::to_string(lists.size()) + " ranks, expected " +
+                     std::to_string(ranks.size()));
+  return lists;
+}
+
 }  // namespace pipewright

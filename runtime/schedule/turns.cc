@@ -30,6 +30,7 @@ StageTurns::StageTurns(const PipelineShape& shape, int64_t stage) : replicas_(sh
   cycle_length_ = replicas_;
   if (!shape.shares.empty() && !shape.shares.at(stage).empty()) {
     const std::vector<int64_t>& shares = shape.shares[stage];
+    smallest_share_ = *std::min_element(shares.begin(), shares.end());
     largest_share_ = *std::max_element(shares.begin(), shares.end());
     if (largest_share_ > 1) {
       cycle_ = shares_cycle(shares);

@@ -28,6 +28,9 @@ class StageTurns {
   int64_t replicas() const { return replicas_; }
   /// Sum of the shares.
   int64_t cycle_length() const { return cycle_length_; }
+  /// Minibatches from one of a replica's to its next, where that takes longest: how many fit into the stage
+  /// at once. The number of replicas where all shares are 1.
+  int64_t longest_turn() const { return (cycle_length_ + smallest_share_ - 1) / smallest_share_; }
   /// Minibatches of an update: accumulation * cycle_length() with stash and vertical, microbatches with flush
   /// and 2bw.
   int64_t round_length() const { return round_length_; }
@@ -54,7 +57,7 @@ class StageTurns {
   int64_t depth_that_runs_ahead(int64_t minibatches, int64_t most) const;
 
  private:
-  int64_t replicas_, cycle_length_, round_length_, largest_share_ = 1;
+  int64_t replicas_, cycle_length_, round_length_, smallest_share_ = 1, largest_share_ = 1;
   std::vector<int64_t> cycle_;                   // by minibatch of a cycle; empty: all shares are 1
   std::vector<std::vector<int64_t>> positions_;  // by replica: its places in the cycle
 };

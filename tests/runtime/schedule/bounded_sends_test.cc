@@ -6,6 +6,7 @@
 // ranks are visited cannot change where they get to, and a fixpoint holds for every real run. For the same
 // reason a larger limit, or receiving further ahead, never blocks what a smaller one lets through.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <deque>
 
@@ -80,15 +81,15 @@ class BoundedRun {
 
  private:
   struct Stream {
+    int64_t last = -1;             // minibatch that was sent or is received
     std::vector<size_t> order;     // inbox: all messages to come
     size_t next = 0, asked = 0;    // of order: to consume, to ask for
     std::deque<size_t> under_way;  // outbox: sent and not waited for
   };
   struct Rank {
     size_t position = 0;
-    bool offered = false;             // limit 0: the message at `position` is sent, not taken yet
-    Stream in[2], out[2];             // activations, gradients
-    int64_t last_sent[2] = {-1, -1};  // minibatch
+    bool offered = false;                        // limit 0: the message at `position` is sent, not taken yet
+    std::vector<std::array<Stream, 2>> in, out;  // by the rank's stages: activations, gradients
   };
 
   static bool receives(ActionKind kind) {
@@ -98,18 +99,26 @@ class BoundedRun {
     return kind == ActionKind::kReceiveGradient || kind == ActionKind::kSendGradient ? 1 : 0;
   }
 
+  // The number of a stage among those of the rank.
+  size_t slot(size_t rank, const Action& action) const {
+    const Placement& at = placements_[rank];
+    return at.stages == 1 ? 0 : static_cast<size_t>((action.stage - at.stage) / at.apart);
+  }
+
   void open_inboxes(size_t rank) {
-    int64_t last[2] = {-1, -1};
+    ranks_[rank].in.resize(static_cast<size_t>(placements_[rank].stages));
+    ranks_[rank].out.resize(static_cast<size_t>(placements_[rank].stages));
     for (const Action& action : lists_[rank]) {
       if (!receives(action.kind)) continue;
-      const int kind = of_gradients(action.kind);
+      Stream& in = ranks_[rank].in[slot(rank, action)][of_gradients(action.kind)];
       // Real messages have no names: the n-th sent is the n-th received between two ranks. With both ends in
       // rising order that is the one of the same minibatch.
-      PW_CHECK(action.index > last[kind], to_text(action) << " out of order");
-      last[kind] = action.index;
-      ranks_[rank].in[kind].order.push_back(messages_.of(action, placements_[rank].stage));
+      PW_CHECK(action.index > in.last, to_text(action) << " out of order");
+      in.last = action.index;
+      in.order.push_back(messages_.of(action, action.stage_or(placements_[rank].stage)));
     }
-    for (Stream& in : ranks_[rank].in) ask_up_to(in, rules_.ahead);
+    for (auto& streams : ranks_[rank].in)
+      for (Stream& in : streams) ask_up_to(in, rules_.ahead);
   }
 
   void ask_up_to(Stream& in, size_t count) {
@@ -125,9 +134,10 @@ class BoundedRun {
 
   bool finished(size_t rank) const {
     if (ranks_[rank].position < lists_[rank].size()) return false;
-    for (const Stream& out : ranks_[rank].out)
-      for (const size_t message : out.under_way)
-        if (!asked_[message]) return false;
+    for (const auto& streams : ranks_[rank].out)
+      for (const Stream& out : streams)
+        for (const size_t message : out.under_way)
+          if (!asked_[message]) return false;
     return true;
   }
 
@@ -135,13 +145,14 @@ class BoundedRun {
   bool step(size_t rank_number) {
     Rank& rank = ranks_[rank_number];
     if (rank.position == lists_[rank_number].size()) return false;
-    const int64_t stage = placements_[rank_number].stage;
     const Action& action = lists_[rank_number][rank.position];
+    const int64_t stage = action.stage_or(placements_[rank_number].stage);
+    const size_t at = slot(rank_number, action);
     const int kind = of_gradients(action.kind);
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
       case ActionKind::kReceiveGradient: {
-        Stream& in = rank.in[kind];
+        Stream& in = rank.in[at][kind];
         ask_up_to(in, 1);
         if (!sent_[in.order[in.next]]) return false;
         ++in.next;
@@ -150,14 +161,14 @@ class BoundedRun {
       }
       case ActionKind::kSendActivation:
       case ActionKind::kSendGradient: {
-        Stream& out = rank.out[kind];
+        Stream& out = rank.out[at][kind];
         const size_t message = messages_.of(action, stage);
         const int64_t limit = (kind ? rules_.gradient_limit : rules_.activation_limit)[stage];
         drop_taken(out);
         if (!rank.offered) {
           if (limit > 0 && static_cast<int64_t>(out.under_way.size()) >= limit) return false;
-          PW_CHECK(action.index > rank.last_sent[kind], to_text(action) << " out of order");
-          rank.last_sent[kind] = action.index;
+          PW_CHECK(action.index > out.last, to_text(action) << " out of order");
+          out.last = action.index;
           sent_[message] = true;
           if (limit > 0) {
             out.under_way.push_back(message);
@@ -250,6 +261,40 @@ TEST_CASE("bounded sends: every plan of up to four stages and four replicas comp
     for (const char* schedule : {"model-parallel", "forward"}) check(schedule, Depths(replicas.size(), 1));
   }
   CHECK(plans == 340);
+}
+
+TEST_CASE("bounded sends: so do the schedules with a flush") {
+  for (const Depths& replicas : all_replica_counts(3, 4)) {
+    const auto check = [&](const char* schedule, PipelineShape shape) {
+      const Depths depths = schedule_named(schedule).depths(shape);
+      for (size_t stage = 0; stage < depths.size(); ++stage)
+        shape.in_flight[stage] = std::max(shape.in_flight[stage], depths[stage]);
+      for (const int64_t first : {0, 5})
+        for (const int64_t count : {1, 3, 8, 29}) {
+          const std::string problem = deadlock(schedule, shape, {first, count}, rules_of_a_run(shape));
+          if (!problem.empty()) FAIL(schedule << " " << problem);
+        }
+    };
+    for (const int64_t microbatches : {1, 2, 5, 12}) {
+      PipelineShape shape{replicas, Depths(replicas.size(), 1)};
+      shape.weights = WeightRule::kFlush;
+      shape.microbatches = microbatches;
+      check("gpipe", shape);
+      for (const char* schedule : {"1f1b-flush", "zb-h1"})
+        for (const Depths& depths : depth_choices(replicas)) {
+          shape.in_flight = depths;
+          check(schedule, shape);
+        }
+      if (replicas.size() == 1) continue;
+      for (const int64_t several : {2, 3}) {
+        shape.stages_per_rank = several;
+        shape.replicas.insert(shape.replicas.end(), replicas.begin(), replicas.end());
+        shape.in_flight = Depths(shape.replicas.size(), 1);
+        check("interleaved", shape);
+        check("forward", shape);
+      }
+    }
+  }
 }
 
 TEST_CASE("bounded sends: room for the usable depth in activations is enough, none is needed for gradients") {

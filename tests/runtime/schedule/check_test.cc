@@ -68,18 +68,14 @@ TEST_CASE("every plan of up to four stages and four replicas completes, with the
             FAIL(dashed(replicas) << " depths " << dashed(depths) << " span " << first << "+" << count << ": "
                                   << check.problem);
         }
-    // Whatever else is in the table, any new schedule included.
-    for (const ScheduleRow& row : schedules())
-      for (int64_t count = 0; count <= 12; ++count)
-        for (const int64_t first : {0, 3}) {
-          const PipelineShape shape{replicas, std::vector<int64_t>(replicas.size(), 2)};
-          const ScheduleCheck check = check_schedule(row.name, shape, {first, count});
-          if (!check.completes)
-            FAIL(row.name << " " << dashed(replicas) << " span " << first << "+" << count << ": "
-                          << check.problem);
-          if (row.name == std::string("model-parallel") && !as_in_theory(check, shape, {first, count}, false))
-            FAIL("model-parallel " << dashed(replicas) << " span " << first << "+" << count);
-        }
+    for (int64_t count = 0; count <= 12; ++count)
+      for (const int64_t first : {0, 3}) {
+        const PipelineShape shape{replicas, std::vector<int64_t>(replicas.size(), 2)};
+        const ScheduleCheck check = check_schedule("model-parallel", shape, {first, count});
+        if (!as_in_theory(check, shape, {first, count}, false))
+          FAIL("model-parallel " << dashed(replicas) << " span " << first << "+" << count << ": "
+                                 << check.problem);
+      }
   }
   CHECK(plans == 4 + 16 + 64 + 256);
 }

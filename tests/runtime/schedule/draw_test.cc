@@ -46,6 +46,53 @@ TEST_CASE("drawn: model-parallel and forward") {
         "rank 2  stage 1 replica 1 | .. .. F1 F1 F3 F3\n");
 }
 
+// Three stages or, with two on each rank, four; unit times, the backward in two
+// units where it has two parts.
+Simulation flushed(const std::string& schedule, const std::vector<int64_t>& depths, int64_t minibatches = 4,
+                   int64_t microbatches = 4) {
+  PipelineShape shape{std::vector<int64_t>(depths.size(), 1), depths};
+  shape.weights = WeightRule::kFlush;
+  shape.microbatches = microbatches;
+  if (schedule == "interleaved") shape.stages_per_rank = 2;
+  StageTimes times = unit();
+  if (schedule == "zb-h1") times.backward_seconds = 2, times.backward_weight_seconds = 1;
+  return simulate(schedule, shape, std::vector<StageTimes>(depths.size(), times), minibatches);
+}
+
+TEST_CASE("drawn: gpipe, 1f1b-flush") {
+  CHECK(draw_text(flushed("gpipe", {4, 4, 4}), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3\n"
+        "rank 1  stage 1 replica 0 | .. F0 F1 F2 F3 .. .. B0 B1 B2 B3 ..\n"
+        "rank 2  stage 2 replica 0 | .. .. F0 F1 F2 F3 B0 B1 B2 B3 .. ..\n");
+  // Two updates, the second after three minibatches. A rank goes on as soon as it has updated.
+  CHECK(draw_text(flushed("1f1b-flush", {3, 2, 1}, 7), 1) ==
+        "rank 0  stage 0 replica 0 | F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3 F4 F5 F6 .. .. B4 .. B5 .. B6\n"
+        "rank 1  stage 1 replica 0 | .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 .. .. F4 F5 .. B4 F6 B5 .. B6 ..\n"
+        "rank 2  stage 2 replica 0 | .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. .. .. .. F4 B4 F5 B5 F6 B6 .. ..\n");
+}
+
+TEST_CASE("drawn: zb-h1, and with more depth the same without idle time: ZB-H2") {
+  CHECK(draw_text(flushed("zb-h1", {3, 3, 3}), 1) ==
+        "rank 0  stage 0 replica 0 | F0  F1  F2  ..  ..  BI0 BW0 F3  BI1 BW1 BI2 BW2 BI3 BW3\n"
+        "rank 1  stage 1 replica 0 | ..  F0  F1  ..  BI0 F2  BI1 BW0 F3  BI2 BW1 BI3 BW2 BW3\n"
+        "rank 2  stage 2 replica 0 | ..  ..  F0  BI0 F1  BI1 F2  BI2 BW0 F3  BI3 BW1 BW2 BW3\n");
+  CHECK(draw_text(flushed("zb-h1", {5, 5, 5}, 8, 8), 1) ==
+        "rank 0  stage 0 replica 0 | F0  F1  F2  F3  F4  BI0 BW0 F5  BI1 BW1 F6  BI2 BW2 F7  BI3 BW3 BI4 BW4 "
+        "BI5 BW5 BI6 BW6 BI7 BW7 ..  ..\n"
+        "rank 1  stage 1 replica 0 | ..  F0  F1  F2  BI0 F3  BI1 F4  BI2 BW0 F5  BI3 BW1 F6  BI4 BW2 F7  BI5 "
+        "BW3 BI6 BW4 BI7 BW5 BW6 BW7 ..\n"
+        "rank 2  stage 2 replica 0 | ..  ..  F0  BI0 F1  BI1 F2  BI2 F3  BI3 F4  BI4 BW0 F5  BI5 BW1 F6  BI6 "
+        "BW2 F7  BI7 BW3 BW4 BW5 BW6 BW7\n");
+}
+
+TEST_CASE("drawn: interleaved") {
+  CHECK(draw_text(flushed("interleaved", {4, 3, 2, 1}), 1) ==
+        "rank 0  stages 0,2 replica 0 | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ..  2B2 ..  2B3 0B2 "
+        "0B3\n"
+        "rank 1  stages 1,3 replica 0 | ..  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 "
+        "..\n");
+}
+
 TEST_CASE("drawn: updates and reduces that take time; wide cells align") {
   CHECK(draw_text(simulate("1f1b", {{2}, {1}}, {{1, 2, 1, 1, 0, 0}}, {9, 2}), 1) ==
         "rank 0  stage 0 replica 0 | ..  ..  ..  AR4 U4  F10 B10 B10 AR5 U5\n"
@@ -81,6 +128,10 @@ TEST_CASE("the drawings in the sources' comments are the tool's own") {
              simulate("1f1b", {{1, 1, 1}, {3, 2, 1}}, {unit(), unit(), unit()}, 4));
   in_comment("runtime/schedule/model_parallel.cc",
              simulate("model-parallel", {{1, 1}, {1, 1}}, {unit(), unit()}, 2));
+  in_comment("runtime/schedule/gpipe.cc", flushed("gpipe", {4, 4, 4}));
+  in_comment("runtime/schedule/one_f_one_b_flush.cc", flushed("1f1b-flush", {3, 2, 1}));
+  in_comment("runtime/schedule/zb_h1.cc", flushed("zb-h1", {3, 3, 3}));
+  in_comment("runtime/schedule/interleaved.cc", flushed("interleaved", {4, 3, 2, 1}));
   in_comment("runtime/schedule/forward.cc", simulate("forward", {{1, 2}, {1, 1}}, {unit(), unit(2)}, 4));
 }
 
@@ -92,8 +143,9 @@ std::vector<int64_t> numbers(const std::string& text) {
 }
 
 TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
-  // <!-- draw SCHEDULE REPLICAS DEPTHS FORWARDS BACKWARDS MINIBATCHES -->, an empty line, the drawing in a
-  // fence.
+  // <!-- draw SCHEDULE REPLICAS DEPTHS FORWARDS BACKWARDS MINIBATCHES [KEY=VALUE ...] -->, an empty line, the
+  // drawing in a fence. Keys: microbatches, stages-per-rank, accumulation, backward-weights (seconds by
+  // stage), shares (of the first stage).
   const std::string document = read("docs/schedules.md");
   const std::string begin = "<!-- draw ", end = " -->\n", fence = "\n```text\n";
   int drawings = 0;
@@ -113,8 +165,24 @@ TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
     REQUIRE(backward.size() == times.size());
     for (size_t stage = 0; stage < times.size(); ++stage)
       times[stage].backward_seconds = static_cast<double>(backward[stage]);
-    const std::string drawing =
-        draw_text(simulate(schedule, {numbers(replicas), numbers(depths)}, times, minibatches), 1);
+    PipelineShape shape{numbers(replicas), numbers(depths)};
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      REQUIRE(equals != std::string::npos);
+      const std::string key = word.substr(0, equals);
+      const std::vector<int64_t> values = numbers(word.substr(equals + 1));
+      if (key == "microbatches") shape.microbatches = values.at(0), shape.weights = WeightRule::kFlush;
+      if (key == "stages-per-rank") shape.stages_per_rank = values.at(0);
+      if (key == "accumulation") shape.accumulation = values.at(0);
+      if (key == "shares") {
+        shape.shares.resize(times.size());
+        shape.shares[0] = values;
+      }
+      if (key == "backward-weights")
+        for (size_t stage = 0; stage < times.size(); ++stage)
+          times[stage].backward_weight_seconds = static_cast<double>(values.at(stage));
+    }
+    const std::string drawing = draw_text(simulate(schedule, shape, times, minibatches), 1);
     const size_t text = close + end.size() + fence.size();
     REQUIRE(document.substr(close + end.size(), fence.size()) == fence);
     CHECK(document.substr(text, document.find("```", text) - text) == drawing);
