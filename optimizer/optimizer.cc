@@ -80,6 +80,47 @@ std::string replicas_text(const Answer& answer) {
   return text;
 }
 
+/// What the demands leave to search for.
+std::optional<Answer> answer_to(const Question& q, const StageDemands& demands,
+                                const std::vector<NodeSet>& pinned) {
+  return demands.any() ? search_with_demands(q, demands, pinned) : search(q);
+}
+
+void check_demands(const PlanRequest& request, Question* question) {
+  if (!request.demands.any()) return;
+  if (question->single_stage) {
+    throw InputError("--strategy dp: not together with --max-stages, --replicas or --pin",
+                     "Data parallelism is one stage on all devices: ask for --gpus of them.");
+  }
+  if (request.use_all_devices) {
+    throw InputError("--use-all-devices: not together with --max-stages, --replicas or --pin",
+                     "Name the replicas of all stages instead: --replicas 0:3,1:1.");
+  }
+  question->all_devices = false;
+}
+
+[[noreturn]] void fail_demands(const Question& q, const PlanRequest& request,
+                               const std::vector<NodeSet>& pinned) {
+  Question roomy = q;
+  roomy.memory_bytes = 0;
+  if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
+    throw InfeasibleError("no plan with the stages demanded fits " +
+                              format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
+                          "Without --memory there is one; `check --memory` says what each stage lacks.");
+  }
+  StageDemands fewer = request.demands;
+  fewer.pins.clear();
+  const bool pins = !request.demands.pins.empty() && search_with_demands(roomy, fewer, {});
+  int64_t replicas = 0;
+  for (const auto& [stage, count] : request.demands.replicas) replicas += count;
+  throw InfeasibleError("no plan on " + std::to_string(q.devices) + " devices has the stages demanded",
+                        pins ? "Without --pin there is one: what a pinned layer needs must be pinned to the "
+                               "same or an earlier stage, and tied parameters stay in one stage."
+                        : replicas > q.devices
+                            ? "--replicas asks for " + std::to_string(replicas) + " devices alone."
+                            : "Check --replicas and --max-stages against the strategy and each other.");
+}
+
 [[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy) {
   const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
   const std::optional<Answer> least = search_least_memory(q);
@@ -184,7 +225,10 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
                      "Without --use-all-devices any number can be planned for.");
   }
 
-  std::optional<Answer> answer = search(question);
+  check_demands(request, &question);
+  const std::vector<NodeSet> pinned = pinned_nodes(profile, request.demands);
+  std::optional<Answer> answer = answer_to(question, request.demands, pinned);
+  if (!answer && request.demands.any()) fail_demands(question, request, pinned);
   for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
     answer = search(fewer);
@@ -214,7 +258,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     if (!held_back || question.one_in_flight || question.single_stage) break;
     Question roomier = question;
     roomier.extra_in_flight = extra;
-    const std::optional<Answer> found = search(roomier);
+    const std::optional<Answer> found = answer_to(roomier, request.demands, pinned);
     if (!found) break;
     Plan other = priced(*found);
     if (seconds(other) < (1 - 1e-9) * seconds(plan)) plan = std::move(other);

@@ -8,6 +8,7 @@
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "optimizer/demands.h"
 
 namespace pipewright {
 
@@ -16,6 +17,7 @@ struct PlanRequest {
   std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
   int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
   bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
+  StageDemands demands;          ///< of strategies other than "dp", and not with all devices
 };
 
 /// What the search says of itself, beside the plan.

@@ -1,5 +1,7 @@
 #include "optimizer/options.h"
 
+#include <charconv>
+
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/limits.h"
@@ -10,6 +12,9 @@ namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
+
+/// Demands for stages beyond are slips.
+constexpr int64_t kMostNamedStage = 255;
 
 std::string source_of(const po::variables_map& values, const std::string& name) {
   return values[name].defaulted() ? "default" : "command line";
@@ -24,27 +29,84 @@ double positive(double value, const std::string& option) {
   throw InputError("--" + option + ": got " + std::to_string(value) + "; expected more than 0");
 }
 
-[[noreturn]] void fail_levels(const std::string& option, const std::string& text) {
-  throw InputError(
-      "--" + option + ": got " + in_quotes(text) + "; this version plans for one level of devices",
-      "Hierarchical planning is not in this version. Give one value: all devices as --gpus N, and the "
-      "bandwidth of the slowest link between them.");
+std::vector<std::string> list_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
-int64_t level_count(const std::string& text) {
-  if (text.find(',') != std::string::npos) fail_levels("levels", text);
-  size_t used = 0;
-  int64_t count = 0;
-  try {
-    count = std::stoll(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
+int64_t whole_number(const std::string& text, const std::string& option, int64_t low, int64_t high) {
+  int64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || value < low || value > high) {
+    throw InputError("--" + option + ": got " + in_quotes(text) + "; expected a whole number in " +
+                     std::to_string(low) + ".." + std::to_string(high));
   }
-  if (used == 0 || used != text.size() || count < 1 || count > kMostRanks) {
-    throw InputError("--levels: got " + in_quotes(text) + "; expected a number of devices in 1.." +
-                     std::to_string(kMostRanks));
+  return value;
+}
+
+/// "LEFT:NUMBER".
+std::pair<std::string, int64_t> pair_of(const std::string& text, char separator, const std::string& option,
+                                        const std::string& example, int64_t low, int64_t high) {
+  const size_t at = text.rfind(separator);
+  if (at == std::string::npos || at == 0) {
+    throw InputError("--" + option + ": got " + in_quotes(text) + "; expected " + example);
   }
-  return count;
+  return {text.substr(0, at), whole_number(text.substr(at + 1), option, low, high)};
+}
+
+/// One value for each level, or one for all of them.
+std::vector<std::string> by_level(const std::string& option, const std::string& text, size_t levels) {
+  std::vector<std::string> parts = list_of(text);
+  if (parts.size() == 1) parts.resize(levels, parts[0]);
+  if (parts.size() == levels) return parts;
+  throw InputError("--" + option + ": got " + std::to_string(parts.size()) + " values for " +
+                       std::to_string(levels) + (levels == 1 ? " level" : " levels") + " of devices",
+                   "One value for all levels, or one for each, from the inside out: --levels 4,2 "
+                   "--bandwidths 12GB/s,10Gbit/s is 2 servers of 4 devices.");
+}
+
+bool yes_or_no(const std::string& option, const std::string& text) {
+  if (text == "yes" || text == "no") return text == "yes";
+  throw InputError("--" + option + ": got " + in_quotes(text) + "; expected yes or no for each level");
+}
+
+/// "4:1,2:0.5:8GiB": four devices as profiled, then two of half the speed with 8 GiB each.
+std::vector<TopologyDevice> device_classes(const std::string& text) {
+  std::vector<TopologyDevice> devices;
+  for (const std::string& part : list_of(text)) {
+    const auto wrong = [&](const std::string& what) {
+      throw InputError("--device-classes: got " + in_quotes(part) + "; " + what,
+                       "COUNT:SPEED or COUNT:SPEED:MEMORY, separated by commas: 4:1,2:0.5:8GiB. The speed is "
+                       "relative to the profile's device.");
+    };
+    std::vector<std::string> fields(1);
+    for (const char c : part) {
+      if (c == ':') {
+        fields.emplace_back();
+      } else {
+        fields.back() += c;
+      }
+    }
+    if (fields.size() < 2 || fields.size() > 3) wrong("expected two or three fields");
+    const int64_t count = whole_number(fields[0], "device-classes", 1, kMostRanks);
+    TopologyDevice device;
+    const char* const end = fields[1].data() + fields[1].size();
+    const auto [rest, error] = std::from_chars(fields[1].data(), end, device.relative_speed);
+    if (error != std::errc() || rest != end || !(device.relative_speed >= 1e-6) ||
+        device.relative_speed > 1e6)
+      wrong("its speed is not a number from 1e-6 to 1e6");
+    if (fields.size() == 3) device.memory_bytes = parse_bytes(fields[2], "--device-classes");
+    if (static_cast<int64_t>(devices.size()) + count > kMostRanks) wrong("too many devices");
+    devices.insert(devices.end(), static_cast<size_t>(count), device);
+  }
+  return devices;
 }
 
 }  // namespace
@@ -53,10 +115,15 @@ void add_device_options(po::options_description* options) {
   options->add_options()                                                                               //
       ("gpus", po::value<int64_t>(), "devices")                                                        //
       ("topology", po::value<std::string>(), "topology.json, instead of the options above and below")  //
-      ("levels", po::value<std::string>(), "devices, as a list of levels; this version takes one")     //
+      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from the inside out")         //
       ("bandwidths", po::value<std::string>()->default_value("10Gbit/s"),
-       "of each device's link, per direction: 12GB/s, 10Gbit/s")                      //
-      ("latency", po::value<std::string>()->default_value("50us"), "of one message")  //
+       "of a link, per direction; one, or one for each level: 12GB/s,10Gbit/s")  //
+      ("latency", po::value<std::string>()->default_value("50us"),
+       "of one message; one, or one for each level")  //
+      ("shared", po::value<std::string>()->default_value("no"),
+       "yes: all below that level share one link; one, or one for each level")  //
+      ("device-classes", po::value<std::string>(),
+       "4:1,2:0.5:8GiB: 4 devices as profiled, then 2 of half the speed")  //
       ("memory", po::value<std::string>(), "each device may hold: 16GiB; without it there is no limit");
 }
 
@@ -66,6 +133,44 @@ void add_pricing_options(po::options_description* options) {
        "cost model: pipewright, or pipedream (the original's formula)")  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
+}
+
+void add_demand_options(po::options_description* options) {
+  options->add_options()                                                                          //
+      ("max-stages", po::value<int64_t>(), "at most so many stages")                              //
+      ("replicas", po::value<std::string>(), "0:3,1:1: stage 0 has 3 replicas, stage 1 has one")  //
+      ("pin", po::value<std::vector<std::string>>(), "LAYER=STAGE, again for each layer: features.3=0");
+}
+
+StageDemands demands_from(const po::variables_map& values, std::vector<Setting>* settings) {
+  StageDemands demands;
+  if (values.count("max-stages") != 0) {
+    demands.most_stages = in_range(values, "max-stages", 1, kMostRanks);
+    settings->push_back({"max-stages", std::to_string(demands.most_stages), "command line"});
+  }
+  if (values.count("replicas") != 0) {
+    const auto text = values["replicas"].as<std::string>();
+    for (const std::string& part : list_of(text)) {
+      const auto [stage_text, replicas] =
+          pair_of(part, ':', "replicas", "STAGE:REPLICAS, separated by commas: 0:3,1:1", 1, kMostRanks);
+      const int64_t stage = whole_number(stage_text, "replicas", 0, kMostNamedStage);
+      if (!demands.replicas.emplace(stage, replicas).second)
+        throw InputError("--replicas: names stage " + std::to_string(stage) + " twice");
+    }
+    settings->push_back({"replicas", text, "command line"});
+  }
+  if (values.count("pin") != 0) {
+    for (const std::string& part : values["pin"].as<std::vector<std::string>>()) {
+      const auto [layer, stage] = pair_of(part, '=', "pin", "LAYER=STAGE: features.3=0", 0, kMostNamedStage);
+      const auto [it, fresh] = demands.pins.emplace(layer, stage);
+      if (!fresh && it->second != stage) {
+        throw InputError("--pin: layer " + in_quotes(layer) + " is pinned to stages " +
+                         std::to_string(it->second) + " and " + std::to_string(stage));
+      }
+      settings->push_back({"pin", part, "command line"});
+    }
+  }
+  return demands;
 }
 
 std::string required(const po::variables_map& values, const std::string& name) {
@@ -96,7 +201,7 @@ Topology topology_from(const po::variables_map& values, int64_t devices_if_unsai
   Topology topology;
   if (given(values, "topology")) {
     const auto file = values["topology"].as<std::string>();
-    for (const char* other : {"gpus", "levels", "bandwidths", "latency"}) {
+    for (const char* other : {"gpus", "levels", "bandwidths", "latency", "shared", "device-classes"}) {
       if (!given(values, other)) continue;
       throw InputError(std::string("--") + other + ": not together with --topology, which says the same",
                        "Leave one of them out, or change " + file + ".");
@@ -105,27 +210,60 @@ Topology topology_from(const po::variables_map& values, int64_t devices_if_unsai
     set("topology", file, "command line");
     set("gpus", std::to_string(topology.device_count()), file);
   } else {
-    int64_t devices = devices_if_unsaid;
+    std::vector<int64_t> counts;
     std::string source = "the plan";
     if (given(values, "gpus") && given(values, "levels")) {
       throw InputError("--levels: not together with --gpus, which says the same");
     }
-    if (given(values, "gpus")) devices = in_range(values, "gpus", 1, kMostRanks);
-    if (given(values, "levels")) devices = level_count(values["levels"].as<std::string>());
-    if (given(values, "gpus") || given(values, "levels")) source = "command line";
-    if (devices == 0) {
+    std::vector<TopologyDevice> classes;
+    if (given(values, "device-classes")) classes = device_classes(values["device-classes"].as<std::string>());
+    if (given(values, "gpus")) {
+      counts = {in_range(values, "gpus", 1, kMostRanks)};
+      source = "command line";
+    } else if (given(values, "levels")) {
+      for (const std::string& part : list_of(values["levels"].as<std::string>()))
+        counts.push_back(whole_number(part, "levels", 1, kMostRanks));
+      source = "command line";
+    } else if (!classes.empty()) {
+      counts = {static_cast<int64_t>(classes.size())};
+      source = "command line";
+    } else if (devices_if_unsaid > 0) {
+      counts = {devices_if_unsaid};
+    } else {
       throw InputError("the devices are missing: one of --gpus, --topology and --levels",
                        "For four devices: --gpus 4 --bandwidths 10Gbit/s --memory 16GiB");
     }
-    const auto bandwidth = values["bandwidths"].as<std::string>();
-    if (bandwidth.find(',') != std::string::npos) fail_levels("bandwidths", bandwidth);
-    const auto latency = values["latency"].as<std::string>();
-    topology =
-        flat_topology(devices, positive(parse_bytes_per_second(bandwidth, "--bandwidths"), "bandwidths"),
-                      parse_seconds(latency, "--latency"), 0);
-    set("gpus", std::to_string(devices), source);
-    set("bandwidths", bandwidth, source_of(values, "bandwidths"));
-    set("latency", latency, source_of(values, "latency"));
+    const auto bandwidths = values["bandwidths"].as<std::string>();
+    const auto latencies = values["latency"].as<std::string>();
+    const auto shared = values["shared"].as<std::string>();
+    const std::vector<std::string> bandwidth = by_level("bandwidths", bandwidths, counts.size());
+    const std::vector<std::string> latency = by_level("latency", latencies, counts.size());
+    const std::vector<std::string> sharing = by_level("shared", shared, counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) {
+      TopologyLevel level;
+      level.count = counts[i];
+      level.bandwidth_bytes_per_second =
+          positive(parse_bytes_per_second(bandwidth[i], "--bandwidths"), "bandwidths");
+      level.latency_seconds = parse_seconds(latency[i], "--latency");
+      level.shared = yes_or_no("shared", sharing[i]);
+      topology.levels.push_back(level);
+    }
+    if (!classes.empty()) {
+      int64_t devices = 1;
+      for (const int64_t count : counts) devices = std::min(devices * count, kMostRanks + 1);
+      if (devices != static_cast<int64_t>(classes.size())) {
+        throw InputError("--device-classes: makes " + std::to_string(classes.size()) +
+                         " devices; --gpus or --levels say " + std::to_string(devices));
+      }
+      topology.devices = std::move(classes);
+      set("device-classes", values["device-classes"].as<std::string>(), "command line");
+    }
+    std::vector<std::string> words;
+    for (const int64_t count : counts) words.push_back(std::to_string(count));
+    set(given(values, "levels") ? "levels" : "gpus", join(words, ","), source);
+    set("bandwidths", bandwidths, source_of(values, "bandwidths"));
+    set("latency", latencies, source_of(values, "latency"));
+    set("shared", shared, source_of(values, "shared"));
   }
   if (given(values, "memory")) {
     const auto memory = values["memory"].as<std::string>();
@@ -156,6 +294,7 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});
   }
+  request.demands = demands_from(values, settings);
   if (values.count("use-all-devices") != 0) {
     request.use_all_devices = values["use-all-devices"].as<bool>();
     settings->push_back(

@@ -28,10 +28,12 @@ struct Inputs {
   std::vector<Setting> settings;
 };
 
-/// --gpus, --topology, --levels, --bandwidths, --latency, --memory.
+/// --gpus, --topology, --levels, --bandwidths, --latency, --shared, --device-classes, --memory.
 void add_device_options(boost::program_options::options_description* options);
 /// --objective, --optimizer-slots.
 void add_pricing_options(boost::program_options::options_description* options);
+/// --max-stages, --replicas, --pin: for commands that search.
+void add_demand_options(boost::program_options::options_description* options);
 
 /// profile.json or PipeDream's graph.txt, told apart by what is in it.
 Profile read_profile(const std::filesystem::path& file);

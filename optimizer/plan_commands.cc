@@ -139,6 +139,7 @@ std::string advice(const std::vector<Contender>& contenders, int64_t memory_byte
 void run_plan(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
+  add_demand_options(&options);
   options.add_options()  //
       ("strategy", po::value<std::string>()->default_value("best"),
        "best, dp, straight, hybrid or model-parallel")  //

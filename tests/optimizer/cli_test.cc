@@ -166,8 +166,26 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong(kQuestion + "--optimizer-slots -1", "-1 is not in 0..");
   wrong(kQuestion + "--memory 16", "16");
   wrong(kQuestion + "--levels 4", "--gpus");
-  wrong("--profile profile.json --levels 4,4", "one level");
-  wrong("--profile profile.json --gpus 4 --bandwidths 12GB/s,1GB/s", "one level");
+  wrong("--profile profile.json --levels 4,x", "\"x\"");
+  wrong("--profile profile.json --levels 4,", "whole number");
+  wrong("--profile profile.json --levels 4,0", "\"0\"");
+  wrong("--profile profile.json --gpus 4 --bandwidths 12GB/s,1GB/s", "2 values for 1 level");
+  wrong("--profile profile.json --levels 2,2 --latency 1us,2us,3us", "3 values for 2 levels");
+  wrong("--profile profile.json --gpus 4 --shared maybe", "yes or no");
+  wrong("--profile profile.json --gpus 4 --device-classes 2:1", "makes 2 devices");
+  wrong("--profile profile.json --device-classes 2", "two or three fields");
+  wrong("--profile profile.json --device-classes 2:fast", "speed");
+  wrong("--profile profile.json --device-classes 2:1:8", "8");
+  wrong(kQuestion + "--replicas 0", "STAGE:REPLICAS");
+  wrong(kQuestion + "--replicas 0:1,0:2", "stage 0 twice");
+  wrong(kQuestion + "--replicas 0:0", "\"0\"");
+  wrong(kQuestion + "--pin layer0", "LAYER=STAGE");
+  wrong(kQuestion + "--pin layre1=0", "'layer1'");
+  wrong(kQuestion + "--pin layer0=0 --pin layer0=1", "stages 0 and 1");
+  wrong(kQuestion + "--pin n0=0 --pin layer0=1", "and, with");
+  wrong(kQuestion + "--max-stages 0", "0 is not in 1..");
+  wrong(kQuestion + "--max-stages 2 --use-all-devices", "--use-all-devices");
+  wrong(kQuestion + "--max-stages 2 --strategy dp", "--strategy dp");
   wrong("--profile profile.json --gpus 4 --bandwidths 12", "12");
 }
 

@@ -1,0 +1,227 @@
+#include "optimizer/demands.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kTolerance = 1e-9;  // as search.cc: rounding
+constexpr double kProof = 1e-12;
+
+struct Suffix {
+  bool possible = false;
+  int64_t devices = 0;
+  int64_t stages = 0;
+  int next = -1;
+  int64_t replicas = 0;
+  bool rest_replicated = false;
+  bool better_than(const Suffix& other) const {
+    return !other.possible || std::tie(devices, stages) < std::tie(other.devices, other.stages);
+  }
+};
+
+bool within_layer(const std::string& layer, const std::string& of) {
+  return layer == of || layer.rfind(of + ".", 0) == 0;
+}
+
+class Search {
+ public:
+  Search(const Question& q, const StageDemands& demands, const std::vector<NodeSet>& pinned)
+      : q_(q), demands_(demands) {
+    named_ = std::max<int64_t>(static_cast<int64_t>(pinned.size()), q.least_stages);
+    if (!demands.replicas.empty()) named_ = std::max(named_, demands.replicas.rbegin()->first + 1);
+    // One more place stands for all later stages, or, where their number counts, there is one for each.
+    places_ = demands.most_stages > 0 ? demands.most_stages : named_ + 1;
+    endless_ = demands.most_stages == 0;
+    // Before a stage, just the nodes pinned to earlier ones are done.
+    const States& states = *q.states;
+    NodeSet all(states.states[0].done.size());
+    for (const NodeSet& set : pinned) all |= set;
+    NodeSet earlier(all.size());
+    for (int64_t place = 0; place <= places_; ++place) {
+      std::vector<char> begins(states.size());
+      for (int i = 0; i < states.size(); ++i) begins[i] = (states.states[i].done & all) == earlier;
+      begins_.push_back(std::move(begins));
+      if (place < static_cast<int64_t>(pinned.size())) earlier |= pinned[place];
+    }
+  }
+
+  std::optional<Answer> within(double period) const {
+    const States& states = *q_.states;
+    const int last = states.last();
+    const int tables = q_.replicated ? 2 : 1;
+    // best[place][table][state]
+    std::vector<std::vector<std::vector<Suffix>>> best(
+        places_ + 1,
+        std::vector<std::vector<Suffix>>(tables, std::vector<Suffix>(static_cast<size_t>(states.size()))));
+    // The end is a suffix of no stages, for a plan that has all the stages named.
+    for (int64_t place = named_; place <= places_; ++place) best[place][0][last].possible = true;
+    for (int i = last - 1; i >= 0; --i) {
+      for (const int j : states.after(i)) {
+        StageLoad load;
+        bool made = false;
+        for (int64_t place = 0; place < places_; ++place) {
+          const int64_t next = endless_ ? std::min(place + 1, places_ - 1) : place + 1;
+          if (!begins_[place][i] || !begins_[next][j]) continue;
+          for (int wanted = 0; wanted < tables; ++wanted) {
+            for (int rest = wanted; rest >= 0; --rest) {
+              const Suffix& after = best[next][rest][j];
+              if (!after.possible) continue;
+              if (!made) {
+                load = load_between(states, i, j);
+                if (q_.memory_bytes > 0) load.workspace_bytes = workspace_between(states, i, j);
+                made = true;
+              }
+              const int64_t replicas = fewest(load, place, wanted > rest ? 2 : 1, q_.devices - after.devices,
+                                              after.devices, period);
+              if (replicas == 0) continue;
+              Suffix found;
+              found.possible = true;
+              found.devices = after.devices + replicas;
+              found.stages = after.stages + 1;
+              found.next = j;
+              found.replicas = replicas;
+              found.rest_replicated = rest == 1;
+              Suffix& held = best[place][wanted][i];
+              if (found.better_than(held)) held = found;
+            }
+          }
+        }
+      }
+    }
+    int table = tables - 1;
+    if (!best[0][table][0].possible) return std::nullopt;
+    Answer answer;
+    int64_t place = 0;
+    for (int i = 0; i != last;) {
+      const Suffix& suffix = best[place][table][i];
+      answer.stages.push_back({i, suffix.next, suffix.replicas});
+      const StageLoad load = load_between(states, i, suffix.next);
+      answer.period_seconds =
+          std::max(answer.period_seconds, q_.model->period(load, suffix.replicas, q_.inputs).total_seconds());
+      answer.devices += suffix.replicas;
+      table = suffix.rest_replicated ? 1 : 0;
+      i = suffix.next;
+      place = endless_ ? std::min(place + 1, places_ - 1) : place + 1;
+    }
+    return answer;
+  }
+
+ private:
+  bool possible(const StageLoad& load, int64_t replicas, int64_t later, double period) const {
+    if (q_.memory_bytes > 0) {
+      const int64_t depth = assumed_in_flight(q_, later, replicas);
+      if (stage_memory(load, replicas, depth, q_.inputs).total_bytes() > q_.memory_bytes) return false;
+    }
+    return q_.model->period(load, replicas, q_.inputs).total_seconds() <= period;
+  }
+
+  /// Smallest number that is possible; 0 if none is.
+  int64_t fewest(const StageLoad& load, int64_t place, int64_t least, int64_t most, int64_t later,
+                 double period) const {
+    if (const auto given = demands_.replicas.find(place); given != demands_.replicas.end()) {
+      const int64_t replicas = given->second;
+      const bool in_range = replicas >= least && replicas <= most && replicas <= q_.most_replicas;
+      return in_range && possible(load, replicas, later, period) ? replicas : 0;
+    }
+    most = std::min(most, q_.most_replicas);
+    if (most < least) return 0;
+    if (least == 1) {
+      if (possible(load, 1, later, period)) return 1;
+      least = 2;
+    }
+    if (most < least || !possible(load, most, later, period)) return 0;
+    while (least < most) {  // from 2 on more replicas are never worse
+      const int64_t middle = least + (most - least) / 2;
+      if (possible(load, middle, later, period)) {
+        most = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+    return most;
+  }
+
+  const Question& q_;
+  const StageDemands& demands_;
+  int64_t named_ = 0;   // stages that there must be
+  int64_t places_ = 0;  // stages told apart
+  bool endless_ = true;
+  std::vector<std::vector<char>> begins_;  // by place, by state
+};
+
+}  // namespace
+
+std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& demands) {
+  std::vector<NodeSet> pinned;
+  std::vector<int64_t> stage_of(profile.nodes.size(), -1);
+  for (const auto& [name, stage] : demands.pins) {
+    bool found = false;
+    for (size_t v = 0; v < profile.nodes.size(); ++v) {
+      const ProfiledNode& node = profile.nodes[v];
+      if (node.name != name && !within_layer(node.layer, name)) continue;
+      found = true;
+      if (stage_of[v] >= 0 && stage_of[v] != stage) {
+        throw InputError("--pin: node " + in_quotes(node.name) + " is pinned to stage " +
+                         std::to_string(stage_of[v]) + " and, with '" + name + "', to stage " +
+                         std::to_string(stage));
+      }
+      stage_of[v] = stage;
+      if (static_cast<int64_t>(pinned.size()) <= stage)
+        pinned.resize(static_cast<size_t>(stage) + 1, NodeSet(profile.nodes.size()));
+      pinned[static_cast<size_t>(stage)].set(v);
+    }
+    if (found) continue;
+    std::vector<std::string> known;
+    for (const ProfiledNode& node : profile.nodes) {
+      for (const std::string& word : {node.layer, node.name}) {
+        if (!word.empty() && std::find(known.begin(), known.end(), word) == known.end())
+          known.push_back(word);
+      }
+    }
+    throw InputError("--pin: the profile of " + in_quotes(profile.model) + " has no layer or node " +
+                         in_quotes(name) + suggestion(name, known),
+                     "`pipewright-optimizer show` lists the layers of a plan.");
+  }
+  return pinned;
+}
+
+std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
+                                          const std::vector<NodeSet>& pinned) {
+  PW_CHECK(!question.all_devices && !question.single_stage, "demands leave the number of devices open");
+  if (demands.most_stages > 0) {
+    const int64_t named = std::max<int64_t>(
+        static_cast<int64_t>(pinned.size()),
+        demands.replicas.empty() ? question.least_stages : demands.replicas.rbegin()->first + 1);
+    if (std::max(named, question.least_stages) > demands.most_stages) return std::nullopt;
+  }
+  const Search search(question, demands, pinned);
+  std::optional<Answer> best = search.within(std::numeric_limits<double>::infinity());
+  if (!best) return best;
+  double high = best->period_seconds;
+  const State& whole = question.states->states.back();
+  double low = (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(question.devices) *
+               (1 - kTolerance);
+  while (high - low > kProof * high) {
+    // Every other try is just below what has been achieved: the last one as soon as that is the best.
+    for (const double period : {low + (high - low) / 2, high * (1 - kProof)}) {
+      if (!(high - low > kProof * high)) break;
+      const std::optional<Answer> found = search.within(period);
+      if (found) {
+        high = std::min(period, found->period_seconds);
+      } else {
+        low = period;
+      }
+    }
+  }
+  best = search.within(high * (1 + kTolerance));
+  PW_CHECK(best.has_value(), "a period that was achieved stays possible");
+  return best;
+}
+
+}  // namespace pipewright
