@@ -34,7 +34,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
   if (run.device != "cpu") {
     throw InputError("device '" + run.device + "': this version trains on cpu", "give --device cpu");
   }
-  Job job{run, build_model(run.model, run.batch_size), {}};
+  Job job{run, build_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false)};
   make_update_rule(run.optimizer);  // its name is an input like any other
   if (run.plan.empty()) {
     job.plan = single_stage_plan(job.model.graph, world_size.value_or(1));
@@ -42,6 +42,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
     job.plan = read_document<Plan>(run.plan);
     check_model_of_plan(job.plan, run);
   }
+  if (job.resume) check_resume(*job.resume, run, job.model);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_for_graph(job.plan, job.model.graph);
   if (world_size && *world_size != job.plan.world_size) {
@@ -74,11 +75,13 @@ std::string job_fingerprint(const Job& job) {
   Run run = job.run;
   run.plan.clear();  // its contents count, not where each host keeps it
   run.output.clear();
+  run.resume.clear();
   Json json;
   json["pipewright"] = PIPEWRIGHT_VERSION;
   json["libtorch"] = PIPEWRIGHT_TORCH_VERSION;
   json["plan"] = document_digest(job.plan);
   json["run"] = run.to_json();
+  if (job.resume) json["resume"] = document_digest(job.resume->manifest);
   return json.dump();
 }
 

@@ -9,6 +9,7 @@
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/model.h"
+#include "runtime/checkpoint.h"
 
 namespace pipewright {
 
@@ -16,12 +17,14 @@ struct Job {
   Run run;
   Model model;
   Plan plan;
+  std::optional<Checkpoint> resume;  ///< what run.resume means
 };
 
 /// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank
 /// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
 /// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
-/// runtime has. `world_size`: the ranks there are; absent: as many as the plan says (1 without a plan).
+/// runtime has. A checkpoint to go on from is found and fits (find_resume, check_resume). `world_size`: the
+/// ranks there are; absent: as many as the plan says (1 without a plan).
 Job prepare_job(const Run& run, std::optional<int64_t> world_size);
 
 /// What all ranks must have in common: plan, run and library versions. Equal for ranks that may train

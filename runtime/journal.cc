@@ -75,9 +75,57 @@ std::string trace_line(const std::string& document) {
   return json.dump();
 }
 
+std::vector<std::string> metrics_history(const std::filesystem::path& file, int64_t next_minibatch,
+                                         int64_t evaluated_epochs) {
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  int64_t expected = -1;  // minibatch of the next line of one
+  std::string line;
+  while (std::getline(in, line) && !in.eof()) {  // a line without its end is torn
+    Json json;
+    try {
+      json = parse_json(line, file.string());
+    } catch (const InputError&) {
+      break;
+    }
+    if (!json.is_object()) break;
+    if (json.contains("evaluation")) {
+      const Json& evaluation = json["evaluation"];
+      if (!evaluation.is_object() || !evaluation.contains("epoch")) break;
+      const Json& epoch = evaluation["epoch"];
+      if (epoch.is_number_integer() && epoch < evaluated_epochs) lines.push_back(line);
+      continue;
+    }
+    const Json minibatch = json.value("minibatch", Json());
+    if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds")) break;
+    if (expected >= 0 && minibatch != expected) break;
+    if (minibatch >= next_minibatch) continue;  // evaluations may stand some lines off
+    expected = minibatch.get<int64_t>() + 1;
+    lines.push_back(line);
+  }
+  if (expected != next_minibatch) return {};
+  return lines;
+}
+
 Journal::Journal(JournalSettings settings) : settings_(std::move(settings)) {
   const auto file = settings_.folder / "metrics.jsonl";
-  metrics_.open(file, std::ios::trunc);
+  std::string history;
+  for (const std::string& line : settings_.history) {
+    history += line + "\n";
+    const Json json = parse_json(line, file.string());
+    if (json.contains("evaluation")) {
+      const Json& evaluation = json["evaluation"];
+      last_evaluation_ = {number_of(evaluation.at("loss")), number_of(evaluation.at("top1")),
+                          evaluation.at("samples").get<int64_t>()};
+    } else {
+      losses_.push_back(number_of(json.at("loss")));
+      elapsed_seconds_.push_back(json.at("elapsed_seconds").get<double>());
+    }
+  }
+  if (!elapsed_seconds_.empty()) elapsed_before_ = elapsed_seconds_.back();
+  next_minibatch_ = settings_.next_minibatch;
+  write_file(file, history);
+  metrics_.open(file, std::ios::app);
   if (!metrics_) {
     throw RunError(file.string() + ": cannot be written", "no right or no room? choose another --output");
   }
@@ -112,7 +160,7 @@ void Journal::take_minibatch(const Json& line) {
   while (!early_.empty() && early_.begin()->first == next_minibatch_) {
     const Json next = std::move(early_.extract(early_.begin()).mapped());
     losses_.push_back(number_of(next.at("loss")));
-    elapsed_seconds_.push_back(next.at("elapsed_seconds").get<double>());
+    elapsed_seconds_.push_back(elapsed_before_ + next.at("elapsed_seconds").get<double>());
     Json out;
     out["minibatch"] = next_minibatch_;
     out["epoch"] = next_minibatch_ / settings_.minibatches_per_epoch;
@@ -175,13 +223,12 @@ void Journal::show_progress(bool last) {
   const double spent = elapsed_seconds_[done - 1] - (done > window ? elapsed_seconds_[done - window - 1] : 0);
   const double rate = spent > 0 ? static_cast<double>(window) / spent : 0;
   const auto total = settings_.total_minibatches;
-  std::fprintf(
-      stderr, "%sepoch %ld  minibatch %zu/%ld  loss %.4f  %.0f samples/s  %s left%s",
-      settings_.progress_on_terminal ? "\r" : "",
-      (static_cast<int64_t>(done) - 1) / settings_.minibatches_per_epoch + 1, done, total, mean,
-      rate * static_cast<double>(settings_.batch_size),
-      rate > 0 ? clock_text(static_cast<double>(total - static_cast<int64_t>(done)) / rate).c_str() : "?",
-      settings_.progress_on_terminal ? "\033[K" : "\n");
+  std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %.4f  %.0f samples/s  %s left%s",
+               settings_.progress_on_terminal ? "\r" : "",
+               (next_minibatch_ - 1) / settings_.minibatches_per_epoch + 1, next_minibatch_, total, mean,
+               rate * static_cast<double>(settings_.batch_size),
+               rate > 0 ? clock_text(static_cast<double>(total - next_minibatch_) / rate).c_str() : "?",
+               settings_.progress_on_terminal ? "\033[K" : "\n");
   line_open_ = settings_.progress_on_terminal;
 }
 
@@ -214,7 +261,7 @@ double Journal::steady_minibatch_seconds() const {
 
 Summary Journal::summary() const {
   Summary summary;
-  summary.minibatches = static_cast<int64_t>(losses_.size());
+  summary.minibatches = next_minibatch_;
   summary.samples = summary.minibatches * settings_.batch_size;
   summary.minibatch_seconds = steady_minibatch_seconds();
   if (summary.minibatch_seconds > 0) {
@@ -222,7 +269,9 @@ Summary Journal::summary() const {
   }
   if (!losses_.empty()) {
     const int64_t last_epoch = (summary.minibatches - 1) / settings_.minibatches_per_epoch;
-    const auto first = static_cast<size_t>(last_epoch * settings_.minibatches_per_epoch);
+    const int64_t first_known = next_minibatch_ - static_cast<int64_t>(losses_.size());
+    const auto first =
+        static_cast<size_t>(std::max<int64_t>(0, last_epoch * settings_.minibatches_per_epoch - first_known));
     double sum = 0;
     for (size_t i = first; i < losses_.size(); ++i) sum += losses_[i];
     summary.train_loss = sum / static_cast<double>(losses_.size() - first);

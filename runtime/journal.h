@@ -23,12 +23,20 @@ std::string evaluation_line(int64_t epoch, int64_t minibatch, double loss, int64
 std::string rank_line(const RankSummary& summary);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 
+/// What metrics.jsonl of an interrupted run says of the minibatches before `next_minibatch`, line by line. A
+/// torn line, and all that is behind it or belongs to later minibatches or to evaluations from number
+/// `evaluated_epochs` on, is left out. Empty where no minibatch up to the last but `next_minibatch` is left.
+std::vector<std::string> metrics_history(const std::filesystem::path& file, int64_t next_minibatch,
+                                         int64_t evaluated_epochs);
+
 struct JournalSettings {
   std::filesystem::path folder;  ///< exists
   int64_t batch_size = 1;
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
   int64_t evaluation_minibatches = 0;
+  int64_t next_minibatch = 0;        ///< the first that will be reported
+  std::vector<std::string> history;  ///< lines of metrics.jsonl before it: metrics_history()
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
   int64_t period_minibatches = 1;
   bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
@@ -37,7 +45,7 @@ struct JournalSettings {
 /// Used by one thread at a time.
 class Journal {
  public:
-  /// Starts metrics.jsonl. RunError if it cannot be written.
+  /// Starts metrics.jsonl with the history. RunError if it cannot be written.
   explicit Journal(JournalSettings settings);
 
   void take(int64_t rank, const std::string& line);
@@ -65,8 +73,9 @@ class Journal {
   std::ofstream metrics_;
   std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
-  std::vector<double> elapsed_seconds_;            // by minibatch
-  std::vector<double> losses_;                     // by minibatch
+  double elapsed_before_ = 0;                      // by the history
+  std::vector<double> elapsed_seconds_;            // by minibatch, the last one next_minibatch_ - 1
+  std::vector<double> losses_;                     // likewise
   std::map<int64_t, EvaluationSums> evaluations_;  // by epoch
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;

@@ -62,7 +62,7 @@ class Launcher {
       : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0, "pipewright/0")) {}
 
   void run() {
-    make_run_folder(folder_);
+    make_run_folder(folder_, job_.resume);
     signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
     try {

@@ -59,6 +59,7 @@ void run_train(const std::vector<std::string>& arguments) {
   const Run run = run_from_options(options);
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   const Place place = find_place(place_options(options));
+  if (!place.store_is_served && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
   const Job job = prepare_job(run, place.world_size);
   install_signal_handlers();
   train(job, place);
@@ -82,6 +83,7 @@ void run_launch(const std::vector<std::string>& arguments) {
     ranks = options["ranks"].as<int64_t>();
     if (*ranks < 1) throw InputError("--ranks " + std::to_string(*ranks) + " is not in 1.. ");
   }
+  find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   const Job job = prepare_job(run, ranks);
 
   LaunchSettings settings;

@@ -13,6 +13,9 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "models/memory_meter.h"
+#include "runtime/checkpoint_keeper.h"
+#include "runtime/checkpoint_points.h"
+#include "runtime/checkpoint_state.h"
 #include "runtime/control.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
@@ -64,6 +67,23 @@ Store join_store(const Place& place) {
   }
 }
 
+// The data of a checkpoint and of the run are of one size, and the run is longer.
+void check_position(const Checkpoint& checkpoint, int64_t minibatches_per_epoch, int64_t total_minibatches) {
+  const CheckpointManifest& manifest = checkpoint.manifest;
+  const std::string where = "resume: " + checkpoint.folder.string();
+  if (manifest.minibatches_per_epoch != minibatches_per_epoch) {
+    throw InputError(
+        where + ": an epoch had " + std::to_string(manifest.minibatches_per_epoch) +
+            " minibatches, now it has " + std::to_string(minibatches_per_epoch),
+        "The data set has changed: give the one of the checkpoint, or start anew without --resume.");
+  }
+  if (manifest.next_minibatch > total_minibatches) {
+    throw InputError(where + ": " + std::to_string(manifest.next_minibatch) +
+                         " minibatches are done, the run has " + std::to_string(total_minibatches),
+                     "raise --epochs or --minibatches, or go on from an earlier checkpoint");
+  }
+}
+
 class Training {
  public:
   Training(const Job& job, const Place& place);
@@ -73,8 +93,10 @@ class Training {
   void connect();
   void open_journal();
   void train_epochs();
-  void train_epoch(int64_t epoch, Span span);
+  void train_span(int64_t epoch, Span span);
   void evaluate(int64_t epoch);
+  void write_checkpoint(int64_t next_minibatch, const std::string& cause);
+  void complete_checkpoint(bool wait);
   void post_rank_summary();
   void write_results(const std::string& status);
   void write_flight(const std::exception& error) const;
@@ -100,7 +122,10 @@ class Training {
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made
   std::unique_ptr<Worker> worker_;
-  std::unique_ptr<Journal> journal_;  // rank 0
+  std::unique_ptr<Journal> journal_;          // rank 0
+  std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
+  std::filesystem::path last_checkpoint_;     // rank 0
+  int64_t evaluated_epochs_ = 0;
   TraceWriter trace_;
   MemoryMeter memory_;
   Clock::time_point started_ = Clock::now();
@@ -119,6 +144,7 @@ Training::Training(const Job& job, const Place& place) : job_(job), place_(place
                      "give a smaller --batch-size");
   }
   total_minibatches_ = job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * per_epoch;
+  if (job.resume) check_position(*job.resume, per_epoch, total_minibatches_);
   if (!job.run.evaluation_data.empty()) {
     evaluation_data_ = open_dataset(job.run.evaluation_data, "evaluation");
     check_dataset_for_graph(*evaluation_data_, job.model.graph, job.run.evaluation_data);
@@ -134,6 +160,10 @@ void Training::run() {
         TrainingRules{job_.run.optimizer, job_.run.learning_rate_policy, job_.run.learning_rate_scaling,
                       static_cast<uint64_t>(job_.run.seed), sampler_->minibatches_per_epoch(),
                       total_minibatches_});
+    if (job_.resume) {
+      worker_->restore(load_stage_state(*job_.resume, worker_->stage(), job_.run.optimizer));
+      evaluated_epochs_ = job_.resume->manifest.evaluated_epochs;
+    }
     control_->barrier("start", kStartPatience);
     train_epochs();
     post_rank_summary();
@@ -184,6 +214,7 @@ void Training::guarded(Step step) {
       if (worker_) post_rank_summary();
       control_->finish(kLastWordsPatience);
     }
+    if (place_.rank == 0) remove_partial_checkpoints(folder_);
     write_results(status);
   } catch (const std::exception& later) {
     std::fprintf(stderr, "pipewright-runtime: while ending after a failure: %s\n", later.what());
@@ -193,7 +224,8 @@ void Training::guarded(Step step) {
 
 void Training::open_journal() {
   if (place_.rank != 0) return;
-  if (!place_.store_is_served || place_.world_size == 1) make_run_folder(folder_);  // else the launcher has
+  // Else the launcher has.
+  if (!place_.store_is_served || place_.world_size == 1) make_run_folder(folder_, job_.resume);
   write_document(folder_ / "run.json", job_.run);
   write_document(folder_ / "plan.json", job_.plan);
   JournalSettings settings;
@@ -209,6 +241,23 @@ void Training::open_journal() {
     settings.period_minibatches =
         std::lcm(settings.period_minibatches, static_cast<int64_t>(stage.ranks.size()));
   }
+  if (job_.resume) {
+    const CheckpointManifest& manifest = job_.resume->manifest;
+    settings.next_minibatch = manifest.next_minibatch;
+    // An epoch that goes on is evaluated again at its end.
+    const int64_t evaluated =
+        manifest.next_minibatch == total_minibatches_
+            ? manifest.evaluated_epochs
+            : std::min(manifest.evaluated_epochs, manifest.next_minibatch / settings.minibatches_per_epoch);
+    const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
+    settings.history = metrics_history(past / "metrics.jsonl", manifest.next_minibatch, evaluated);
+    std::fprintf(stderr, "goes on from %s: %ld of %ld minibatches are done\n", job_.resume->folder.c_str(),
+                 manifest.next_minibatch, total_minibatches_);
+  } else if (!job_.run.resume.empty()) {
+    std::fprintf(stderr, "no checkpoint in %s yet: training starts from the beginning\n",
+                 checkpoints_of(folder_).c_str());
+  }
+  keeper_ = std::make_unique<CheckpointKeeper>(folder_, place_.world_size, job_.run.checkpoint.keep);
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
 }
@@ -228,7 +277,9 @@ void Training::connect() {
   if (store) for_control = store->clone();
   control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
   if (journal_) {
-    control_->set_sink([this](int64_t rank, const std::string& line) { journal_->take(rank, line); });
+    control_->set_sink([this](int64_t rank, const std::string& line) {
+      if (!keeper_->take(line)) journal_->take(rank, line);
+    });
   }
   if (!store) return;
 
@@ -266,6 +317,7 @@ WorkerHooks Training::hooks() {
   WorkerHooks hooks;
   hooks.before = [this](const Action& action) {
     control_->check();
+    complete_checkpoint(/*wait=*/false);
     recent_actions_.push_back(to_text(action));
     if (recent_actions_.size() > 64) recent_actions_.pop_front();
   };
@@ -275,15 +327,67 @@ WorkerHooks Training::hooks() {
 void Training::train_epochs() {
   started_ = Clock::now();
   name_rank(trace_, place_.rank, {worker_->stage_index(), worker_->replica()});
-  const int64_t per_epoch = sampler_->minibatches_per_epoch();
-  for (int64_t epoch = 0; epoch * per_epoch < total_minibatches_; ++epoch) {
-    const int64_t first = epoch * per_epoch;
-    train_epoch(epoch, {first, std::min(per_epoch, total_minibatches_ - first)});
-    if (evaluation_data_) evaluate(epoch);
+  const CheckpointSettings& settings = job_.run.checkpoint;
+  const RunLength length{total_minibatches_, sampler_->minibatches_per_epoch()};
+  const int64_t period = round_period(shape_of(job_.plan, job_.run.gradient_accumulation));
+  int64_t done = job_.resume ? job_.resume->manifest.next_minibatch : 0;
+
+  const auto end_epoch = [&] {
+    const int64_t epochs = (done + length.minibatches_per_epoch - 1) / length.minibatches_per_epoch;
+    const bool at_end = done == length.minibatches || done % length.minibatches_per_epoch == 0;
+    if (!evaluation_data_ || !at_end || evaluated_epochs_ >= epochs) return;
+    evaluate(epochs - 1);
+    evaluated_epochs_ = epochs;
+  };
+  // A run that was stopped between an epoch and its evaluation; one that is extended is evaluated again.
+  evaluated_epochs_ = done == length.minibatches
+                          ? evaluated_epochs_
+                          : std::min(evaluated_epochs_, done / length.minibatches_per_epoch);
+  end_epoch();
+  for (int64_t epoch = done / length.minibatches_per_epoch; done < length.minibatches; ++epoch) {
+    for (const Span& span : spans_of_epoch(epoch, done, settings, period, length)) {
+      train_span(epoch, span);
+      done = span.end();
+      end_epoch();
+      if (checkpoint_due(done, settings, period, length))
+        write_checkpoint(done, done == length.minibatches ? "end" : "interval");
+    }
   }
+  complete_checkpoint(/*wait=*/true);
 }
 
-void Training::train_epoch(int64_t epoch, Span span) {
+// Between two spans: the pipeline has drained.
+void Training::write_checkpoint(int64_t next_minibatch, const std::string& cause) {
+  complete_checkpoint(/*wait=*/true);
+  std::map<int64_t, CheckpointFile> files;
+  if (worker_->replica() == 0) {
+    const StageState state = worker_->state();
+    const int64_t stage = worker_->stage_index();
+    files[stage] = write_stage_file(folder_, next_minibatch, stage, stage_tensors(worker_->stage(), state),
+                                    state.updates);
+  }
+  control_->post(checkpoint_line(next_minibatch, files));
+  if (!keeper_) return;
+  CheckpointManifest manifest;
+  manifest.next_minibatch = next_minibatch;
+  manifest.minibatches_per_epoch = sampler_->minibatches_per_epoch();
+  manifest.evaluated_epochs = evaluated_epochs_;
+  manifest.cause = cause;
+  manifest.libraries = {{"pipewright", PIPEWRIGHT_VERSION}, {"libtorch", PIPEWRIGHT_TORCH_VERSION}};
+  manifest.graph_digest = document_digest(job_.model.graph);
+  manifest.run = job_.run;
+  manifest.plan = job_.plan;
+  keeper_->begin(std::move(manifest));
+}
+
+// Rank 0: the manifest, once all ranks have written. Training goes on until then.
+void Training::complete_checkpoint(bool wait) {
+  if (!keeper_ || !keeper_->pending()) return;
+  const auto folder = wait ? keeper_->wait([this] { control_->check(); }) : keeper_->poll();
+  if (folder) last_checkpoint_ = *folder;
+}
+
+void Training::train_span(int64_t epoch, Span span) {
   std::unique_ptr<Loader> loader;
   if (!worker_->stage().fields().empty()) {
     std::vector<LoadRequest> requests;

@@ -101,11 +101,49 @@ TEST_CASE("run folder: what an earlier run left is removed, other files stay") {
     write_file(folder / name, "x");
   }
   write_file(folder / "flight" / "rank-0.json", "x");
-  make_run_folder(folder.path());
+  make_run_folder(folder.path(), {});
   CHECK_FALSE(std::filesystem::exists(folder / "summary.json"));
   CHECK_FALSE(std::filesystem::exists(folder / "flight"));
   CHECK_FALSE(std::filesystem::exists(folder / "rank-1.log"));
   CHECK(std::filesystem::exists(folder / "notes.txt"));
   write_file(folder / "file", "x");
-  CHECK_THROWS_AS(make_run_folder(folder / "file"), RunError);
+  CHECK_THROWS_AS(make_run_folder(folder / "file", {}), RunError);
+}
+
+TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, without a torn line or a gap") {
+  const TemporaryFolder folder;
+  {
+    Journal journal(settings_in(folder));
+    for (int64_t k = 0; k < 11; ++k) {
+      journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k + 1)));
+      for (int64_t i = 0; k == 9 && i < 3; ++i) journal.take(0, evaluation_line(0, i, 0.5, 1, 2, 10));
+    }
+  }
+  const auto file = folder / "metrics.jsonl";
+  const auto before = lines_of(folder);
+  write_file(file, read_file(file) + R"({"minibatch":11,"epo)");
+  CHECK(metrics_history(file, 12, 1).empty());  // minibatch 11 is torn
+  CHECK(metrics_history(file, 9, 0).size() == 9);
+  const auto history = metrics_history(file, 9, 1);
+  REQUIRE(history.size() == 10);  // the evaluation stands behind minibatch 9's line
+  CHECK(metrics_history(folder / "absent", 9, 1).empty());
+
+  JournalSettings settings = settings_in(folder);
+  settings.next_minibatch = 9;
+  settings.history = history;
+  Journal journal(settings);
+  for (int64_t k = 9; k < 16; ++k) journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k - 8)));
+  journal.close();
+  const auto after = lines_of(folder);
+  REQUIRE(after.size() == 17);
+  for (size_t i = 0; i < 9; ++i) CHECK(after[i] == before[i]);
+  CHECK(after[9].contains("evaluation"));
+  CHECK(after[10]["minibatch"] == 9);
+  CHECK(after[10]["elapsed_seconds"] == 9 * 0.25 + 0.25);
+  const Summary summary = journal.summary();
+  CHECK(summary.minibatches == 16);
+  CHECK(summary.evaluation->loss == 0.5);
+  double mean = 0;
+  for (int64_t k = 8; k < 16; ++k) mean += 1.0 / (3 + k) / 8;
+  CHECK(summary.train_loss == Approx(mean));
 }

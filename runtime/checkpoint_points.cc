@@ -1,0 +1,61 @@
+#include "runtime/checkpoint_points.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace pipewright {
+
+int64_t round_period(const PipelineShape& shape) {
+  // Past this no run gets anyway; it keeps the least common multiple from overflowing.
+  constexpr int64_t kLongest = int64_t{1} << 40;
+  int64_t period = 1;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    const int64_t round = StageTurns(shape, stage).round_length();
+    const int64_t factor = round / std::gcd(period, round);
+    if (factor > kLongest / period) return kLongest;
+    period *= factor;
+  }
+  return period;
+}
+
+int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length) {
+  PW_CHECK_LT(0, minibatch);
+  const int64_t round_end = (minibatch + period - 1) / period * period;
+  const int64_t epoch = (minibatch - 1) / length.minibatches_per_epoch;
+  return std::min({round_end, (epoch + 1) * length.minibatches_per_epoch, length.minibatches});
+}
+
+bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t period, const RunLength& length) {
+  if (n <= 0 || n > length.minibatches) return false;
+  const int64_t every = settings.every_minibatches;
+  if (n == length.minibatches && (every > 0 || settings.every_epochs > 0)) return true;
+  const int64_t epochs = n / length.minibatches_per_epoch;
+  const bool epoch_end = n % length.minibatches_per_epoch == 0;
+  if (settings.every_epochs > 0 && epoch_end && epochs % settings.every_epochs == 0) return true;
+  if (every == 0) return false;
+  const int64_t latest = n / every * every;  // if an earlier multiple has its stop at n, so has this one
+  return latest > 0 && next_stop(latest, period, length) == n;
+}
+
+std::vector<Span> spans_of_epoch(int64_t epoch, int64_t from, const CheckpointSettings& settings,
+                                 int64_t period, const RunLength& length) {
+  const int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
+  int64_t first = std::max(from, epoch * length.minibatches_per_epoch);
+  std::vector<Span> spans;
+  const int64_t every = settings.every_minibatches;
+  while (first < end) {
+    int64_t stop = end;
+    if (every > 0) {
+      int64_t multiple = (first / every) * every;
+      while (multiple <= 0 || next_stop(multiple, period, length) <= first) multiple += every;
+      if (multiple < end) stop = next_stop(multiple, period, length);
+    }
+    spans.push_back({first, stop - first});
+    first = stop;
+  }
+  return spans;
+}
+
+}  // namespace pipewright

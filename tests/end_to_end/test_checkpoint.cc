@@ -1,0 +1,236 @@
+// Runs that are killed, interrupted or out of room, and go on: with real processes.
+// PIPEWRIGHT_RESUME_RUNS sets how many times a run is killed.
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <random>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/jobs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// 96 minibatches in three epochs, each of which ends with an evaluation.
+constexpr int64_t kMinibatches = 96;
+std::vector<std::string> job(const fs::path& output, const std::vector<std::string>& more) {
+  return std::vector<std::string>{"--model",
+                                  kEndlessModel,
+                                  "--data",
+                                  "synthetic-images:image=8,samples=256",
+                                  "--evaluation-data",
+                                  "synthetic-images:image=8,samples=50",
+                                  "--batch-size",
+                                  "8",
+                                  "--epochs",
+                                  "3",
+                                  "--timeout",
+                                  "20s",
+                                  "--output",
+                                  output.string()} +
+         more;
+}
+
+struct Launch {
+  Process process;
+  Launch(const TemporaryFolder& folder, const fs::path& output, const std::vector<std::string>& more)
+      : process(std::vector<std::string>{program("runtime"), "launch"} + job(output, more), folder / "out",
+                folder / "err") {}
+  // To its end.
+  int code() { return process.wait(120s); }
+};
+
+void finish(const TemporaryFolder& folder, const fs::path& output, const std::vector<std::string>& more) {
+  Launch launch(folder, output, more);
+  const int code = launch.code();
+  INFO(launch.process.error());
+  REQUIRE(code == 0);
+}
+
+// Launcher and ranks at once, as a power cut would.
+void kill_all(Process& launcher) {
+  const auto ranks = launcher.children();
+  launcher.signal(SIGKILL);
+  for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
+  launcher.wait(10s);
+  for (const pid_t rank : ranks) REQUIRE(eventually(10s, [&] { return ::kill(rank, 0) != 0; }));
+}
+
+// Lines of metrics.jsonl but for the times.
+std::vector<Json> metrics(const fs::path& output) {
+  std::vector<Json> lines;
+  for (const std::string& line : complete_lines(output / "metrics.jsonl")) {
+    lines.push_back(parse_json(line, "metrics.jsonl"));
+    lines.back().erase("elapsed_seconds");
+  }
+  return lines;
+}
+
+fs::path final_checkpoint(const fs::path& output) {
+  return output / "checkpoints" / ("minibatch-" + std::to_string(kMinibatches));
+}
+
+void check_equal(const fs::path& output, const fs::path& expected) {
+  CHECK(metrics(output) == metrics(expected));
+  size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(final_checkpoint(expected))) {
+    if (entry.path().extension() != ".safetensors") continue;
+    ++files;
+    CAPTURE(entry.path());
+    CHECK(read_file(final_checkpoint(output) / entry.path().filename()) == read_file(entry.path()));
+  }
+  CHECK(files > 0);
+}
+
+std::string write_plan(const TemporaryFolder& folder, const std::string& name,
+                       const std::vector<int64_t>& replicas, const std::string& schedule = "1f1b") {
+  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
+  plan.schedule = schedule;
+  write_document(folder / name, plan);
+  return (folder / name).string();
+}
+
+// Losses by minibatch.
+std::vector<double> losses(const fs::path& output) {
+  std::vector<double> values;
+  for (const Json& line : metrics(output)) {
+    if (line.contains("loss")) values.push_back(line["loss"].get<double>());
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "killed at any time and resumed under the same plan: losses, evaluations and weights are equal bit for "
+    "bit") {
+  const char* count = std::getenv("PIPEWRIGHT_RESUME_RUNS");
+  const int runs = count ? std::atoi(count) : 3;
+  const TemporaryFolder folder;
+  struct Case {
+    std::vector<std::string> options;
+    fs::path expected;
+  };
+  std::vector<Case> cases;
+  const std::vector<std::vector<std::string>> all = {
+      {"--plan", write_plan(folder, "121.json", {1, 2, 1}), "--momentum", "0.9"},
+      {"--plan", write_plan(folder, "21.json", {2, 1}), "--optimizer", "adam"},
+      {"--plan", write_plan(folder, "1111.json", {1, 1, 1, 1})}};
+  for (const auto& options : all) {
+    const auto more = options + std::vector<std::string>{"--checkpoint-every-minibatches", "9"};
+    const fs::path expected = folder / ("expected-" + std::to_string(cases.size()));
+    finish(folder, expected, more);
+    REQUIRE(losses(expected).size() == kMinibatches);
+    cases.push_back({more, expected});
+  }
+  std::mt19937_64 random(static_cast<uint64_t>(runs));
+  for (int i = 0; i < runs; ++i) {
+    const Case& test = cases[static_cast<size_t>(i) % cases.size()];
+    const fs::path output = folder / "run";
+    fs::remove_all(output);
+    int kills = 0;
+    for (size_t lines = 1 + random() % 80; kills < 2; lines += 1 + random() % 30) {
+      Launch launch(folder, output, test.options + std::vector<std::string>{"--resume", "latest"});
+      const bool reached = eventually(60s, [&] {
+        return complete_lines(output / "metrics.jsonl").size() >= lines ||
+               launch.process.wait(0ms) != Process::kRunning;
+      });
+      INFO(launch.process.error());
+      REQUIRE(reached);
+      if (launch.process.wait(0ms) == 0) break;  // it was quicker
+      kill_all(launch.process);
+      ++kills;
+    }
+    finish(folder, output, test.options + std::vector<std::string>{"--resume", "latest"});
+    CAPTURE(i, kills);
+    check_equal(output, test.expected);
+  }
+}
+
+TEST_CASE("resumed under other plans and worlds: the same training within the order of sums") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> rules = {"--optimizer", "adamw", "--checkpoint-every-minibatches", "10"};
+  // One minibatch an update everywhere: one process, and pipelines with one minibatch at a time.
+  const fs::path expected = folder / "expected";
+  finish(folder, expected, rules);
+  const fs::path output = folder / "run";
+  const auto stages3 = write_plan(folder, "111.json", {1, 1, 1}, "model-parallel");
+  const auto stages2 = write_plan(folder, "11.json", {1, 1}, "model-parallel");
+  const auto resumed = rules + std::vector<std::string>{"--resume", "latest"};
+  finish(folder, output, resumed + std::vector<std::string>{"--plan", stages3, "--minibatches", "25"});
+  finish(folder, output, resumed + std::vector<std::string>{"--minibatches", "47"});
+  finish(folder, output, resumed + std::vector<std::string>{"--plan", stages2});
+  const auto got = losses(output);
+  const auto wanted = losses(expected);
+  REQUIRE(got.size() == wanted.size());
+  for (size_t k = 0; k < got.size(); ++k) {
+    CAPTURE(k);
+    CHECK(got[k] == Approx(wanted[k]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a disk that is full ends the run; older checkpoints and the metrics are intact, and it goes on") {
+  const TemporaryFolder folder;
+  const auto plan = write_plan(folder, "11.json", {1, 1});
+  const std::vector<std::string> options = {"--plan", plan, "--checkpoint-every-minibatches", "8"};
+  const fs::path expected = folder / "expected";
+  finish(folder, expected, options);
+  const fs::path output = folder / "run";
+  finish(folder, output, options + std::vector<std::string>{"--minibatches", "24"});
+
+  // A stage's file is larger than any that a process may write; logs and metrics are smaller.
+  const auto stage = final_checkpoint(expected) / "stage-0.safetensors";
+  REQUIRE(fs::file_size(stage) > 50'000);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit little{40'000, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // inherited: a write then fails
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &little) == 0);
+  int code = 0;
+  std::string error;
+  {
+    Launch launch(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    code = launch.code();
+    error = launch.process.error();
+  }
+  std::signal(SIGXFSZ, handler);
+  INFO(error);
+  CHECK(code == 1);
+  CHECK_THAT(error, Catch::Contains("stage-") && Catch::Contains("cannot be written: File too large"));
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(output / "checkpoints"))
+    left.push_back(entry.path().filename().string());
+  std::sort(left.begin(), left.end());
+  CHECK(left == std::vector<std::string>{"minibatch-16", "minibatch-24", "minibatch-8"});
+  CHECK(read_document<Summary>(output / "summary.json").status == "failed");
+
+  finish(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+  check_equal(output, expected);
+}
+
+TEST_CASE("a damaged checkpoint is refused before anything starts, and the offered command works") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--checkpoint-every-minibatches", "30"};
+  const fs::path output = folder / "run";
+  finish(folder, output, options);
+  const fs::path file = final_checkpoint(output) / "stage-0.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(file, bytes);
+  Launch launch(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+  CHECK(launch.code() == 2);
+  const std::string error = launch.process.error();
+  const std::string good = (output / "checkpoints" / "minibatch-90").string();
+  CHECK_THAT(error, Catch::Contains("it is not what was written"));
+  CHECK_THAT(error, Catch::Contains("The last good one is minibatch-90: go on with --resume " + good));
+  CHECK(metrics(output).size() == kMinibatches + 3);
+  finish(folder, output, options + std::vector<std::string>{"--resume", good});
+  CHECK(metrics(output).size() == kMinibatches + 3);
+}

@@ -1,0 +1,290 @@
+// Checkpoints as files: what is written is found again, and nothing that is damaged is taken.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <random>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "models/registry.h"
+#include "runtime/checkpoint_keeper.h"
+#include "runtime/checkpoint_points.h"
+#include "runtime/checkpoint_state.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using Catch::Contains;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kModel = "mlp:layers=3,width=4,image=2,channels=1";
+
+Plan straight_plan(const Graph& graph, size_t stages) {
+  Plan plan;
+  plan.model = graph.name;
+  plan.strategy = "manual";
+  for (size_t s = 0; s < stages; ++s) {
+    Stage stage;
+    for (size_t i = graph.nodes.size() * s / stages; i < graph.nodes.size() * (s + 1) / stages; ++i)
+      stage.nodes.push_back(graph.nodes[i].name);
+    stage.ranks = {plan.world_size++};
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+Run run_in(const fs::path& folder) {
+  Run run;
+  run.model = kModel;
+  run.data = "synthetic-images:image=2";
+  run.batch_size = 2;
+  run.optimizer.momentum = 0.9;
+  run.output = folder.string();
+  return run;
+}
+
+// A run folder whose stages wrote checkpoints after the minibatches given.
+struct Written {
+  TemporaryFolder folder;
+  Model model = build_model(kModel, 2);
+  Run run = run_in(folder.path());
+  Plan plan = straight_plan(model.graph, 2);
+
+  explicit Written(const std::vector<int64_t>& minibatches, int64_t keep = 100) {
+    CheckpointKeeper keeper(folder.path(), plan.world_size, keep);
+    for (const int64_t n : minibatches) write(keeper, n);
+  }
+
+  StageState state_of(const StageProgram& stage, int64_t updates) const {
+    StageState state;
+    state.updates = updates;
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(updates));
+    const auto tensor = [&](const std::string& name) {
+      for (const Parameter& parameter : model.graph.parameters) {
+        if (parameter.name == name) return at::randn(parameter.type.shape, generator, at::TensorOptions());
+      }
+      throw std::runtime_error(name);
+    };
+    for (const auto& name : stage.parameters()) state.weights.push_back(tensor(name));
+    std::vector<at::Tensor> velocity;
+    for (const size_t i : stage.trainable()) {
+      velocity.push_back(tensor(stage.parameters()[i]));
+      state.optimizer.updates.push_back(updates + static_cast<int64_t>(i));
+    }
+    state.optimizer.slots = {{"momentum", velocity}};
+    return state;
+  }
+
+  StageProgram stage(const Plan& of, size_t s) const {
+    return StageProgram(model.graph, partition(model.graph, of), s);
+  }
+
+  void write(CheckpointKeeper& keeper, int64_t n) const {
+    CheckpointManifest manifest;
+    manifest.next_minibatch = n;
+    manifest.minibatches_per_epoch = 100;
+    manifest.cause = "interval";
+    manifest.run = run;
+    manifest.plan = plan;
+    keeper.begin(manifest);
+    for (size_t s = 0; s < 2; ++s) {
+      CHECK_FALSE(keeper.poll());
+      const StageProgram program = stage(plan, s);
+      const auto number = static_cast<int64_t>(s);
+      const auto file =
+          write_stage_file(folder.path(), n, number, stage_tensors(program, state_of(program, n)), n);
+      REQUIRE(keeper.take(checkpoint_line(n, {{number, file}})));
+    }
+    CHECK(keeper.poll() == checkpoints_of(folder.path()) / checkpoint_name(n));
+  }
+
+  fs::path at(int64_t n) const { return checkpoints_of(folder.path()) / checkpoint_name(n); }
+  Run resuming(const std::string& resume) const {
+    Run resumed = run;
+    resumed.resume = resume;
+    return resumed;
+  }
+};
+
+void damage(const fs::path& file, const std::function<void(std::string&)>& change) {
+  std::string bytes = read_file(file);
+  change(bytes);
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+InputError refused(const Run& run) {
+  try {
+    find_resume(run, /*every_byte=*/true);
+  } catch (const InputError& error) {
+    return error;
+  }
+  return InputError("<taken>");
+}
+
+}  // namespace
+
+TEST_CASE("the last checkpoints stay, the latest is found, and nothing half-written is left") {
+  const Written written({5, 10, 100}, 2);
+  CHECK(list_checkpoints(written.folder.path()) == std::vector<fs::path>{written.at(100), written.at(10)});
+  CHECK(std::distance(fs::directory_iterator(checkpoints_of(written.folder.path())), {}) == 2);
+  const auto found = find_resume(written.resuming("latest"), true);
+  REQUIRE(found);
+  CHECK(found->folder == written.at(100));
+  CHECK(found->manifest.next_minibatch == 100);
+  CHECK_NOTHROW(check_resume(*found, written.run, written.model));
+  CHECK(find_resume(written.resuming(written.at(10).string()), true)->manifest.next_minibatch == 10);
+  CHECK_FALSE(find_resume(written.run, true));
+  const TemporaryFolder empty;
+  Run fresh = run_in(empty.path());
+  fresh.resume = "latest";
+  CHECK_FALSE(find_resume(fresh, true));
+}
+
+TEST_CASE("a stage of any plan starts from the tensors with its names") {
+  const Written written({5});
+  const auto checkpoint = find_resume(written.resuming("latest"), true);
+  for (const size_t stages : {1, 2, 3}) {
+    const Plan plan = straight_plan(written.model.graph, stages);
+    for (size_t s = 0; s < stages; ++s) {
+      const StageProgram program = written.stage(plan, s);
+      const StageState state = load_stage_state(*checkpoint, program, written.run.optimizer);
+      REQUIRE(state.weights.size() == program.parameters().size());
+      for (size_t i = 0; i < program.parameters().size(); ++i) {
+        for (size_t from = 0; from < 2; ++from) {
+          const StageProgram source = written.stage(written.plan, from);
+          const auto& names = source.parameters();
+          const auto it = std::find(names.begin(), names.end(), program.parameters()[i]);
+          if (it == names.end()) continue;
+          const auto j = static_cast<size_t>(it - names.begin());
+          const StageState expected = written.state_of(source, 5);
+          CHECK(state.weights[i].equal(expected.weights[j]));
+          CHECK(state.optimizer.updates[i] == expected.optimizer.updates[j]);
+          CHECK(state.optimizer.slots.at(0).second[i].equal(expected.optimizer.slots[0].second[j]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("any flipped bit, any cut, a missing file: refused with the reason, the last good one is offered") {
+  const Written written({5, 10});
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 150; ++i) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(written.at(10))) files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    const fs::path file = files[random() % files.size()];
+    const std::string before = read_file(file);
+    damage(file, [&](std::string& bytes) {
+      if (i % 3 == 0) {
+        bytes.resize(random() % bytes.size());
+      } else {
+        bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+      }
+    });
+    const InputError error = refused(written.resuming("latest"));
+    CAPTURE(i, file, error.what());
+    // White space of the manifest is not part of what it says.
+    if (std::string(error.what()) == "<taken>") {
+      CHECK(file.filename() == kManifestName);
+      CHECK(parse_json(read_file(file), "damaged") == parse_json(before, "before"));
+    } else {
+      CHECK_THAT(error.what(), Contains(file.string()));
+      CHECK_THAT(error.remedy(),
+                 Contains("The last good one is minibatch-5: go on with --resume " + written.at(5).string()));
+    }
+    damage(file, [&](std::string& bytes) { bytes = before; });
+  }
+  fs::remove(written.at(10) / "stage-1.safetensors");
+  CHECK_THAT(refused(written.resuming("latest")).what(), Contains("stage-1.safetensors: cannot be read"));
+  fs::remove(written.at(10) / kManifestName);
+  CHECK_THAT(refused(written.resuming("latest")).what(), Contains("has no manifest.json"));
+  fs::remove_all(written.at(5));
+  CHECK_THAT(refused(written.resuming("latest")).remedy(), Contains("No other good checkpoint"));
+  CHECK_THAT(refused(written.resuming("absent")).what(), Contains("there is no such checkpoint"));
+}
+
+TEST_CASE("a checkpoint of another job is refused with the key that differs") {
+  const Written written({5});
+  const auto checkpoint = find_resume(written.resuming("latest"), true);
+  const auto error = [&](const std::function<void(Run&)>& change) {
+    Run run = written.run;
+    change(run);
+    return error_of<InputError>(
+        [&] { check_resume(*checkpoint, run, build_model(run.model, run.batch_size)); });
+  };
+  CHECK(error([](Run&) {}) == "<no exception>");
+  CHECK(error([](Run& run) { run.data = "synthetic-images:image=2,samples=64"; }) == "<no exception>");
+  CHECK(error([](Run& run) { run.optimizer.learning_rate = 1; }) == "<no exception>");
+  CHECK_THAT(error([](Run& run) { run.model = "mlp:layers=2,width=4,image=2,channels=1"; }),
+             Contains("was made with model " + kModel));
+  CHECK_THAT(error([](Run& run) { run.batch_size = 4; }), Contains("batch_size 2, the run has 4"));
+  CHECK_THAT(error([](Run& run) { run.seed = 4; }), Contains("seed 0, the run has 4"));
+  CHECK_THAT(error([](Run& run) { run.data = "fashion-mnist"; }), Contains("data synthetic-images"));
+  CHECK_THAT(error([](Run& run) { run.optimizer.name = "adam"; }), Contains("keeps other tensors"));
+}
+
+TEST_CASE("a fresh run moves the checkpoints of an earlier one aside; going back in time moves the later") {
+  const Written written({5, 10, 15});
+  const auto back = find_resume(written.resuming(written.at(10).string()), true);
+  prepare_checkpoints(written.folder.path(), back);
+  CHECK(list_checkpoints(written.folder.path()) == std::vector<fs::path>{written.at(10), written.at(5)});
+  CHECK(fs::exists(written.folder / "checkpoints-1" / "minibatch-15" / "manifest.json"));
+  fs::create_directory(partial_checkpoint(written.folder.path(), 20));
+  prepare_checkpoints(written.folder.path(), {});
+  CHECK(list_checkpoints(written.folder.path()).empty());
+  CHECK(fs::is_empty(checkpoints_of(written.folder.path())));
+  CHECK(fs::exists(written.folder / "checkpoints-2" / "minibatch-5"));
+}
+
+TEST_CASE("spans cover an epoch, end where checkpoints are due, and cut no round but the epoch's last") {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 2000; ++i) {
+    CheckpointSettings settings;
+    settings.every_minibatches = static_cast<int64_t>(random() % 12);
+    settings.every_epochs = static_cast<int64_t>(random() % 3);
+    const int64_t period = 1 + static_cast<int64_t>(random() % 6);
+    const RunLength length{1 + static_cast<int64_t>(random() % 60), 1 + static_cast<int64_t>(random() % 20)};
+    CAPTURE(settings.every_minibatches, settings.every_epochs, period, length.minibatches,
+            length.minibatches_per_epoch);
+    int64_t done = 0;
+    std::vector<int64_t> due;
+    for (int64_t epoch = 0; done < length.minibatches; ++epoch) {
+      const auto spans = spans_of_epoch(epoch, done, settings, period, length);
+      REQUIRE(!spans.empty());
+      for (const Span& span : spans) {
+        REQUIRE(span.first == done);
+        REQUIRE(span.count > 0);
+        // Where a run goes on, its spans are the rest of those without an interruption.
+        CHECK(spans_of_epoch(epoch, done, settings, period, length).size() ==
+              spans.size() - static_cast<size_t>(&span - spans.data()));
+        done = span.end();
+        const bool epoch_end = done % length.minibatches_per_epoch == 0 || done == length.minibatches;
+        if (checkpoint_due(done, settings, period, length)) {
+          due.push_back(done);
+        } else {
+          CHECK(epoch_end);
+        }
+        if (!epoch_end) CHECK(done % period == 0);
+      }
+      REQUIRE(done == std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches));
+    }
+    if (settings.every_minibatches > 0) {
+      int64_t before = 0;
+      for (const int64_t n : due) {
+        CHECK(n - before <= settings.every_minibatches + period);
+        before = n;
+      }
+    }
+    const bool any = settings.every_minibatches > 0 || settings.every_epochs > 0;
+    CHECK((!due.empty() && due.back() == length.minibatches) == any);
+  }
+  CHECK(checkpoint_due(40, {20, 0, 3, true}, 8, {100, 100}));
+  CHECK(checkpoint_due(24, {20, 0, 3, true}, 8, {100, 100}));
+  CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true}, 8, {100, 100}));
+}
