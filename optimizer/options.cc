@@ -142,23 +142,28 @@ void add_demand_options(po::options_description* options) {
       ("pin", po::value<std::vector<std::string>>(), "LAYER=STAGE, again for each layer: features.3=0");
 }
 
+StageDemands replicas_from(const po::variables_map& values, std::vector<Setting>* settings) {
+  StageDemands demands;
+  if (values.count("replicas") == 0) return demands;
+  const auto text = values["replicas"].as<std::string>();
+  for (const std::string& part : list_of(text)) {
+    const auto [stage_text, replicas] =
+        pair_of(part, ':', "replicas", "STAGE:REPLICAS, separated by commas: 0:3,1:1", 1, kMostRanks);
+    const int64_t stage = whole_number(stage_text, "replicas", 0, kMostNamedStage);
+    if (!demands.replicas.emplace(stage, replicas).second)
+      throw InputError("--replicas: names stage " + std::to_string(stage) + " twice");
+  }
+  settings->push_back({"replicas", text, "command line"});
+  return demands;
+}
+
 StageDemands demands_from(const po::variables_map& values, std::vector<Setting>* settings) {
   StageDemands demands;
   if (values.count("max-stages") != 0) {
     demands.most_stages = in_range(values, "max-stages", 1, kMostRanks);
     settings->push_back({"max-stages", std::to_string(demands.most_stages), "command line"});
   }
-  if (values.count("replicas") != 0) {
-    const auto text = values["replicas"].as<std::string>();
-    for (const std::string& part : list_of(text)) {
-      const auto [stage_text, replicas] =
-          pair_of(part, ':', "replicas", "STAGE:REPLICAS, separated by commas: 0:3,1:1", 1, kMostRanks);
-      const int64_t stage = whole_number(stage_text, "replicas", 0, kMostNamedStage);
-      if (!demands.replicas.emplace(stage, replicas).second)
-        throw InputError("--replicas: names stage " + std::to_string(stage) + " twice");
-    }
-    settings->push_back({"replicas", text, "command line"});
-  }
+  demands.replicas = replicas_from(values, settings).replicas;
   if (values.count("pin") != 0) {
     for (const std::string& part : values["pin"].as<std::vector<std::string>>()) {
       const auto [layer, stage] = pair_of(part, '=', "pin", "LAYER=STAGE: features.3=0", 0, kMostNamedStage);

@@ -43,6 +43,9 @@ Plan read_plan(const boost::program_options::variables_map& values);
 /// it must be said.
 Topology topology_from(const boost::program_options::variables_map& values, int64_t devices_if_unsaid,
                        std::vector<Setting>* settings);
+/// The demands of --replicas alone.
+StageDemands replicas_from(const boost::program_options::variables_map& values,
+                           std::vector<Setting>* settings);
 PlanRequest request_from(const boost::program_options::variables_map& values, std::vector<Setting>* settings);
 
 /// The required option's value; InputError if it was not given.

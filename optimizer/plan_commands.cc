@@ -61,6 +61,7 @@ double one_device_seconds(const Inputs& inputs) {
   Inputs one = inputs;
   one.topology = flat_topology(1, inputs.topology.levels[0].bandwidth_bytes_per_second, 0, 0);
   one.request.strategy = "dp";
+  one.request.demands = {};
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 

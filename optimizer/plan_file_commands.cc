@@ -1,4 +1,4 @@
-// The commands that look at a plan that is there, and convert.
+// The commands that look at a plan that is there.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -7,7 +7,6 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/pipedream.h"
 #include "graph/units.h"
 #include "optimizer/commands.h"
 #include "optimizer/evaluate.h"
@@ -220,32 +219,9 @@ void run_show(const Arguments& arguments) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
     const Inputs inputs = inputs_for(values, plan);
-    write_text(output, draw_svg(simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span),
-                                title));
+    write_text(output,
+               draw_svg(simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span), title));
   }
-}
-
-void run_convert(const Arguments& arguments) {
-  po::options_description options("Options");
-  options.add_options()                                                             //
-      ("input", po::value<std::string>(), "profile.json or PipeDream's graph.txt")  //
-      ("output", po::value<std::string>(), "the other one");
-  const po::variables_map values = parse_options(
-      arguments, options,
-      "pipewright-optimizer convert --input graph.txt --output profile.json (or the other way)");
-  const std::string input = required(values, "input");
-  const std::string output = required(values, "output");
-  const std::string text = read_file(input);
-  const bool to_json = suffix_of(output) == ".json";
-  if (!to_json && suffix_of(output) != ".txt") {
-    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .json or .txt");
-  }
-  const Profile profile = read_profile(input);
-  if (to_json == !looks_like_pipedream_profile(text)) {
-    throw InputError("--output: " + in_quotes(output) + " is the format that " + in_quotes(input) +
-                     " already has");
-  }
-  write_text(output, to_json ? document_text(profile) : pipedream_profile_text(profile));
 }
 
 }  // namespace pipewright

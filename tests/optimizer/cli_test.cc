@@ -145,6 +145,37 @@ TEST_CASE("evaluate, simulate, show, convert") {
   CHECK(cli.run("--profile graph.txt --gpus 2").code == 0);
 }
 
+TEST_CASE("convert: a plan becomes PipeDream's files and comes back") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kQuestion + "--replicas 0:2,1:1 --output p.json").code == 0);
+  const Plan plan = read_document<Plan>(cli.path("p.json"));
+  CHECK(cli.run("convert --input p.json --profile profile.json --output stages.txt").code == 0);
+  CHECK(cli.run("convert --input p.json --output conf.json").code == 0);
+  CHECK(cli.run("convert --input conf.json --profile stages.txt --output back.json").code == 0);
+  const Plan back = read_document<Plan>(cli.path("back.json"));
+  REQUIRE(back.stages.size() == plan.stages.size());
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    CHECK(back.stages[s].nodes == plan.stages[s].nodes);
+    CHECK(back.stages[s].ranks == plan.stages[s].ranks);
+    CHECK(back.stages[s].in_flight == plan.stages[s].in_flight);
+  }
+  CHECK(cli.run("check --plan back.json --profile profile.json").code == 0);
+  CHECK(cli.run("convert --input back.json --output conf2.json").code == 0);
+  CHECK(read_file(cli.path("conf.json")) == read_file(cli.path("conf2.json")));
+  CHECK(cli.run("convert --input stages.txt --replicas 0:2,1:1 --output third.json").code == 0);
+  CHECK(read_document<Plan>(cli.path("third.json")).shape_text() == plan.shape_text());
+
+  CHECK(cli.run("convert --input conf.json --profile profile.json --output x.json").code == 2);
+  CHECK(cli.run("convert --input conf.json --output x.json").code == 2);
+  CHECK(cli.run("convert --input stages.txt --replicas 9:2 --output x.json").code == 2);
+  CHECK(cli.run("convert --input p.json --replicas 0:2 --output x.json").code == 2);
+  Plan flush = plan;
+  flush.schedule = "gpipe";
+  flush.weights = "flush";
+  write_document(cli.path("flush.json"), flush);
+  CHECK(cli.run("convert --input flush.json --output x.json").code == 3);
+}
+
 TEST_CASE("Wrong use: 2, with what was meant") {
   const Cli cli;
   const auto wrong = [&](const std::string& words, const std::string& expected) {
