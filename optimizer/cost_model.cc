@@ -17,18 +17,20 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // A replica needs compute + all-reduce + update for one minibatch of a round; the round has `replicas` of
 // them. Beside that its link carries, in each direction, the activations of one boundary and the gradients of
 // the other.
-StagePeriod pipewright_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  const auto m = static_cast<double>(replicas);
-  StagePeriod period;
-  period.compute_seconds = load.compute_seconds() / m;
-  period.gradient_sync_seconds =
-      all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs) / m;
-  period.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte / m;
-  double link = 0;
-  if (!load.first) link += message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
-  if (!load.last) link += message_seconds(static_cast<double>(load.charged_out_bytes), inputs);
-  period.link_seconds = link / m;
-  return period;
+StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
+  const auto weights = static_cast<double>(load.trainable_bytes);
+  StageTerms terms;
+  terms.compute_seconds = load.compute_seconds();
+  if (load.trainable_bytes > 0) {
+    terms.exchange_seconds = 2 * weights / inputs.bandwidth_bytes_per_second;
+    terms.exchange_latency_seconds = 2 * inputs.latency_seconds;
+  }
+  terms.step_seconds = weights * inputs.step_seconds_per_byte;
+  if (!load.first)
+    terms.link_in_seconds = message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
+  if (!load.last)
+    terms.link_out_seconds = message_seconds(static_cast<double>(load.charged_out_bytes), inputs);
+  return terms;
 }
 
 bool costs_nothing(const ProfiledNode& node) {
@@ -75,20 +77,19 @@ NodeSet free_sinks(const Dataflow& flow, bool memory_limited) {
 // ---- pipedream: what its optimizer computes, with activation traffic costed
 // ------------------------------------------
 
-StagePeriod pipedream_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  const auto m = static_cast<double>(replicas);
+StageTerms pipedream_terms(const StageLoad& load, const CostInputs& inputs) {
   const double bandwidth = inputs.bandwidth_bytes_per_second;
-  StagePeriod period;
-  period.compute_seconds = load.compute_seconds() / m;
-  period.gradient_sync_seconds = 4 * (m - 1) / m * static_cast<double>(load.parameter_bytes) / bandwidth / m;
+  StageTerms terms;
+  terms.compute_seconds = load.compute_seconds();
+  terms.exchange_seconds = 4 * static_cast<double>(load.parameter_bytes) / bandwidth;
   // The first stage never pays its outgoing cut with its own replicas: only later stages look at a cut, as
   // their X_in.
+  terms.link_takes_both = false;
   if (!load.first) {
-    const double in = 2 * static_cast<double>(load.charged_in_bytes) / (bandwidth * m);
-    const double out = load.last ? 0 : 2 * static_cast<double>(load.charged_out_bytes) / (bandwidth * m);
-    period.link_seconds = std::max(in, out);
+    terms.link_in_seconds = 2 * static_cast<double>(load.charged_in_bytes) / bandwidth;
+    if (!load.last) terms.link_out_seconds = 2 * static_cast<double>(load.charged_out_bytes) / bandwidth;
   }
-  return period;
+  return terms;
 }
 
 // "__getitem__" nodes that nobody reads do not exist for it.
@@ -146,9 +147,9 @@ const char* StagePeriod::binding() const {
 const std::vector<CostModel>& cost_models() {
   static const std::vector<CostModel> models = {
       {"pipewright", "what this runtime does: transfers beside compute, gradient sync and update exposed",
-       pipewright_period, live_bytes, free_sources, free_sinks, true},
+       pipewright_terms, live_bytes, free_sources, free_sinks, true},
       {"pipedream", "the formula of PipeDream's published optimizer, for comparison with its numbers",
-       pipedream_period, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false},
+       pipedream_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false},
   };
   return models;
 }

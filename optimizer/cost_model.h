@@ -58,12 +58,45 @@ struct StagePeriod {
   const char* binding() const;
 };
 
+/// What a stage spends on one minibatch, for any number of replicas. One round has a minibatch for each
+/// replica; exchange and step come once in a round.
+struct StageTerms {
+  double compute_seconds = 0;
+  double exchange_seconds = 0;          ///< of gradients; m replicas take (m - 1) / m of it
+  double exchange_latency_seconds = 0;  ///< from two replicas on
+  double step_seconds = 0;
+  /// On a rank's link: of the values before the stage, and of those after it.
+  double link_in_seconds = 0;
+  double link_out_seconds = 0;
+  bool link_takes_both = true;  ///< one after the other; otherwise the longer counts
+
+  double link_seconds() const {
+    return link_takes_both ? link_in_seconds + link_out_seconds : std::max(link_in_seconds, link_out_seconds);
+  }
+  /// From 2 replicas on it never grows with them; it is at least compute / replicas.
+  StagePeriod period(int64_t replicas) const {
+    const auto m = static_cast<double>(replicas);
+    StagePeriod period;
+    period.compute_seconds = compute_seconds / m;
+    if (replicas > 1) {
+      period.gradient_sync_seconds = (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m;
+    }
+    period.step_seconds = step_seconds / m;
+    period.link_seconds = link_seconds() / m;
+    return period;
+  }
+};
+
 /// A way to price plans. To add one: its functions and one row.
 struct CostModel {
   const char* name;
   const char* summary;
-  /// Must not grow with `replicas` from 2 on, and be at least compute / replicas: the search relies on both.
-  StagePeriod (*period)(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+  /// Compute, exchange and step must be sums over the nodes of the stage; the link depends on what it takes
+  /// in and sends on.
+  StageTerms (*terms)(const StageLoad& load, const CostInputs& inputs);
+  StagePeriod period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) const {
+    return terms(load, inputs).period(replicas);
+  }
   /// Bytes the model takes the cut after `done` (a down-set of nodes) for; 0 for the empty and the full set.
   int64_t (*cut_bytes)(const Dataflow& flow, const NodeSet& done);
   /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it

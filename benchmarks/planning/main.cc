@@ -1,0 +1,144 @@
+// Planning time: CPU seconds of one thread, median of several runs. docs/planning.md has the figures.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "graph/pipedream.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/search.h"
+#include "optimizer/states.h"
+
+namespace pipewright {
+namespace {
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Median of at least three runs, of more where they are short.
+double median_seconds(const std::function<void()>& work) {
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 3 || (total < 0.05 && times.size() < 101)) {
+    const double before = cpu_seconds();
+    work();
+    times.push_back(cpu_seconds() - before);
+    total += times.back();
+    if (total > 20) break;
+  }
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+double peak_mebibytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+/// A chain of `layers` layers of very different cost.
+Profile synthetic_chain(int layers) {
+  std::mt19937 random(7);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  Profile profile;
+  profile.model = "chain";
+  profile.device = "none";
+  profile.minibatch_samples = 64;
+  for (int v = 0; v < layers; ++v) {
+    ProfiledNode node;
+    node.name = "n" + std::to_string(v);
+    node.layer = node.name;
+    if (v > 0) node.inputs = {"n" + std::to_string(v - 1) + ".out"};
+    node.outputs = {{node.name + ".out", pick(100'000, 4'000'000)}};
+    node.forward_seconds = 1e-5 * static_cast<double>(pick(10, 400));
+    node.backward_input_seconds = node.forward_seconds;
+    node.backward_weight_seconds = node.forward_seconds;
+    node.parameters = {node.name + ".weight"};
+    node.parameter_bytes = node.trainable_parameter_bytes = pick(1'000, 20'000'000);
+    node.saved_bytes = node.outputs[0].bytes;
+    profile.nodes.push_back(std::move(node));
+  }
+  return profile;
+}
+
+/// Searches and whole plans of one profile on one topology.
+void row(const std::string& name, const Profile& profile, const Topology& topology, const char* objective) {
+  PlanRequest request;
+  request.objective = objective;
+  const CostModel& model = cost_model_named(objective);
+  const Dataflow flow(profile);
+  const States states = enumerate_states(flow, model, false);
+  double period = 0;
+  double bound = 0;
+  const double states_seconds = median_seconds([&] { enumerate_states(flow, model, false); });
+  Question question;
+  question.states = &states;
+  question.model = &model;
+  question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  question.devices = topology.device_count();
+  int64_t devices = 0;
+  const double search_seconds = median_seconds([&] {
+    const std::optional<Answer> answer = search(question);
+    period = answer->period_seconds;
+    devices = answer->devices;
+    bound = period;
+  });
+  std::string shape;
+  for (const TopologyLevel& level : topology.levels) {
+    shape += (shape.empty() ? "" : "x") + std::to_string(level.count);
+  }
+  std::printf("| %-13s | %6d | %-8s | %-10s | %10.6g | %7lld | %9.3f | %9.3f |\n", name.c_str(),
+              states.size(), shape.c_str(), objective, 1e3 * period, static_cast<long long>(devices),
+              1e3 * search_seconds, 1e3 * states_seconds);
+  std::fflush(stdout);
+}
+
+int run(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER_OF_PROFILES   (PipeDream's graph.txt files, *.txt)\n", argv[0]);
+    return 2;
+  }
+  std::printf(
+      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms |\n");
+  std::printf("| --- | --: | --- | --- | --: | --: | --: | --: |\n");
+  for (const char* name :
+       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"}) {
+    const std::filesystem::path file = std::filesystem::path(argv[1]) / (std::string(name) + ".txt");
+    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+    for (const int64_t devices : {16, 64, 1024}) {
+      for (const char* objective : {"pipedream", "pipewright"}) {
+        row(name, profile, flat_topology(devices, 1.25e9, 0, 0), objective);
+      }
+    }
+  }
+  row("chain", synthetic_chain(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
+  row("chain", synthetic_chain(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
+  row("chain", synthetic_chain(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");
+  std::printf("\npeak memory %.0f MiB\n", peak_mebibytes());
+  return 0;
+}
+
+}  // namespace
+}  // namespace pipewright
+
+int main(int argc, char** argv) {
+  try {
+    return pipewright::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

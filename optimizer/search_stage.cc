@@ -1,0 +1,90 @@
+#include "optimizer/search_stage.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace pipewright::search_detail {
+namespace {
+
+/// Periods of stages are compared in so many parts of the plan's period: stages that are equal but for
+/// rounding are equal. A power of two, so that simple ratios are not on the border between two parts.
+constexpr double kLevels = 1 << 30;
+
+}  // namespace
+
+void Suffix::add_level(int32_t level, const std::vector<int32_t>& rest) {
+  levels.reserve(rest.size() + 1);
+  levels = rest;
+  levels.insert(std::upper_bound(levels.begin(), levels.end(), level, std::greater<>()), level);
+}
+
+int32_t level_of(double stage_period, double period) {
+  return period > 0 ? static_cast<int32_t>(std::lround(stage_period / period * kLevels)) : 0;
+}
+
+StageLoad load_of(const Question& q, int from, int to) {
+  StageLoad load = load_between(*q.states, from, to);
+  if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
+  return load;
+}
+
+bool stage_allowed(const Question& q, int from, int to) {
+  return q.least_stages < 2 || from != 0 || to != q.states->last();
+}
+
+bool fits(const Question& q, const StageLoad& load, int64_t replicas, int64_t later_devices) {
+  if (q.memory_bytes == 0) return true;
+  const int64_t depth = assumed_in_flight(q, later_devices, replicas);
+  return stage_memory(load, replicas, depth, q.inputs).total_bytes() <= q.memory_bytes;
+}
+
+int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least, int64_t most,
+                        int64_t later_devices, double period) {
+  const StageTerms terms = q.model->terms(load, q.inputs);
+  const auto in_time = [&](int64_t m) { return terms.period(m).total_seconds() <= period; };
+  if (most < least) return 0;
+  if (least == 1) {
+    if (in_time(1) && fits(q, load, 1, later_devices)) return 1;
+    least = 2;
+  }
+  if (most < least || !in_time(most) || !fits(q, load, most, later_devices)) return 0;
+  // From 2 on neither period nor memory grows with the replicas, so bisection finds the least.
+  const auto within = [&](int64_t m) { return in_time(m) && fits(q, load, m, later_devices); };
+  // Close to it already: work that does not shrink with m, shared out.
+  if (const double shared = (terms.compute_seconds + terms.step_seconds + terms.exchange_latency_seconds +
+                             terms.exchange_seconds / 2) /
+                            period;
+      shared > static_cast<double>(least)) {
+    const auto near = static_cast<int64_t>(shared * (1 - kTolerance));
+    if (near > most) return 0;
+    least = std::max(least, near);
+  }
+  // Mostly it is just there: look in steps that double.
+  for (int64_t step = 1; least + step < most; step *= 2) {
+    if (within(least + step - 1)) {
+      most = least + step - 1;
+      break;
+    }
+    least += step;
+  }
+  while (least < most) {
+    const int64_t middle = least + (most - least) / 2;
+    if (within(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  return most;
+}
+
+void finish(const Question& q, Answer* answer) {
+  for (const FoundStage& stage : answer->stages) {
+    const StageLoad load = load_between(*q.states, stage.from, stage.to);
+    const double period = q.model->period(load, stage.replicas, q.inputs).total_seconds();
+    answer->period_seconds = std::max(answer->period_seconds, period);
+    answer->devices += stage.replicas;
+  }
+}
+
+}  // namespace pipewright::search_detail
