@@ -57,6 +57,7 @@ Run Run::from_json(JsonReader& reader) {
                  "precision",
                  "nan_guard",
                  "gradient_bucket_bytes",
+                 "initial_weights",
                  "checkpoint",
                  "resume",
                  "seed",
@@ -100,6 +101,7 @@ Run Run::from_json(JsonReader& reader) {
   read(reader, "precision", run.precision);
   read(reader, "nan_guard", run.nan_guard);
   read(reader, "gradient_bucket_bytes", run.gradient_bucket_bytes);
+  read(reader, "initial_weights", run.initial_weights);
   if (reader.has("checkpoint")) {
     JsonReader entry = reader.object("checkpoint");
     read(entry, "every_minibatches", run.checkpoint.every_minibatches);
@@ -147,6 +149,7 @@ Json Run::to_json() const {
   json["precision"] = precision;
   json["nan_guard"] = nan_guard;
   json["gradient_bucket_bytes"] = gradient_bucket_bytes;
+  json["initial_weights"] = initial_weights;
   json["checkpoint"] = {{"every_minibatches", checkpoint.every_minibatches},
                         {"every_epochs", checkpoint.every_epochs},
                         {"keep", checkpoint.keep},

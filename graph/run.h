@@ -56,6 +56,7 @@ struct Run {
   bool nan_guard = true;              ///< stop at the first loss or gradient that is not finite
   int64_t gradient_bucket_bytes =
       25 << 20;  ///< gradients are averaged over replicas in parts of about this size
+  std::string initial_weights;  ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
   std::string resume;  ///< "", "latest", or a checkpoint's folder
   int64_t seed = 0;

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/registry.h"
+#include "runtime/initial_weights.h"
 #include "runtime/schedule/check.h"
 #include "runtime/update_rule.h"
 #include "runtime/worker.h"
@@ -43,6 +44,8 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
     check_model_of_plan(job.plan, run);
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
+  if (!run.initial_weights.empty() && !job.resume)
+    check_initial_weights(TensorFiles(run.initial_weights), job.model.graph);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_for_graph(job.plan, job.model.graph);
   if (world_size && *world_size != job.plan.world_size) {

@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/summary.h"
 #include "graph/units.h"
+#include "runtime/checkpoint_commands.h"
 #include "runtime/control.h"
 #include "runtime/launch.h"
 #include "runtime/run_options.h"
@@ -134,6 +135,7 @@ int main(int argc, char** argv) {
        "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
        {{"train", "one rank (default)", run_train},
         {"launch", "all ranks of this host", run_launch},
+        {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},
        versions},
       argc, argv);

@@ -51,6 +51,7 @@ constexpr Row kRows[] = {
     {"nan-guard", "", "nan_guard", Kind::kBoolean, "stop at the first value that is not finite"},
     {"gradient-bucket-bytes", "", "gradient_bucket_bytes", Kind::kBytes,
      "gradients averaged at a time, e.g. 25MiB"},
+    {"initial-weights", "", "initial_weights", Kind::kText, ".safetensors file or index to start from"},
     {"checkpoint-every-minibatches", "checkpoint", "every_minibatches", Kind::kInteger, "0 = none"},
     {"checkpoint-every-epochs", "checkpoint", "every_epochs", Kind::kInteger, "0 = none"},
     {"checkpoint-keep", "checkpoint", "keep", Kind::kInteger, "the last so many checkpoints stay"},

@@ -19,6 +19,7 @@
 #include "runtime/control.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "runtime/initial_weights.h"
 #include "runtime/journal.h"
 #include "runtime/launch.h"
 #include "runtime/run_folder.h"
@@ -163,6 +164,9 @@ void Training::run() {
     if (job_.resume) {
       worker_->restore(load_stage_state(*job_.resume, worker_->stage(), job_.run.optimizer));
       evaluated_epochs_ = job_.resume->manifest.evaluated_epochs;
+    } else if (!job_.run.initial_weights.empty()) {
+      const TensorFiles files(job_.run.initial_weights);
+      worker_->restore(initial_state_from(files, job_.model.graph, worker_->stage()));
     }
     control_->barrier("start", kStartPatience);
     train_epochs();

@@ -234,3 +234,67 @@ TEST_CASE("a damaged checkpoint is refused before anything starts, and the offer
   finish(folder, output, options + std::vector<std::string>{"--resume", good});
   CHECK(metrics(output).size() == kMinibatches + 3);
 }
+
+TEST_CASE("checkpoint inspect, merge, export; a run starts from what was exported") {
+  const TemporaryFolder folder;
+  const auto plan = write_plan(folder, "121.json", {1, 2, 1});
+  const fs::path output = folder / "run";
+  const std::vector<std::string> options = {"--checkpoint-every-minibatches", "30", "--momentum", "0.9"};
+  finish(folder, output, options + std::vector<std::string>{"--plan", plan, "--minibatches", "60"});
+  const auto command = [&](const std::vector<std::string>& words, int expected = 0) {
+    Process process(std::vector<std::string>{program("runtime"), "checkpoint"} + words, folder / "out",
+                    folder / "err");
+    INFO(process.error());
+    CHECK(process.wait(30s) == expected);
+    return expected == 0 ? process.output() : process.error();
+  };
+  const std::string table = command({"inspect", output.string()});
+  CHECK_THAT(table, Catch::Contains("minibatch-60: 60 minibatches (1 epochs of 32 and 28), cause: end") &&
+                        Catch::Contains("plan 1-2-1 1f1b stash") && Catch::Contains("stage-2.safetensors"));
+  const Json json = parse_json(command({"inspect", output.string(), "--json"}), "inspect");
+  CHECK(json.at("manifest").at("next_minibatch") == 60);
+  CHECK(json.at("files").size() == 3);
+  CHECK(json.at("files")[1].at("intact") == true);
+
+  // Merged, it is a checkpoint as any other.
+  const std::string merged = (folder / "merged").string();
+  command({"merge", output.string(), "--output", merged});
+  CHECK_THAT(command({"inspect", merged}), Catch::Contains("plan 1 1f1b stash"));
+  const auto resumed = [&](const std::string& from, const fs::path& into) {
+    finish(folder, into, options + std::vector<std::string>{"--resume", from});
+    return losses(into);
+  };
+  const auto from_merged = resumed(merged, folder / "a");  // its past is not beside it
+  const auto from_run = resumed((output / "checkpoints" / "minibatch-60").string(), folder / "b");
+  REQUIRE(from_merged.size() == kMinibatches - 60);
+  REQUIRE(from_run.size() == kMinibatches);
+  CHECK(std::equal(from_merged.begin(), from_merged.end(), from_run.begin() + 60));
+
+  // Exported weights start a run; so does a merged file, whose optimizer is left aside.
+  const std::string exported = (folder / "model.safetensors").string();
+  const std::string whole = (folder / "whole.safetensors").string();
+  CHECK_THAT(command({"export", output.string(), "--output", exported}), Catch::Contains("14 tensors"));
+  command({"merge", output.string(), "--output", whole});
+  const auto started = [&](const std::string& from, const std::vector<std::string>& more) {
+    const fs::path into = folder / "started";
+    finish(folder, into, std::vector<std::string>{"--initial-weights", from, "--minibatches", "8"} + more);
+    return losses(into);
+  };
+  const auto first = started(exported, {});
+  CHECK(first == started(whole, {}));
+  CHECK(first.size() == 8);
+  CHECK(started(exported, {"--plan", plan}).front() == first.front());
+
+  CHECK_THAT(command({"export", output.string(), "--output", (folder / "model.pt").string()}, 2),
+             Catch::Contains("ends in .safetensors"));
+  CHECK_THAT(command({"inspekt", output.string()}, 2), Catch::Contains("did you mean 'inspect'?"));
+  CHECK_THAT(command({"inspect"}, 2), Catch::Contains("expected one folder"));
+  const fs::path file = output / "checkpoints" / "minibatch-60" / "stage-1.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() / 2] ^= 4;
+  write_file(file, bytes);
+  CHECK_THAT(command({"inspect", output.string()}, 2),
+             Catch::Contains("not as written: stage-1.safetensors"));
+  CHECK_THAT(command({"export", output.string(), "--output", exported}, 2),
+             Catch::Contains("it is not what was written"));
+}

@@ -11,6 +11,7 @@
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/checkpoint_points.h"
 #include "runtime/checkpoint_state.h"
+#include "runtime/initial_weights.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -287,4 +288,47 @@ TEST_CASE("spans cover an epoch, end where checkpoints are due, and cut no round
   CHECK(checkpoint_due(40, {20, 0, 3, true}, 8, {100, 100}));
   CHECK(checkpoint_due(24, {20, 0, 3, true}, 8, {100, 100}));
   CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true}, 8, {100, 100}));
+}
+
+TEST_CASE("initial weights: every tensor of the model and no other; floating values are converted") {
+  const TemporaryFolder folder;
+  const Model model = build_model("convnet:width=2,image=8", 2);
+  NamedTensors good;
+  for (const Parameter& parameter : model.graph.parameters)
+    good.emplace_back(parameter.name, at::randn(parameter.type.shape));
+  for (const Buffer& buffer : model.graph.buffers)
+    good.emplace_back(buffer.name, at::ones(buffer.type.shape));
+  REQUIRE(!model.graph.buffers.empty());
+  const auto file = folder / "w.safetensors";
+  const auto error = [&](const NamedTensors& tensors) {
+    write_safetensors(file, tensors, {});
+    return error_of<InputError>([&] { check_initial_weights(TensorFiles(file), model.graph); });
+  };
+  NamedTensors more = good;
+  more.emplace_back("features.1.num_batches_tracked", at::zeros({}, at::kLong));
+  more.emplace_back("optimizer/momentum/x", at::zeros({3}));
+  more[0].second = more[0].second.to(at::kBFloat16);
+  REQUIRE(error(more) == "<no exception>");
+  const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
+  const StageState state = initial_state_from(TensorFiles(file), model.graph, stage);
+  REQUIRE(state.weights.size() == stage.parameters().size());
+  for (size_t i = 0; i < state.weights.size(); ++i) {
+    for (const auto& [name, tensor] : more) {
+      if (name == stage.parameters()[i]) CHECK(state.weights[i].equal(tensor.to(at::kFloat)));
+    }
+  }
+  more = good;
+  more.emplace_back("classifier.weights", at::zeros({3}));
+  CHECK_THAT(error(more), Contains("\"classifier.weights\" is none of the model"));
+  more = good;
+  const std::string name = more.back().first;
+  more.back().first += "s";
+  CHECK_THAT(error(more),
+             Contains("has no tensor \"" + name + "\"") && Contains("did you mean '" + name + "s'"));
+  more = good;
+  more.front().second = more.front().second.reshape({-1});
+  CHECK_THAT(error(more), Contains("the model has float32 ("));
+  more = good;
+  more.front().second = more.front().second.to(at::kInt);
+  CHECK_THAT(error(more), Contains("is I32 ("));
 }

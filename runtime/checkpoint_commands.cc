@@ -1,0 +1,224 @@
+#include "runtime/checkpoint_commands.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <boost/program_options.hpp>
+#include <iomanip>
+#include <iostream>
+#include <set>
+
+#include "graph/atomic_file.h"
+#include "graph/command_line.h"
+#include "graph/digest.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "graph/units.h"
+#include "models/registry.h"
+#include "models/safetensors.h"
+#include "runtime/checkpoint.h"
+
+namespace pipewright {
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    "pipewright-runtime checkpoint inspect FOLDER [--json]\n"
+    "       pipewright-runtime checkpoint merge FOLDER --output FOLDER|FILE.safetensors\n"
+    "       pipewright-runtime checkpoint export FOLDER --output model.safetensors\n"
+    "FOLDER: a checkpoint, or a run folder for its latest one.";
+
+Checkpoint open_named(const fs::path& folder) {
+  const bool checkpoint = fs::exists(folder / kManifestName);
+  const auto of_run = list_checkpoints(folder);
+  return open_checkpoint(checkpoint || of_run.empty() ? folder : of_run.front());
+}
+
+// What a tensor of a stage file is.
+std::string kind_of(const std::string& name) {
+  return name.rfind(kOptimizerPrefix, 0) == 0 ? "optimizer" : "model";
+}
+
+void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
+  const CheckpointManifest& manifest = checkpoint.manifest;
+  std::cout << checkpoint.folder.string() << ": " << manifest.next_minibatch << " minibatches ("
+            << manifest.next_minibatch / manifest.minibatches_per_epoch << " epochs of "
+            << manifest.minibatches_per_epoch << " and "
+            << manifest.next_minibatch % manifest.minibatches_per_epoch << "), cause: " << manifest.cause
+            << "\nmodel " << manifest.run.model << ", plan " << manifest.plan.shape_text() << " "
+            << manifest.plan.schedule << " " << manifest.plan.weights << ", optimizer "
+            << manifest.run.optimizer.name << ", batch size " << manifest.run.batch_size << ", seed "
+            << manifest.run.seed;
+  for (const auto& [name, version] : manifest.libraries) std::cout << ", " << name << " " << version;
+  std::cout << "\n\n"
+            << std::left << std::setw(24) << "file" << std::right << std::setw(12) << "size" << std::setw(10)
+            << "updates" << std::setw(10) << "tensors" << std::setw(14) << "model" << std::setw(12)
+            << "optimizer"
+            << "  bytes are\n";
+  for (size_t i = 0; i < manifest.stages.size(); ++i) {
+    const CheckpointFile& stage = manifest.stages[i];
+    std::map<std::string, int64_t> bytes;
+    size_t tensors = 0;
+    if (intact[i]) {
+      const SafetensorsFile file(checkpoint.folder / stage.file);
+      tensors = file.tensors().size();
+      for (const SafetensorsEntry& entry : file.tensors()) bytes[kind_of(entry.name)] += entry.bytes;
+    }
+    std::cout << std::left << std::setw(24) << stage.file << std::right << std::setw(12)
+              << format_bytes(static_cast<double>(stage.bytes)) << std::setw(10) << stage.updates
+              << std::setw(10) << tensors << std::setw(14)
+              << format_bytes(static_cast<double>(bytes["model"])) << std::setw(12)
+              << format_bytes(static_cast<double>(bytes["optimizer"]))
+              << (intact[i] ? "  as written" : "  DAMAGED") << "\n";
+  }
+}
+
+void print_json(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
+  Json json;
+  json["folder"] = checkpoint.folder.string();
+  json["manifest"] = checkpoint.manifest.to_json();
+  json["files"] = Json::array();
+  for (size_t i = 0; i < intact.size(); ++i) {
+    const std::string& name = checkpoint.manifest.stages[i].file;
+    Json file{{"file", name}, {"intact", static_cast<bool>(intact[i])}, {"tensors", Json::array()}};
+    if (intact[i]) {
+      const SafetensorsFile opened(checkpoint.folder / name);
+      for (const SafetensorsEntry& entry : opened.tensors()) {
+        file["tensors"].push_back(Json{
+            {"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}, {"bytes", entry.bytes}});
+      }
+    }
+    json["files"].push_back(std::move(file));
+  }
+  std::cout << json_text(json);
+}
+
+void inspect(const Checkpoint& checkpoint, bool json) {
+  std::vector<bool> intact;
+  std::vector<std::string> damaged;
+  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
+    intact.push_back(digest_of_file(checkpoint.folder / stage.file) == stage.digest);
+    if (!intact.back()) damaged.push_back(stage.file);
+  }
+  json ? print_json(checkpoint, intact) : print_table(checkpoint, intact);
+  if (!damaged.empty()) {
+    throw InputError(checkpoint.folder.string() + ": not as written: " + join(damaged, ", ") +
+                         ": the digest differs from the manifest's",
+                     "Go on from another checkpoint of the run.");
+  }
+}
+
+// All tensors of a verified checkpoint for which `wanted` holds, each once.
+NamedTensors all_tensors(const Checkpoint& checkpoint, bool with_optimizer) {
+  verify_checkpoint(checkpoint);
+  NamedTensors tensors;
+  std::set<std::string> names;
+  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
+    const SafetensorsFile file(checkpoint.folder / stage.file);
+    for (const SafetensorsEntry& entry : file.tensors()) {
+      if (!with_optimizer && kind_of(entry.name) == "optimizer") continue;
+      if (names.insert(entry.name).second) tensors.emplace_back(entry.name, file.read(entry));
+    }
+  }
+  return tensors;
+}
+
+// As a checkpoint of one stage: a run goes on from it as from any other.
+void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
+  if (fs::exists(output)) throw InputError(output.string() + ": is there already; expected a new folder");
+  const fs::path absolute = fs::absolute(output).lexically_normal();
+  const fs::path partial = absolute.parent_path() / ("." + absolute.filename().string() + ".partial");
+  try {
+    fs::remove_all(partial);
+    fs::create_directories(partial);
+    CheckpointManifest manifest = checkpoint.manifest;
+    manifest.plan = single_stage_plan(build_model(manifest.run.model, manifest.run.batch_size).graph, 1);
+    manifest.run.plan.clear();
+    CheckpointFile file;
+    file.file = "stage-0.safetensors";
+    for (const CheckpointFile& stage : manifest.stages) file.updates = std::max(file.updates, stage.updates);
+    const WrittenFile written =
+        write_safetensors(partial / file.file, all_tensors(checkpoint, true),
+                          {{"format", "pt"}, {"next_minibatch", std::to_string(manifest.next_minibatch)}});
+    file.bytes = written.bytes;
+    file.digest = written.digest;
+    manifest.stages = {file};
+    write_document(partial / kManifestName, manifest);
+    fs::rename(partial, absolute);
+  } catch (const fs::filesystem_error& error) {
+    throw RunError(output.string() + ": cannot be written: " + error.code().message());
+  }
+  sync_folder(absolute.parent_path());
+}
+
+void merge(const Checkpoint& checkpoint, const fs::path& output) {
+  if (output.extension() != ".safetensors") return merge_into_folder(checkpoint, output);
+  write_safetensors(
+      output, all_tensors(checkpoint, true),
+      {{"format", "pt"}, {"next_minibatch", std::to_string(checkpoint.manifest.next_minibatch)}});
+}
+
+// PyTorch's batch norms have a counter of forwards that the graph has not; load_state_dict(strict=True) wants
+// it.
+void add_counters(NamedTensors& tensors, int64_t forwards) {
+  const std::string mean = ".running_mean";
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.insert(name);
+  for (const std::string& name : names) {
+    if (name.size() <= mean.size() || name.compare(name.size() - mean.size(), mean.size(), mean) != 0)
+      continue;
+    const std::string counter = name.substr(0, name.size() - mean.size()) + ".num_batches_tracked";
+    if (!names.count(counter))
+      tensors.emplace_back(counter, at::scalar_tensor(forwards, at::TensorOptions(at::kLong)));
+  }
+}
+
+void export_model(const Checkpoint& checkpoint, const fs::path& output) {
+  if (output.extension() != ".safetensors") {
+    throw InputError("--output " + output.string() + ": expected a name that ends in .safetensors");
+  }
+  NamedTensors tensors = all_tensors(checkpoint, false);
+  add_counters(tensors, checkpoint.manifest.next_minibatch);
+  const size_t count = tensors.size();
+  const auto written = write_safetensors(output, std::move(tensors), {{"format", "pt"}});
+  std::cout << output.string() << ": " << count << " tensors, "
+            << format_bytes(static_cast<double>(written.bytes)) << ", after "
+            << checkpoint.manifest.next_minibatch << " minibatches\n";
+}
+
+}  // namespace
+
+void run_checkpoint(const std::vector<std::string>& arguments) {
+  // Words first, then options.
+  size_t words = 0;
+  while (words < arguments.size() && arguments[words].rfind('-', 0) != 0) ++words;
+  const std::vector<std::string> actions = {"inspect", "merge", "export"};
+  const std::string action = words > 0 ? arguments[0] : "";
+  po::options_description description;
+  if (action != "merge" && action != "export")
+    description.add_options()("json", po::bool_switch(), "print it as JSON");
+  if (action != "inspect")
+    description.add_options()("output", po::value<std::string>()->value_name("X"), "what is written");
+  const auto options = parse_options({arguments.begin() + static_cast<ptrdiff_t>(words), arguments.end()},
+                                     description, kUsage);
+  if (std::find(actions.begin(), actions.end(), action) == actions.end()) {
+    throw InputError(
+        "checkpoint: " + (action.empty() ? "nothing to do" : "'" + action + "' is no command") +
+            (action.empty() ? ": expected inspect, merge or export" : suggestion(action, actions)),
+        "pipewright-runtime checkpoint inspect runs/latest");
+  }
+  if (words != 2) {
+    throw InputError("checkpoint " + action + ": expected one folder, got " + std::to_string(words - 1),
+                     "pipewright-runtime checkpoint " + action + " runs/latest" +
+                         (action == "inspect" ? "" : " --output model.safetensors"));
+  }
+  const Checkpoint checkpoint = open_named(arguments[1]);
+  if (action == "inspect") return inspect(checkpoint, options["json"].as<bool>());
+  if (!options.count("output")) throw InputError("checkpoint " + action + ": --output is missing");
+  const fs::path output = options["output"].as<std::string>();
+  action == "merge" ? merge(checkpoint, output) : export_model(checkpoint, output);
+}
+
+}  // namespace pipewright
