@@ -92,12 +92,13 @@ struct CostModel {
   const char* name;
   const char* summary;
   /// Compute, exchange and step must be sums over the nodes of the stage; the link depends on what it takes
-  /// in and sends on.
+  /// in and sends on. Nothing may fall when seconds or bytes of the load grow: bounds rely on it.
   StageTerms (*terms)(const StageLoad& load, const CostInputs& inputs);
   StagePeriod period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) const {
     return terms(load, inputs).period(replicas);
   }
-  /// Bytes the model takes the cut after `done` (a down-set of nodes) for; 0 for the empty and the full set.
+  /// Bytes the model takes the cut after `done` (a down-set of nodes) for, at least live_bytes(); 0 for the
+  /// empty and the full set.
   int64_t (*cut_bytes)(const Dataflow& flow, const NodeSet& done);
   /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it
   /// behind it.

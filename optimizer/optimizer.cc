@@ -13,6 +13,7 @@
 #include "optimizer/evaluate.h"
 #include "optimizer/search.h"
 #include "optimizer/states.h"
+#include "optimizer/widen.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -214,9 +215,11 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
   const Dataflow flow(profile);
-  const States states = enumerate_states(flow, model, question.memory_bytes > 0);
+  States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
   strategy.ask(&question);
+  // One stage, or stages of equal work, need no more cuts.
+  const bool widen = !states.exact && !question.single_stage && !question.one_in_flight;
   // One rank a stage cannot use more ranks than there are stages.
   if (question.most_replicas == 1) question.devices = std::min(question.devices, longest_chain(states));
   if (question.all_devices && question.devices > kMostSimulatedRanks) {
@@ -227,7 +230,11 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
 
   check_demands(request, &question);
   const std::vector<NodeSet> pinned = pinned_nodes(profile, request.demands);
-  std::optional<Answer> answer = answer_to(question, request.demands, pinned);
+  std::optional<WideAnswer> wide;
+  if (widen) wide = search_widely(flow, question, states, question.memory_bytes > 0);
+  if (wide && wide->answer) states = std::move(wide->states);
+  std::optional<Answer> answer =
+      wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
   if (!answer && request.demands.any()) fail_demands(question, request, pinned);
   for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
@@ -267,9 +274,10 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   plan.strategy = request.strategy;
   plan.profile_digest = document_digest(profile);
   plan.topology_digest = document_digest(topology);
-  // The period of an exact search is itself the bound; without one, or where times add up, work shared out
-  // evenly is.
-  if (states.exact && !question.one_in_flight) {
+  // The period of an exact search is itself the bound. Where times add up it is the sum of all work.
+  if (widen) {
+    plan.predicted->lower_bound_seconds = std::min(wide->bound_seconds, seconds(plan));
+  } else if (!question.one_in_flight) {
     plan.predicted->lower_bound_seconds = std::min(answer->period_seconds * (1 - 1e-9), seconds(plan));
   }
   if (question.memory_bytes > 0) {

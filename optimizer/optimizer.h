@@ -23,7 +23,7 @@ struct PlanRequest {
 /// What the search says of itself, beside the plan.
 struct PlanNotes {
   int64_t cuts = 0;           ///< places where the model can be cut, both ends included
-  bool exact = true;          ///< false: too many cuts, only those along one order of the nodes were searched
+  bool exact = true;          ///< false: too many cuts, only the most promising were searched
   double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
 };
 

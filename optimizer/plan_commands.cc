@@ -83,8 +83,9 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes) 
             << "Bound by " << predicted.bottleneck << "; nothing of this kind is faster than "
             << format_seconds(predicted.lower_bound_seconds) << "\n";
   if (!notes.exact) {
-    std::cout << "The model has too many cuts to try all: searched those along one order of its nodes ("
-              << notes.cuts << ")\n";
+    std::cout << "The model has too many cuts to try all: searched along several orders of its nodes and "
+                 "around the "
+                 "best cuts\n";
   }
   std::cout << "\n"
             << stage_table(plan, predicted, inputs) << "\nMemory of one rank\n"
