@@ -67,8 +67,9 @@ Store Store::serve(int64_t port, const std::string& name) {
 
 Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
                   const std::string& name) {
-  FLAGS_caffe2_log_level =
-      c10::GLOG_FATAL;  // a store that is not there yet is no reason for a page of C++ stack
+  // A store that is not there yet is no reason for a page of C++ stack. Once: the flag is the process's.
+  static const bool quiet = (FLAGS_caffe2_log_level = c10::GLOG_FATAL, true);
+  static_cast<void>(quiet);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
