@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "runtime/transport/connect.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/transport/local.h"
+#include "runtime/transport/shm.h"
 
 namespace pipewright::testing {
 
@@ -43,10 +45,10 @@ inline void spawn(std::vector<std::unique_ptr<Transport>> world,
   }
 }
 
-/// A world of the named transport within this process.
-inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& transport, int64_t size) {
-  if (transport == "local") return make_local_world(size);
-  PW_CHECK(transport == "gloo", transport);
+/// A world within this process: make(store, name, rank) connects each rank, on a thread of its own.
+inline std::vector<std::unique_ptr<Transport>> connect_world(
+    int64_t size,
+    const std::function<std::unique_ptr<Transport>(Store&, const std::string& name, int64_t rank)>& make) {
   static Store server = Store::serve(0);
   static int64_t worlds = 0;
   const std::string name = "world" + std::to_string(worlds++);
@@ -54,13 +56,40 @@ inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& tra
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      const Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20));
-      world[static_cast<size_t>(rank)] =
-          make_gloo_transport(store, name, rank, size, "127.0.0.1", std::chrono::seconds(20));
+      Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20));
+      world[static_cast<size_t>(rank)] = make(store, name, rank);
     });
   }
   for (auto& thread : threads) thread.join();
   return world;
+}
+
+/// A world of the named transport within this process: "local", "gloo", "shm", "tiny-shm" (rings that hardly
+/// any message fits into), "mixed" (even and odd ranks as if on two hosts).
+inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& transport, int64_t size) {
+  if (transport == "local") return make_local_world(size);
+  constexpr auto kPatience = std::chrono::seconds(20);
+  return connect_world(size, [&](Store& store, const std::string& name, int64_t rank) {
+    std::vector<int64_t> all;
+    std::vector<int64_t> alike;
+    std::vector<bool> shares(static_cast<size_t>(size), false);
+    for (int64_t peer = 0; peer < size; ++peer) {
+      all.push_back(peer);
+      if (peer % 2 == rank % 2) alike.push_back(peer);
+      shares[static_cast<size_t>(peer)] = peer % 2 == rank % 2;
+    }
+    ShmSettings settings;
+    settings.spin = std::chrono::microseconds(20);
+    if (transport == "tiny-shm") settings.ring_bytes = 1024;
+    if (transport == "shm" || transport == "tiny-shm") {
+      return make_shm_transport(store, name, rank, size, all, kPatience, settings);
+    }
+    auto gloo = make_gloo_transport(store, name, rank, size, "127.0.0.1", kPatience);
+    if (transport == "gloo") return gloo;
+    PW_CHECK(transport == "mixed", transport);
+    auto shm = make_shm_transport(store, name + "/shm", rank, size, alike, kPatience, settings);
+    return make_routed_transport(std::move(gloo), std::move(shm), std::move(shares));
+  });
 }
 
 }  // namespace pipewright::testing

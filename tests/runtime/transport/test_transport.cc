@@ -13,7 +13,7 @@ using pipewright::testing::make_world;
 using pipewright::testing::spawn;
 
 namespace {
-const std::vector<std::string> kTransports = {"local", "gloo"};
+const std::vector<std::string> kTransports = {"local", "gloo", "shm", "tiny-shm", "mixed"};
 
 at::Tensor numbered(int64_t first, std::vector<int64_t> shape) {
   int64_t elements = 1;
@@ -91,7 +91,9 @@ TEST_CASE("abort wakes a waiting rank with its reason, and later waits too") {
 }
 
 TEST_CASE("a peer that goes away ends a receive with a PeerError that names it") {
-  auto world = make_world("gloo", 2);
+  const auto transport = GENERATE(as<std::string>(), "gloo", "shm");
+  CAPTURE(transport);
+  auto world = make_world(transport, 2);
   const at::Tensor into = at::empty({4});
   auto request = world[0]->receive(into, 1, 0);
   world[1].reset();
@@ -159,6 +161,91 @@ TEST_CASE("all_reduce_sum adds in the order of ranks, bit for bit, whatever the 
       }
     });
   }
+}
+
+TEST_CASE("random traffic: any sizes, tags and orders of waiting, everything arrives as sent") {
+  const auto transport = GENERATE(from_range(kTransports));
+  CAPTURE(transport);
+  // Both sides draw the same plan: who sends how much with which tag. A receiver posts late or early, as it
+  // likes.
+  struct Message {
+    int64_t from, to, tag, bytes;
+  };
+  const int64_t size = 3;
+  std::mt19937 draw(7);
+  std::vector<Message> plan;
+  for (int i = 0; i < 300; ++i) {
+    const auto from = static_cast<int64_t>(draw() % size);
+    const auto to = (from + 1 + static_cast<int64_t>(draw() % (size - 1))) % size;
+    const int64_t most = std::vector<int64_t>{1, 64, 1000, 5000, 300000}[draw() % 5];
+    plan.push_back({from, to, static_cast<int64_t>(draw() % 3), static_cast<int64_t>(draw()) % most});
+  }
+  spawn(make_world(transport, size), [&](int64_t rank, Transport& world) {
+    std::mt19937 own(static_cast<uint32_t>(rank));
+    std::vector<std::unique_ptr<Request>> sends;
+    std::vector<std::pair<std::unique_ptr<Request>, at::Tensor>> receives;
+    std::vector<int64_t> expected;
+    const auto finish_receives = [&] {
+      for (size_t i = 0; i < receives.size(); ++i) {
+        receives[i].first->wait();
+        if (!receives[i].second.eq(expected[i]).all().item<bool>()) throw std::runtime_error("contents");
+      }
+      receives.clear();
+      expected.clear();
+    };
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const auto [from, to, tag, bytes] = plan[i];
+      const auto content = static_cast<int64_t>(i % 251);
+      if (bytes == 0) continue;  // Gloo refuses empty messages
+      if (rank == from) sends.push_back(world.send(at::full({bytes}, content, at::kByte), to, tag));
+      if (rank == to) {
+        at::Tensor into = at::empty({bytes}, at::kByte);
+        auto request = world.receive(into, from, tag);
+        receives.emplace_back(std::move(request), std::move(into));
+        expected.push_back(content);
+        if (own() % 10 == 0) finish_receives();
+      }
+    }
+    finish_receives();
+    for (auto& send : sends) send->wait();
+  });
+}
+
+TEST_CASE("shm: a send that does not fit returns at once and goes on while its rank does something else") {
+  auto world = make_world("tiny-shm", 2);
+  const at::Tensor message = numbered(0, {5000});
+  auto send = world[0]->send(message, 1, 0);
+  const at::Tensor into = at::empty({5000});
+  world[1]->receive(into, 0, 0)->wait();  // rank 0's thread does nothing for it
+  CHECK(into.equal(message));
+  send->wait();
+}
+
+TEST_CASE("shm: what a rank sent before it left still arrives; then it is missed") {
+  auto world = make_world("shm", 2);
+  world[0]->send(numbered(5, {100}), 1, 0)->wait();
+  world[0].reset();
+  const at::Tensor into = at::empty({100});
+  world[1]->receive(into, 0, 0)->wait();
+  CHECK(into.equal(numbered(5, {100})));
+  CHECK_THROWS_AS(world[1]->receive(into, 0, 0)->wait(), PeerError);
+}
+
+TEST_CASE("connect_ranks: every choice connects") {
+  const auto transport = GENERATE(as<std::string>(), "auto", "gloo", "shm");
+  CAPTURE(transport);
+  auto world =
+      pipewright::testing::connect_world(3, [&](Store& store, const std::string& name, int64_t rank) {
+        ConnectSettings settings;
+        settings.transport = transport;
+        settings.gloo_address = "127.0.0.1";
+        return connect_ranks(store, name, rank, 3, settings);
+      });
+  spawn(std::move(world), [](int64_t rank, Transport& ranks) {
+    const at::Tensor flat = at::full({5}, static_cast<double>(rank));
+    all_reduce_sum(ranks, {0, 1, 2}, 0, flat);
+    if (!flat.equal(at::full({5}, 3.0))) throw std::runtime_error("sum");
+  });
 }
 
 TEST_CASE("all_reduce_sum sends 2(r-1)/r of the tensor") {

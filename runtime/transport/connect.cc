@@ -1,0 +1,116 @@
+#include "runtime/transport/connect.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/transport/gloo.h"
+#include "runtime/transport/process_state.h"
+#include "runtime/transport/shm.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kWarmUpTag = 90'000;
+
+class RoutedTransport : public Transport {
+ public:
+  RoutedTransport(std::unique_ptr<Transport> first, std::unique_ptr<Transport> second,
+                  std::vector<bool> uses_second)
+      : first_(std::move(first)), second_(std::move(second)), uses_second_(std::move(uses_second)) {
+    PW_CHECK_EQ(first_->rank(), second_->rank());
+    PW_CHECK_EQ(uses_second_.size(), static_cast<size_t>(first_->world_size()));
+  }
+
+  int64_t rank() const override { return first_->rank(); }
+  int64_t world_size() const override { return first_->world_size(); }
+  std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return to(peer).send(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return to(peer).receive(std::move(tensor), peer, tag);
+  }
+  void abort(const std::string& why) override {
+    first_->abort(why);
+    second_->abort(why);
+  }
+
+ private:
+  Transport& to(int64_t peer) { return uses_second_.at(static_cast<size_t>(peer)) ? *second_ : *first_; }
+
+  std::unique_ptr<Transport> first_;
+  std::unique_ptr<Transport> second_;
+  std::vector<bool> uses_second_;
+};
+
+void warm_links(Transport& transport) {
+  std::vector<std::unique_ptr<Request>> requests;
+  std::vector<at::Tensor> got(static_cast<size_t>(transport.world_size()));
+  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    at::Tensor& into = got[static_cast<size_t>(peer)] = at::empty({1}, at::kLong);
+    requests.push_back(transport.receive(into, peer, kWarmUpTag));
+    requests.push_back(transport.send(at::full({1}, transport.rank(), at::kLong), peer, kWarmUpTag));
+  }
+  for (const auto& request : requests) request->wait();
+  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
+    if (peer != transport.rank()) PW_CHECK_EQ(got[static_cast<size_t>(peer)].item<int64_t>(), peer);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> first,
+                                                 std::unique_ptr<Transport> second,
+                                                 std::vector<bool> uses_second) {
+  return std::make_unique<RoutedTransport>(std::move(first), std::move(second), std::move(uses_second));
+}
+
+std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
+                                         int64_t world_size, const ConnectSettings& settings) {
+  std::unique_ptr<Transport> shm;
+  std::vector<bool> reached(static_cast<size_t>(world_size), false);
+  if (settings.transport != "gloo") {
+    const ProcessName self = this_process();
+    store.set(name + "/host/" + std::to_string(rank), self.identity);
+    std::vector<int64_t> neighbours;
+    for (int64_t peer = 0; peer < world_size; ++peer) {
+      const bool same = store.get(name + "/host/" + std::to_string(peer), settings.timeout) == self.identity;
+      if (same) neighbours.push_back(peer);
+      if (!same && settings.transport == "shm") {
+        throw PeerError("transport 'shm': rank " + std::to_string(peer) + " is not on the host of rank " +
+                            std::to_string(rank),
+                        "give --transport auto: memory within a host, Gloo between hosts");
+      }
+    }
+    ShmSettings shm_settings;
+    if (static_cast<int64_t>(neighbours.size()) > settings.cores) {
+      shm_settings.spin = std::chrono::microseconds(0);
+    }
+    shm = make_shm_transport(store, name + "/shm", rank, world_size, neighbours, settings.timeout,
+                             shm_settings, settings.transport == "shm" ? nullptr : &reached);
+    if (settings.transport == "shm") reached.assign(static_cast<size_t>(world_size), true);
+  }
+  reached[static_cast<size_t>(rank)] = true;
+  // Whether Gloo is needed is a question to all ranks: its group connects all of them.
+  const bool all_here = std::all_of(reached.begin(), reached.end(), [](bool r) { return r; });
+  store.set(name + "/reached/" + std::to_string(rank), all_here ? "all" : "some");
+  bool all = true;
+  for (int64_t peer = 0; peer < world_size; ++peer) {
+    all = all && store.get(name + "/reached/" + std::to_string(peer), settings.timeout) == "all";
+  }
+  std::unique_ptr<Transport> transport;
+  if (all && shm) {
+    transport = std::move(shm);
+  } else {
+    transport =
+        make_gloo_transport(store, name + "/gloo", rank, world_size, settings.gloo_address, settings.timeout);
+    if (shm) transport = make_routed_transport(std::move(transport), std::move(shm), std::move(reached));
+  }
+  warm_links(*transport);
+  return transport;
+}
+
+}  // namespace pipewright

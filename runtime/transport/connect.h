@@ -1,0 +1,31 @@
+// One transport for a whole job: memory between ranks of one host, Gloo between hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/store.h"
+#include "runtime/transport/transport.h"
+
+namespace pipewright {
+
+/// Each message goes through the one of two transports of the same rank that `uses_second` (by peer) says.
+std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> first,
+                                                 std::unique_ptr<Transport> second,
+                                                 std::vector<bool> uses_second);
+
+struct ConnectSettings {
+  std::string transport = "auto";  ///< "auto": shm where it reaches, Gloo elsewhere; "gloo"; "shm"
+  std::string gloo_address;        ///< as for make_gloo_transport
+  std::chrono::milliseconds timeout{30'000};
+  int64_t cores = 1;  ///< of this host, for the ranks on it
+};
+
+/// Connects all ranks; every rank calls it with the same `transport` and `name`. Then every pair has
+/// exchanged a message: links are warm, and one that does not work is noticed now. PeerError if the ranks do
+/// not all come within the time-out; with "shm" also for ranks on several hosts.
+std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
+                                         int64_t world_size, const ConnectSettings& settings);
+
+}  // namespace pipewright
