@@ -24,7 +24,7 @@
 #include "runtime/launch.h"
 #include "runtime/run_folder.h"
 #include "runtime/schedule/draw.h"
-#include "runtime/transport/gloo.h"
+#include "runtime/transport/connect.h"
 #include "runtime/worker.h"
 
 namespace pipewright {
@@ -298,10 +298,13 @@ void Training::connect() {
                     "give every rank the same plan, run and version of Pipewright");
   }
   const bool one_host = place_.master_address == "127.0.0.1" || place_.master_address == "localhost";
+  ConnectSettings settings;
+  settings.transport = job_.run.transport;
+  settings.gloo_address = one_host ? "127.0.0.1" : "";
   // All ranks have arrived: connecting takes no longer than any other answer.
-  auto transport =
-      make_gloo_transport(*store, "gloo", place_.rank, place_.world_size, one_host ? "127.0.0.1" : "",
-                          std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10)));
+  settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
+  settings.cores = host_cores();
+  auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
   const std::lock_guard lock(transport_mutex_);
   transport_ = std::move(transport);
   if (const auto failure = control_->failure()) transport_->abort(failure->message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "graph/error.h"
 
@@ -18,6 +19,12 @@ constexpr size_t kLine = 64;
 // The other side is told after so many bytes: small enough for both to copy at the same time, large enough
 // for the telling not to matter.
 constexpr size_t kPiece = 128 << 10;
+
+// A head with this tag: go on at the ring's beginning.
+constexpr int64_t kRestart = std::numeric_limits<int64_t>::min();
+// So much of a ring stays in a core's cache and address translations; beyond it a ring that is empty
+// restarts.
+constexpr size_t kWarmBytes = 512 << 10;
 
 size_t padding(size_t bytes) { return (kLine - bytes % kLine) % kLine; }
 
@@ -44,6 +51,14 @@ void RingWriter::copy_in(const std::byte* from, size_t bytes) {
   std::memcpy(data_, from + first, bytes - first);
 }
 
+void RingWriter::restart_if_empty(size_t needed_bytes) {
+  const auto at = static_cast<size_t>(written_ % capacity_);
+  if (at < kWarmBytes || needed_bytes > at || ring_->read.load() != written_) return;
+  const Head head{kRestart, 0};
+  copy_in(reinterpret_cast<const std::byte*>(&head), sizeof head);
+  written_ += capacity_ - at;
+}
+
 void RingWriter::publish(size_t bytes) {
   written_ += bytes;
   ring_->written.store(written_);
@@ -56,6 +71,7 @@ bool RingWriter::push(Outgoing& message) {
   size_t unpublished = 0;
   if (!message.head_pushed) {
     if (room_or_notice() < kLine) return false;  // room is a multiple of a line
+    restart_if_empty(kLine + total + padding(total));
     const Head head{message.tag, total};
     copy_in(reinterpret_cast<const std::byte*>(&head), sizeof head);
     written_ += kLine;  // told together with the first bytes
@@ -111,6 +127,10 @@ std::shared_ptr<Incoming> RingReader::post(at::Tensor into, int64_t tag) {
 void RingReader::begin_message() {
   Head head;
   std::memcpy(&head, data_ + read_ % capacity_, sizeof head);
+  if (head.tag == kRestart) {
+    read_ += capacity_ - read_ % capacity_;
+    return;
+  }
   read_ += kLine;
   Stream& stream = streams_[head.tag];
   if (stream.posted.empty()) {

@@ -33,6 +33,7 @@ class RingWriter {
  private:
   size_t room() const;
   size_t room_or_notice();
+  void restart_if_empty(size_t needed_bytes);
   void copy_in(const std::byte* from, size_t bytes);
   void publish(size_t bytes);
 

@@ -168,11 +168,12 @@ TEST_CASE("oracle: weights, losses of every plan equal the serial program's, bit
     compare("local", model, plan_case, momentum_sgd(), minibatches, 5);
 }
 
-TEST_CASE("oracle: the same over Gloo") {
+TEST_CASE("oracle: the same over Gloo and shared memory") {
   at::set_num_threads(1);
   const Model model = residual_model(8);
   for (const Case& plan_case : {kCases[1], kCases[5], kCases[6], kCases[7]}) {
     compare("gloo", model, plan_case, momentum_sgd(), 11, 5);
+    compare("shm", model, plan_case, momentum_sgd(), 11, 5);
   }
 }
 
