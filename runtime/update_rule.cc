@@ -1,59 +1,142 @@
 #include "runtime/update_rule.h"
 
-#include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_addcdiv.h>
-#include <ATen/ops/_foreach_addcmul.h>
-#include <ATen/ops/_foreach_div.h>
-#include <ATen/ops/_foreach_lerp.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_sqrt.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <numbers>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "runtime/step_kernels.h"
 
 namespace pipewright {
 namespace {
 
-std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> weights) {
-  for (at::Tensor& weight : weights) weight.requires_grad_(true);
-  return weights;
+// Larger versions are written round the cache. Measured (benchmarks/update_step.cc): what ordinary stores read
+// first still comes from the last-level cache for smaller ones, and then they win.
+constexpr int64_t kStreamingBytes = int64_t{16} << 20;
+
+// Elements are independent, so how they are divided among threads does not change their bits.
+constexpr int64_t kElementsPerThread = 1 << 15;
+
+void check_step(const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
+                const std::vector<at::Tensor>& into) {
+  PW_CHECK_EQ(weights.size(), gradients.size());
+  if (!into.empty()) PW_CHECK_EQ(weights.size(), into.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    PW_CHECK(weights[i].is_contiguous() && weights[i].device().is_cpu() && weights[i].is_floating_point(),
+             "weight " << i << " is no contiguous floating-point tensor of this host");
+    PW_CHECK(gradients[i].sizes() == weights[i].sizes(), "gradient " << i << " has another shape");
+    if (into.empty() || !into[i].defined()) continue;
+    PW_CHECK(into[i].is_contiguous() && into[i].sizes() == weights[i].sizes() &&
+                 into[i].scalar_type() == weights[i].scalar_type(),
+             "the place for the next weight " << i << " does not fit it");
+  }
 }
 
-std::vector<at::Tensor> zeros_for(const std::vector<at::Tensor>& weights) {
-  std::vector<at::Tensor> zeros;
-  for (const at::Tensor& weight : weights) zeros.push_back(at::zeros_like(weight));
-  return zeros;
+// One tensor of a step, as arrays of T. Weights of less than 32 bits are stepped as floats.
+template <typename T>
+class Arrays {
+ public:
+  Arrays(const at::Tensor& old, const at::Tensor& gradient, at::Tensor next, at::Tensor first,
+         at::Tensor second)
+      : places_{std::move(next), std::move(first), std::move(second)},
+        old_(as_array(old)),
+        gradient_(as_array(gradient)) {
+    for (size_t i = 0; i < 3; ++i) {
+      if (places_[i].defined()) changed_[i] = as_array(places_[i]);
+    }
+  }
+
+  /// Puts back what had to be converted.
+  void finish() const {
+    for (size_t i = 0; i < 3; ++i) {
+      if (places_[i].defined() && !changed_[i].is_same(places_[i])) places_[i].copy_(changed_[i]);
+    }
+  }
+
+  StepArrays<T> get() const {
+    const auto data = [](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.data_ptr<T>() : nullptr;
+    };
+    return {data(old_), data(gradient_), data(changed_[0]), data(changed_[1]), data(changed_[2])};
+  }
+
+ private:
+  static at::Tensor as_array(const at::Tensor& tensor) {
+    return tensor.to(c10::CppTypeToScalarType<T>::value).contiguous();
+  }
+
+  at::Tensor places_[3];
+  at::Tensor old_;
+  at::Tensor gradient_;
+  at::Tensor changed_[3];
+};
+
+// Calls step_one(i, arrays, begin, end, stores) for slices of every weight; returns the next weights as
+// leaves. `first` and `second`: slots, or none.
+template <typename StepOne>
+std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
+                                 const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
+                                 const std::vector<at::Tensor>& first, const std::vector<at::Tensor>& second,
+                                 const StepOne& step_one) {
+  check_step(weights, gradients, into);
+  into.resize(weights.size());
+  int64_t bytes = 0;
+  for (const at::Tensor& weight : weights) bytes += static_cast<int64_t>(weight.nbytes());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    at::Tensor& next = into[i];
+    if (!next.defined()) next = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
+    const bool in_place = next.is_same(weights[i]);
+    const Stores stores = bytes > kStreamingBytes && !in_place ? Stores::kStreaming : Stores::kOrdinary;
+    const auto slot = [i](const std::vector<at::Tensor>& slots) {
+      return slots.empty() ? at::Tensor() : slots[i];
+    };
+    const auto run = [&](auto zero) {
+      const Arrays<decltype(zero)> arrays(weights[i].detach(), gradients[i], next.detach(), slot(first),
+                                          slot(second));
+      at::parallel_for(0, weights[i].numel(), kElementsPerThread,
+                       [&](int64_t begin, int64_t end) { step_one(i, arrays.get(), begin, end, stores); });
+      arrays.finish();
+    };
+    weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    next.requires_grad_(true);
+  }
+  return into;
 }
 
-// d = g + decay w;  v = momentum v + d (v = d at first);  w' = w - rate (nesterov ? d + momentum v : v)
+std::vector<at::Tensor> like(const std::vector<at::Tensor>& weights, bool zeros) {
+  std::vector<at::Tensor> slots;
+  for (const at::Tensor& weight : weights) {
+    const auto options = weight.options().requires_grad(false);
+    slots.push_back(zeros ? at::zeros(weight.sizes(), options) : at::empty(weight.sizes(), options));
+  }
+  return slots;
+}
+
 class Sgd : public UpdateRule {
  public:
   explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
 
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> gradients,
-                               double learning_rate) override {
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
+                               const std::vector<at::Tensor>& gradients, double learning_rate,
+                               std::vector<at::Tensor> into) override {
     const at::NoGradGuard no_grad;
-    if (weights.empty()) return {};
     updates_.resize(weights.size(), 0);
-    std::vector<at::Tensor> direction = std::move(gradients);
-    if (settings_.weight_decay != 0) {
-      direction = at::_foreach_add(direction, weights, settings_.weight_decay);
-    }
-    if (settings_.momentum != 0) {
-      if (velocity_.empty()) {
-        for (const at::Tensor& d : direction) velocity_.push_back(d.clone());
-      } else {
-        at::_foreach_mul_(velocity_, settings_.momentum);
-        at::_foreach_add_(velocity_, direction, 1);
-      }
-      direction = settings_.nesterov ? at::_foreach_add(direction, velocity_, settings_.momentum) : velocity_;
-    }
+    if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
+    auto next = step_all(weights, gradients, std::move(into), velocity_, {},
+                         [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+                           using T = std::remove_pointer_t<decltype(arrays.next)>;
+                           const SgdFactors<T> factors{static_cast<T>(learning_rate),
+                                                       static_cast<T>(settings_.momentum),
+                                                       static_cast<T>(settings_.weight_decay)};
+                           sgd_step(factors, momentum_of(updates_[i]), settings_.weight_decay != 0, arrays,
+                                    begin, end, stores);
+                         });
     for (int64_t& updates : updates_) ++updates;
-    return as_leaves(at::_foreach_add(weights, direction, -learning_rate));
+    return next;
   }
 
   UpdateState state() const override {
@@ -69,48 +152,36 @@ class Sgd : public UpdateRule {
   }
 
  private:
+  Momentum momentum_of(int64_t updates) const {
+    if (settings_.momentum == 0) return Momentum::kNone;
+    if (settings_.nesterov) return updates == 0 ? Momentum::kNesterovFirst : Momentum::kNesterov;
+    return updates == 0 ? Momentum::kFirst : Momentum::kClassic;
+  }
+
   OptimizerSettings settings_;
   std::vector<int64_t> updates_;
   std::vector<at::Tensor> velocity_;
 };
 
-// m = m + (1-b1)(g - m);  v = b2 v + (1-b2) g g;  w' = w - rate/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps)
-// Adam adds decay w to g first; AdamW shrinks w by (1 - rate decay) instead.
 class Adam : public UpdateRule {
  public:
   Adam(const OptimizerSettings& settings, bool decoupled) : settings_(settings), decoupled_(decoupled) {}
 
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> gradients,
-                               double learning_rate) override {
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
+                               const std::vector<at::Tensor>& gradients, double learning_rate,
+                               std::vector<at::Tensor> into) override {
     const at::NoGradGuard no_grad;
-    if (weights.empty()) return {};
-    if (first_moment_.empty()) {
-      first_moment_ = zeros_for(weights);
-      second_moment_ = zeros_for(weights);
-    }
     updates_.resize(weights.size(), 0);
-    std::vector<at::Tensor> from = weights;
-    if (settings_.weight_decay != 0) {
-      if (decoupled_) {
-        from = at::_foreach_mul(weights, 1 - learning_rate * settings_.weight_decay);
-      } else {
-        gradients = at::_foreach_add(gradients, weights, settings_.weight_decay);
-      }
+    if (first_moment_.empty()) {
+      first_moment_ = like(weights, /*zeros=*/true);
+      second_moment_ = like(weights, /*zeros=*/true);
     }
-    at::_foreach_lerp_(first_moment_, gradients, 1 - settings_.beta1);
-    at::_foreach_mul_(second_moment_, settings_.beta2);
-    at::_foreach_addcmul_(second_moment_, gradients, gradients, 1 - settings_.beta2);
-    std::vector<at::Scalar> scale;   // by weight: sqrt(1 - b2^t)
-    std::vector<at::Scalar> factor;  // -rate / (1 - b1^t)
-    for (int64_t& updates : updates_) {
-      const auto t = static_cast<double>(++updates);
-      scale.emplace_back(std::sqrt(1 - std::pow(settings_.beta2, t)));
-      factor.emplace_back(-learning_rate / (1 - std::pow(settings_.beta1, t)));
-    }
-    std::vector<at::Tensor> denominator = at::_foreach_sqrt(second_moment_);
-    at::_foreach_div_(denominator, scale);
-    at::_foreach_add_(denominator, settings_.epsilon);
-    return as_leaves(at::_foreach_addcdiv(from, first_moment_, denominator, factor));
+    for (int64_t& updates : updates_) ++updates;
+    return step_all(weights, gradients, std::move(into), first_moment_, second_moment_,
+                    [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+                      using T = std::remove_pointer_t<decltype(arrays.next)>;
+                      adam_step(factors<T>(updates_[i], learning_rate), decay(), arrays, begin, end, stores);
+                    });
   }
 
   UpdateState state() const override {
@@ -128,6 +199,27 @@ class Adam : public UpdateRule {
   }
 
  private:
+  Decay decay() const {
+    if (settings_.weight_decay == 0) return Decay::kNone;
+    return decoupled_ ? Decay::kWeight : Decay::kGradient;
+  }
+
+  // Computed as doubles, then rounded to T, as LibTorch does with its scalars.
+  template <typename T>
+  AdamFactors<T> factors(int64_t update, double learning_rate) const {
+    const auto t = static_cast<double>(update);
+    AdamFactors<T> factors;
+    factors.weight_decay =
+        static_cast<T>(decoupled_ ? 1 - learning_rate * settings_.weight_decay : settings_.weight_decay);
+    factors.first = static_cast<T>(1 - settings_.beta1);
+    factors.keep_second = static_cast<T>(settings_.beta2);
+    factors.second = static_cast<T>(1 - settings_.beta2);
+    factors.root_second = static_cast<T>(std::sqrt(1 - std::pow(settings_.beta2, t)));
+    factors.epsilon = static_cast<T>(settings_.epsilon);
+    factors.rate = static_cast<T>(learning_rate / (1 - std::pow(settings_.beta1, t)));
+    return factors;
+  }
+
   OptimizerSettings settings_;
   bool decoupled_;
   std::vector<int64_t> updates_;

@@ -1,4 +1,4 @@
-// Optimizer rules: out of place in the weights, in place in their own slots.
+// Optimizer rules: out of place in the weights unless asked otherwise, in place in their own slots.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,15 +20,18 @@ struct UpdateState {
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
 };
 
-/// One stage's rule with its slots. `step` returns the next weights as fresh leaves; the old ones are not
-/// touched. The arithmetic is that of torch.optim's single-tensor implementations, in the order written
-/// beside each rule.
+/// One stage's rule with its slots. The arithmetic is that of runtime/step_arithmetic.h, in one pass over the
+/// memory of each weight.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  /// Gradients are consumed (may be overwritten). One per weight; weights and gradients have equal shapes.
+  /// Returns the next weights, leaves that require gradients. One gradient per weight, of its shape; weights
+  /// are contiguous. `into`: where to write them, one per weight or none: the weight itself (a step in
+  /// place), a tensor that nobody reads any more, or an undefined one, for a fresh tensor. Other weights stay
+  /// as they are, and so do gradients.
   virtual std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
-                                       std::vector<at::Tensor> gradients, double learning_rate) = 0;
+                                       const std::vector<at::Tensor>& gradients, double learning_rate,
+                                       std::vector<at::Tensor> into = {}) = 0;
 
   /// For checkpoints. The tensors are the rule's own: the next step changes them.
   virtual UpdateState state() const = 0;

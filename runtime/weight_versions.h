@@ -26,18 +26,28 @@ class WeightVersions {
 
   /// The version that a forward starting now reads. Hold it until the backward of that minibatch has ended.
   std::shared_ptr<const WeightVersion> latest() const { return latest_; }
+  /// Where the next version's weights `which` (positions) can be written, so that no memory comes and goes
+  /// with every update: the latest version's own tensors if nobody else holds them (then it is over once they
+  /// are written), else those of a version that has died, else undefined ones.
+  std::vector<at::Tensor> room(const std::vector<size_t>& which);
   /// Makes `weights` the latest version.
   void publish(std::vector<at::Tensor> weights);
 
   int64_t updates() const { return latest_->number; }
-  int64_t live() const { return *live_; }  ///< versions held by anyone, the latest included
-  int64_t peak_live() const { return *peak_live_; }
+  int64_t live() const { return books_->live; }  ///< versions held by anyone, the latest included
+  int64_t peak_live() const { return peak_live_; }
 
  private:
   std::shared_ptr<const WeightVersion> make(int64_t number, std::vector<at::Tensor> weights);
 
-  std::shared_ptr<int64_t> live_ = std::make_shared<int64_t>(0);
-  std::shared_ptr<int64_t> peak_live_ = std::make_shared<int64_t>(0);
+  // Versions outlive this object if a minibatch holds them.
+  struct Books {
+    int64_t live = 0;
+    std::vector<at::Tensor> spare;  ///< weights of a version that died, where nobody else holds them
+  };
+
+  std::shared_ptr<Books> books_ = std::make_shared<Books>();
+  int64_t peak_live_ = 0;
   std::shared_ptr<const WeightVersion> latest_;
 };
 

@@ -211,7 +211,7 @@ class Worker::Execution {
         round_gradients_ = worker_.reduce(std::move(round_gradients_), turns_.round_size(k, span_));
         break;
       case ActionKind::kUpdate:
-        worker_.update(std::move(round_gradients_), turns_.round_begin(k, span_));
+        worker_.update(round_gradients_, turns_.round_begin(k, span_));
         round_gradients_.clear();
         break;
       case ActionKind::kBackwardInput:
@@ -322,7 +322,7 @@ std::vector<at::Tensor> Worker::reduce(std::vector<at::Tensor> gradients, int64_
   return gradients;
 }
 
-void Worker::update(std::vector<at::Tensor> gradients, int64_t first_minibatch_of_round) {
+void Worker::update(const std::vector<at::Tensor>& gradients, int64_t first_minibatch_of_round) {
   double rate =
       learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, first_minibatch_of_round,
                        rules_.minibatches_per_epoch, rules_.total_minibatches);
@@ -330,10 +330,11 @@ void Worker::update(std::vector<at::Tensor> gradients, int64_t first_minibatch_o
     rate *= static_cast<double>(shape_.replicas[static_cast<size_t>(stage_index_)]) /
             static_cast<double>(shape_.replicas.front());
   }
+  std::vector<at::Tensor> room = versions_->room(stage_->trainable());
   std::vector<at::Tensor> next = weights();
   std::vector<at::Tensor> trained;
   for (const size_t i : stage_->trainable()) trained.push_back(next[i]);
-  std::vector<at::Tensor> stepped = update_rule_->step(trained, std::move(gradients), rate);
+  std::vector<at::Tensor> stepped = update_rule_->step(trained, gradients, rate, std::move(room));
   for (size_t i = 0; i < stepped.size(); ++i) next[stage_->trainable()[i]] = std::move(stepped[i]);
   versions_->publish(std::move(next));
 }

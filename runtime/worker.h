@@ -97,7 +97,7 @@ class Worker {
 
   /// Average over the round's minibatches, summed over the replicas in their order.
   std::vector<at::Tensor> reduce(std::vector<at::Tensor> gradients, int64_t round_minibatches);
-  void update(std::vector<at::Tensor> gradients, int64_t first_minibatch_of_round);
+  void update(const std::vector<at::Tensor>& gradients, int64_t first_minibatch_of_round);
   void average_buffers();
 
   Plan plan_;

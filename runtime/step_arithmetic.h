@@ -1,0 +1,73 @@
+// Arithmetic of the update rules, one element at a time: the only place where it is written.
+//
+// docs/semantics.md gives the formulas. Every operation rounds to T, but fused(a, b, c), which rounds a b + c
+// once: exactly what LibTorch's own kernels do on processors with fused multiply-add, and, as nothing is left
+// to the compiler (contraction is off), the same bits on every processor and for every vector width.
+//
+// Plain functions of numbers, for any loop on the host or on a device.
+#pragma once
+
+#if defined(__CUDACC__)
+#define PIPEWRIGHT_ANYWHERE __host__ __device__ inline
+#else
+#define PIPEWRIGHT_ANYWHERE inline __attribute__((always_inline))
+#endif
+
+namespace pipewright {
+
+// Builtins rather than std::fma and std::sqrt: they are compiled for the instruction set of the loop that
+// they stand in.
+PIPEWRIGHT_ANYWHERE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+PIPEWRIGHT_ANYWHERE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+PIPEWRIGHT_ANYWHERE float root(float x) { return __builtin_sqrtf(x); }
+PIPEWRIGHT_ANYWHERE double root(double x) { return __builtin_sqrt(x); }
+
+/// What an SGD step of one tensor multiplies by.
+template <typename T>
+struct SgdFactors {
+  T rate;
+  T momentum;
+  T weight_decay;
+};
+
+enum class Momentum { kNone, kFirst, kClassic, kNesterovFirst, kNesterov };
+
+/// The next weight; `v` becomes the next velocity (kNone: untouched; kFirst, kNesterovFirst: not read).
+template <Momentum kMomentum, bool kDecay, typename T>
+PIPEWRIGHT_ANYWHERE T sgd(const SgdFactors<T>& f, T w, T g, T& v) {
+  const T d = kDecay ? fused(f.weight_decay, w, g) : g;
+  T u = d;
+  if constexpr (kMomentum != Momentum::kNone) {
+    constexpr bool kStart = kMomentum == Momentum::kFirst || kMomentum == Momentum::kNesterovFirst;
+    v = kStart ? d : f.momentum * v + d;
+    constexpr bool kAhead = kMomentum == Momentum::kNesterov || kMomentum == Momentum::kNesterovFirst;
+    u = kAhead ? fused(f.momentum, v, d) : v;
+  }
+  return fused(-f.rate, u, w);
+}
+
+/// What an Adam step of one tensor multiplies by.
+template <typename T>
+struct AdamFactors {
+  T weight_decay;  ///< Adam: decay; AdamW: 1 - rate decay
+  T first;         ///< 1 - beta1
+  T keep_second;   ///< beta2
+  T second;        ///< 1 - beta2
+  T root_second;   ///< sqrt(1 - beta2^t)
+  T epsilon;
+  T rate;  ///< rate / (1 - beta1^t)
+};
+
+enum class Decay { kNone, kGradient, kWeight };
+
+/// The next weight; `m` and `v` become the next moments.
+template <Decay kDecay, typename T>
+PIPEWRIGHT_ANYWHERE T adam(const AdamFactors<T>& f, T w, T g, T& m, T& v) {
+  if constexpr (kDecay == Decay::kGradient) g = fused(f.weight_decay, w, g);
+  if constexpr (kDecay == Decay::kWeight) w = w * f.weight_decay;
+  m = fused(f.first, g - m, m);
+  v = fused(f.second * g, g, f.keep_second * v);
+  return w + -f.rate * m / (root(v) / f.root_second + f.epsilon);
+}
+
+}  // namespace pipewright
