@@ -26,6 +26,14 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
     terms.exchange_latency_seconds = 2 * inputs.latency_seconds;
   }
   terms.step_seconds = weights * inputs.step_seconds_per_byte;
+  if (inputs.minibatches_per_update > 0) {
+    // One update for so many minibatches of all replicas. The exchange grows a little with the replicas,
+    // which a period must not: it is taken for that of any number, at most twice too much.
+    const auto interval = static_cast<double>(inputs.minibatches_per_update);
+    terms.interval_exchange_seconds = (terms.exchange_seconds + terms.exchange_latency_seconds) / interval;
+    terms.interval_step_seconds = terms.step_seconds / interval;
+    terms.exchange_seconds = terms.exchange_latency_seconds = terms.step_seconds = 0;
+  }
   if (!load.first)
     terms.link_in_seconds = message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
   if (!load.last)
@@ -240,6 +248,20 @@ int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
   return std::min(1 + divide_up(later_devices, replicas), kMostInFlight);
 }
 
+int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
+  switch (inputs.weights) {
+    case WeightRule::kStash:
+      return in_flight - 1;
+    case WeightRule::kVertical:
+      return std::max(in_flight, inputs.pipeline_depth) - 1;
+    case WeightRule::kTwoVersions:
+      return 1;
+    case WeightRule::kFlush:
+      break;
+  }
+  return 0;
+}
+
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
                          const CostInputs& inputs) {
   const int64_t weights = load.trainable_bytes;
@@ -247,11 +269,14 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
   // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
   // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
   // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.
-  const int64_t exchange = replicas > 1 ? 2 * weights : 0;
-  const int64_t next_version = in_flight == 1 ? weights : 0;
+  // Where an update covers more minibatches, the gradients of one come beside their sum.
+  const bool sums = inputs.minibatches_per_update > replicas;
+  const int64_t exchange = replicas > 1 ? 2 * weights : sums ? weights : 0;
+  const int64_t further = further_versions(in_flight, inputs);
+  const int64_t next_version = further == 0 ? weights : 0;
   StageMemory memory;
   memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
-  memory.versions_bytes = (in_flight - 1) * weights;
+  memory.versions_bytes = further * weights;
   memory.gradients_bytes = weights + std::max<int64_t>(0, std::max(exchange, next_version) - one_minibatch);
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * (one_minibatch + load.held_bytes);
@@ -292,6 +317,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   StageTimes times;
   times.forward_seconds = load.forward_seconds;
   times.backward_seconds = load.backward_seconds;
+  times.backward_weight_seconds = load.backward_weight_seconds;
   times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
   times.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
   if (!load.last)

@@ -12,6 +12,7 @@
 #include "graph/profile.h"
 #include "graph/topology.h"
 #include "optimizer/dataflow.h"
+#include "runtime/schedule/shape.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -20,8 +21,9 @@ namespace pipewright {
 struct StageLoad {
   double forward_seconds = 0;
   double backward_seconds = 0;
-  int64_t parameter_bytes = 0;  ///< a tied parameter counts once
-  int64_t trainable_bytes = 0;  ///< of these, what a gradient exists for
+  double backward_weight_seconds = 0;  ///< of these, for gradients of weights; only evaluation fills it
+  int64_t parameter_bytes = 0;         ///< a tied parameter counts once
+  int64_t trainable_bytes = 0;         ///< of these, what a gradient exists for
   int64_t buffer_bytes = 0;
   int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
   int64_t held_bytes = 0;        ///< of the values sent on, what no node saves: kept till the backward too
@@ -42,6 +44,11 @@ struct CostInputs {
   double latency_seconds = 0;
   double step_seconds_per_byte = 0;  ///< weight update, per trainable byte
   int64_t optimizer_slots = 1;
+  // How the plan is to run (docs/semantics.md).
+  WeightRule weights = WeightRule::kStash;
+  /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.
+  int64_t minibatches_per_update = 0;
+  int64_t pipeline_depth = 0;  ///< vertical only: depth of the first stage
 };
 
 /// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
@@ -65,6 +72,10 @@ struct StageTerms {
   double exchange_seconds = 0;          ///< of gradients; m replicas take (m - 1) / m of it
   double exchange_latency_seconds = 0;  ///< from two replicas on
   double step_seconds = 0;
+  /// Where an update covers a given number of minibatches, exchange (from two replicas on) and step are
+  /// these, for one minibatch, and not those above.
+  double interval_exchange_seconds = 0;
+  double interval_step_seconds = 0;
   /// On a rank's link: of the values before the stage, and of those after it.
   double link_in_seconds = 0;
   double link_out_seconds = 0;
@@ -79,9 +90,10 @@ struct StageTerms {
     StagePeriod period;
     period.compute_seconds = compute_seconds / m;
     if (replicas > 1) {
-      period.gradient_sync_seconds = (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m;
+      period.gradient_sync_seconds =
+          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m + interval_exchange_seconds;
     }
-    period.step_seconds = step_seconds / m;
+    period.step_seconds = step_seconds / m + interval_step_seconds;
     period.link_seconds = link_seconds() / m;
     return period;
   }
@@ -137,8 +149,11 @@ int64_t memory_limit_bytes(const Topology& topology);
 /// / m).
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
 
-/// Bytes on one rank of the stage. The weight-version rule is `stash`: at most one version per minibatch in
-/// flight.
+/// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
+/// vertical as many as the first stage has, with 2bw one, with flush none.
+int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
+
+/// Bytes on one rank of the stage.
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
                          const CostInputs& inputs);
 

@@ -55,6 +55,7 @@ class Search {
     const States& states = *q_.states;
     const int last = states.last();
     const int tables = q_.replicated ? 2 : 1;
+    const int64_t most_of_a_stage = std::min(q_.devices, q_.most_replicas);
     // best[place][table][state]
     std::vector<std::vector<std::vector<Suffix>>> best(
         places_ + 1,
@@ -63,6 +64,9 @@ class Search {
     for (int64_t place = named_; place <= places_; ++place) best[place][0][last].possible = true;
     for (int i = last - 1; i >= 0; --i) {
       for (const int j : states.after(i)) {
+        // No model is faster than its compute shared out evenly.
+        const double least_replicas = compute_between(states, i, j) / period * (1 - kTolerance);
+        if (least_replicas > static_cast<double>(most_of_a_stage)) continue;
         StageLoad load;
         bool made = false;
         for (int64_t place = 0; place < places_; ++place) {
@@ -71,7 +75,8 @@ class Search {
           for (int wanted = 0; wanted < tables; ++wanted) {
             for (int rest = wanted; rest >= 0; --rest) {
               const Suffix& after = best[next][rest][j];
-              if (!after.possible) continue;
+              if (!after.possible || least_replicas > static_cast<double>(q_.devices - after.devices))
+                continue;
               if (!made) {
                 load = load_between(states, i, j);
                 if (q_.memory_bytes > 0) load.workspace_bytes = workspace_between(states, i, j);

@@ -61,6 +61,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     StageLoad& load = loads[stage_of[v]];
     load.forward_seconds += node.forward_seconds;
     load.backward_seconds += node.backward_seconds();
+    load.backward_weight_seconds += node.backward_weight_seconds;
     load.buffer_bytes += node.buffer_bytes;
     load.saved_bytes += node.saved_bytes;
     if (!flow.owns_parameters[v]) continue;
@@ -113,6 +114,20 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   return loads;
 }
 
+void set_run_rules(const Plan& plan, CostInputs* inputs) {
+  inputs->weights = weight_rule_named(plan.weights);
+  const bool intervals = inputs->weights == WeightRule::kFlush || inputs->weights == WeightRule::kTwoVersions;
+  inputs->minibatches_per_update = intervals ? plan.microbatches : 0;
+  inputs->pipeline_depth = plan.stages.empty() ? 0 : plan.stages[0].in_flight;
+}
+
+CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                          int64_t optimizer_slots) {
+  CostInputs inputs = cost_inputs(profile, topology, optimizer_slots);
+  set_run_rules(plan, &inputs);
+  return inputs;
+}
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
   std::vector<StageTimes> times;
@@ -135,12 +150,41 @@ Span steady_span(const PipelineShape& shape) {
 double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                        const CostInputs& inputs) {
   if (plan.schedule == kModelParallel) return one_at_a_time_seconds(loads, inputs);
+  std::map<int64_t, double> busy;  // by first rank: a rank may have several stages
   double slowest = 0;
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
-    slowest = std::max(slowest, model.period(loads[s], replicas, inputs).total_seconds());
+    double& seconds = busy[plan.stages[s].ranks[0]];
+    seconds += model.period(loads[s], replicas, inputs).total_seconds();
+    slowest = std::max(slowest, seconds);
   }
   return slowest;
+}
+
+double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times) {
+  const PipelineShape shape = shape_of(plan);
+  Span span = steady_span(shape);
+  const auto checked = [&](Span whole) {
+    const ScheduleCheck check = check_schedule(plan.schedule, shape, whole);
+    if (check.completes && check.problem.empty()) return;
+    throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
+  };
+  if (shape.weights != WeightRule::kFlush) {
+    checked(span);
+    return steady_minibatch_seconds(plan.schedule, shape, times, span);
+  }
+  // Intervals repeat when every stage's round robin is back where it was.
+  int64_t repeat = plan.microbatches;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    const int64_t together = std::lcm(repeat, StageTurns(shape, s).cycle_length());
+    if (together > 16 * plan.microbatches) break;
+    repeat = together;
+  }
+  span = {0, 2 * repeat};
+  checked(span);
+  const double once = simulate(plan.schedule, shape, times, Span{0, repeat}).total_seconds;
+  const double twice = simulate(plan.schedule, shape, times, span).total_seconds;
+  return (twice - once) / static_cast<double>(repeat);
 }
 
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
@@ -159,6 +203,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
   }
 
   const double formula = formula_seconds(plan, loads, model, inputs);
+  const bool flushes = inputs.weights == WeightRule::kFlush;
   prediction.minibatch_seconds = formula;
   const bool one_at_a_time = plan.schedule == kModelParallel;
   if (one_at_a_time) {
@@ -166,19 +211,15 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
   if (model.simulated && plan.world_size <= kMostSimulatedRanks) {
-    const PipelineShape shape = shape_of(plan);
-    const Span span = steady_span(shape);
-    const ScheduleCheck check = check_schedule(plan.schedule, shape, span);
-    if (!check.completes)
-      throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
-    const double steady = steady_minibatch_seconds(plan.schedule, shape, times_of(plan, loads, inputs), span);
+    const double steady = simulated_seconds(plan, times_of(plan, loads, inputs));
     // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
     // waiting.
-    prediction.minibatch_seconds = std::max(formula, steady);
+    prediction.minibatch_seconds = flushes ? steady : std::max(formula, steady);
     if (prediction.minibatch_seconds > 1.01 * formula) {
       char waiting[64];
-      std::snprintf(waiting, sizeof waiting, "; %.3g %% more for waiting",
-                    100 * (prediction.minibatch_seconds / formula - 1));
+      std::snprintf(waiting, sizeof waiting, "; %.3g %% more for %s",
+                    100 * (prediction.minibatch_seconds / formula - 1),
+                    flushes ? "fill and drain" : "waiting");
       prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
     }
   }
@@ -193,7 +234,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
 Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                          const PlanRequest& request) {
   const CostModel& model = cost_model_named(request.objective);
-  const CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  const CostInputs inputs = inputs_of_plan(plan, profile, topology, request.optimizer_slots);
   if (plan.world_size > topology.device_count()) {
     throw InfeasibleError("plan: needs " + std::to_string(plan.world_size) + " devices; the topology has " +
                           std::to_string(topology.device_count()));

@@ -12,6 +12,12 @@ namespace pipewright {
 /// Loads of the plan's stages, summed over its nodes. PlanError as evaluate_plan says.
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
 
+/// cost_inputs() and how the plan runs: version rule, minibatches of an update.
+CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                          int64_t optimizer_slots);
+/// The part of it that the plan alone says.
+void set_run_rules(const Plan& plan, CostInputs* inputs);
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 
@@ -21,6 +27,10 @@ inline constexpr int64_t kMostSimulatedRanks = 256;
 
 /// Minibatches enough for a steady second half: whole rounds of all stages, several times the depth.
 Span steady_span(const PipelineShape& shape);
+
+/// Simulated seconds per minibatch: of the steady state or, where every update drains the pipeline, of whole
+/// update intervals. PlanError if the schedule does not finish.
+double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times);
 
 /// Period of the plan by the formula alone: of its slowest stage, or of the way there and back where only one
 /// minibatch is under way at a time.

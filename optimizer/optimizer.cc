@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/run_rules.h"
 #include "optimizer/search.h"
 #include "optimizer/states.h"
 #include "optimizer/widen.h"
@@ -173,26 +174,6 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   return plan;
 }
 
-/// The depths that the simulator wants, as far as memory allows them.
-void choose_depths(const std::vector<StageLoad>& loads, const CostInputs& inputs, int64_t memory_bytes,
-                   Plan* plan) {
-  const PipelineShape shape = shape_of(*plan);
-  std::vector<int64_t> depths;
-  std::vector<int64_t> most;
-  int64_t later = plan->world_size;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    later -= shape.replicas[s];
-    depths.push_back(std::min(in_flight_bound(later, shape.replicas[s]), kMostInFlight));
-    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, memory_bytes, inputs));
-    PW_CHECK_LE(depths.back(), most.back());  // the search keeps to the memory
-  }
-  if (plan->world_size <= kMostSimulatedRanks) {
-    depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
-  }
-  PW_CHECK_EQ(depths.size(), plan->stages.size());
-  for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
-}
-
 }  // namespace
 
 const std::vector<StrategyRow>& strategies() {
@@ -204,9 +185,9 @@ const std::vector<StrategyRow>& strategies() {
   return rows;
 }
 
-Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
-               PlanNotes* notes) {
-  const Strategy& strategy = strategy_named(request.strategy);
+Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& asked, PlanNotes* notes) {
+  const Strategy& strategy = strategy_named(asked.strategy);
+  const PlanRequest request = with_run_rules(asked, topology.device_count());
   const CostModel& model = cost_model_named(request.objective);
   Question question;
   question.model = &model;
@@ -218,6 +199,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
   strategy.ask(&question);
+  set_run_rules(request, &question);
   // One stage, or stages of equal work, need no more cuts.
   const bool widen = !states.exact && !question.single_stage && !question.one_in_flight;
   // One rank a stage cannot use more ranks than there are stages.
@@ -233,8 +215,14 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   std::optional<WideAnswer> wide;
   if (widen) wide = search_widely(flow, question, states, question.memory_bytes > 0);
   if (wide && wide->answer) states = std::move(wide->states);
-  std::optional<Answer> answer =
-      wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
+  std::optional<Answer> answer;
+  std::vector<Answer> drained;
+  if (drains(request)) {
+    drained = candidates(question, request, pinned);
+    if (!drained.empty()) answer = drained.front();
+  } else {
+    answer = wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
+  }
   if (!answer && request.demands.any()) fail_demands(question, request, pinned);
   for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
@@ -248,36 +236,47 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   const auto priced = [&](const Answer& found) {
     Plan plan = plan_of(found, states, profile);
     const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
-    if (question.one_in_flight) {
-      plan.schedule = "model-parallel";
-    } else {
-      choose_depths(loads, question.inputs, question.memory_bytes, &plan);
-    }
-    plan.predicted = predict(plan, loads, model, question.inputs, profile.minibatch_samples);
-    return plan;
+    const bool possible = set_run_rules(request, loads, question.inputs, question.memory_bytes, &plan);
+    if (!possible) return std::optional<Plan>();
+    CostInputs inputs = question.inputs;
+    set_run_rules(plan, &inputs);
+    plan.predicted = predict(plan, loads, model, inputs, profile.minibatch_samples);
+    return std::optional<Plan>(std::move(plan));
   };
-  Plan plan = priced(*answer);
+  std::optional<Plan> best;
+  for (const Answer& candidate : drained) {
+    std::optional<Plan> other = priced(candidate);
+    if (!other) continue;
+    const double gain = best ? best->predicted->minibatch_seconds / other->predicted->minibatch_seconds : 2;
+    if (gain > 1 + 1e-9) best = std::move(other);
+  }
+  if (!drains(request)) best = priced(*answer);
+  if (!best) fail_infeasible(question, request.strategy);
+  Plan plan = std::move(*best);
   // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
   // plan back, plans that keep more room are tried as well.
   const auto seconds = [](const Plan& p) { return p.predicted->minibatch_seconds; };
-  const bool held_back = question.memory_bytes > 0 && seconds(plan) > 1.01 * answer->period_seconds;
+  const bool held_back =
+      question.memory_bytes > 0 && !drains(request) && seconds(plan) > 1.01 * answer->period_seconds;
   for (const int64_t extra : {1, 2, 3, 4}) {
     if (!held_back || question.one_in_flight || question.single_stage) break;
     Question roomier = question;
     roomier.extra_in_flight = extra;
     const std::optional<Answer> found = answer_to(roomier, request.demands, pinned);
     if (!found) break;
-    Plan other = priced(*found);
-    if (seconds(other) < (1 - 1e-9) * seconds(plan)) plan = std::move(other);
+    std::optional<Plan> other = priced(*found);
+    if (other && seconds(*other) < (1 - 1e-9) * seconds(plan)) plan = std::move(*other);
   }
 
   plan.strategy = request.strategy;
   plan.profile_digest = document_digest(profile);
   plan.topology_digest = document_digest(topology);
-  // The period of an exact search is itself the bound. Where times add up it is the sum of all work.
-  if (widen) {
+  // The period of an exact search is itself the bound. Where times add up it is the sum of all work, and with
+  // update intervals, whose exchange the search takes for too much, work shared out evenly.
+  const bool by_period = question.inputs.minibatches_per_update == 0;
+  if (widen && by_period) {
     plan.predicted->lower_bound_seconds = std::min(wide->bound_seconds, seconds(plan));
-  } else if (!question.one_in_flight) {
+  } else if (!question.one_in_flight && by_period) {
     plan.predicted->lower_bound_seconds = std::min(answer->period_seconds * (1 - 1e-9), seconds(plan));
   }
   if (question.memory_bytes > 0) {

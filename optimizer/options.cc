@@ -135,6 +135,16 @@ void add_pricing_options(po::options_description* options) {
        "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
 }
 
+void add_run_options(po::options_description* options) {
+  options->add_options()  //
+      ("schedule", po::value<std::string>()->default_value("1f1b"),
+       "1f1b, or, drained at every update: gpipe, 1f1b-flush, interleaved, zb-h1")  //
+      ("weights", po::value<std::string>(),
+       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")               //
+      ("microbatches", po::value<int64_t>(), "minibatches of an update, with flush and 2bw")  //
+      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved");
+}
+
 void add_demand_options(po::options_description* options) {
   options->add_options()                                                                          //
       ("max-stages", po::value<int64_t>(), "at most so many stages")                              //
@@ -300,6 +310,20 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});
   }
   request.demands = demands_from(values, settings);
+  if (values.count("schedule") != 0) {
+    request.schedule = values["schedule"].as<std::string>();
+    request.stages_per_rank = in_range(values, "stages-per-rank", 2, 64);
+    if (values.count("weights") != 0) request.weights = values["weights"].as<std::string>();
+    if (values.count("microbatches") != 0)
+      request.microbatches = in_range(values, "microbatches", 1, kMostInFlight);
+    settings->push_back({"schedule", request.schedule, source_of(values, "schedule")});
+    settings->push_back({"weights", request.weights.empty() ? "that of the schedule" : request.weights,
+                         request.weights.empty() ? "default" : "command line"});
+    settings->push_back(
+        {"microbatches",
+         request.microbatches == 0 ? "a few for each device" : std::to_string(request.microbatches),
+         request.microbatches == 0 ? "default" : "command line"});
+  }
   if (values.count("use-all-devices") != 0) {
     request.use_all_devices = values["use-all-devices"].as<bool>();
     settings->push_back(

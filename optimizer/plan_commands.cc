@@ -22,6 +22,7 @@ void add_question_options(po::options_description* options) {
   options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
   add_device_options(options);
   add_pricing_options(options);
+  add_run_options(options);
   options->add_options()                                                                        //
       ("use-all-devices", po::bool_switch(), "leave none idle, also where that gains nothing")  //
       ("json", po::bool_switch(), "print JSON instead of tables")                               //
@@ -62,6 +63,9 @@ double one_device_seconds(const Inputs& inputs) {
   one.topology = flat_topology(1, inputs.topology.levels[0].bandwidth_bytes_per_second, 0, 0);
   one.request.strategy = "dp";
   one.request.demands = {};
+  one.request.schedule = "1f1b";
+  one.request.weights.clear();
+  one.request.microbatches = 0;
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 

@@ -75,7 +75,8 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
 std::vector<StageTimes> measured_times(const Plan& plan, const Inputs& inputs) {
   const CostModel& model = cost_model_named("pipewright");
   const Dataflow flow(inputs.profile);
-  const CostInputs cost = cost_inputs(inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const CostInputs cost =
+      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
   return times_of(plan, loads_of_plan(plan, flow, model), cost);
 }
 

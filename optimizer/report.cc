@@ -73,7 +73,8 @@ int64_t largest_memory(const Prediction& prediction) {
 std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
   const CostModel& model = cost_model_named(inputs.request.objective);
   const Dataflow flow(inputs.profile);
-  const CostInputs cost = cost_inputs(inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const CostInputs cost =
+      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
   TextTable table({"stage", "ranks", "depth", "compute", "gradient sync", "update", "transfer",
                    "per minibatch", "bound by", "memory", "layers"});

@@ -72,7 +72,10 @@ std::optional<Answer> fewest_at_least_period(const Question& q) {
 
 int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas) {
   if (q.one_in_flight) return 1;
-  return std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
+  const int64_t bound = std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
+  if (q.interval == 0) return bound;
+  const int64_t interval = (q.interval + replicas - 1) / replicas;
+  return std::min(q.whole_interval ? interval : std::min(bound, interval), kMostInFlight);
 }
 
 std::optional<Answer> search(const Question& q) {

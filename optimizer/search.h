@@ -30,6 +30,10 @@ struct Question {
   bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
   int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
   bool one_in_flight = false;   ///< memory is that of one minibatch at a time
+  /// Most minibatches in flight at a stage, over all its replicas: an update interval that is drained. 0: no
+  /// such end.
+  int64_t interval = 0;
+  bool whole_interval = false;  ///< all of them are: gpipe
 };
 
 struct FoundStage {

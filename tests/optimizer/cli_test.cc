@@ -145,6 +145,46 @@ TEST_CASE("evaluate, simulate, show, convert") {
   CHECK(cli.run("--profile graph.txt --gpus 2").code == 0);
 }
 
+TEST_CASE("plans of every schedule and version rule are checked, priced again and simulated") {
+  const Cli cli;
+  const std::string links = " --bandwidths 1MB/s --latency 10us ";
+  for (const std::string rules :
+       {"--schedule 1f1b", "--weights 2bw", "--weights 2bw --microbatches 4",
+        "--weights vertical --strategy straight", "--schedule gpipe", "--schedule gpipe --microbatches 3",
+        "--schedule 1f1b-flush --microbatches 6", "--schedule 1f1b-flush --strategy hybrid",
+        "--schedule zb-h1 --strategy straight", "--schedule interleaved --microbatches 8",
+        "--schedule gpipe --replicas 0:2,1:1", "--strategy model-parallel"}) {
+    INFO(rules);
+    const Outcome planned = cli.run("plan " + kQuestion + rules + " --output p.json");
+    INFO(planned.error);
+    REQUIRE(planned.code == 0);
+    const Plan plan = read_document<Plan>(cli.path("p.json"));
+    const Outcome checked = cli.run("check --plan p.json --profile profile.json" + links);
+    INFO(checked.error);
+    CHECK(checked.code == 0);
+    const Outcome evaluated = cli.run("evaluate --plan p.json --profile profile.json --json" + links);
+    REQUIRE(evaluated.code == 0);
+    CHECK(parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds ==
+          Approx(plan.predicted->minibatch_seconds).epsilon(1e-9));
+    CHECK(plan.predicted->lower_bound_seconds <= plan.predicted->minibatch_seconds);
+    CHECK(cli.run("simulate --plan p.json --profile profile.json --minibatches 24" + links).code == 0);
+    CHECK(cli.run("show --plan p.json").code == 0);
+  }
+}
+
+TEST_CASE("equal questions give equal bytes, twenty times") {
+  const Cli cli;
+  for (const std::string rules : {"", "--schedule 1f1b-flush", "--weights 2bw", "--max-stages 2"}) {
+    std::string first;
+    for (int run = 0; run < 20; ++run) {
+      const Outcome outcome = cli.run("plan " + kQuestion + rules + " --json");
+      REQUIRE(outcome.code == 0);
+      if (run == 0) first = outcome.out;
+      REQUIRE(outcome.out == first);
+    }
+  }
+}
+
 TEST_CASE("convert: a plan becomes PipeDream's files and comes back") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kQuestion + "--replicas 0:2,1:1 --output p.json").code == 0);
@@ -214,6 +254,15 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong(kQuestion + "--pin layre1=0", "'layer1'");
   wrong(kQuestion + "--pin layer0=0 --pin layer0=1", "stages 0 and 1");
   wrong(kQuestion + "--pin n0=0 --pin layer0=1", "and, with");
+  wrong(kQuestion + "--schedule gpip", "'gpipe'");
+  wrong(kQuestion + "--weights stahs", "'stash'");
+  wrong(kQuestion + "--schedule gpipe --weights stash", "does not go with");
+  wrong(kQuestion + "--microbatches 4", "--microbatches");
+  wrong(kQuestion + "--weights vertical", "--weights vertical");
+  wrong(kQuestion + "--schedule gpipe --strategy model-parallel", "model-parallel");
+  wrong(kQuestion + "--schedule gpipe --objective pipedream", "--objective pipedream");
+  wrong(kQuestion + "--schedule interleaved --max-stages 2", "--schedule interleaved");
+  wrong(kQuestion + "--schedule gpipe --microbatches 0", "0 is not in 1..");
   wrong(kQuestion + "--max-stages 0", "0 is not in 1..");
   wrong(kQuestion + "--max-stages 2 --use-all-devices", "--use-all-devices");
   wrong(kQuestion + "--max-stages 2 --strategy dp", "--strategy dp");

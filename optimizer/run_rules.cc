@@ -1,0 +1,213 @@
+#include "optimizer/run_rules.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/error.h"
+#include "graph/limits.h"
+#include "optimizer/evaluate.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+namespace {
+
+/// GPipe's authors find the bubble negligible from four microbatches a stage on.
+constexpr int64_t kMicrobatchesPerDevice = 4;
+/// Two versions need as many as the pipeline is deep; slow links want more depth.
+constexpr int64_t kMicrobatchesOfTwoVersions = 2;
+constexpr int64_t kMostTriedStages = 64;
+
+bool has_intervals(const PlanRequest& request) {
+  return request.weights == "flush" || request.weights == "2bw";
+}
+
+std::vector<int64_t> numbers_up_to(int64_t most) {
+  std::vector<int64_t> numbers;
+  for (int64_t n = 1; n < most; n = n < 8 ? n + 1 : n + n / 2) numbers.push_back(n);
+  numbers.push_back(most);
+  return numbers;
+}
+
+std::vector<Answer> interleaved_candidates(const Question& question, const PlanRequest& request) {
+  std::vector<Answer> found;
+  const int64_t most = question.devices;
+  for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
+    if (devices < 2) continue;  // stages that share ranks are no neighbours
+    Question q = question;
+    q.devices = devices * request.stages_per_rank;
+    q.most_replicas = 1;
+    q.least_stages = 1;
+    q.replicated = false;
+    q.all_devices = true;
+    q.memory_bytes = question.memory_bytes / request.stages_per_rank;
+    if (std::optional<Answer> answer = search(q)) found.push_back(std::move(*answer));
+  }
+  return found;
+}
+
+}  // namespace
+
+PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
+  if (request.strategy == "model-parallel") {
+    if (request.schedule != "1f1b" && request.schedule != "model-parallel") {
+      throw InputError("--strategy model-parallel: runs one minibatch at a time, not by schedule '" +
+                       request.schedule + "'");
+    }
+    request.schedule = "model-parallel";
+  }
+  const ScheduleRow& row = schedule_named(request.schedule);
+  const bool asynchronous = request.schedule == "1f1b" || request.schedule == "model-parallel";
+  if (request.weights.empty()) request.weights = asynchronous ? "stash" : "flush";
+  weight_rule_named(request.weights);
+  Plan plan;
+  plan.schedule = request.schedule;
+  plan.weights = request.weights;
+  try {
+    check_schedule_and_weights(plan);
+  } catch (const PlanError& error) {
+    throw InputError(std::string("--schedule, --weights: ") + error.what(), error.remedy());
+  }
+  if (request.weights == "vertical" && request.strategy != "straight" && request.strategy != "dp") {
+    throw InputError("--weights vertical: needs stages with equally many replicas",
+                     "Take --strategy straight, or another rule: stash, 2bw.");
+  }
+  if (!has_intervals(request)) {
+    if (request.microbatches > 0) {
+      throw InputError(
+          "--microbatches: with weights '" + request.weights + "' every round of a stage is an update",
+          "They are for --schedule gpipe, 1f1b-flush, interleaved and zb-h1, and for --weights "
+          "2bw.");
+    }
+  } else if (request.microbatches == 0) {
+    const int64_t each = request.weights == "flush" ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
+    request.microbatches = std::min(each * devices, kMostInFlight);
+  }
+  if (!cost_model_named(request.objective).simulated && request.weights != "stash") {
+    throw InputError("--objective " + request.objective + ": its formula knows weights 'stash' only, not '" +
+                     request.weights + "'");
+  }
+  if (row.several_stages && (request.demands.any() || request.strategy != "best")) {
+    throw InputError(
+        "--schedule interleaved: not together with --strategy, --replicas, --pin or --max-stages",
+        "Its stages follow from the devices: --stages-per-rank for each.");
+  }
+  return request;
+}
+
+bool drains(const PlanRequest& request) { return request.weights == "flush"; }
+
+void set_run_rules(const PlanRequest& request, Question* question) {
+  question->inputs.weights = weight_rule_named(request.weights);
+  question->inputs.minibatches_per_update = has_intervals(request) ? request.microbatches : 0;
+  question->inputs.pipeline_depth = request.weights == "vertical" ? question->devices : 0;
+  question->interval = has_intervals(request) ? request.microbatches : 0;
+  question->whole_interval = request.schedule == "gpipe";
+}
+
+std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
+                               const std::vector<NodeSet>& pinned) {
+  if (request.schedule == "interleaved") return interleaved_candidates(question, request);
+  std::vector<Answer> found;
+  const auto add = [&](std::optional<Answer> answer) {
+    if (answer) found.push_back(std::move(*answer));
+  };
+  if (question.single_stage) {
+    add(search(question));
+    return found;
+  }
+  int64_t most =
+      std::min({question.devices, kMostTriedStages, static_cast<int64_t>(question.states->last())});
+  if (request.demands.most_stages > 0) most = std::min(most, request.demands.most_stages);
+  if (question.all_devices) {
+    add(search(question));
+    return found;
+  }
+  for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1))) {
+    StageDemands demands = request.demands;
+    demands.most_stages = stages;
+    std::optional<Answer> answer = search_with_demands(question, demands, pinned);
+    if (!answer) continue;
+    // More stages that gain nothing would not be taken.
+    const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();
+    if (!known) add(std::move(answer));
+  }
+  return found;
+}
+
+bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
+                   int64_t memory_bytes, Plan* plan) {
+  plan->schedule = request.schedule;
+  plan->weights = request.weights;
+  if (has_intervals(request)) plan->microbatches = request.microbatches;
+  if (request.schedule == "interleaved") {
+    plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
+    for (size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
+  }
+  if (request.schedule == "model-parallel") return true;
+  const int64_t deepest = inputs.pipeline_depth;  // what the search kept room for, with vertical
+  set_run_rules(*plan, &inputs);
+  inputs.pipeline_depth = deepest;
+  PipelineShape shape = shape_of(*plan);
+  const int64_t budget =
+      plan->schedule == "interleaved" ? memory_bytes / shape.stages_per_rank : memory_bytes;
+  std::vector<int64_t> bound;
+  std::vector<int64_t> most;
+  int64_t later = 0;
+  for (const int64_t replicas : shape.replicas) later += replicas;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    later -= shape.replicas[s];
+    bound.push_back(in_flight_bound(later, shape.replicas[s]));
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, budget, inputs));
+    if (most.back() < 1) return false;
+    if (deepest > 0) most.back() = std::min(most.back(), deepest);
+  }
+
+  if (!drains(request)) {
+    if (request.weights == "2bw") {  // an update interval covers what the pipeline holds
+      for (int64_t s = 0; s < shape.stages(); ++s)
+        most[s] = std::min(most[s], 1 + request.microbatches / shape.replicas[s]);
+    }
+    std::vector<int64_t> depths;
+    for (size_t s = 0; s < bound.size(); ++s) depths.push_back(std::min(bound[s], most[s]));
+    if (plan->world_size <= kMostSimulatedRanks)
+      depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
+    for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
+    return true;
+  }
+
+  // A drained interval holds no more than its microbatches; the schedule says what it uses of that.
+  const ScheduleRow& row = schedule_named(plan->schedule);
+  const auto usable = [&](int64_t extra) {
+    for (int64_t s = 0; s < shape.stages(); ++s) {
+      const int64_t whole = StageTurns(shape, s).most_of_one_replica(plan->microbatches);
+      const bool all = request.schedule == "gpipe" || request.schedule == "interleaved";
+      shape.in_flight[s] = all ? whole : std::min({whole, bound[s] + extra, most[s]});
+    }
+    std::vector<int64_t> depths = row.depths(shape);
+    for (size_t s = 0; s < depths.size(); ++s) {
+      if (depths[s] > most[s]) return false;
+      plan->stages[s].in_flight = depths[s];
+    }
+    return true;
+  };
+  if (!usable(0)) return false;
+  if (plan->world_size > kMostSimulatedRanks || request.schedule == "gpipe" ||
+      request.schedule == "interleaved")
+    return true;
+  // Slow transfers want more depth: taken where it gains a percent.
+  const std::vector<StageTimes> times = times_of(*plan, loads, inputs);
+  Plan best = *plan;
+  double fastest = simulated_seconds(*plan, times);
+  for (const int64_t extra : {1, 2, 4}) {
+    if (!usable(extra)) break;
+    const double seconds = simulated_seconds(*plan, times);
+    if (seconds >= 0.99 * fastest) continue;
+    fastest = seconds;
+    best = *plan;
+  }
+  *plan = best;
+  return true;
+}
+
+}  // namespace pipewright
