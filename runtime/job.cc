@@ -22,13 +22,6 @@ void check_model_of_plan(const Plan& plan, const Run& run) {
       "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
 }
 
-// A span with short first and last rounds that every rank sees several times.
-Span dry_run_span(const PipelineShape& shape) {
-  const int64_t most = *std::max_element(shape.replicas.begin(), shape.replicas.end());
-  const int64_t deep = *std::max_element(shape.in_flight.begin(), shape.in_flight.end());
-  return {1, 4 * most * (deep + shape.stages()) + 1};
-}
-
 }  // namespace
 
 Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
@@ -66,7 +59,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
         "set \"weights\": \"stash\" in the plan");
   }
   const PipelineShape shape = shape_of(job.plan);
-  const ScheduleCheck check = check_schedule(job.plan.schedule, shape, dry_run_span(shape));
+  const ScheduleCheck check = check_schedule(job.plan.schedule, shape, rehearsal_span(shape));
   if (!check.completes) {
     throw PlanError(where + ": the schedule does not complete: " + check.problem,
                     "raise in_flight of the stages before the one that waits, or plan again");

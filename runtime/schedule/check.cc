@@ -39,7 +39,7 @@ class StageChecker {
         reached_(own_.size(), 0),
         split_(own_.size(), false),
         read_(own_.size(), 0),
-        readers_(trains_ ? rounds_.count + 1 : 1, 0),
+        held_(trains ? rounds_.count : 0),
         round_(rounds_.first) {
     const bool previous = stage > 0, next = stage + 1 < shape.stages();
     const auto chain = [](std::vector<std::pair<ActionKind, bool>> all) {
@@ -143,23 +143,17 @@ class StageChecker {
     round_step_ = 0;
     ++round_;
     ++out_.updates;
-    versions_read_ += readers_[out_.updates] > 0;
+    held_.update();
     count_versions();
     return "";
   }
 
-  // Versions that exist and have readers are counted as readers come and go.
   void add_reader(size_t slot, int64_t version) {
     read_[slot] = version;
-    versions_read_ += ++readers_[version] == 1 && version <= out_.updates;
+    held_.add_reader(version);
   }
-  void remove_reader(size_t slot) {
-    versions_read_ -= --readers_[read_[slot]] == 0 && read_[slot] <= out_.updates;
-  }
-  void count_versions() {
-    const int64_t held = versions_read_ + (readers_[out_.updates] == 0 ? 1 : 0);
-    out_.peak_versions = std::max(out_.peak_versions, held);
-  }
+  void remove_reader(size_t slot) { held_.remove_reader(read_[slot]); }
+  void count_versions() { out_.peak_versions = std::max(out_.peak_versions, held_.count()); }
 
   Span span_;
   int64_t replica_, depth_, named_stage_;
@@ -175,9 +169,8 @@ class StageChecker {
   std::vector<size_t> reached_;  // how many actions of the minibatch's chain are done
   std::vector<bool> split_;      // the backward is in two parts
   std::vector<int64_t> read_;    // version
-  std::vector<int64_t>
-      readers_;  // by version: minibatches that read it, as far as is known, and are not done
-  int64_t versions_read_ = 0, in_flight_ = 0;
+  HeldVersions held_;
+  int64_t in_flight_ = 0;
   size_t first_open_ = 0;  // minibatches before it are done
   int64_t round_;          // the next to end
   size_t round_step_ = 0;
@@ -291,6 +284,16 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
 ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& shape, Span span) {
   return check_lists(schedule_of_all(schedule, shape, span), shape, span, schedule_named(schedule).trains,
                      schedule);
+}
+
+Span rehearsal_span(const PipelineShape& shape) {
+  int64_t count = 0;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    const StageTurns turns(shape, stage);
+    const int64_t longest = std::max(turns.round_length(), turns.cycle_length());
+    count = std::max(count, 2 * turns.run_ahead(shape.in_flight[stage]) + 4 * longest);
+  }
+  return {1, count + shape.stages() + 1};
 }
 
 }  // namespace pipewright

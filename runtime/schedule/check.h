@@ -44,4 +44,8 @@ ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& s
 ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const PipelineShape& shape,
                           Span span, bool trains, const std::string& schedule = "");
 
+/// A span that shows all that can go wrong on a longer one: long enough for every stage to reach its depth,
+/// with several rounds, the first and the last of them short.
+Span rehearsal_span(const PipelineShape& shape);
+
 }  // namespace pipewright

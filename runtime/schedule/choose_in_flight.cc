@@ -19,41 +19,62 @@ constexpr double kTolerance = 1.01;
 constexpr double kSame = 1.001;
 
 /// What depths may take where others take `seconds`.
-double enough_seconds(double seconds, double bottleneck) {
-  return kTolerance * (seconds <= kTolerance * bottleneck ? bottleneck : seconds);
+double enough_seconds(double seconds, double target) {
+  return kTolerance * (seconds <= kTolerance * target ? target : seconds);
 }
 
-// Finds depths by simulating 1f1b with candidates: no closed rule is known that is both small and never
-// starves, and deeper is not always faster, because a rank runs its warm-up forwards whether or not backwards
-// are due.
+// Finds depths by simulating the schedule with candidates: no closed rule is known that is both small and
+// never starves, and deeper is not always faster, because a rank runs its warm-up forwards whether or not
+// backwards are due.
 class Search {
  public:
-  Search(const Depths& replicas, const std::vector<StageTimes>& times, const Depths& most)
-      : replicas_(replicas), times_(times), most_(most), bottleneck_(bottleneck_seconds(replicas, times)) {
-    for (const int64_t r : replicas) period_ = std::min<int64_t>(std::lcm(period_, r), kLongestPeriod);
+  Search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
+         const SimulationOptions& options)
+      : schedule_(schedule), shape_(shape), times_(times), options_(options), most_(shape.in_flight) {
+    const double bottleneck = bottleneck_seconds(shape, times, options.blocking_transfers);
+    for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+      turns_.emplace_back(shape, stage);
+      period_ = std::min(std::lcm(period_, turns_.back().cycle_length()), kLongestPeriod);
+    }
     // What a stage may run ahead of the next one: what a minibatch takes there and back, in units of the time
     // per minibatch, and twice the ranks on both sides, because replicas that meet in a reduce work in
     // bursts.
-    for (size_t stage = 0; stage < replicas.size(); ++stage) {
+    for (size_t stage = 0; stage < times.size(); ++stage) {
       const StageTimes& t = times[stage];
-      double latency = t.forward_seconds + t.backward_seconds + t.reduce_seconds + t.step_seconds;
-      int64_t ranks = replicas[stage];
-      if (stage + 1 < replicas.size()) {
+      double latency =
+          t.forward_seconds + t.recompute_seconds + t.backward_seconds + t.reduce_seconds + t.step_seconds;
+      int64_t ranks = turns_[stage].longest_turn();
+      if (stage + 1 < times.size()) {
         latency += t.send_activation_seconds + times[stage + 1].send_gradient_seconds;
-        ranks += replicas[stage + 1];
+        ranks += turns_[stage + 1].longest_turn();
       }
-      plenty_.push_back((bottleneck_ > 0 ? static_cast<int64_t>(std::ceil(latency / bottleneck_)) : 0) +
+      plenty_.push_back((bottleneck > 0 ? static_cast<int64_t>(std::ceil(latency / bottleneck)) : 0) +
                         2 * ranks);
     }
+    if (shape.weights != WeightRule::kFlush) {
+      target_ = bottleneck;
+      return;
+    }
+    // Filling and draining cost what they cost.
+    period_ = std::max(period_, shape.microbatches);
+    Depths plenty = most_, straight = pipedream_in_flight(shape.replicas);
+    for (size_t stage = 0; stage < plenty.size(); ++stage) {
+      plenty[stage] = std::min(plenty[stage], shape.microbatches);
+      straight[stage] = std::min(straight[stage], most_[stage]);
+    }
+    target_ = std::min(seconds(plenty), seconds(straight));
   }
+
+  /// What depths are asked to reach.
+  double target() const { return target_; }
 
   /// Depths for spans `longer` times as long as the shortest sensible; `seconds` is what they take.
   Depths run(int64_t longer, double& seconds) {
     longer_ = longer;
     known_.clear();
     Depths depths = most_;
-    for (size_t stage = replicas_.size(); stage-- > 0;) choose(depths, stage);
-    depths = usable_in_flight({replicas_, depths});
+    for (size_t stage = turns_.size(); stage-- > 0;) choose(depths, stage);
+    depths = usable(depths);
     lower(depths);
     seconds = this->seconds(depths);
     return depths;
@@ -61,32 +82,50 @@ class Search {
 
   /// Simulated seconds per minibatch.
   double seconds(const Depths& depths) {
-    const PipelineShape shape{replicas_, usable_in_flight({replicas_, depths})};
+    PipelineShape shape = shape_;
+    shape.in_flight = usable(depths);
     const auto [known, added] = known_.try_emplace(shape.in_flight, 0.0);
     if (added) {
       // The second half holds the drain and several periods.
-      const int64_t in_flight = shape.in_flight[0] * replicas_[0];
-      const Span span{0, 2 * longer_ * (in_flight + std::max<int64_t>(64, 4 * period_))};
-      known->second = steady_minibatch_seconds("1f1b", shape, times_, span);
+      const Span span{0, 2 * longer_ *
+                             (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
+                              std::max<int64_t>(64, 4 * period_))};
+      known->second = steady_minibatch_seconds(schedule_, shape, times_, span, options_);
     }
     return known->second;
   }
 
+  /// The same on a much longer span.
+  double far_seconds(const Depths& depths) const {
+    PipelineShape shape = shape_;
+    shape.in_flight = depths;
+    const Span far{0, 8 * longer_ * (turns_[0].run_ahead(depths[0]) + std::max<int64_t>(256, period_))};
+    return steady_minibatch_seconds(schedule_, shape, times_, far, options_);
+  }
+
  private:
-  int64_t ahead(const Depths& depths, size_t stage) const { return (depths[stage] - 1) * replicas_[stage]; }
-  /// The depth of a stage that runs `minibatches` ahead, or its bound.
+  Depths usable(const Depths& depths) const {
+    PipelineShape shape = shape_;
+    shape.in_flight = depths;
+    return usable_in_flight(shape);
+  }
+  int64_t ahead(const Depths& depths, size_t stage) const { return turns_[stage].run_ahead(depths[stage]); }
+  /// The least depth of a stage that runs `minibatches` ahead, or its bound.
   int64_t depth(size_t stage, int64_t minibatches) const {
-    return std::min(most_[stage], 1 + (minibatches + replicas_[stage] - 1) / replicas_[stage]);
+    int64_t depth = turns_[stage].depth_that_runs_ahead(minibatches, most_[stage]);
+    while (depth > 1 && turns_[stage].run_ahead(depth - 1) >= minibatches) --depth;
+    if (depth < most_[stage] && turns_[stage].run_ahead(depth) < minibatches) ++depth;
+    return depth;
   }
 
   /// Depths after `stage` are chosen; takes the smallest for it that is enough while all stages before it
   /// have plenty. Where none is (the bounds are too low), the smallest of the fastest.
   void choose(Depths& depths, size_t stage) {
-    const int64_t next = stage + 1 < replicas_.size() ? ahead(depths, stage + 1) : 0;
+    const int64_t next = stage + 1 < turns_.size() ? ahead(depths, stage + 1) : 0;
     const int64_t least = depth(stage, next), largest = depth(stage, next + plenty_[stage]);
     int64_t best = least;
     double fastest = std::numeric_limits<double>::infinity();
-    for (int64_t candidate = least; candidate <= largest && fastest > kTolerance * bottleneck_; ++candidate) {
+    for (int64_t candidate = least; candidate <= largest && fastest > kTolerance * target_; ++candidate) {
       depths[stage] = candidate;
       for (size_t before = stage; before-- > 0;)
         depths[before] = depth(before, ahead(depths, before + 1) + plenty_[before]);
@@ -101,14 +140,14 @@ class Search {
 
   /// A stage may need less now that those before it hold it back.
   void lower(Depths& depths) {
-    const double enough = enough_seconds(seconds(depths), bottleneck_);
+    const double enough = enough_seconds(seconds(depths), target_);
     for (bool lowered = true; lowered;) {
       lowered = false;
-      for (size_t stage = 0; stage < replicas_.size(); ++stage)
+      for (size_t stage = 0; stage < turns_.size(); ++stage)
         for (; depths[stage] > 1; lowered = true) {
           Depths candidate = depths;
           --candidate[stage];
-          candidate = usable_in_flight({replicas_, candidate});
+          candidate = usable(candidate);
           if (seconds(candidate) > enough) break;
           depths = candidate;
         }
@@ -116,35 +155,68 @@ class Search {
   }
 
   static constexpr int64_t kLongestPeriod = 256;
-  Depths replicas_;
+  std::string schedule_;
+  PipelineShape shape_;
   std::vector<StageTimes> times_;
+  SimulationOptions options_;
   Depths most_;
-  double bottleneck_;
+  std::vector<StageTurns> turns_;
+  double target_ = 0;
   int64_t period_ = 1;
   Depths plenty_;
   int64_t longer_ = 1;
   std::map<Depths, double> known_;
 };
 
+Depths search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
+              const SimulationOptions& options) {
+  Search search(schedule, shape, times, options);
+  // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
+  // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
+  Depths depths;
+  for (const int64_t longer : {1, 4, 16}) {
+    double seconds = 0;
+    depths = search.run(longer, seconds);
+    if (shape.weights == WeightRule::kFlush) break;  // nothing is buffered over an update
+    if (search.far_seconds(depths) <= enough_seconds(seconds, search.target()) * (1 + 1e-9)) break;
+  }
+  return depths;
+}
+
+Depths hold_as_the_first(const PipelineShape& shape) {
+  int64_t hold = 0;
+  for (int64_t stage = 1; stage < shape.stages(); ++stage) hold += StageTurns(shape, stage).longest_turn();
+  Depths depths;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    const StageTurns turns(shape, stage);
+    depths.push_back(1);
+    while (depths.back() < shape.in_flight[stage] && turns.run_ahead(depths.back()) < hold) ++depths.back();
+  }
+  return depths;
+}
+
 }  // namespace
+
+std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
+                                      const std::vector<StageTimes>& times,
+                                      const SimulationOptions& options) {
+  const ScheduleRow& row = schedule_named(schedule);
+  check_shape(shape);
+  PipelineShape bounded = shape;
+  if (schedule == "zb-h1") {
+    bounded.in_flight = hold_as_the_first(shape);
+    return row.depths(bounded);
+  }
+  if (schedule != "1f1b" && schedule != "1f1b-flush") return row.depths(shape);
+  if (shape.weights == WeightRule::kTwoVersions)
+    bounded.in_flight[0] = StageTurns(shape, 0).depth_that_runs_ahead(shape.microbatches, shape.in_flight[0]);
+  return search(schedule, bounded, times, options);
+}
 
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
                                       const std::vector<StageTimes>& times,
                                       const std::vector<int64_t>& most) {
-  check_shape({replicas, most});
-  Search search(replicas, times, most);
-  // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
-  // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
-  Depths depths;
-  const double bottleneck = bottleneck_seconds(replicas, times);
-  for (const int64_t longer : {1, 4, 16}) {
-    double seconds = 0;
-    depths = search.run(longer, seconds);
-    const double enough = enough_seconds(seconds, bottleneck);
-    const Span far{0, 8 * longer * (depths[0] * replicas[0] + 256)};
-    if (steady_minibatch_seconds("1f1b", {replicas, depths}, times, far) <= enough * (1 + 1e-9)) break;
-  }
-  return depths;
+  return choose_in_flight("1f1b", {replicas, most}, times);
 }
 
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,

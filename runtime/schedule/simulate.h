@@ -1,26 +1,55 @@
 // Discrete-event simulation of a schedule with times. Because a schedule leaves no choice open, an action
-// begins when the one before it on its rank has ended and its message is there; so the simulation is exact
-// for its assumptions.
+// begins when the one before it on its rank has ended and what it waits for is there; so the simulation is
+// exact for its assumptions.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "graph/topology.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
 
-/// Seconds of one stage, for one minibatch on one rank. Transfers run beside compute: a message occupies its
-/// sender's outgoing link of that direction (activations, gradients) for the time given and has arrived at
-/// its end.
+/// Seconds of one stage, for one minibatch on one rank.
 struct StageTimes {
   double forward_seconds = 0;
-  double backward_seconds = 0;
-  double reduce_seconds = 0;  ///< all-reduce of one round; blocks all replicas of the stage
+  double backward_seconds = 0;  ///< both parts
+  double reduce_seconds = 0;    ///< all-reduce of one round; blocks all replicas of the stage
   double step_seconds = 0;
   double send_activation_seconds = 0;  ///< to the next stage
   double send_gradient_seconds = 0;    ///< to the previous stage
   double backward_weight_seconds = 0;  ///< part of backward_seconds: BW; the rest is BI
+  double recompute_seconds = 0;        ///< forward again, at the beginning of B or BI
+};
+
+/// Bytes that one stage gives to a network.
+struct StageMessages {
+  int64_t activation_bytes = 0;  ///< to the next stage, a minibatch
+  int64_t gradient_bytes = 0;    ///< to the previous stage, a minibatch
+  int64_t reduce_bytes = 0;      ///< gradients that a round reduces
+};
+
+struct SimulationOptions {
+  /// Transfers run beside compute: a message occupies its sender's outgoing link of its kind (activations,
+  /// gradients), one after the other, and nobody else. Blocking, its sender computes nothing until it has
+  /// arrived, and its receiver for as long, from when it asks for the message, or the transfer begins.
+  bool blocking_transfers = false;
+  /// A send waits until less than so many messages of its rank, stage and kind have not been asked for. 0:
+  /// never.
+  int64_t send_queue = 0;
+  /// Receives asked for beyond the one that was consumed last, for each rank, stage and kind.
+  int64_t receive_ahead = 2;
+  /// Not empty: messages take what the network gives them instead of StageTimes' seconds. Levels as in a
+  /// topology (graph/topology.h): a member of a level has a link of its own to it, each way (level 0: a
+  /// device; level 1: a server, for all its devices), or where the level is shared there is one link for all
+  /// members. A message passes the links of both ends at all levels up to the one that joins them, after that
+  /// level's latency. Links share their bandwidth fairly (max-min) between the messages under way. A reduce
+  /// is a ring over the replicas: after two latencies, 2 (r - 1) / r of the bytes from each to the next at
+  /// once.
+  std::vector<TopologyLevel> network = {};
+  std::vector<StageMessages> messages = {};  ///< by stage, for the network
+  std::vector<int64_t> devices = {};         ///< by rank, all different; empty: rank k is device k
 };
 
 /// A receive begins when its rank is ready for it and ends when the message is there; a send is what its link
@@ -34,10 +63,11 @@ struct SimulatedAction {
 
 struct SimulatedRank {
   Placement placement;
-  double busy_seconds = 0;  ///< F, B, U
+  double busy_seconds = 0;  ///< F, B, BI, BW, U
   double receive_wait_seconds = 0;
-  double reduce_seconds = 0;  ///< waiting for the other replicas included
-  int64_t peak_in_flight = 0;
+  double send_wait_seconds = 0;  ///< blocking transfers, full queues
+  double reduce_seconds = 0;     ///< waiting for the other replicas included
+  int64_t peak_in_flight = 0;    ///< over all stages of the rank
 };
 
 struct Simulation {
@@ -46,34 +76,46 @@ struct Simulation {
   /// stage 0 (of its forward at the last stage, in a schedule without backward). Taken are the completions
   /// from the middle of the span up to where stage 0 has no more forwards to run; the value is the mean time
   /// between two of them that lie h apart, divided by h, where h is half their number rounded down to a
-  /// multiple of the least common multiple of the replica counts, because that is the period of the round
-  /// robin. (Where there is no such multiple, half their number; where there are not two completions,
-  /// total_seconds divided by the minibatches; 0 for an empty span.)
+  /// multiple of the period: the least common multiple of the cycles and rounds of all stages. (Where there
+  /// is no such multiple, half their number; where there are not two completions, total_seconds divided by
+  /// the minibatches; 0 for an empty span.)
   double steady_minibatch_seconds = 0;
   std::vector<SimulatedRank> ranks;
-  std::vector<SimulatedAction> actions;  ///< in order of begin time, then rank, then the rank's list
+  std::vector<SimulatedAction> actions;  ///< in order of begin time, then rank
 };
 
-/// PlanError for a bad shape or span, InputError for an unknown schedule. CheckError if there is not one
-/// StageTimes a stage, all finite and not negative, or if the schedule deadlocks.
+/// Errors as in check_schedule_shape(); PlanError for a negative span. CheckError if there is not one
+/// StageTimes a stage, all finite and not negative, if the network has fewer devices than there are ranks or
+/// no messages of each stage, or if the schedule deadlocks (a queue may be too short for it).
 Simulation simulate(const std::string& schedule, const PipelineShape& shape,
-                    const std::vector<StageTimes>& times, Span span);
+                    const std::vector<StageTimes>& times, Span span, const SimulationOptions& options = {});
 /// The first `minibatches` of a run.
 Simulation simulate(const std::string& schedule, const PipelineShape& shape,
                     const std::vector<StageTimes>& times, int64_t minibatches);
 /// Simulation::steady_minibatch_seconds alone, in a fraction of the time.
 double steady_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
-                                const std::vector<StageTimes>& times, Span span);
+                                const std::vector<StageTimes>& times, Span span,
+                                const SimulationOptions& options = {});
 
-/// No schedule is faster: the time per minibatch of the busiest rank (forward, backward, reduce, step) or
-/// link.
-double bottleneck_seconds(const std::vector<int64_t>& replicas, const std::vector<StageTimes>& times);
+/// No schedule is faster: the time per minibatch of the busiest rank (forward, recompute, backward, reduce,
+/// step) or link; with blocking transfers, those of the rank are added.
+double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
+                          bool blocking_transfers = false);
 
-/// In-flight depths for 1f1b: small ones (found greedily from the last stage to the first, then each lowered
-/// while that costs nothing) with which the simulated steady state is within 1 % of bottleneck_seconds().
-/// `most` bounds each stage (memory), 1 or more; where no depths within the bounds are that fast, the greedy
-/// search takes the fastest it meets. The result is usable as it is (usable_in_flight() leaves it unchanged),
-/// and the same for the same input. Errors as in simulate().
+/// Depths for a schedule, for any shape that goes with it but for its in_flight, which bounds each stage
+/// (memory).
+///
+/// 1f1b and 1f1b-flush: small ones (found greedily from the last stage to the first, then each lowered while
+/// that costs nothing) with which the simulated steady state is within 1 % of the fastest that can be
+/// (bottleneck_seconds(), and where that is out of reach, the fastest that the search meets). With 2bw the
+/// first stage runs at most `microbatches` ahead, or check_schedule_shape() would refuse the depths. They are
+/// usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every stage holds what the first
+/// stage of pipedream_in_flight() has in flight, as far as the bounds allow. Others: what the schedule takes,
+/// whatever the bounds. The same for the same input. Errors as in simulate().
+std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
+                                      const std::vector<StageTimes>& times,
+                                      const SimulationOptions& options = {});
+/// For 1f1b with stash, all shares 1.
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
                                       const std::vector<StageTimes>& times, const std::vector<int64_t>& most);
 /// Without bounds.

@@ -28,6 +28,7 @@ class StageTurns {
   int64_t replicas() const { return replicas_; }
   /// Sum of the shares.
   int64_t cycle_length() const { return cycle_length_; }
+  int64_t largest_share() const { return largest_share_; }
   /// Minibatches from one of a replica's to its next, where that takes longest: how many fit into the stage
   /// at once. The number of replicas where all shares are 1.
   int64_t longest_turn() const { return (cycle_length_ + smallest_share_ - 1) / smallest_share_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "runtime/schedule/schedule.h"
 
@@ -30,6 +31,23 @@ class ReadVersions {
 
  private:
   int64_t lag_, round_length_, first_round_;
+};
+
+/// How many versions of a stage's weights a rank holds: the latest, and those that are there and have
+/// readers. A reader is a minibatch, from when it is known what it reads (`vertical`, `2bw`: from the start;
+/// else from its forward) to the end of its backward.
+class HeldVersions {
+ public:
+  explicit HeldVersions(int64_t most_updates) : readers_(most_updates + 1, 0) {}
+  void add_reader(int64_t version) { there_ += ++readers_[version] == 1 && version <= updates_; }
+  void remove_reader(int64_t version) { there_ -= --readers_[version] == 0 && version <= updates_; }
+  void update() { there_ += readers_[++updates_] > 0; }
+  int64_t updates() const { return updates_; }
+  int64_t count() const { return there_ + (readers_[updates_] == 0 ? 1 : 0); }
+
+ private:
+  std::vector<int64_t> readers_;  // by version
+  int64_t updates_ = 0, there_ = 0;
 };
 
 }  // namespace pipewright

@@ -1,0 +1,397 @@
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <queue>
+
+#include "graph/error.h"
+#include "runtime/schedule/network.h"
+#include "runtime/schedule/timeline.h"
+
+namespace pipewright {
+namespace {
+
+bool of_gradients(ActionKind kind) {
+  return kind == ActionKind::kReceiveGradient || kind == ActionKind::kSendGradient;
+}
+
+class Events {
+ public:
+  Events(Timeline& timeline, const SimulationOptions& options)
+      : timeline_(timeline),
+        options_(options),
+        messages_(timeline.shape(), timeline.span()),
+        message_(messages_.count()),
+        ranks_(timeline.lists().size()),
+        reduces_(static_cast<size_t>(timeline.shape().stages())),
+        first_rank_(first_ranks(timeline.shape())) {
+    for (int64_t stage = 0; stage < timeline.shape().stages(); ++stage)
+      turns_.emplace_back(timeline.shape(), stage);
+    if (!options.network.empty()) open_network();
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) open_streams(static_cast<int64_t>(rank));
+  }
+
+  void run() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(static_cast<int64_t>(rank));
+    for (;;) {
+      // Rates change once for all that happens at the same time.
+      if (network_ && network_->unsettled() && (queue_.empty() || queue_.top().seconds > now_)) {
+        arrivals_.clear();
+        network_->settle(now_, &arrivals_);
+        for (const FairNetwork::Arrival& arrival : arrivals_)
+          push(arrival.seconds, kArrives, arrival.flow, arrival.edition);
+        continue;
+      }
+      if (queue_.empty()) break;
+      const Event event = queue_.top();
+      queue_.pop();
+      if (event.kind == kArrives && network_ && !network_->current({event.number, 0, event.edition}))
+        continue;
+      now_ = event.seconds;
+      if (event.kind == kRankGoesOn)
+        finish_action(event.number);
+      else if (event.kind == kRankMaySend)
+        send_on(event.number);
+      else if (event.kind == kBegins)
+        begin_flow(event.number);
+      else if (event.kind == kArrives)
+        arrive(event.number);
+      else
+        finish_reduce(event.number);
+    }
+    std::vector<size_t> position;
+    for (const Rank& rank : ranks_) position.push_back(rank.position);
+    timeline_.check_done(position);
+  }
+
+ private:
+  enum EventKind : int32_t { kRankGoesOn, kRankMaySend, kBegins, kArrives, kReduced };
+  struct Event {
+    double seconds = 0;
+    int64_t order = 0;  // of equal times, as they were found
+    EventKind kind = kRankGoesOn;
+    int32_t number = 0;  // rank; flow; stage
+    int32_t edition = 0;
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.seconds != b.seconds ? a.seconds > b.seconds : a.order > b.order;
+    }
+  };
+  static constexpr int64_t kNobody = -1;
+
+  struct Message {
+    double begin = 0, end = 0, seconds = 0;  // of the transfer
+    bool arrived = false, asked = false;
+    int64_t receiver = kNobody;  // waits for it to arrive
+    int64_t sender = kNobody;    // waits for it to be asked for
+  };
+  // Messages of one rank, stage and kind.
+  struct Stream {
+    std::vector<size_t> order;     // in: all to come
+    size_t next = 0, asked = 0;    // in: to consume, to ask for
+    std::deque<size_t> under_way;  // out: sent, perhaps not asked for
+  };
+  // What is on a rank's outgoing link of one kind: the first is under way, the others wait.
+  struct Transfer {
+    size_t position = 0;  // of the send in the rank's list
+    size_t message = 0;
+    int64_t receiver = 0;
+    double bytes = 0, seconds = 0;
+  };
+  struct Rank {
+    size_t position = 0;
+    double since = 0;      // the action at `position` began to wait or to run
+    bool sending = false;  // blocking: until its message has arrived
+    std::vector<Stream>
+        streams;  // by stage of the rank: in activations, gradients, out activations, gradients
+    std::deque<Transfer> link[2];
+  };
+  struct Reduce {
+    int64_t arrived = 0, flows = 0;
+    double begin = 0;
+  };
+
+  void push(double seconds, EventKind kind, int64_t number, int32_t edition = 0) {
+    queue_.push({seconds, ++order_, kind, static_cast<int32_t>(number), edition});
+  }
+
+  // --- set-up ---
+
+  void open_network() {
+    tree_ = std::make_unique<LinkTree>(options_.network);
+    network_ = std::make_unique<FairNetwork>(tree_->bandwidths());
+    PW_CHECK_LE(static_cast<int64_t>(ranks_.size()), tree_->devices());
+    PW_CHECK_EQ(options_.messages.size(), static_cast<size_t>(timeline_.shape().stages()));
+    PW_CHECK(options_.devices.empty() || options_.devices.size() == ranks_.size(),
+             options_.devices.size() << " devices for " << ranks_.size() << " ranks");
+  }
+
+  int64_t device(int64_t rank) const { return options_.devices.empty() ? rank : options_.devices[rank]; }
+
+  Stream& stream(int64_t rank, const Action& action, bool out) {
+    const Placement& at = timeline_.placements()[rank];
+    const int64_t slot = at.stages == 1 ? 0 : (action.stage - at.stage) / at.apart;
+    return ranks_[rank].streams[static_cast<size_t>(4 * slot + (out ? 2 : 0) + of_gradients(action.kind))];
+  }
+
+  void open_streams(int64_t rank) {
+    ranks_[rank].streams.resize(static_cast<size_t>(4 * timeline_.placements()[rank].stages));
+    for (const Action& action : timeline_.lists()[rank])
+      if (action.kind == ActionKind::kReceiveActivation || action.kind == ActionKind::kReceiveGradient)
+        stream(rank, action, false).order.push_back(messages_.of(action, timeline_.stage_of(rank, action)));
+    for (Stream& in : ranks_[rank].streams) ask_up_to(in, options_.receive_ahead);
+  }
+
+  // --- what ranks do ---
+
+  /// Runs the rank's actions until one takes time or waits.
+  void advance(int64_t rank) {
+    Rank& at = ranks_[rank];
+    const std::vector<Action>& list = timeline_.lists()[rank];
+    at.since = now_;
+    while (at.position < list.size() && step(rank, list[at.position])) {
+      ++at.position;
+      at.since = now_;
+    }
+  }
+
+  /// Whether the action is over.
+  bool step(int64_t rank, const Action& action) {
+    const int64_t stage = timeline_.stage_of(rank, action);
+    switch (action.kind) {
+      case ActionKind::kReceiveActivation:
+      case ActionKind::kReceiveGradient:
+        return receive(rank, action);
+      case ActionKind::kSendActivation:
+      case ActionKind::kSendGradient:
+        return send(rank, action, stage);
+      case ActionKind::kReduce:
+        reach_reduce(stage);
+        return false;
+      default:
+        break;
+    }
+    push(now_ + timeline_.seconds_of(action.kind, stage), kRankGoesOn, rank);
+    return false;
+  }
+
+  /// The rank's action has taken its time.
+  void finish_action(int64_t rank) {
+    Rank& at = ranks_[rank];
+    const Action& action = timeline_.lists()[rank][at.position];
+    if (is_of_message(action.kind))
+      take(rank, action);
+    else
+      timeline_.computed(rank, action, timeline_.stage_of(rank, action), at.since, now_);
+    ++at.position;
+    advance(rank);
+  }
+
+  // --- receiving ---
+
+  bool receive(int64_t rank, const Action& action) {
+    Stream& in = stream(rank, action, false);
+    ask_up_to(in, 1);
+    Message& message = message_[in.order[in.next]];
+    if (!message.arrived) {
+      message.receiver = rank;
+      return false;
+    }
+    if (options_.blocking_transfers && occupied_until(rank, message) > now_) {
+      push(occupied_until(rank, message), kRankGoesOn, rank);
+      return false;
+    }
+    take(rank, action);
+    return true;
+  }
+
+  /// A receiver is busy for as long as the transfer, from when both were there.
+  double occupied_until(int64_t rank, const Message& message) const {
+    return std::max(ranks_[rank].since + message.seconds, message.end);
+  }
+
+  void take(int64_t rank, const Action& action) {
+    Stream& in = stream(rank, action, false);
+    timeline_.received(rank, action, ranks_[rank].since, now_);
+    ++in.next;
+    ask_up_to(in, options_.receive_ahead);
+  }
+
+  void ask_up_to(Stream& in, int64_t count) {
+    const size_t end = std::min(in.order.size(), in.next + static_cast<size_t>(count));
+    for (; in.asked < end; ++in.asked) {
+      Message& message = message_[in.order[in.asked]];
+      message.asked = true;
+      if (message.sender == kNobody) continue;
+      // Not at once: the sender may be in the middle of what led here.
+      push(now_, kRankMaySend, message.sender);
+      message.sender = kNobody;
+    }
+  }
+
+  // --- sending ---
+
+  bool send(int64_t rank, const Action& action, int64_t stage) {
+    Rank& at = ranks_[rank];
+    if (options_.send_queue > 0) {
+      std::deque<size_t>& under_way = stream(rank, action, true).under_way;
+      while (!under_way.empty() && message_[under_way.front()].asked) under_way.pop_front();
+      if (static_cast<int64_t>(under_way.size()) >= options_.send_queue) {
+        message_[under_way.front()].sender = rank;
+        return false;
+      }
+      under_way.push_back(messages_.of(action, stage));
+    }
+    const bool gradient = of_gradients(action.kind);
+    const StageTimes& times = timeline_.times_of(stage);
+    const int64_t other = stage + (gradient ? -1 : 1);
+    Transfer transfer{at.position, messages_.of(action, stage)};
+    transfer.receiver = first_rank_[other] + turns_[other].replica_of(action.index);
+    transfer.seconds = gradient ? times.send_gradient_seconds : times.send_activation_seconds;
+    if (network_) {
+      const StageMessages& bytes = options_.messages[stage];
+      transfer.bytes = static_cast<double>(gradient ? bytes.gradient_bytes : bytes.activation_bytes);
+    }
+    std::deque<Transfer>& link = at.link[gradient];
+    link.push_back(transfer);
+    if (link.size() == 1) begin_transfer(rank, gradient);
+    if (options_.blocking_transfers) {
+      at.sending = true;
+      return false;
+    }
+    if (at.since < now_) timeline_.waited_to_send(rank, at.since, now_);
+    return true;
+  }
+
+  // A rank has one flow each for activations, gradients and reduces.
+  static int64_t flow_of(int64_t rank, int64_t kind) { return 3 * rank + kind; }
+
+  void begin_transfer(int64_t rank, bool gradient) {
+    const Transfer& transfer = ranks_[rank].link[gradient].front();
+    message_[transfer.message].begin = now_;
+    const int64_t flow = flow_of(rank, gradient);
+    if (!network_)
+      push(now_ + transfer.seconds, kArrives, flow);
+    else
+      push(now_ + tree_->path(device(rank), device(transfer.receiver)).latency_seconds, kBegins, flow);
+  }
+
+  /// A message that filled the queue has been asked for.
+  void send_on(int64_t rank) {
+    if (!step(rank, current(rank))) return;
+    ++ranks_[rank].position;
+    advance(rank);
+  }
+
+  /// The latency of a flow is over.
+  void begin_flow(int64_t flow) {
+    const int64_t rank = flow / 3, kind = flow % 3;
+    int64_t receiver = 0;
+    double bytes = 0;
+    if (kind == 2) {
+      const int64_t stage = timeline_.stage_of(rank, timeline_.lists()[rank][ranks_[rank].position]);
+      const int64_t replicas = timeline_.shape().replicas[stage], first = first_rank_[stage];
+      receiver = first + (rank - first + 1) % replicas;
+      bytes = ring_bytes(stage);
+    } else {
+      const Transfer& transfer = ranks_[rank].link[kind].front();
+      receiver = transfer.receiver;
+      bytes = transfer.bytes;
+    }
+    const auto number = static_cast<int32_t>(flow);
+    network_->add(number, tree_->path(device(rank), device(receiver)).links, bytes, now_);
+  }
+
+  void arrive(int64_t flow) {
+    if (network_) network_->remove(static_cast<int32_t>(flow));
+    const int64_t rank = flow / 3, kind = flow % 3;
+    if (kind == 2) {
+      const int64_t stage = timeline_.stage_of(rank, timeline_.lists()[rank][ranks_[rank].position]);
+      if (--reduces_[stage].flows == 0) finish_reduce(stage);
+      return;
+    }
+    Rank& sender = ranks_[rank];
+    const Transfer transfer = sender.link[kind].front();
+    sender.link[kind].pop_front();
+    Message& message = message_[transfer.message];
+    message.arrived = true;
+    message.end = now_;
+    message.seconds = network_ ? now_ - message.begin : transfer.seconds;
+    timeline_.sent(rank, timeline_.lists()[rank][transfer.position], message.begin, now_);
+    if (!sender.link[kind].empty()) begin_transfer(rank, kind == 1);
+    if (sender.sending) {
+      sender.sending = false;
+      timeline_.waited_to_send(rank, sender.since, now_);
+      ++sender.position;
+      advance(rank);
+    }
+    if (message.receiver == kNobody) return;
+    const int64_t receiver = message.receiver;
+    message.receiver = kNobody;
+    Rank& waiting = ranks_[receiver];
+    if (!receive(receiver, timeline_.lists()[receiver][waiting.position])) return;
+    ++waiting.position;
+    advance(receiver);
+  }
+
+  // --- reducing ---
+
+  double ring_bytes(int64_t stage) const {
+    const auto replicas = static_cast<double>(timeline_.shape().replicas[stage]);
+    return 2 * (replicas - 1) / replicas * static_cast<double>(options_.messages[stage].reduce_bytes);
+  }
+
+  void reach_reduce(int64_t stage) {
+    const int64_t begin = first_rank_[stage], end = begin + timeline_.shape().replicas[stage];
+    Reduce& reduce = reduces_[stage];
+    if (++reduce.arrived < end - begin) return;
+    for (int64_t rank = begin; rank < end; ++rank)
+      if (!(current(rank) == current(begin))) return;  // will wait for ever
+    reduce.begin = now_;
+    if (!network_) {
+      push(now_ + timeline_.times_of(stage).reduce_seconds, kReduced, stage);
+      return;
+    }
+    reduce.flows = end - begin;
+    double latency = 0;
+    for (int64_t rank = begin; rank < end; ++rank)
+      latency = std::max(
+          latency,
+          tree_->path(device(rank), device(begin + (rank - begin + 1) % (end - begin))).latency_seconds);
+    for (int64_t rank = begin; rank < end; ++rank) push(now_ + 2 * latency, kBegins, flow_of(rank, 2));
+  }
+
+  const Action& current(int64_t rank) const { return timeline_.lists()[rank][ranks_[rank].position]; }
+
+  void finish_reduce(int64_t stage) {
+    const int64_t begin = first_rank_[stage], end = begin + timeline_.shape().replicas[stage];
+    reduces_[stage].arrived = 0;
+    for (int64_t rank = begin; rank < end; ++rank)
+      timeline_.reduced(rank, current(rank), ranks_[rank].since, reduces_[stage].begin, now_);
+    for (int64_t rank = begin; rank < end; ++rank) {
+      ++ranks_[rank].position;
+      advance(rank);
+    }
+  }
+
+  Timeline& timeline_;
+  const SimulationOptions& options_;
+  MessageIndex messages_;
+  std::vector<Message> message_;
+  std::vector<Rank> ranks_;
+  std::vector<Reduce> reduces_;
+  std::vector<int64_t> first_rank_;
+  std::vector<StageTurns> turns_;
+  std::unique_ptr<LinkTree> tree_;
+  std::unique_ptr<FairNetwork> network_;
+  std::vector<FairNetwork::Arrival> arrivals_;
+  std::priority_queue<Event, std::vector<Event>, Later> queue_;
+  int64_t order_ = 0;
+  double now_ = 0;
+};
+
+}  // namespace
+
+void run_events(Timeline& timeline, const SimulationOptions& options) { Events(timeline, options).run(); }
+
+}  // namespace pipewright

@@ -1,0 +1,90 @@
+#include "runtime/schedule/timeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace pipewright {
+void check_times(const PipelineShape& shape, const std::vector<StageTimes>& times) {
+  PW_CHECK_EQ(times.size(), shape.replicas.size());
+  for (const StageTimes& t : times) {
+    for (const double seconds :
+         {t.forward_seconds, t.backward_seconds, t.reduce_seconds, t.step_seconds, t.send_activation_seconds,
+          t.send_gradient_seconds, t.backward_weight_seconds, t.recompute_seconds})
+      PW_CHECK(std::isfinite(seconds) && seconds >= 0, "a time of " << seconds << " seconds");
+    PW_CHECK_LE(t.backward_weight_seconds, t.backward_seconds);
+  }
+}
+
+namespace {
+
+size_t action_count(const RankLists& lists) {
+  return std::accumulate(lists.begin(), lists.end(), size_t{0},
+                         [](size_t n, const auto& list) { return n + list.size(); });
+}
+
+}  // namespace
+
+Timeline::Timeline(const std::string& schedule, const PipelineShape& shape,
+                   const std::vector<StageTimes>& times, Span span, std::vector<SimulatedAction>* actions)
+    : shape_(shape),
+      span_(span),
+      times_(times),
+      trains_(schedule_named(schedule).trains),
+      lists_(schedule_of_all(schedule, shape, span)),
+      placements_(pipewright::placements(shape)),
+      ranks_(placements_.size()),
+      completed_(span.count, 0),
+      actions_(actions) {
+  check_times(shape, times);
+  if (actions_) actions_->reserve(action_count(lists_));
+}
+
+void Timeline::check_done(const std::vector<size_t>& position) const {
+  for (size_t rank = 0; rank < lists_.size(); ++rank)
+    PW_CHECK(position[rank] == lists_[rank].size(),
+             "deadlock at " << to_text(lists_[rank][position[rank]]) << " of "
+                            << rank_label(static_cast<int64_t>(rank), placements_[rank]));
+}
+
+double Timeline::total_seconds() const {
+  double total = 0;
+  for (const Rank& rank : ranks_) total = std::max({total, rank.end, rank.last_sent});
+  return total;
+}
+
+double Timeline::steady_seconds() const {
+  if (span_.count == 0) return 0;
+  int64_t draining = 0;  // minibatches that stage 0 runs backward after its last forward
+  if (trains_)
+    for (int64_t replica = 0; replica < shape_.replicas[0]; ++replica)
+      draining += ranks_[replica].peak_in_flight;
+  const int64_t begin = span_.count / 2;
+  const int64_t completions = std::max<int64_t>(0, span_.count - draining - begin);
+  int64_t period = 1;
+  for (int64_t stage = 0; stage < shape_.stages(); ++stage) {
+    const StageTurns turns(shape_, stage);
+    period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
+    if (period > span_.count) break;
+  }
+  int64_t apart = completions / 2 / period * period;
+  if (apart == 0) apart = completions / 2;
+  if (apart == 0) return total_seconds() / static_cast<double>(span_.count);
+  double sum = 0;
+  const int64_t pairs = completions - apart;
+  for (int64_t i = begin; i < begin + pairs; ++i) sum += completed_[i + apart] - completed_[i];
+  return sum / static_cast<double>(pairs * apart);
+}
+
+std::vector<SimulatedRank> Timeline::ranks() const {
+  std::vector<SimulatedRank> all;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Rank& at = ranks_[rank];
+    all.push_back({placements_[rank], at.busy, at.receive_wait, at.send_wait, at.reduce, at.peak_in_flight});
+  }
+  return all;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,120 @@
+// What a simulation adds up, whichever engine runs it.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "runtime/schedule/dry_run.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// CheckError unless there is one StageTimes a stage, all finite and not negative, and no part of the
+/// backward longer than the whole.
+void check_times(const PipelineShape& shape, const std::vector<StageTimes>& times);
+
+/// The lists of a simulation, and what their actions took.
+class Timeline {
+ public:
+  /// Keeps each action if `actions` is not null. Errors as in simulate().
+  Timeline(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
+           Span span, std::vector<SimulatedAction>* actions);
+
+  const PipelineShape& shape() const { return shape_; }
+  Span span() const { return span_; }
+  const RankLists& lists() const { return lists_; }
+  const std::vector<Placement>& placements() const { return placements_; }
+  const StageTimes& times_of(int64_t stage) const { return times_[stage]; }
+  int64_t stage_of(int64_t rank, const Action& action) const {
+    return action.stage_or(placements_[rank].stage);
+  }
+  /// Of an action that computes.
+  double seconds_of(ActionKind kind, int64_t stage) const {
+    const StageTimes& times = times_[stage];
+    switch (kind) {
+      case ActionKind::kForward:
+        return times.forward_seconds;
+      case ActionKind::kBackward:
+        return times.recompute_seconds + times.backward_seconds;
+      case ActionKind::kBackwardInput:
+        return times.recompute_seconds + times.backward_seconds - times.backward_weight_seconds;
+      case ActionKind::kBackwardWeight:
+        return times.backward_weight_seconds;
+      default:
+        return times.step_seconds;
+    }
+  }
+
+  /// Each rank's in the order of its list, but sends when they are known.
+  void computed(int64_t rank, const Action& action, int64_t stage, double begin, double end) {
+    Rank& at = ranks_[rank];
+    at.busy += end - begin;
+    at.end = end;
+    if (action.kind == ActionKind::kForward) {
+      at.peak_in_flight = std::max(at.peak_in_flight, ++at.in_flight);
+      if (!trains_) {
+        --at.in_flight;
+        if (stage + 1 == shape_.stages()) completed_[action.index - span_.first] = end;
+      }
+    } else if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) {
+      --at.in_flight;
+      if (stage == 0) completed_[action.index - span_.first] = end;
+    }
+    keep(rank, action, begin, end);
+  }
+  void received(int64_t rank, const Action& action, double begin, double end) {
+    ranks_[rank].receive_wait += end - begin;
+    ranks_[rank].end = end;
+    keep(rank, action, begin, end);
+  }
+  void sent(int64_t rank, const Action& action, double begin, double end) {
+    ranks_[rank].last_sent = std::max(ranks_[rank].last_sent, end);
+    keep(rank, action, begin, end);
+  }
+  void waited_to_send(int64_t rank, double begin, double end) {
+    ranks_[rank].send_wait += end - begin;
+    ranks_[rank].end = end;
+  }
+  void reduced(int64_t rank, const Action& action, double reached, double begin, double end) {
+    ranks_[rank].reduce += end - reached;
+    ranks_[rank].end = end;
+    keep(rank, action, begin, end);
+  }
+
+  /// CheckError unless every rank's list is done.
+  void check_done(const std::vector<size_t>& position) const;
+
+  double total_seconds() const;
+  double steady_seconds() const;
+  std::vector<SimulatedRank> ranks() const;
+
+ private:
+  struct Rank {
+    double end = 0, last_sent = 0;
+    double busy = 0, receive_wait = 0, send_wait = 0, reduce = 0;
+    int64_t in_flight = 0, peak_in_flight = 0;
+  };
+
+  void keep(int64_t rank, const Action& action, double begin, double end) {
+    if (actions_) actions_->push_back({rank, action, begin, end});
+  }
+
+  PipelineShape shape_;
+  Span span_;
+  std::vector<StageTimes> times_;
+  bool trains_;
+  RankLists lists_;
+  std::vector<Placement> placements_;
+  std::vector<Rank> ranks_;
+  std::vector<double> completed_;  // by minibatch of the span
+  std::vector<SimulatedAction>* actions_;
+};
+
+/// Without network and queues no rank influences another but through the messages themselves, so one pass
+/// over the lists suffices.
+void run_sweep(Timeline& timeline, bool blocking_transfers);
+/// Events in the order of time. A network or queues need it; without, it gives what run_sweep() gives.
+void run_events(Timeline& timeline, const SimulationOptions& options);
+
+}  // namespace pipewright
