@@ -106,6 +106,12 @@ void Control::set_sink(std::function<void(int64_t, const std::string&)> sink) {
   sink_ = std::move(sink);
 }
 
+void Control::hold_signals(std::function<void(Store&)> tick) {
+  const std::lock_guard lock(mutex_);
+  tick_ = std::move(tick);
+  signals_held_ = true;
+}
+
 void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
   check();
   if (!store_) return;
@@ -160,7 +166,7 @@ void Control::check() const {
     const bool own = interrupted || failure->rank == rank_;
     throw JobEnded(own ? failure->code : ExitCode::kPeerLost, failure->message, *failure);
   }
-  if (!store_ && received_signal != 0) {
+  if (!store_ && received_signal != 0 && !signals_held_) {
     const Failure failure = interruption(rank_);
     throw JobEnded(failure.code, failure.message, failure);
   }
@@ -223,8 +229,13 @@ void Control::run() {
       deliver(*store);
       if (rank_ == 0) collect(*store);
       if (last) break;
-      if (received_signal != 0 && !failed_) take(announce(*store, interruption(rank_)));
+      if (received_signal != 0 && !failed_ && !signals_held_) take(announce(*store, interruption(rank_)));
       look_for_failure(*store);
+      const auto tick = [&] {
+        const std::lock_guard lock(mutex_);
+        return tick_;
+      }();
+      if (tick && !failed_) tick(*store);
       if (Clock::now() >= next_beat) {
         beat_and_watch(*store);
         next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout_ / 10);

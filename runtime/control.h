@@ -60,6 +60,9 @@ class Control {
   /// Rank 0 only, at once after construction: gets every line of every rank, each rank's in order; on
   /// Control's thread (or, without a store, on the caller's).
   void set_sink(std::function<void(int64_t rank, const std::string& line)> sink);
+  /// From now on SIGINT and SIGTERM do not end the job here: `tick` sees to them. It is called several times
+  /// a second on Control's thread, if there is a store.
+  void hold_signals(std::function<void(Store&)> tick);
   /// All ranks meet. JobEnded if the job ends meanwhile; PeerError if one of them does not come within
   /// `patience`.
   void barrier(const std::string& name, std::chrono::milliseconds patience);
@@ -102,6 +105,7 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::function<void(int64_t, const std::string&)> sink_;
+  std::function<void(Store&)> tick_;
   std::vector<std::string> lines_;  // posted, not delivered
   bool finishing_ = false;          // no more lines will be posted
   bool stop_ = false;               // the background thread is to end
@@ -111,6 +115,7 @@ class Control {
   std::chrono::steady_clock::time_point last_contact_;
 
   std::atomic<bool> failed_ = false;
+  std::atomic<bool> signals_held_ = false;
 
   // The background thread's own.
   int64_t delivered_ = 0;

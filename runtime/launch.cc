@@ -31,6 +31,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
+// After a signal the ranks end the minibatches that are under way and write a checkpoint.
+constexpr std::chrono::seconds kCheckpointPatience = 120s;
+
 constexpr const char* kCpuVariable = "PIPEWRIGHT_CPU";
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
 constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
@@ -187,7 +190,7 @@ void Launcher::supervise() {
     if (received_signal != 0 && !passed_on) {
       passed_on = true;
       end_all(received_signal);
-      if (!end_by_) end_by_ = Clock::now() + 10s;
+      if (!end_by_) end_by_ = Clock::now() + (job_.run.checkpoint.on_signal ? kCheckpointPatience : 10s);
     }
     if (end_by_ && Clock::now() > *end_by_) {
       end_all(SIGKILL);
@@ -269,12 +272,16 @@ void Launcher::end_all(int signal) {
 }
 
 void Launcher::report() {
-  if (received_signal != 0) {
+  const bool all_done = std::all_of(children_.begin(), children_.end(), [](const Child& child) {
+    return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0;
+  });
+  if (received_signal != 0 && !all_done) {
     const bool interrupt = received_signal == SIGINT;
     throw Error(interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
                 interrupt ? "interrupted (SIGINT); all ranks have ended"
                           : "terminated (SIGTERM); all ranks have ended",
-                "what was trained until then is in " + (folder_ / "metrics.jsonl").string());
+                "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
+                    (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }
   if (failure_) {
     throw Error(failure_->code, failure_->message,

@@ -24,6 +24,7 @@
 #include "runtime/launch.h"
 #include "runtime/run_folder.h"
 #include "runtime/schedule/draw.h"
+#include "runtime/stop_agreement.h"
 #include "runtime/transport/connect.h"
 #include "runtime/worker.h"
 
@@ -98,6 +99,8 @@ class Training {
   void evaluate(int64_t epoch);
   void write_checkpoint(int64_t next_minibatch, const std::string& cause);
   void complete_checkpoint(bool wait);
+  void prepare_to_stop(const RunLength& length, int64_t period);
+  [[noreturn]] void stop();
   void post_rank_summary();
   void write_results(const std::string& status);
   void write_flight(const std::exception& error) const;
@@ -119,6 +122,7 @@ class Training {
       evaluation_stages_;  // [0] full minibatches, [1] the short last one, if there is one
 
   std::optional<Store> server_;
+  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint; Control's thread calls it
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made
@@ -346,6 +350,8 @@ void Training::train_epochs() {
     evaluate(epochs - 1);
     evaluated_epochs_ = epochs;
   };
+  prepare_to_stop(length, period);
+
   // A run that was stopped between an epoch and its evaluation; one that is extended is evaluated again.
   evaluated_epochs_ = done == length.minibatches
                           ? evaluated_epochs_
@@ -354,13 +360,43 @@ void Training::train_epochs() {
   for (int64_t epoch = done / length.minibatches_per_epoch; done < length.minibatches; ++epoch) {
     for (const Span& span : spans_of_epoch(epoch, done, settings, period, length)) {
       train_span(epoch, span);
-      done = span.end();
+      const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
+      done = stops ? stop_->stop_before() : span.end();
       end_epoch();
-      if (checkpoint_due(done, settings, period, length))
+      if (checkpoint_due(done, settings, period, length)) {
         write_checkpoint(done, done == length.minibatches ? "end" : "interval");
+      } else if (stops) {
+        write_checkpoint(done, "signal");
+      }
+      if (stops) stop();
     }
   }
   complete_checkpoint(/*wait=*/true);
+}
+
+void Training::prepare_to_stop(const RunLength& length, int64_t period) {
+  if (!job_.run.checkpoint.on_signal) return;
+  const PipelineShape shape = shape_of(job_.plan, job_.run.gradient_accumulation);
+  // A rank may be waiting for its next minibatch: one of the cycle after the last that the first stage began.
+  int64_t longest_cycle = 1;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage)
+    longest_cycle = std::max(longest_cycle, StageTurns(shape, stage).cycle_length());
+  stop_ = std::make_unique<StopAgreement>(
+      place_.rank, place_.world_size, job_.plan.stages.front().ranks, [=](int64_t last_started) {
+        return next_stop(std::min(last_started + 1 + longest_cycle, length.minibatches), period, length);
+      });
+  control_->hold_signals([this](Store& store) { stop_->tick(store); });
+}
+
+// All ranks have written the checkpoint of the same minibatch.
+void Training::stop() {
+  complete_checkpoint(/*wait=*/true);
+  control_->barrier("stopped", kStartPatience);
+  const bool interrupt = stop_->signal() == SIGINT;
+  const Failure failure{place_.rank, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
+                        std::string(interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)") +
+                            (last_checkpoint_.empty() ? "" : "; left " + last_checkpoint_.string())};
+  throw JobEnded(failure.code, failure.message, failure);
 }
 
 // Between two spans: the pipeline has drained.
@@ -405,6 +441,14 @@ void Training::train_span(int64_t epoch, Span span) {
                                       /*ahead=*/4);
   }
   WorkerHooks hooks = this->hooks();
+  if (stop_) {
+    hooks.stop_before = [this] { return stop_->stop_before(); };
+    hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+      before(action);
+      if (action.kind == ActionKind::kForward && action.stage_or(worker_->stage_index()) == 0)
+        stop_->enter(action.index, [this] { control_->check(); });
+    };
+  }
   hooks.fields = [&](int64_t) { return loader->next(); };
   hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
     control_->post(minibatch_line(k, loss, elapsed_seconds()));

@@ -164,6 +164,7 @@ class Worker::Execution {
   void run() {
     for (const Action& action : actions_) {
       if (hooks_.before) hooks_.before(action);
+      if (is_left_out(action)) continue;
       const auto begin = Clock::now();
       perform(action);
       const auto end = Clock::now();
@@ -178,6 +179,12 @@ class Worker::Execution {
   }
 
  private:
+  bool is_left_out(const Action& action) const {
+    if (!training_ || !hooks_.stop_before) return false;
+    return (is_of_round(action.kind) ? turns_.round_begin(action.index, span_) : action.index) >=
+           hooks_.stop_before();
+  }
+
   // The rank of the neighbouring stage that processes minibatch k.
   int64_t neighbour(int64_t direction, int64_t k) const {
     const auto& ranks = worker_.plan_.stages[static_cast<size_t>(worker_.stage_index_ + direction)].ranks;

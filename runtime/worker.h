@@ -37,6 +37,10 @@ struct WorkerHooks {
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
   /// Before every action; throws to stop the rank.
   std::function<void(const Action&)> before;
+  /// Minibatches from this one on are left out, and rounds that begin there: asked for again and again while
+  /// training, it may fall from "none" to a number that no stage has reached, once. Then every stage has
+  /// ended a round before it.
+  std::function<int64_t()> stop_before;
   /// After every action.
   std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>

@@ -298,3 +298,84 @@ TEST_CASE("checkpoint inspect, merge, export; a run starts from what was exporte
   CHECK_THAT(command({"export", output.string(), "--output", exported}, 2),
              Catch::Contains("it is not what was written"));
 }
+
+TEST_CASE("SIGINT and SIGTERM leave a checkpoint at any time; the run goes on to its end") {
+  const TemporaryFolder folder;
+  // One minibatch in flight, or one stage: draining earlier changes nothing, so the bits are those of a run
+  // that was left alone. With several in flight the versions are others, the data are not.
+  struct Case {
+    std::vector<std::string> options;
+    bool same_bits;
+  };
+  const std::vector<Case> cases = {
+      {{}, true},
+      {{"--plan", write_plan(folder, "mp.json", {1, 1, 1}, "model-parallel")}, true},
+      {{"--plan", write_plan(folder, "2.json", {2})}, true},
+      {{"--plan", write_plan(folder, "121.json", {1, 2, 1})}, false},
+      {{"--plan", write_plan(folder, "31.json", {3, 1})}, false}};
+  std::mt19937_64 random(9);
+  for (const Case& test : cases) {
+    const auto options = test.options + std::vector<std::string>{"--checkpoint-every-epochs", "3"};
+    CAPTURE(options);
+    const fs::path expected = folder / "expected";
+    const fs::path output = folder / "run";
+    fs::remove_all(expected);
+    fs::remove_all(output);
+    finish(folder, expected, options);
+    const int number = random() % 2 ? SIGINT : SIGTERM;
+    size_t trained = 0;
+    for (size_t lines = 1 + random() % 60; trained < kMinibatches; lines = trained + 1 + random() % 60) {
+      Launch launch(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+      REQUIRE(eventually(60s, [&] {
+        return losses(output).size() >= lines || launch.process.wait(0ms) != Process::kRunning;
+      }));
+      launch.process.signal(number);
+      const int code = launch.process.wait(60s);
+      INFO(launch.process.error());
+      const size_t before = trained;
+      trained = losses(output).size();
+      if (code == 0) {  // it was quicker
+        CHECK(trained == kMinibatches);
+        break;
+      }
+      REQUIRE(code == 128 + number);
+      CHECK(trained > before);
+      CHECK(fs::exists(output / "checkpoints" / ("minibatch-" + std::to_string(trained)) / "manifest.json"));
+      CHECK(read_document<Summary>(output / "summary.json").status == "interrupted");
+      CHECK_THAT(launch.process.error(), Catch::Contains("go on with --resume latest"));
+    }
+    finish(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+    if (test.same_bits) {
+      check_equal(output, expected);
+    } else {
+      CHECK(losses(output).size() == kMinibatches);
+      CHECK(metrics(output).size() == kMinibatches + 3);
+    }
+  }
+}
+
+TEST_CASE("a signal to one rank of several stops all of them with a checkpoint") {
+  const TemporaryFolder folder;
+  const auto plan = write_plan(folder, "11.json", {1, 1});
+  const size_t victim = GENERATE(size_t{0}, size_t{1});
+  std::vector<std::unique_ptr<Process>> ranks;
+  const int port = 20000 + static_cast<int>((::getpid() + 977 * (victim + 1)) % 20000);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string name = "rank-" + std::to_string(rank);
+    ranks.push_back(std::make_unique<Process>(
+        std::vector<std::string>{program("runtime"), "train"} + endless_job(folder) +
+            std::vector<std::string>{"--plan", plan, "--rank", std::to_string(rank), "--world-size", "2",
+                                     "--master-port", std::to_string(port)},
+        folder / (name + ".out"), folder / (name + ".err")));
+  }
+  INFO(ranks[0]->error());
+  REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
+  ranks[victim]->signal(SIGTERM);
+  for (const auto& rank : ranks) {
+    CHECK(rank->wait(30s) == 143);
+    CHECK_THAT(rank->error(), Catch::Contains("terminated (SIGTERM)"));
+  }
+  const auto lines = complete_lines(folder / "run" / "metrics.jsonl").size();
+  CHECK(
+      fs::exists(folder / "run" / "checkpoints" / ("minibatch-" + std::to_string(lines)) / "manifest.json"));
+}
