@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "graph/error.h"
 #include "graph/units.h"
@@ -21,6 +22,7 @@ std::vector<int> stage_of_nodes(const Plan& plan, const Dataflow& flow) {
   for (int v = 0; v < flow.size(); ++v) number[flow.profile.nodes[v].name] = v;
   std::vector<int> stage_of(flow.size(), -1);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
+    int last = -1;
     for (const std::string& name : plan.stages[s].nodes) {
       const auto found = number.find(name);
       if (found == number.end()) {
@@ -31,9 +33,16 @@ std::vector<int> stage_of_nodes(const Plan& plan, const Dataflow& flow) {
       int& stage = stage_of[found->second];
       if (stage >= 0) {
         throw PlanError("plan: node '" + name + "' is in stages " + std::to_string(stage) + " and " +
-                        std::to_string(s) + "; each node belongs in one");
+                            std::to_string(s) + "; each node belongs in one",
+                        "Remove it from one of them.");
       }
       stage = static_cast<int>(s);
+      if (found->second < last) {
+        throw PlanError("plan: stage " + std::to_string(s) + " has node '" + name + "' after '" +
+                            flow.profile.nodes[last].name + "', against the order of the profile",
+                        "List the nodes of a stage in the profile's order.");
+      }
+      last = found->second;
     }
   }
   for (int v = 0; v < flow.size(); ++v) {
@@ -43,6 +52,28 @@ std::vector<int> stage_of_nodes(const Plan& plan, const Dataflow& flow) {
                     "The plan was made for another model or another version of it: plan again.");
   }
   return stage_of;
+}
+
+/// By parameter: the stages that read it, each with its first node that does.
+using Readers = std::map<std::string, std::map<int64_t, std::string>>;
+
+/// What several stages read is named as tied, with just these stages.
+void check_tied(const Plan& plan, const Readers& readers) {
+  std::map<std::string, std::set<int64_t>> said;
+  for (const TiedParameter& tied : plan.tied_parameters)
+    said[tied.name] = std::set<int64_t>(tied.stages.begin(), tied.stages.end());
+  for (const auto& [name, by_stage] : readers) {
+    if (by_stage.size() < 2) continue;
+    std::set<int64_t> stages;
+    for (const auto& [stage, node] : by_stage) stages.insert(stage);
+    if (said[name] == stages) continue;
+    throw PlanError("plan: parameter '" + name + "', read by nodes '" + by_stage.begin()->second + "' and '" +
+                        by_stage.rbegin()->second + "', is in stages " +
+                        std::to_string(by_stage.begin()->first) + " and " +
+                        std::to_string(by_stage.rbegin()->first) + ", and `tied_parameters` does not say so",
+                    "Put all nodes that read it into one stage, or, with weights 'flush' or '2bw', name it "
+                    "there with its stages.");
+  }
 }
 
 }  // namespace
@@ -56,6 +87,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     loads[s].last = s + 1 == stages;
   }
 
+  Readers readers;
   for (int v = 0; v < flow.size(); ++v) {
     const ProfiledNode& node = flow.profile.nodes[v];
     StageLoad& load = loads[stage_of[v]];
@@ -64,7 +96,12 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     load.backward_weight_seconds += node.backward_weight_seconds;
     load.buffer_bytes += node.buffer_bytes;
     load.saved_bytes += node.saved_bytes;
-    if (!flow.owns_parameters[v]) continue;
+    // A tied parameter counts once in each stage that has it.
+    bool owns = node.parameters.empty();
+    for (const std::string& parameter : node.parameters) {
+      if (readers[parameter].emplace(stage_of[v], node.name).second) owns = true;
+    }
+    if (!owns) continue;
     load.parameter_bytes += node.parameter_bytes;
     load.trainable_bytes += node.trainable_parameter_bytes;
   }
@@ -76,9 +113,10 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     for (const int reader : value.readers) {
       if (stage_of[reader] < from) {
         throw PlanError("plan: node '" + flow.profile.nodes[reader].name + "' of stage " +
-                        std::to_string(stage_of[reader]) + " reads what node '" +
-                        flow.profile.nodes[value.producer].name + "' of the later stage " +
-                        std::to_string(from) + " makes; values flow forward only");
+                            std::to_string(stage_of[reader]) + " reads what node '" +
+                            flow.profile.nodes[value.producer].name + "' of the later stage " +
+                            std::to_string(from) + " makes; values flow forward only",
+                        "Move one of the two nodes, so that values flow to later stages only.");
       }
       to = std::max(to, stage_of[reader]);
     }
@@ -96,15 +134,11 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     later += flow.saved_bytes[v];
   }
 
+  check_tied(plan, readers);
   NodeSet done(flow.size());
   for (int s = 0; s + 1 < stages; ++s) {
     for (int v = 0; v < flow.size(); ++v) {
       if (stage_of[v] == s) done.set(v);
-    }
-    const std::string tie = separated_tie(flow, done);
-    if (!tie.empty()) {
-      throw PlanError("plan: parameter " + tie + ", is on both sides of the cut after stage " +
-                      std::to_string(s) + "; a tied parameter stays in one stage");
     }
     const int64_t charged = model.cut_bytes(flow, done);
     loads[s].charged_out_bytes = charged;
@@ -241,23 +275,6 @@ Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topolog
   }
   const Dataflow flow(profile);
   return predict(plan, loads_of_plan(plan, flow, model), model, inputs, profile.minibatch_samples);
-}
-
-void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology) {
-  const int64_t limit = memory_limit_bytes(topology);
-  if (limit == 0) return;
-  for (size_t s = 0; s < prediction.stages.size(); ++s) {
-    const StageMemory& memory = prediction.stages[s].memory;
-    if (memory.total_bytes() <= limit) continue;
-    throw InfeasibleError("plan: stage " + std::to_string(s) + " needs " +
-                              format_bytes(static_cast<double>(memory.total_bytes())) +
-                              " on each rank at depth " + std::to_string(plan.stages[s].in_flight) +
-                              "; the limit is " + format_bytes(static_cast<double>(limit)),
-                          "Activations take " + format_bytes(static_cast<double>(memory.activations_bytes)) +
-                              ", weight versions " +
-                              format_bytes(static_cast<double>(memory.versions_bytes)) +
-                              ": plan again with --memory, or lower in_flight by hand.");
-  }
 }
 
 }  // namespace pipewright

@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/memory_check.h"
 #include "optimizer/run_rules.h"
 #include "optimizer/search.h"
 #include "optimizer/states.h"
@@ -123,7 +124,7 @@ void check_demands(const PlanRequest& request, Question* question) {
                             : "Check --replicas and --max-stages against the strategy and each other.");
 }
 
-[[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy) {
+[[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples) {
   const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
   const std::optional<Answer> least = search_least_memory(q);
   if (!least) {
@@ -141,15 +142,13 @@ void check_demands(const PlanRequest& request, Question* question) {
   const FullestStage fullest = fullest_stage(q, *least);
   const StageMemory& memory = fullest.memory;
   const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  throw InfeasibleError(
-      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
-          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
-          std::to_string(fullest.stage) + " of " + replicas_text(*least) + ")",
-      "That stage: weights " + text(memory.weights_bytes) + ", further versions " +
-          text(memory.versions_bytes) + ", gradients " + text(memory.gradients_bytes) + ", optimizer " +
-          text(memory.optimizer_bytes) + ", activations " + text(memory.activations_bytes) + ", messages " +
-          text(memory.messages_bytes) + ", workspace " + text(memory.workspace_bytes) +
-          ". Give --memory that much, more devices, or a profile with a smaller minibatch.");
+  throw InfeasibleError("strategy '" + strategy + "': no plan for " + devices + " fits " +
+                            text(q.memory_bytes) + " of memory each; the smallest that fits one is " +
+                            text(memory.total_bytes()) + " (stage " + std::to_string(fullest.stage) + " of " +
+                            replicas_text(*least) + ")",
+                        "That stage: " + memory_by_purpose(memory) + "; it lacks " +
+                            std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +
+                            memory_cures(memory, fullest.in_flight, q.memory_bytes, minibatch_samples));
 }
 
 Plan plan_of(const Answer& answer, const States& states, const Profile& profile) {
@@ -230,7 +229,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   }
   if (!answer) {
     if (question.one_in_flight) question.all_devices = false;
-    fail_infeasible(question, request.strategy);
+    fail_infeasible(question, request.strategy, profile.minibatch_samples);
   }
 
   const auto priced = [&](const Answer& found) {
@@ -251,7 +250,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     if (gain > 1 + 1e-9) best = std::move(other);
   }
   if (!drains(request)) best = priced(*answer);
-  if (!best) fail_infeasible(question, request.strategy);
+  if (!best) fail_infeasible(question, request.strategy, profile.minibatch_samples);
   Plan plan = std::move(*best);
   // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
   // plan back, plans that keep more room are tried as well.

@@ -45,10 +45,6 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
 Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                          const PlanRequest& request);
 
-/// InfeasibleError unless every stage fits the topology's memory at the plan's depths; names the stage and
-/// what fills it.
-void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology);
-
 struct StrategyRow {
   const char* name;
   const char* summary;

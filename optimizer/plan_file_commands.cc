@@ -10,11 +10,12 @@
 #include "graph/units.h"
 #include "optimizer/commands.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/memory_check.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/options.h"
 #include "optimizer/report.h"
-#include "runtime/schedule/check.h"
 #include "runtime/schedule/draw.h"
+#include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -46,15 +47,6 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
     std::cerr << "note: the plan was made with another profile of this model\n";
   }
   return inputs;
-}
-
-/// PlanError unless the plan's schedule finishes.
-ScheduleCheck checked_schedule(const Plan& plan, Span span) {
-  schedule_named(plan.schedule);
-  ScheduleCheck check = check_schedule(plan.schedule, shape_of(plan), span);
-  if (check.completes && check.problem.empty()) return check;
-  throw PlanError("plan: schedule '" + plan.schedule + "' does not work: " + check.problem,
-                  "Raise in_flight of the stages before the one that waits, or plan again.");
 }
 
 void write_text(const std::string& file, const std::string& text) {
@@ -92,35 +84,45 @@ void run_check(const Arguments& arguments) {
       arguments, options,
       "pipewright-optimizer check --plan FILE [--profile FILE] [--topology FILE | --memory 16GiB]");
   const Plan plan = read_plan(values);
-  const Span span = steady_span(shape_of(plan));
-  const ScheduleCheck check = checked_schedule(plan, span);
-  std::cout << "schedule  ok: " << plan.schedule << " finishes " << span.count << " minibatches on "
-            << plan.world_size << " ranks\n";
-  for (const RankCheck& rank : check.ranks) {
-    const auto stage = static_cast<size_t>(rank.placement.stage);
-    if (rank.peak_in_flight <= plan.stages[stage].in_flight) continue;
-    throw PlanError("plan: stage " + std::to_string(stage) + " holds " + std::to_string(rank.peak_in_flight) +
-                    " minibatches in flight; its depth is " + std::to_string(plan.stages[stage].in_flight));
-  }
+  const auto say = [](const std::string& what, const std::string& text) {
+    std::cout << what << std::string(10 - what.size(), ' ') << text << "\n";
+  };
+  const ScheduleCheck check = check_plan_runs(plan);
+  const Span span = rehearsal_span(shape_of(plan));
+  say("world", "ok: " + std::to_string(plan.world_size) + " ranks from 0 on, each with its stages");
+  say("rules", "ok: schedule " + plan.schedule + " with weights " + plan.weights +
+                   (plan.microbatches > 1 ? ", " + std::to_string(plan.microbatches) + " microbatches" : ""));
+  say("schedule", "ok: no rank waits for ever; each of " + std::to_string(span.count) +
+                      " minibatches runs once, in order, on its replica");
   int64_t versions = 0;
-  for (const RankCheck& rank : check.ranks) versions = std::max(versions, rank.peak_versions);
-  std::cout << "depth     ok: no rank holds more minibatches than planned, none more than " << versions
-            << " weight versions\n";
+  int64_t in_flight = 0;
+  for (const RankCheck& rank : check.ranks) {
+    versions = std::max(versions, rank.peak_versions);
+    in_flight = std::max(in_flight, rank.peak_in_flight);
+  }
+  say("depth",
+      "ok: no rank holds more minibatches than its in_flight, none more than " + std::to_string(in_flight));
+  say("versions",
+      "ok: forwards find the versions of the rule; no rank holds more than " + std::to_string(versions));
   if (values.count("profile") == 0) {
-    std::cout << "cover     not checked: no --profile\n";
-    std::cout << "memory    not checked: no --profile\n";
+    for (const char* what : {"cover", "order", "tied", "placement", "memory"})
+      say(what, "not checked: no --profile");
     return;
   }
   const Inputs inputs = inputs_for(values, plan);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  std::cout << "cover     ok: " << inputs.profile.nodes.size()
-            << " nodes, each in one stage, values flow forward\n";
-  check_plan_memory(plan, prediction, inputs.topology);
+  say("cover", "ok: " + std::to_string(inputs.profile.nodes.size()) + " nodes, each in one stage");
+  say("order", "ok: values flow to later stages only, nodes stand in the order of the profile");
+  say("tied", plan.tied_parameters.empty()
+                  ? "ok: no parameter is read by two stages"
+                  : "ok: " + std::to_string(plan.tied_parameters.size()) + " parameters with copies");
+  say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
+  check_plan_memory(plan, prediction, inputs.topology, inputs.profile.minibatch_samples);
   const int64_t limit = memory_limit_bytes(inputs.topology);
-  std::cout << "memory    ok: the fullest rank holds "
-            << format_bytes(static_cast<double>(largest_memory(prediction)))
-            << (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit)))
-            << "\n";
+  say("memory",
+      "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
+          " on a rank" +
+          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
 }
 
 void run_evaluate(const Arguments& arguments) {
@@ -174,7 +176,7 @@ void run_simulate(const Arguments& arguments) {
   const Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan);
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
-  checked_schedule(plan, span);
+  check_plan_runs(plan);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   const Simulation run = simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span);
   std::cout << plan.shape_text() << ", " << span.count
@@ -205,7 +207,7 @@ void run_show(const Arguments& arguments) {
               << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
   }
   std::cout << "\n" << plan_table(plan);
-  checked_schedule(plan, span);
+  check_plan_runs(plan);
   const Simulation slots = simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
   if (values.count("output") == 0) {
     std::cout << "\n" << draw_text(slots, 1);

@@ -163,50 +163,18 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
     if (deepest > 0) most.back() = std::min(most.back(), deepest);
   }
 
-  if (!drains(request)) {
-    if (request.weights == "2bw") {  // an update interval covers what the pipeline holds
-      for (int64_t s = 0; s < shape.stages(); ++s)
-        most[s] = std::min(most[s], 1 + request.microbatches / shape.replicas[s]);
-    }
-    std::vector<int64_t> depths;
-    for (size_t s = 0; s < bound.size(); ++s) depths.push_back(std::min(bound[s], most[s]));
-    if (plan->world_size <= kMostSimulatedRanks)
-      depths = choose_in_flight(shape.replicas, times_of(*plan, loads, inputs), most);
-    for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
-    return true;
+  std::vector<int64_t> depths;
+  if (plan->world_size <= kMostSimulatedRanks) {
+    shape.in_flight = most;
+    depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs));
+  } else {
+    for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
+    depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;
   }
-
-  // A drained interval holds no more than its microbatches; the schedule says what it uses of that.
-  const ScheduleRow& row = schedule_named(plan->schedule);
-  const auto usable = [&](int64_t extra) {
-    for (int64_t s = 0; s < shape.stages(); ++s) {
-      const int64_t whole = StageTurns(shape, s).most_of_one_replica(plan->microbatches);
-      const bool all = request.schedule == "gpipe" || request.schedule == "interleaved";
-      shape.in_flight[s] = all ? whole : std::min({whole, bound[s] + extra, most[s]});
-    }
-    std::vector<int64_t> depths = row.depths(shape);
-    for (size_t s = 0; s < depths.size(); ++s) {
-      if (depths[s] > most[s]) return false;
-      plan->stages[s].in_flight = depths[s];
-    }
-    return true;
-  };
-  if (!usable(0)) return false;
-  if (plan->world_size > kMostSimulatedRanks || request.schedule == "gpipe" ||
-      request.schedule == "interleaved")
-    return true;
-  // Slow transfers want more depth: taken where it gains a percent.
-  const std::vector<StageTimes> times = times_of(*plan, loads, inputs);
-  Plan best = *plan;
-  double fastest = simulated_seconds(*plan, times);
-  for (const int64_t extra : {1, 2, 4}) {
-    if (!usable(extra)) break;
-    const double seconds = simulated_seconds(*plan, times);
-    if (seconds >= 0.99 * fastest) continue;
-    fastest = seconds;
-    best = *plan;
+  for (size_t s = 0; s < depths.size(); ++s) {
+    if (depths[s] > most[s]) return false;  // what gpipe takes, whatever there is
+    plan->stages[s].in_flight = depths[s];
   }
-  *plan = best;
   return true;
 }
 

@@ -98,10 +98,10 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
     later -= stage.replicas;
     StageLoad load = load_between(*q.states, stage.from, stage.to);
     load.workspace_bytes = workspace_between(*q.states, stage.from, stage.to);
-    const StageMemory memory =
-        stage_memory(load, stage.replicas, assumed_in_flight(q, later, stage.replicas), q.inputs);
+    const int64_t depth = assumed_in_flight(q, later, stage.replicas);
+    const StageMemory memory = stage_memory(load, stage.replicas, depth, q.inputs);
     if (s == 0 || memory.total_bytes() > fullest.memory.total_bytes())
-      fullest = {static_cast<int>(s), memory};
+      fullest = {static_cast<int>(s), depth, memory};
   }
   return fullest;
 }

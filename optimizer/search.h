@@ -58,6 +58,7 @@ std::optional<Answer> search(const Question& question);
 /// stage that is.
 struct FullestStage {
   int stage = 0;
+  int64_t in_flight = 1;
   StageMemory memory;
 };
 FullestStage fullest_stage(const Question& question, const Answer& answer);

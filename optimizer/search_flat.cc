@@ -127,7 +127,8 @@ void FewestDevices::extend(int i) {
 // T m^2 - (w + l + X) m + X >= 0 from two replicas on, in the symbols of docs/cost-model.md; the larger root.
 int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, int64_t after) const {
   if (most < least) return 0;
-  if (q_.memory_bytes > 0 || q_.inputs.minibatches_per_update > 0 || i == 0 || !(period_ > 0) || period_ == kNoLimit) {
+  if (q_.memory_bytes > 0 || q_.inputs.minibatches_per_update > 0 || i == 0 || !(period_ > 0) ||
+      period_ == kNoLimit) {
     return fewest_replicas(q_, load_of(q_, i, j), least, most, after, period_);
   }
   const double work = work_[j] - work_[i];

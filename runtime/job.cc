@@ -7,7 +7,7 @@
 #include "graph/nearest.h"
 #include "models/registry.h"
 #include "runtime/initial_weights.h"
-#include "runtime/schedule/check.h"
+#include "runtime/schedule/plan_check.h"
 #include "runtime/update_rule.h"
 #include "runtime/worker.h"
 
@@ -47,7 +47,6 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                     "start " + std::to_string(job.plan.world_size) + " ranks, or plan for --gpus " +
                         std::to_string(*world_size));
   }
-  check_schedule_and_weights(job.plan);
   const std::vector<std::string> trained = {"1f1b", "model-parallel"};
   if (std::find(trained.begin(), trained.end(), job.plan.schedule) == trained.end()) {
     throw PlanError(where + ": schedule '" + job.plan.schedule + "' does not train here" +
@@ -58,12 +57,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
         where + ": weights '" + job.plan.weights + "': this runtime keeps versions by the rule 'stash'",
         "set \"weights\": \"stash\" in the plan");
   }
-  const PipelineShape shape = shape_of(job.plan);
-  const ScheduleCheck check = check_schedule(job.plan.schedule, shape, rehearsal_span(shape));
-  if (!check.completes) {
-    throw PlanError(where + ": the schedule does not complete: " + check.problem,
-                    "raise in_flight of the stages before the one that waits, or plan again");
-  }
+  check_plan_runs(job.plan, run.gradient_accumulation);
   return job;
 }
 

@@ -112,6 +112,40 @@ TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not 
   plan.schedule = "1f1c";
   write_document(cli.path("odd.json"), plan);
   CHECK(cli.run("check --plan odd.json").code != 0);
+  // Damage by hand, each in words.
+  const auto refused = [&](const Plan& damaged, int code, const std::string& expected) {
+    write_document(cli.path("damaged.json"), damaged);
+    const Outcome outcome = cli.run("check --plan damaged.json --profile profile.json");
+    INFO(outcome.error);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.error, Catch::Contains(expected));
+    CHECK(outcome.error.find("\n  ") != std::string::npos);  // and the cure
+  };
+  const Plan good = read_document<Plan>(cli.path("p.json"));
+  REQUIRE(good.stages.size() > 1);
+  plan = good;
+  std::swap(plan.stages[0].nodes, plan.stages[1].nodes);
+  refused(plan, 3, "later stage");
+  plan = good;
+  plan.weights = "flush";
+  refused(plan, 3, "does not go with weights");
+  plan = good;
+  plan.schedule = "gpipe";
+  plan.weights = "flush";
+  plan.microbatches = 8;
+  refused(plan, 3, "in_flight is");
+  plan = good;
+  plan.weights = "2bw";
+  plan.stages[0].in_flight = 4;
+  plan.stages[1].in_flight = 4;
+  refused(plan, 3, "microbatches an update");
+  plan = good;
+  for (Stage& stage : plan.stages) {
+    if (stage.nodes.size() < 2) continue;
+    std::swap(stage.nodes.front(), stage.nodes.back());
+    refused(plan, 3, "order of the profile");
+    break;
+  }
   CHECK(cli.run("check --plan missing.json").code == 2);
 }
 
