@@ -3,8 +3,10 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "graph/error.h"
+#include "runtime/schedule/cycle_time.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -86,6 +88,7 @@ class Search {
     shape.in_flight = usable(depths);
     const auto [known, added] = known_.try_emplace(shape.in_flight, 0.0);
     if (added) {
+      if (const std::optional<double> endless = endless_seconds(shape)) return known->second = *endless;
       // The second half holds the drain and several periods.
       const Span span{0, 2 * longer_ *
                              (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
@@ -99,11 +102,18 @@ class Search {
   double far_seconds(const Depths& depths) const {
     PipelineShape shape = shape_;
     shape.in_flight = depths;
+    if (const std::optional<double> endless = endless_seconds(shape)) return *endless;
     const Span far{0, 8 * longer_ * (turns_[0].run_ahead(depths[0]) + std::max<int64_t>(256, period_))};
     return steady_minibatch_seconds(schedule_, shape, times_, far, options_);
   }
 
  private:
+  /// Exact and quick, where the pipeline never drains, links are not shared and the period is short.
+  std::optional<double> endless_seconds(const PipelineShape& shape) const {
+    const bool plain = options_.network.empty() && options_.send_queue == 0 && !options_.blocking_transfers;
+    if (!plain || shape.weights == WeightRule::kFlush) return std::nullopt;
+    return endless_minibatch_seconds(shape, times_);
+  }
   Depths usable(const Depths& depths) const {
     PipelineShape shape = shape_;
     shape.in_flight = depths;

@@ -1,0 +1,241 @@
+#include "runtime/schedule/cycle_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kMostNodes = 20000;
+
+// Howard's algorithm: each node follows one wait; that makes circles and trees that lead to them. Work out
+// what they say, let nodes follow waits that say more, until none does.
+class PolicyIteration {
+ public:
+  PolicyIteration(int32_t nodes, const std::vector<Wait>& waits)
+      : waits_(waits),
+        first_(nodes + 1, 0),
+        by_node_(waits.size()),
+        policy_(nodes),
+        ratio_(nodes, 0),
+        value_(nodes, 0),
+        state_(nodes, 0) {
+    for (const Wait& wait : waits) ++first_[wait.v + 1];
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    std::vector<int32_t> next(first_.begin(), first_.end() - 1);
+    for (size_t i = 0; i < waits.size(); ++i) {
+      by_node_[next[waits[i].v]++] = static_cast<int32_t>(i);
+      scale_ = std::max(scale_, waits[i].seconds);
+    }
+    for (int32_t v = 0; v < nodes; ++v) {
+      PW_CHECK(first_[v] < first_[v + 1], "node " << v << " waits for nothing");
+      policy_[v] = by_node_[first_[v]];
+      for (int32_t i = first_[v]; i < first_[v + 1]; ++i)
+        if (waits[by_node_[i]].seconds > waits[policy_[v]].seconds) policy_[v] = by_node_[i];
+    }
+  }
+
+  std::optional<double> run() {
+    for (int improvement = 0; improvement < 1000; ++improvement) {
+      evaluate();
+      if (!improve()) return *std::max_element(ratio_.begin(), ratio_.end());
+    }
+    return std::nullopt;
+  }
+
+ private:
+  void evaluate() {
+    constexpr int32_t kNew = 0, kOnWalk = 1, kDone = 2;
+    std::fill(state_.begin(), state_.end(), kNew);
+    std::vector<int32_t> walk;
+    for (int32_t start = 0; start < static_cast<int32_t>(state_.size()); ++start) {
+      walk.clear();
+      int32_t v = start;
+      for (; state_[v] == kNew; v = waits_[policy_[v]].u) {
+        state_[v] = kOnWalk;
+        walk.push_back(v);
+      }
+      if (state_[v] == kOnWalk) {  // a new circle through v, which keeps its value
+        double seconds = 0;
+        int64_t periods = 0;
+        int32_t at = v;
+        do {
+          const Wait& wait = waits_[policy_[at]];
+          seconds += wait.seconds;
+          periods += wait.periods;
+          at = wait.u;
+        } while (at != v);
+        PW_CHECK(periods > 0, "a circle of waits over " << periods << " periods: a deadlock");
+        ratio_[v] = seconds / static_cast<double>(periods);
+        state_[v] = kDone;
+      }
+      for (; !walk.empty(); walk.pop_back()) {
+        const int32_t node = walk.back();
+        if (state_[node] == kDone) continue;
+        const Wait& wait = waits_[policy_[node]];
+        ratio_[node] = ratio_[wait.u];
+        value_[node] = says(wait, ratio_[node]);
+        state_[node] = kDone;
+      }
+    }
+  }
+
+  double says(const Wait& wait, double ratio) const {
+    return value_[wait.u] + wait.seconds - ratio * static_cast<double>(wait.periods);
+  }
+
+  bool improve() {
+    const double more = 1e-10 * scale_;  // beyond rounding
+    bool improved = false;
+    for (int32_t v = 0; v < static_cast<int32_t>(policy_.size()); ++v) {
+      double ratio = ratio_[v], value = value_[v];
+      for (int32_t i = first_[v]; i < first_[v + 1]; ++i) {
+        const Wait& wait = waits_[by_node_[i]];
+        const bool larger_circle = ratio_[wait.u] > ratio + more;
+        const bool as_large = ratio_[wait.u] >= ratio - more;
+        if (!larger_circle && !(as_large && says(wait, ratio) > value + more)) continue;
+        ratio = ratio_[wait.u];
+        value = says(wait, ratio);
+        policy_[v] = by_node_[i];
+        improved = true;
+      }
+    }
+    return improved;
+  }
+
+  const std::vector<Wait>& waits_;
+  std::vector<int32_t> first_, by_node_;  // waits of node v: by_node_[first_[v]..first_[v + 1])
+  std::vector<int32_t> policy_;           // by node, the wait that it follows
+  std::vector<double> ratio_, value_;     // by node: of its circle; of itself
+  std::vector<int32_t> state_;
+  double scale_ = 0;
+};
+
+// The waits of one period of the round robin. Node numbers: by stage, then F, B, SA, SG by minibatch of the
+// period, then U by round.
+class Waits {
+ public:
+  Waits(const PipelineShape& shape, const std::vector<StageTimes>& times, int64_t period)
+      : shape_(shape), times_(times), period_(period) {
+    for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+      turns_.emplace_back(shape, stage);
+      first_.push_back(nodes_);
+      nodes_ += static_cast<int32_t>(4 * period + period / turns_.back().round_length());
+    }
+    for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+      add_messages(stage);
+      for (int64_t replica = 0; replica < shape.replicas[stage]; ++replica) add_rank(stage, replica);
+    }
+  }
+
+  int32_t nodes() const { return nodes_; }
+  const std::vector<Wait>& all() const { return waits_; }
+
+ private:
+  enum Kind : int64_t { kForward, kBackward, kSendActivation, kSendGradient, kUpdate };
+
+  int32_t node(int64_t stage, Kind kind, int64_t index) const {
+    return first_[stage] + static_cast<int32_t>(kind * period_ + index);
+  }
+  double seconds(int64_t stage, Kind kind) const {
+    const StageTimes& t = times_[stage];
+    switch (kind) {
+      case kForward:
+        return t.forward_seconds;
+      case kBackward:
+        return t.recompute_seconds + t.backward_seconds;
+      case kSendActivation:
+        return stage + 1 < shape_.stages() ? t.send_activation_seconds : 0;
+      case kSendGradient:
+        return stage > 0 ? t.send_gradient_seconds : 0;
+      case kUpdate:
+        break;
+    }
+    return t.step_seconds + (turns_[stage].replicas() > 1 ? t.reduce_seconds : 0);
+  }
+  void add(int64_t from_stage, Kind from, int64_t from_index, int64_t stage, Kind kind, int64_t index,
+           int64_t periods) {
+    waits_.push_back(
+        {node(from_stage, from, from_index), node(stage, kind, index), seconds(from_stage, from), periods});
+  }
+
+  void add_messages(int64_t stage) {
+    for (int64_t k = 0; k < period_; ++k) {
+      add(stage, kForward, k, stage, kSendActivation, k, 0);
+      add(stage, kBackward, k, stage, kSendGradient, k, 0);
+      if (stage + 1 == shape_.stages()) continue;
+      add(stage, kSendActivation, k, stage + 1, kForward, k, 0);
+      add(stage + 1, kSendGradient, k, stage, kBackward, k, 0);
+    }
+  }
+
+  // The rank's actions in the order of their places, round and round; and its links one message at a time.
+  void add_rank(int64_t stage, int64_t replica) {
+    const StageTurns& turns = turns_[stage];
+    const int64_t ahead = turns.run_ahead(shape_.in_flight[stage]), length = turns.round_length();
+    struct Placed {
+      int64_t place;  // in the period
+      Kind kind;
+      int64_t index;
+      int64_t later;  // periods
+    };
+    std::vector<Placed> placed;
+    const std::vector<int64_t> own = turns.minibatches_of(replica, {0, period_});
+    const auto put = [&](int64_t place, Kind kind, int64_t index) {
+      placed.push_back({place % period_, kind, index, place / period_});
+    };
+    for (const int64_t k : own) {
+      put(k, kForward, k);
+      put(k + ahead, kBackward, k);
+    }
+    for (int64_t round = 0; round < period_ / length; ++round)
+      put((round + 1) * length - 1 + ahead, kUpdate, round);
+    std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+      return a.place != b.place ? a.place < b.place : a.kind < b.kind;
+    });
+    for (size_t i = 0; i < placed.size(); ++i) {
+      const bool last = i + 1 == placed.size();
+      const Placed& a = placed[i];
+      const Placed& b = placed[last ? 0 : i + 1];
+      add(stage, a.kind, a.index, stage, b.kind, b.index, a.later - b.later + (last ? 1 : 0));
+    }
+    for (const Kind link : {kSendActivation, kSendGradient})
+      for (size_t i = 0; i < own.size(); ++i) {
+        const bool last = i + 1 == own.size();
+        add(stage, link, own[i], stage, link, own[last ? 0 : i + 1], last ? 1 : 0);
+      }
+  }
+
+  const PipelineShape& shape_;
+  const std::vector<StageTimes>& times_;
+  int64_t period_;
+  std::vector<StageTurns> turns_;
+  std::vector<int32_t> first_;
+  int32_t nodes_ = 0;
+  std::vector<Wait> waits_;
+};
+
+}  // namespace
+
+std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>& waits) {
+  return PolicyIteration(nodes, waits).run();
+}
+
+std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
+                                                const std::vector<StageTimes>& times) {
+  int64_t period = 1;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    const StageTurns turns(shape, stage);
+    period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
+    if (period * shape.stages() * 4 > kMostNodes) return std::nullopt;
+  }
+  const Waits waits(shape, times, period);
+  const std::optional<double> ratio = largest_cycle_ratio(waits.nodes(), waits.all());
+  if (!ratio) return std::nullopt;
+  return *ratio / static_cast<double>(period);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,31 @@
+// The pace of an asynchronous pipeline for ever, without simulating it: a schedule leaves no choice open, so
+// its times obey x(v) = max over what v waits for of (x(u) + seconds), the same for every period of the round
+// robin, and the time of a period is the largest mean over the circles of waits (max-plus algebra; Baccelli,
+// Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992, chapter 3).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// v waits for u of `periods` periods before, and that long from when u began.
+struct Wait {
+  int32_t u = 0, v = 0;
+  double seconds = 0;
+  int64_t periods = 0;  ///< may be negative on a wait, but not in the sum over a circle
+};
+
+/// The largest ratio of seconds to periods over all circles of waits, found by Howard's policy iteration.
+/// Every node waits for something. CheckError if a circle of waits has no period: a deadlock. Nothing if it
+/// does not settle within a thousand improvements.
+std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>& waits);
+
+/// Seconds per minibatch of 1f1b with these depths (usable ones), as simulate() without options has them in
+/// the long run. Nothing where the period of the round robin is too long to be quicker than simulating.
+std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
+                                                const std::vector<StageTimes>& times);
+
+}  // namespace pipewright
