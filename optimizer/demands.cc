@@ -11,7 +11,6 @@ namespace pipewright {
 namespace {
 
 constexpr double kTolerance = 1e-9;  // as search.cc: rounding
-constexpr double kProof = 1e-12;
 
 struct Suffix {
   bool possible = false;
@@ -197,7 +196,7 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& de
 }
 
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
-                                          const std::vector<NodeSet>& pinned) {
+                                          const std::vector<NodeSet>& pinned, double proof) {
   PW_CHECK(!question.all_devices && !question.single_stage, "demands leave the number of devices open");
   if (demands.most_stages > 0) {
     const int64_t named = std::max<int64_t>(
@@ -212,10 +211,10 @@ std::optional<Answer> search_with_demands(const Question& question, const StageD
   const State& whole = question.states->states.back();
   double low = (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(question.devices) *
                (1 - kTolerance);
-  while (high - low > kProof * high) {
+  while (high - low > proof * high) {
     // Every other try is just below what has been achieved: the last one as soon as that is the best.
-    for (const double period : {low + (high - low) / 2, high * (1 - kProof)}) {
-      if (!(high - low > kProof * high)) break;
+    for (const double period : {low + (high - low) / 2, high * (1 - proof)}) {
+      if (!(high - low > proof * high)) break;
       const std::optional<Answer> found = search.within(period);
       if (found) {
         high = std::min(period, found->period_seconds);

@@ -30,8 +30,9 @@ struct StageDemands {
 std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& demands);
 
 /// search() among the plans that obey. Ties: fewest devices, fewest stages, earliest cuts. PW_CHECKs that the
-/// question is not for exactly all devices. Nothing if there is none.
+/// question is not for exactly all devices. Nothing if there is none. `proof`: no period smaller by this part
+/// is possible.
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
-                                          const std::vector<NodeSet>& pinned);
+                                          const std::vector<NodeSet>& pinned, double proof = 1e-12);
 
 }  // namespace pipewright

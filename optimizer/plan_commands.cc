@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/units.h"
 #include "optimizer/commands.h"
+#include "optimizer/comparison.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/options.h"
 #include "optimizer/report.h"
@@ -57,18 +58,6 @@ std::filesystem::path made_folder(const std::string& path) {
   return path;
 }
 
-/// Seconds of one minibatch on one device, without any exchange.
-double one_device_seconds(const Inputs& inputs) {
-  Inputs one = inputs;
-  one.topology = flat_topology(1, inputs.topology.levels[0].bandwidth_bytes_per_second, 0, 0);
-  one.request.strategy = "dp";
-  one.request.demands = {};
-  one.request.schedule = "1f1b";
-  one.request.weights.clear();
-  one.request.microbatches = 0;
-  return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
-}
-
 std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {
   std::string text = format_seconds(prediction.minibatch_seconds) + " per minibatch";
   if (inputs.profile.minibatch_samples > 0) {
@@ -105,40 +94,6 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
-
-struct Contender {
-  std::string name;
-  std::string file;
-  std::optional<Plan> plan;
-  std::string why_not;
-};
-
-std::string advice(const std::vector<Contender>& contenders, int64_t memory_bytes) {
-  const Contender* best = nullptr;
-  const Contender* parallel = nullptr;
-  const auto seconds = [](const Contender* c) { return c->plan->predicted->minibatch_seconds; };
-  for (const Contender& contender : contenders) {
-    if (!contender.plan) continue;
-    // More devices for less than a percent are not worth having.
-    if (best == nullptr || seconds(&contender) < 0.99 * seconds(best)) best = &contender;
-    if (contender.name == "dp") parallel = &contender;
-  }
-  std::string text = "Take " + best->name + " (" + best->plan->shape_text() + "): ";
-  if (best == parallel) {
-    text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
-  } else if (best->name == "one device") {
-    text +=
-        "the links are too slow for this model, or it is too small: more devices only wait for each other";
-  } else if (parallel != nullptr) {
-    text += number_text(seconds(parallel) / seconds(best)) +
-            " times as fast as data parallelism, which is bound by " +
-            parallel->plan->predicted->bottleneck.substr(parallel->plan->predicted->bottleneck.find(':') + 2);
-  } else {
-    text += "the fastest that fits " + format_bytes(static_cast<double>(memory_bytes)) +
-            " a device; data parallelism does not";
-  }
-  return text + ". It is bound by " + best->plan->predicted->bottleneck + ".";
-}
 
 }  // namespace
 
@@ -187,96 +142,47 @@ void run_plan(const Arguments& arguments) {
 void run_compare(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
-  options.add_options()("output", po::value<std::string>(),
-                        "folder for one plan file each: gpus=N.dp.json, ...");
+  options.add_options()                                                                           //
+      ("output", po::value<std::string>(), "folder for one plan file each: gpus=N.dp.json, ...")  //
+      ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
-  Inputs inputs = question_from(values);
+  const Inputs inputs = question_from(values);
   if (values["print-config"].as<bool>()) {
     std::cout << settings_table(inputs.settings);
     return;
   }
+  if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
   const Stopwatch stopwatch;
-  const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
-  std::vector<Contender> contenders;
-  for (const std::string name : {"one device", "dp", "model-parallel", "straight", "hybrid"}) {
-    Contender contender;
-    contender.name = name;
-    contender.file = prefix + "." + name + ".json";
-    Topology topology = inputs.topology;
-    PlanRequest request = inputs.request;
-    request.strategy = name;
-    if (name == "one device") {
-      contender.file = "gpus=1.json";
-      request.strategy = "dp";
-      topology.levels[0].count = 1;
-      topology.devices.clear();
-      for (const TopologyDevice& device : inputs.topology.devices) {
-        if (topology.devices.empty()) topology.devices.push_back(device);
-      }
-    }
-    try {
-      contender.plan = make_plan(inputs.profile, topology, request);
-    } catch (const InfeasibleError& error) {
-      contender.why_not = error.what();
-    }
-    contenders.push_back(std::move(contender));
-  }
+  const Comparison comparison = compare(inputs);
   const double spent = stopwatch.milliseconds();
-
-  const double alone = one_device_seconds(inputs);
-  TextTable table({"strategy", "stages", "ranks", "per minibatch", "speed-up", "samples/s",
-                   "memory of a rank", "bound by"});
-  Json json;
-  json["model"] = inputs.profile.model;
-  json["strategies"] = Json::array();
+  Json json = comparison_json(comparison);
   std::string notes;
-  bool any = false;
-  for (const Contender& contender : contenders) {
-    Json row;
-    row["strategy"] = contender.name;
+  for (size_t i = 0; i < comparison.contenders.size(); ++i) {
+    const Contender& contender = comparison.contenders[i];
     if (!contender.plan) {
-      table.add({contender.name, "-", "-", "-", "-", "-", "-", "does not fit"});
-      notes += contender.why_not + "\n";
-      row["why_not"] = contender.why_not;
-      json["strategies"].push_back(row);
-      continue;
-    }
-    any = true;
-    const Plan& plan = *contender.plan;
-    const Prediction& predicted = *plan.predicted;
-    const double speed_up = alone / predicted.minibatch_seconds;
-    const int64_t memory = largest_memory(predicted);
-    table.add({contender.name, plan.shape_text(), std::to_string(plan.world_size),
-               format_seconds(predicted.minibatch_seconds), number_text(speed_up) + "x",
-               inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
-               format_bytes(static_cast<double>(memory)), predicted.bottleneck});
-    row["shape"] = plan.shape_text();
-    row["world_size"] = plan.world_size;
-    row["minibatch_seconds"] = predicted.minibatch_seconds;
-    row["speed_up"] = speed_up;
-    row["memory_bytes"] = memory;
-    row["bottleneck"] = predicted.bottleneck;
-    if (values.count("output") != 0) {
+      notes += contender.name + ": " + contender.why_not + "\n";
+    } else if (values.count("output") != 0) {
       const std::filesystem::path file = made_folder(values["output"].as<std::string>()) / contender.file;
-      write_document(file, plan);
+      write_document(file, *contender.plan);
       std::cerr << "wrote " << file.string() << "\n";
-      row["plan"] = file.string();
+      json["strategies"][i]["plan"] = file.string();
     }
-    json["strategies"].push_back(row);
   }
-  if (!any) {
-    throw InfeasibleError("no strategy fits: " + contenders[1].why_not,
-                          "Give more memory, more devices, or a profile with a smaller minibatch.");
+  if (values.count("report") != 0) {
+    const auto file = values["report"].as<std::string>();
+    write_file(file, comparison_report(comparison, inputs, file));
+    std::cerr << "wrote " << file << "\n";
   }
-  const std::string sentence = advice(contenders, inputs.topology.memory_bytes);
   if (values["json"].as<bool>()) {
-    json["advice"] = sentence;
     std::cout << json_text(json);
   } else {
-    std::cout << inputs.profile.model << " on " << inputs.topology.device_count() << " devices\n\n"
+    const auto rows = comparison_rows(comparison, inputs);
+    TextTable table(rows.front());
+    for (size_t r = 1; r < rows.size(); ++r) table.add(rows[r]);
+    std::cout << comparison.model << " on " << comparison.devices << " devices\n\n"
               << table.text() << "\n"
-              << notes << sentence << "\n";
+              << notes << comparison.advice << "\n";
   }
   if (values["time"].as<bool>()) std::cerr << "planning took " << number_text(spent) << " ms\n";
 }

@@ -25,7 +25,7 @@ std::string TextTable::text() const {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
       const std::string blanks(width[c] - row[c].size(), ' ');
-      const bool right = !row[c].empty() && std::isdigit(static_cast<unsigned char>(row[c][0])) != 0;
+      const bool right = c > 0 && !row[c].empty() && std::isdigit(static_cast<unsigned char>(row[c][0])) != 0;
       line += (c == 0 ? "" : "  ") + (right ? blanks + row[c] : row[c] + blanks);
     }
     line.erase(line.find_last_not_of(' ') + 1);

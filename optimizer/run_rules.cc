@@ -16,6 +16,7 @@ constexpr int64_t kMicrobatchesPerDevice = 4;
 /// Two versions need as many as the pipeline is deep; slow links want more depth.
 constexpr int64_t kMicrobatchesOfTwoVersions = 2;
 constexpr int64_t kMostTriedStages = 64;
+constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
 
 bool has_intervals(const PlanRequest& request) {
   return request.weights == "flush" || request.weights == "2bw";
@@ -125,7 +126,7 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1))) {
     StageDemands demands = request.demands;
     demands.most_stages = stages;
-    std::optional<Answer> answer = search_with_demands(question, demands, pinned);
+    std::optional<Answer> answer = search_with_demands(question, demands, pinned, kNearEnough);
     if (!answer) continue;
     // More stages that gain nothing would not be taken.
     const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();

@@ -89,7 +89,21 @@ TEST_CASE("compare writes every strategy and says what to take") {
     REQUIRE(cli.has("plans/" + file));
     CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
   }
-  CHECK(parse_json(cli.run("compare " + kQuestion + "--json").out, "out")["strategies"].size() == 5);
+  const Json json = parse_json(cli.run("compare " + kQuestion + "--json").out, "out");
+  CHECK(json["strategies"].size() == 7);
+  CHECK(json["advice"].is_string());
+  CHECK(parse_json(cli.run("compare " + kQuestion + "--objective pipedream --json").out, "out")["strategies"]
+            .size() == 5);
+  // Reports, self-contained.
+  REQUIRE(cli.run("compare " + kQuestion + "--report r.html").code == 0);
+  const std::string page = read_file(cli.path("r.html"));
+  for (const char* part : {"<!DOCTYPE html>", "<svg", "prefers-color-scheme", "Take ", "hybrid", "</html>"})
+    CHECK_THAT(page, Catch::Contains(part));
+  for (const char* part : {"http://", "https://", "<script", "<link", "@import", "src="})
+    CHECK_THAT(page, !Catch::Contains(part));
+  REQUIRE(cli.run("compare " + kQuestion + "--report r.md").code == 0);
+  CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
+  CHECK(cli.run("compare " + kQuestion + "--report r.pdf").code == 2);
 }
 
 TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {

@@ -1,0 +1,52 @@
+// Every way to run a model on the devices given, side by side, with advice; and where another way would win.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/options.h"
+
+namespace pipewright {
+
+struct Contender {
+  std::string name;  ///< "one device", "dp", ..., "flush", "2bw"
+  std::string file;  ///< name of its plan's file
+  std::optional<Plan> plan;
+  std::string why_not;  ///< where there is no plan
+};
+
+/// Where, other links being faster or slower by one factor, another kind of plan is best.
+struct Turn {
+  double bytes_per_second = 0;  ///< of the innermost level's links
+  bool below = false;           ///< wins below this bandwidth; otherwise above
+  std::string kind;             ///< "data parallelism", ...
+  std::string shape;
+};
+
+struct Comparison {
+  std::string model;
+  int64_t devices = 0;
+  double one_device_seconds = 0;
+  std::vector<Contender> contenders;
+  size_t best = 0;          ///< in contenders
+  std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64
+  std::string advice;       ///< one or two sentences
+};
+
+/// InfeasibleError if nothing fits. Plans with flush or 2bw are compared but not advised where another way is
+/// within a percent: they change what an update is.
+Comparison compare(const Inputs& inputs);
+
+/// Seconds of one minibatch on one device, without any exchange.
+double one_device_seconds(const Inputs& inputs);
+
+Json comparison_json(const Comparison& comparison);
+/// By the suffix of `file`: Markdown (.md) or one self-contained HTML page (.html). InputError for another.
+std::string comparison_report(const Comparison& comparison, const Inputs& inputs, const std::string& file);
+void check_comparison_suffix(const std::string& file);
+/// Columns of the table that all forms show, and its rows.
+std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparison, const Inputs& inputs);
+std::string turn_text(const Turn& turn);
+
+}  // namespace pipewright
