@@ -85,16 +85,15 @@ void AtomicFile::commit() {
   if (device) return;
   if (::rename(beside_.c_str(), target_.c_str()) != 0) fail(errno);
   beside_.clear();
-  sync_folder(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+  sync_to_disk(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }
 
-void sync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // a folder that may be written but not read cannot be synced
+void sync_to_disk(const fs::path& file_or_folder) {
+  const int descriptor = ::open(file_or_folder.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return;
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  // Some file systems cannot sync folders; that is not a failure of the file.
-  if (error != 0 && error != EINVAL && error != ENOTSUP && error != EBADF) fail_write(folder, error);
+  if (error != 0 && error != EINVAL && error != ENOTSUP && error != EBADF) fail_write(file_or_folder, error);
 }
 
 }  // namespace pipewright

@@ -30,7 +30,8 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// Makes the names in a folder durable (fsync of the folder). RunError.
-void sync_folder(const std::filesystem::path& folder);
+/// fsync of a file, or of a folder: makes the names in it durable. Nothing where that is not possible (no
+/// such file, no right to read it, no such thing on this file system). RunError when the disk fails.
+void sync_to_disk(const std::filesystem::path& file_or_folder);
 
 }  // namespace pipewright

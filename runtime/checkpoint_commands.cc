@@ -150,7 +150,7 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
   } catch (const fs::filesystem_error& error) {
     throw RunError(output.string() + ": cannot be written: " + error.code().message());
   }
-  sync_folder(absolute.parent_path());
+  sync_to_disk(absolute.parent_path());
 }
 
 void merge(const Checkpoint& checkpoint, const fs::path& output) {

@@ -140,13 +140,15 @@ void CheckpointKeeper::complete(std::map<int64_t, CheckpointFile> files) {
     pending_->stages.push_back(std::move(file));
   }
   PW_CHECK_EQ(pending_->stages.size(), pending_->plan.stages.size());
+  // After a power cut too the book reaches as far as the checkpoint.
+  sync_to_disk(run_folder_ / "metrics.jsonl");
   write_document(partial / kManifestName, *pending_);
   on_disk(folder, [&] {
     if (fs::exists(folder)) remove_checkpoint(folder);
     fs::rename(partial, folder);
     remove_old();
   });
-  sync_folder(checkpoints_of(run_folder_));
+  sync_to_disk(checkpoints_of(run_folder_));
 }
 
 void CheckpointKeeper::remove_old() const {

@@ -124,6 +124,10 @@ Journal::Journal(JournalSettings settings) : settings_(std::move(settings)) {
   }
   if (!elapsed_seconds_.empty()) elapsed_before_ = elapsed_seconds_.back();
   next_minibatch_ = settings_.next_minibatch;
+  if (next_minibatch_ > 0 && losses_.empty()) {
+    std::fprintf(stderr, "the losses before minibatch %ld are not beside the checkpoint: %s begins there\n",
+                 next_minibatch_, file.c_str());
+  }
   write_file(file, history);
   metrics_.open(file, std::ios::app);
   if (!metrics_) {

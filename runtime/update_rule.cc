@@ -14,8 +14,8 @@
 namespace pipewright {
 namespace {
 
-// Larger versions are written round the cache. Measured (benchmarks/update_step.cc): what ordinary stores read
-// first still comes from the last-level cache for smaller ones, and then they win.
+// Larger versions are written round the cache. Measured (benchmarks/update_step.cc): what ordinary stores
+// read first still comes from the last-level cache for smaller ones, and then they win.
 constexpr int64_t kStreamingBytes = int64_t{16} << 20;
 
 // Elements are independent, so how they are divided among threads does not change their bits.

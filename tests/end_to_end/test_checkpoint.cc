@@ -1,5 +1,6 @@
 // Runs that are killed, interrupted or out of room, and go on: with real processes.
 // PIPEWRIGHT_RESUME_RUNS sets how many times a run is killed.
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
@@ -8,6 +9,7 @@
 
 #include "graph/summary.h"
 #include "tests/end_to_end/jobs.h"
+#include "tests/support/skip.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -213,6 +215,34 @@ TEST_CASE("a disk that is full ends the run; older checkpoints and the metrics a
   CHECK(left == std::vector<std::string>{"minibatch-16", "minibatch-24", "minibatch-8"});
   CHECK(read_document<Summary>(output / "summary.json").status == "failed");
 
+  finish(folder, output, options + std::vector<std::string>{"--resume", "latest"});
+  check_equal(output, expected);
+}
+
+TEST_CASE("a real file system that is full: the run ends, what is whole stays, and more room lets it go on") {
+  const TemporaryFolder folder;
+  const fs::path disk = folder / "disk";
+  fs::create_directory(disk);
+  // Room for one checkpoint of some 200 KB and the beginning of a second.
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=300k") != 0)
+    return skip("no right to mount a small file system");
+  struct Unmount {
+    const fs::path& disk;
+    ~Unmount() { ::umount2(disk.c_str(), MNT_DETACH); }
+  } unmount{disk};
+  const std::vector<std::string> options = {"--plan", write_plan(folder, "11.json", {1, 1}), "--momentum",
+                                            "0.9",    "--checkpoint-every-minibatches",      "8"};
+  const fs::path expected = folder / "expected";
+  finish(folder, expected, options);
+  const fs::path output = disk / "run";
+  {
+    Launch launch(folder, output, options);
+    CHECK(launch.code() == 1);
+    CHECK_THAT(launch.process.error(), Catch::Contains("No space left on device"));
+  }
+  CHECK(fs::exists(output / "checkpoints" / "minibatch-8" / "manifest.json"));
+  CHECK(std::distance(fs::directory_iterator(output / "checkpoints"), {}) == 1);
+  REQUIRE(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT, "size=20m") == 0);
   finish(folder, output, options + std::vector<std::string>{"--resume", "latest"});
   check_equal(output, expected);
 }
