@@ -25,7 +25,6 @@ constexpr const char* kFailureKey = "failure";
 constexpr const char* kFailureLock = "failure/lock";
 constexpr const char* kFinished = "finished";
 
-std::string beat_key(int64_t rank) { return "beat/" + std::to_string(rank); }
 std::string line_key(int64_t rank, int64_t number) {
   return "line/" + std::to_string(rank) + "/" + std::to_string(number);
 }
@@ -41,8 +40,23 @@ Failure interruption(int64_t rank) {
 }
 
 std::string seconds_text(std::chrono::milliseconds time) {
-  std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
-  return text.substr(0, text.find('.') + 2) + " s";
+  return seconds_words(static_cast<double>(time.count()) / 1000);
+}
+
+std::string named(int64_t rank) { return "rank " + std::to_string(rank); }
+
+// The parts that say something, as one line.
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!part.empty()) text += (text.empty() ? "" : "; ") + part;
+  }
+  return text;
+}
+
+std::string it_was_in(const RankReport& report) {
+  const std::string what = doing(report);
+  return what.empty() ? "" : "last heard of in " + what;
 }
 
 }  // namespace
@@ -110,6 +124,11 @@ void Control::hold_signals(std::function<void(Store&)> tick) {
   const std::lock_guard lock(mutex_);
   tick_ = std::move(tick);
   signals_held_ = true;
+}
+
+void Control::watch(Progress& progress) {
+  const std::lock_guard lock(mutex_);
+  progress_ = &progress;
 }
 
 void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
@@ -189,7 +208,13 @@ Failure Control::peer_lost(const std::string& message) {
   for (const auto deadline = Clock::now() + 1s; Clock::now() < deadline; std::this_thread::sleep_for(20ms)) {
     if (const auto known = failure()) return *known;
   }
-  return fail({rank_, ExitCode::kPeerLost, message});
+  std::string waiting;
+  try {
+    if (store_) waiting = who_waits_for(read_reports(*store_, world_size_), rank_);
+  } catch (const PeerError&) {
+    // The store has gone as well.
+  }
+  return fail({rank_, ExitCode::kPeerLost, joined({message, waiting})});
 }
 
 std::optional<Failure> Control::failure() const {
@@ -219,6 +244,7 @@ void Control::run() {
   std::optional<Store> store;
   try {
     store = store_->clone();
+    store->set(process_key(rank_), this_process().to_text());
     auto next_beat = Clock::now();
     while (true) {
       const bool last = [&] {
@@ -292,18 +318,74 @@ void Control::look_for_failure(Store& store) {
 
 void Control::beat_and_watch(Store& store) {
   if (said_finished_) return;
-  store.set(beat_key(rank_), std::to_string(++beats_));
+  Progress* progress;
+  {
+    const std::lock_guard lock(mutex_);
+    progress = progress_;
+  }
+  Beat beat;
+  beat.number = ++beats_;
+  if (progress) beat.progress = progress->now();
+  store.set(beat_key(rank_), beat.to_text());
+  if (world_size_ == 1 || failed_) return;
+  watch_neighbour(store);
+  if (!failed_) watch_progress(store, beat.progress);
+}
+
+void Control::watch_neighbour(Store& store) {
   const int64_t watched = (rank_ + 1) % world_size_;
-  if (watched == rank_ || failed_) return;
-  const auto beat = store.try_get(beat_key(watched));
-  if (!beat || *beat == kFinished) return;
-  if (*beat != watched_beat_) {
-    watched_beat_ = *beat;
+  const RankReport report = read_report(store, watched);
+  if (!report.beat || report.beat->finished) return;
+  if (report.state == ProcessState::kGone) {
+    look_for_failure(store);  // it may have said why it goes
+    if (failed_) return;
+    const auto reports = read_reports(store, world_size_);
+    take(announce(store, {watched, ExitCode::kPeerLost,
+                          joined({named(watched) + ": " + state_words(report), it_was_in(report),
+                                  who_waits_for(reports, watched)})}));
+    return;
+  }
+  if (report.beat->number != watched_beat_) {
+    watched_beat_ = report.beat->number;
     watched_since_ = Clock::now();
   } else if (Clock::now() - watched_since_ > timeout_) {
+    const auto reports = read_reports(store, world_size_);
     take(announce(store, {watched, ExitCode::kPeerLost,
-                          "rank " + std::to_string(watched) + " has not been heard of for " +
-                              seconds_text(timeout_) + ": its process is stopped or its host is cut off"}));
+                          joined({named(watched) + " has not been heard of for " + seconds_text(timeout_) +
+                                      ": " + state_words(report),
+                                  it_was_in(report), who_waits_for(reports, watched)})}));
+  }
+}
+
+// The heartbeat comes from this thread: that it goes on says nothing about the main thread.
+void Control::watch_progress(Store& store, const ProgressNow& now) {
+  const double timeout = std::chrono::duration<double>(timeout_).count();
+  if (now.stalled_seconds > timeout) {
+    const auto reports = read_reports(store, world_size_);
+    take(announce(store, {rank_, ExitCode::kPeerLost,
+                          joined({named(rank_) + " does not get on: " + now.activity.operation + " since " +
+                                      seconds_words(now.seconds),
+                                  who_waits_for(reports, rank_)})}));
+    return;
+  }
+  if (now.activity.peers.empty() || now.seconds <= timeout) return;
+  // It waits, which is right as long as somebody at the end of the chain works.
+  const auto reports = read_reports(store, world_size_);
+  const auto chain = waiting_chain(reports, rank_);
+  const auto& last = reports[static_cast<size_t>(chain.back())];
+  const bool circle = std::find(chain.begin(), chain.end() - 1, chain.back()) != chain.end() - 1;
+  const bool all_long = std::all_of(chain.begin(), chain.end() - (circle ? 0 : 1), [&](int64_t rank) {
+    const auto& beat = reports[static_cast<size_t>(rank)].beat;
+    return beat && beat->progress.seconds > timeout;
+  });
+  if (!all_long) return;
+  if (circle) {
+    take(announce(store, {chain.back(), ExitCode::kPeerLost,
+                          "ranks wait for each other: " + who_waits_for(reports, chain.back())}));
+  } else if (last.beat && (last.beat->finished || last.beat->progress.activity.done)) {
+    take(announce(store, {rank_, ExitCode::kPeerLost,
+                          joined({named(chain.back()) + " has finished, but a message of it is missing",
+                                  who_waits_for(reports, chain.back())})}));
   }
 }
 
@@ -329,7 +411,10 @@ void Control::deliver(Store& store) {
     } else {
       store.set(line_key(rank_, delivered_++), kFinished);
     }
-    store.set(beat_key(rank_), kFinished);
+    Beat last;
+    last.number = ++beats_;
+    last.finished = true;
+    store.set(beat_key(rank_), last.to_text());
     said_finished_ = true;
   }
 }

@@ -1,5 +1,5 @@
-// What holds the ranks of a job together beside the tensors: a start line, heartbeats, the first failure, and
-// lines that end up at rank 0. One background thread a rank, over the job's store.
+// What holds the ranks of a job together beside the tensors: a start line, heartbeats, the watchdog, the
+// first failure, and lines that end up at rank 0. One background thread a rank, over the job's store.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "runtime/heartbeat.h"
+#include "runtime/progress.h"
 #include "runtime/transport/store.h"
 
 namespace pipewright {
@@ -45,9 +47,11 @@ extern std::atomic<int> received_signal;
 void install_signal_handlers();
 
 /// Within `timeout` of a rank's death, freeze or error every other rank's `on_failure` has run. How: each
-/// rank sets a heartbeat in the store and watches the next rank's; a rank whose connection to a peer breaks,
-/// or that fails itself, says so in the store; all look there several times a second. A rank that cannot
-/// reach the store for `timeout` gives the store's host up.
+/// rank sets a heartbeat in the store and watches the next rank's (and, on one host, its process); a rank
+/// whose connection to a peer breaks, or that fails itself, says so in the store; all look there several
+/// times a second. A rank that cannot reach the store for `timeout` gives the store's host up. The watchdog:
+/// a rank whose main thread does not get on for `timeout`, or whose waiting peers wait for each other, is a
+/// failure too.
 class Control {
  public:
   /// Without a store (one process) lines go straight to the sink and there is nobody to watch.
@@ -63,6 +67,8 @@ class Control {
   /// From now on SIGINT and SIGTERM do not end the job here: `tick` sees to them. It is called several times
   /// a second on Control's thread, if there is a store.
   void hold_signals(std::function<void(Store&)> tick);
+  /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
+  void watch(Progress& progress);
   /// All ranks meet. JobEnded if the job ends meanwhile; PeerError if one of them does not come within
   /// `patience`.
   void barrier(const std::string& name, std::chrono::milliseconds patience);
@@ -88,6 +94,8 @@ class Control {
   void guard();  // a second one: is the first still getting through to the store?
   void end_thread();
   void beat_and_watch(Store& store);
+  void watch_neighbour(Store& store);
+  void watch_progress(Store& store, const ProgressNow& now);
   void look_for_failure(Store& store);
   void deliver(Store& store);
   void collect(Store& store);
@@ -106,6 +114,7 @@ class Control {
   std::condition_variable changed_;
   std::function<void(int64_t, const std::string&)> sink_;
   std::function<void(Store&)> tick_;
+  Progress* progress_ = nullptr;
   std::vector<std::string> lines_;  // posted, not delivered
   bool finishing_ = false;          // no more lines will be posted
   bool stop_ = false;               // the background thread is to end
@@ -123,7 +132,7 @@ class Control {
   std::vector<int64_t> collected_;
   std::vector<bool> rank_finished_;
   bool said_finished_ = false;
-  std::string watched_beat_;
+  int64_t watched_beat_ = -1;
   std::chrono::steady_clock::time_point watched_since_;
 
   std::thread thread_;

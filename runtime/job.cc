@@ -1,6 +1,7 @@
 #include "runtime/job.h"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -20,6 +21,33 @@ void check_model_of_plan(const Plan& plan, const Run& run) {
   throw PlanError(
       run.plan + ": the plan is for model '" + plan.model + "', the run trains '" + run.model + "'",
       "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
+}
+
+// What the ranks will really do: an equal plan may be lowered otherwise by another build.
+std::string schedule_digest(const Job& job) {
+  const PipelineShape shape = shape_of(job.plan, job.run.gradient_accumulation);
+  std::string text;
+  for (const auto& actions : schedule_of_all(job.plan.schedule, shape, rehearsal_span(shape))) {
+    text += to_text(actions) + "\n";
+  }
+  return digest_of(text);
+}
+
+// Appends every leaf that differs.
+void compare(const std::string& name, const Json& here, const Json& rank_0, std::string& differences) {
+  if (here == rank_0) return;
+  if (here.is_object() && rank_0.is_object()) {
+    std::set<std::string> keys;
+    for (const auto& item : here.items()) keys.insert(item.key());
+    for (const auto& item : rank_0.items()) keys.insert(item.key());
+    for (const std::string& key : keys) {
+      compare(name.empty() ? key : name + "." + key, here.value(key, Json()), rank_0.value(key, Json()),
+              differences);
+    }
+    return;
+  }
+  differences +=
+      (differences.empty() ? "" : "; ") + name + ": here " + here.dump() + ", rank 0 has " + rank_0.dump();
 }
 
 }  // namespace
@@ -69,10 +97,18 @@ std::string job_fingerprint(const Job& job) {
   Json json;
   json["pipewright"] = PIPEWRIGHT_VERSION;
   json["libtorch"] = PIPEWRIGHT_TORCH_VERSION;
+  json["world"] = job.plan.world_size;
   json["plan"] = document_digest(job.plan);
+  json["schedule"] = schedule_digest(job);
   json["run"] = run.to_json();
   if (job.resume) json["resume"] = document_digest(job.resume->manifest);
   return json.dump();
+}
+
+std::string fingerprint_difference(const std::string& here, const std::string& rank_0) {
+  std::string differences;
+  compare("", parse_json(here, "fingerprint"), parse_json(rank_0, "fingerprint"), differences);
+  return differences;
 }
 
 }  // namespace pipewright

@@ -27,8 +27,11 @@ struct Job {
 /// ranks there are; absent: as many as the plan says (1 without a plan).
 Job prepare_job(const Run& run, std::optional<int64_t> world_size);
 
-/// What all ranks must have in common: plan, run and library versions. Equal for ranks that may train
-/// together.
+/// What all ranks must have in common, as text: versions, world, plan, schedule and run. Equal for ranks that
+/// may train together.
 std::string job_fingerprint(const Job& job);
+/// The entries in which two fingerprints differ, each with both values: "run.seed: here 1, rank 0 has 2"; ""
+/// if they are equal.
+std::string fingerprint_difference(const std::string& here, const std::string& rank_0);
 
 }  // namespace pipewright

@@ -19,11 +19,14 @@
 #include "runtime/control.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "runtime/flight.h"
 #include "runtime/initial_weights.h"
 #include "runtime/journal.h"
 #include "runtime/launch.h"
+#include "runtime/progress.h"
 #include "runtime/run_folder.h"
 #include "runtime/schedule/draw.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/stop_agreement.h"
 #include "runtime/transport/connect.h"
 #include "runtime/worker.h"
@@ -103,11 +106,14 @@ class Training {
   [[noreturn]] void stop();
   void post_rank_summary();
   void write_results(const std::string& status);
-  void write_flight(const std::exception& error) const;
+  void write_flight(const std::exception& error);
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
   /// Numbers of the data set's fields that the stage reads, in the stage's order.
   std::vector<size_t> field_numbers(const Dataset& data) const;
+  std::vector<at::Tensor> load(Loader& loader, int64_t minibatch);
   WorkerHooks hooks();
+  std::string where();
+  static JobEnded seen_from_here(const Failure& failure, const std::string& here);
   template <typename Step>
   void guarded(Step step);
 
@@ -135,10 +141,15 @@ class Training {
   MemoryMeter memory_;
   Clock::time_point started_ = Clock::now();
   double trained_seconds_ = 0;
-  std::deque<std::string> recent_actions_;
+  Progress progress_;
+  PipelineShape shape_;
 };
 
-Training::Training(const Job& job, const Place& place) : job_(job), place_(place), folder_(job.run.output) {
+Training::Training(const Job& job, const Place& place)
+    : job_(job),
+      place_(place),
+      folder_(job.run.output),
+      shape_(shape_of(job.plan, job.run.gradient_accumulation)) {
   data_ = open_dataset(job.run.data, "train");
   check_dataset_for_graph(*data_, job.model.graph, job.run.data);
   sampler_.emplace(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed), /*shuffle=*/true);
@@ -172,14 +183,30 @@ void Training::run() {
       const TensorFiles files(job_.run.initial_weights);
       worker_->restore(initial_state_from(files, job_.model.graph, worker_->stage()));
     }
+    control_->watch(progress_);
     control_->barrier("start", kStartPatience);
     train_epochs();
     post_rank_summary();
+    progress_.begin({"end of training", {}, /*done=*/true});
     control_->barrier("end", kStartPatience);
   });
   control_->finish(kStartPatience);
   write_results(control_->failure() ? "failed" : "done");
   control_->check();  // a rank may have died between the last barrier and its last words
+}
+
+// "rank 2, receive activation of minibatch 17 since 12.0 s", "" between operations.
+std::string Training::where() {
+  const ProgressNow now = progress_.now();
+  if (now.activity.operation.empty()) return "";
+  return "rank " + std::to_string(place_.rank) + ", " + now.activity.operation + " since " +
+         seconds_words(now.seconds);
+}
+
+// A failure of another rank, for this rank's last line: the cause, and where it met this rank.
+JobEnded Training::seen_from_here(const Failure& failure, const std::string& here) {
+  return JobEnded(ExitCode::kPeerLost, here.empty() ? failure.message : failure.message + "; here: " + here,
+                  failure);
 }
 
 // Runs `step`; what ends it early is told to the other ranks, the run folder is completed as far as it goes,
@@ -188,24 +215,33 @@ template <typename Step>
 void Training::guarded(Step step) {
   std::exception_ptr error;
   std::string status = "failed";
+  std::string here;  // what this rank was in
   const MemoryMeter::Attached attached(memory_);
   try {
-    step();
-    return;
+    try {
+      step();
+      return;
+    } catch (...) {
+      here = where();
+      throw;
+    }
   } catch (const JobEnded& ended) {
     if (ended.code() != ExitCode::kPeerLost) status = "interrupted";
-    if (ended.code() == ExitCode::kPeerLost) write_flight(ended);
     error = std::current_exception();
+    if (ended.code() == ExitCode::kPeerLost) {
+      write_flight(ended);
+      error = std::make_exception_ptr(seen_from_here(ended.failure(), here));
+    }
   } catch (const PeerError& lost) {
     write_flight(lost);
     error = std::current_exception();
     if (control_) {
-      const Failure failure = control_->peer_lost(lost.what());
+      const Failure failure = control_->peer_lost(here.empty() ? lost.what() : here + ": " + lost.what());
       const bool interrupted =
           failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated;
       if (interrupted) status = "interrupted";
-      error = std::make_exception_ptr(
-          JobEnded(interrupted ? failure.code : ExitCode::kPeerLost, failure.message, failure));
+      error = std::make_exception_ptr(interrupted ? JobEnded(failure.code, failure.message, failure)
+                                                  : seen_from_here(failure, here));
     }
   } catch (const std::exception& own) {
     write_flight(own);
@@ -298,7 +334,7 @@ void Training::connect() {
   const std::string first = store->get("fingerprint", timeout);
   if (mine != first) {
     throw PlanError("rank " + std::to_string(place_.rank) +
-                        " was started with another job than rank 0: it has " + mine + ", rank 0 has " + first,
+                        " was started with another job than rank 0: " + fingerprint_difference(mine, first),
                     "give every rank the same plan, run and version of Pipewright");
   }
   const bool one_host = place_.master_address == "127.0.0.1" || place_.master_address == "localhost";
@@ -309,9 +345,12 @@ void Training::connect() {
   settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
   settings.cores = host_cores();
   auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
-  const std::lock_guard lock(transport_mutex_);
-  transport_ = std::move(transport);
-  if (const auto failure = control_->failure()) transport_->abort(failure->message);
+  {
+    const std::lock_guard lock(transport_mutex_);
+    transport_ = std::move(transport);
+    if (const auto failure = control_->failure()) transport_->abort(failure->message);
+  }
+  warm_links(*transport_);  // from here on a wait can be woken
 }
 
 std::vector<size_t> Training::field_numbers(const Dataset& data) const {
@@ -324,14 +363,22 @@ std::vector<size_t> Training::field_numbers(const Dataset& data) const {
   return numbers;
 }
 
+std::vector<at::Tensor> Training::load(Loader& loader, int64_t minibatch) {
+  const Activity forward = progress_.now().activity;
+  progress_.begin({"load samples of minibatch " + std::to_string(minibatch), {}, false});
+  auto fields = loader.next();
+  progress_.begin(forward);
+  return fields;
+}
+
 WorkerHooks Training::hooks() {
   WorkerHooks hooks;
   hooks.before = [this](const Action& action) {
     control_->check();
     complete_checkpoint(/*wait=*/false);
-    recent_actions_.push_back(to_text(action));
-    if (recent_actions_.size() > 64) recent_actions_.pop_front();
+    progress_.begin(activity_of(action, shape_, place_.rank));
   };
+  hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
   return hooks;
 }
 
@@ -449,7 +496,7 @@ void Training::train_span(int64_t epoch, Span span) {
         stop_->enter(action.index, [this] { control_->check(); });
     };
   }
-  hooks.fields = [&](int64_t) { return loader->next(); };
+  hooks.fields = [&](int64_t k) { return load(*loader, k); };
   hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
     control_->post(minibatch_line(k, loss, elapsed_seconds()));
     if (!std::isfinite(loss)) {
@@ -459,6 +506,7 @@ void Training::train_span(int64_t epoch, Span span) {
     }
   };
   hooks.after = [this](const Action& action, Clock::time_point begin, Clock::time_point end) {
+    progress_.end();
     const bool of_round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
     const auto replicas =
         static_cast<int64_t>(job_.plan.stages[static_cast<size_t>(worker_->stage_index())].ranks.size());
@@ -505,8 +553,8 @@ void Training::evaluate(int64_t epoch) {
                                       std::move(requests), 1, 4);
   }
   WorkerHooks hooks = this->hooks();
-  hooks.fields = [&](int64_t) {
-    auto loaded = loader->next();
+  hooks.fields = [&](int64_t k) {
+    auto loaded = load(*loader, k);
     if (labels != fields.end()) expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
     return loaded;
   };
@@ -572,19 +620,8 @@ void Training::write_results(const std::string& status) {
   }
 }
 
-void Training::write_flight(const std::exception& error) const {
-  // Best effort: the error itself is reported in any case.
-  try {
-    const auto folder = folder_ / "flight";
-    std::filesystem::create_directories(folder);
-    Json json;
-    json["rank"] = place_.rank;
-    json["error"] = error.what();
-    json["recent_actions"] = recent_actions_;
-    json["elapsed_seconds"] = elapsed_seconds();
-    write_file(folder / ("rank-" + std::to_string(place_.rank) + ".json"), json_text(json));
-  } catch (const std::exception&) {
-  }
+void Training::write_flight(const std::exception& error) {
+  pipewright::write_flight(folder_, place_.rank, error.what(), progress_);
 }
 
 }  // namespace

@@ -45,21 +45,6 @@ class RoutedTransport : public Transport {
   std::vector<bool> uses_second_;
 };
 
-void warm_links(Transport& transport) {
-  std::vector<std::unique_ptr<Request>> requests;
-  std::vector<at::Tensor> got(static_cast<size_t>(transport.world_size()));
-  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    at::Tensor& into = got[static_cast<size_t>(peer)] = at::empty({1}, at::kLong);
-    requests.push_back(transport.receive(into, peer, kWarmUpTag));
-    requests.push_back(transport.send(at::full({1}, transport.rank(), at::kLong), peer, kWarmUpTag));
-  }
-  for (const auto& request : requests) request->wait();
-  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
-    if (peer != transport.rank()) PW_CHECK_EQ(got[static_cast<size_t>(peer)].item<int64_t>(), peer);
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> first,
@@ -109,8 +94,22 @@ std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, 
         make_gloo_transport(store, name + "/gloo", rank, world_size, settings.gloo_address, settings.timeout);
     if (shm) transport = make_routed_transport(std::move(transport), std::move(shm), std::move(reached));
   }
-  warm_links(*transport);
   return transport;
+}
+
+void warm_links(Transport& transport) {
+  std::vector<std::unique_ptr<Request>> requests;
+  std::vector<at::Tensor> got(static_cast<size_t>(transport.world_size()));
+  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    at::Tensor& into = got[static_cast<size_t>(peer)] = at::empty({1}, at::kLong);
+    requests.push_back(transport.receive(into, peer, kWarmUpTag));
+    requests.push_back(transport.send(at::full({1}, transport.rank(), at::kLong), peer, kWarmUpTag));
+  }
+  for (const auto& request : requests) request->wait();
+  for (int64_t peer = 0; peer < transport.world_size(); ++peer) {
+    if (peer != transport.rank()) PW_CHECK_EQ(got[static_cast<size_t>(peer)].item<int64_t>(), peer);
+  }
 }
 
 }  // namespace pipewright

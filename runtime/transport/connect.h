@@ -22,10 +22,13 @@ struct ConnectSettings {
   int64_t cores = 1;  ///< of this host, for the ranks on it
 };
 
-/// Connects all ranks; every rank calls it with the same `transport` and `name`. Then every pair has
-/// exchanged a message: links are warm, and one that does not work is noticed now. PeerError if the ranks do
+/// Connects all ranks; every rank calls it with the same `transport` and `name`. PeerError if the ranks do
 /// not all come within the time-out; with "shm" also for ranks on several hosts.
 std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings);
+
+/// Every pair of ranks exchanges a message, so that what a first message costs is paid before training, and a
+/// link that does not work is noticed. Every rank calls it; it waits as any message does.
+void warm_links(Transport& transport);
 
 }  // namespace pipewright

@@ -73,7 +73,14 @@ TEST_CASE("a rank is stopped: all others exit 5 within the time-out and name it"
   for (const size_t rank : {0, 2}) {
     CAPTURE(rank);
     CHECK(world.ranks[rank]->wait(20s) == 5);  // 4 s time-out, a beat, last words
-    CHECK_THAT(world.ranks[rank]->error(), Catch::Contains("rank 1 has not been heard of"));
+    CHECK_THAT(world.ranks[rank]->error(), Catch::Contains("rank 1 has not been heard of") &&
+                                               Catch::Contains("is stopped (SIGSTOP or a debugger)") &&
+                                               Catch::Contains("waits for rank 1 (") &&
+                                               Catch::Contains("of minibatch "));
+    const Json flight =
+        read_json_file(world.folder / "run" / "flight" / ("rank-" + std::to_string(rank) + ".json"));
+    CHECK(flight.at("events").size() == 200);
+    CHECK_FALSE(flight.at("next").at("operation").get<std::string>().empty());
   }
 }
 

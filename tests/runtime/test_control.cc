@@ -112,6 +112,56 @@ TEST_CASE("control: a sink that cannot write fails the job with its own code, no
   CHECK(code_of_check(ranks[1]) == ExitCode::kPeerLost);
 }
 
+TEST_CASE("control: a rank whose main thread hangs while heartbeats go on is a failure that says who waits") {
+  Ranks ranks(3, 1500ms);
+  Progress waiting_far, waiting, hanging;  // by rank; this thread sleeps: it uses no processor
+  waiting_far.begin({"receive gradient of minibatch 4", {1}});
+  waiting.begin({"receive gradient of minibatch 5", {2}});
+  hanging.begin({"load samples of minibatch 7", {}});
+  ranks[0].watch(waiting_far);
+  ranks[1].watch(waiting);
+  ranks[2].watch(hanging);
+  REQUIRE(eventually(20s, [&] { return ranks.woken[0] && ranks.woken[1] && ranks.woken[2]; }));
+  const std::string message = ranks[0].failure()->message;
+  CHECK(ranks[0].failure()->rank == 2);
+  CHECK_THAT(message,
+             Catch::Contains("rank 2 does not get on: load samples of minibatch 7 since ") &&
+                 Catch::Contains("rank 1 waits for rank 2 (receive gradient of minibatch 5 since ") &&
+                 Catch::Contains("rank 0 waits for rank 1 (receive gradient of minibatch 4 since "));
+}
+
+TEST_CASE("control: waiting is right as long as somebody at the end of the chain works") {
+  Ranks ranks(2, 2s);
+  Progress waiting, working;
+  waiting.begin({"receive activation of minibatch 0", {1}});
+  working.begin({"forward of minibatch 0", {}});
+  ranks[0].watch(waiting);
+  ranks[1].watch(working);
+  volatile double sum = 0;  // this thread, which made both, works
+  CHECK_FALSE(eventually(5s, [&] {
+    for (int i = 0; i < 10'000'000; ++i) sum = sum + i;
+    return ranks.woken[0] || ranks.woken[1];
+  }));
+}
+
+TEST_CASE("control: ranks that wait for each other, or for one that has finished, are a failure") {
+  Ranks ranks(2, 1s);
+  Progress first, second;
+  const bool circle = GENERATE(true, false);
+  first.begin({"receive activation of minibatch 3", {1}});
+  if (circle) {
+    second.begin({"receive gradient of minibatch 2", {0}});
+  } else {
+    second.begin({"end of training", {}, true});
+  }
+  ranks[0].watch(first);
+  ranks[1].watch(second);
+  REQUIRE(eventually(20s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  CHECK_THAT(ranks[0].failure()->message,
+             Catch::Contains(circle ? "ranks wait for each other" : "rank 1 has finished, but a message") &&
+                 Catch::Contains("rank 0 waits for rank 1 (receive activation of minibatch 3"));
+}
+
 TEST_CASE("failure: text form round trips") {
   const Failure failure{3, ExitCode::kNumerical, "a \"quoted\" message\nwith two lines"};
   const Failure again = Failure::from_text(failure.to_text());

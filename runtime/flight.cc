@@ -1,0 +1,34 @@
+#include "runtime/flight.h"
+
+#include "graph/document.h"
+#include "graph/json.h"
+#include "runtime/transport/process_state.h"
+
+namespace pipewright {
+
+void write_flight(const std::filesystem::path& run_folder, int64_t rank, const std::string& error,
+                  Progress& progress) {
+  try {
+    const ProgressNow now = progress.now();
+    const ProcessName process = this_process();
+    Json json;
+    json["rank"] = rank;
+    json["host"] = process.host;
+    json["pid"] = process.pid;
+    json["error"] = error;
+    json["next"] = {
+        {"operation", now.activity.operation}, {"peers", now.activity.peers}, {"seconds", now.seconds}};
+    json["events"] = Json::array();
+    for (const Progress::Event& event : progress.events()) {
+      json["events"].push_back({{"operation", event.operation},
+                                {"begun_seconds", event.begun_seconds},
+                                {"lasted_seconds", event.lasted_seconds}});
+    }
+    const auto folder = run_folder / "flight";
+    std::filesystem::create_directories(folder);
+    write_file(folder / ("rank-" + std::to_string(rank) + ".json"), json_text(json));
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,15 @@
+// What a rank leaves behind when the job ends badly: flight/rank-K.json in the run folder (docs/formats.md).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "runtime/progress.h"
+
+namespace pipewright {
+
+/// Best effort, never throws: the error itself is reported in any case.
+void write_flight(const std::filesystem::path& run_folder, int64_t rank, const std::string& error,
+                  Progress& progress);
+
+}  // namespace pipewright
