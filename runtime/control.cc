@@ -131,6 +131,22 @@ void Control::watch(Progress& progress) {
   progress_ = &progress;
 }
 
+void Control::store_is_served_by(int64_t rank) {
+  if (!store_) return;
+  RankReport report = read_report(*store_, rank);
+  const std::lock_guard lock(mutex_);
+  store_server_ = std::move(report);
+}
+
+// "; rank 0, which serves it: its process 12 on node3 has died", or "".
+std::string Control::server_words() const {
+  const std::lock_guard lock(mutex_);
+  if (!store_server_ || !store_server_->process || store_server_->rank == rank_) return "";
+  RankReport report = *store_server_;
+  report.state = state_of(*report.process);
+  return "; " + named(report.rank) + ", which serves it: " + state_words(report);
+}
+
 void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
   check();
   if (!store_) return;
@@ -273,7 +289,7 @@ void Control::run() {
       changed_.wait_for(lock, 5ms, [this] { return stop_; });
     }
   } catch (const PeerError& error) {
-    take({rank_, ExitCode::kPeerLost, error.what()});
+    take({rank_, ExitCode::kPeerLost, error.what() + server_words()});
   } catch (const std::exception& error) {
     // The sink: rank 0 cannot write its book.
     const auto* coded = dynamic_cast<const Error*>(&error);
@@ -298,10 +314,11 @@ void Control::guard() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kInterval, [this] { return thread_ended_; })) {
     if (Clock::now() - last_contact_ <= timeout_) continue;
-    const std::string why = "rank " + std::to_string(rank_) + ": the store has not answered for " +
-                            seconds_text(timeout_) +
-                            ": the process that serves it (the launcher, or rank 0) is stopped or cut off";
+    std::string why = "rank " + std::to_string(rank_) + ": the store has not answered for " +
+                      seconds_text(timeout_) +
+                      ": the process that serves it (the launcher, or rank 0) is stopped or cut off";
     lock.unlock();
+    why += server_words();
     take({rank_, ExitCode::kPeerLost, why});
     lock.lock();
     if (changed_.wait_for(lock, 2 * kLastWords, [this] { return thread_ended_; })) return;

@@ -69,6 +69,8 @@ class Control {
   void hold_signals(std::function<void(Store&)> tick);
   /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
   void watch(Progress& progress);
+  /// A store that has gone then means that this rank has. After all ranks have begun.
+  void store_is_served_by(int64_t rank);
   /// All ranks meet. JobEnded if the job ends meanwhile; PeerError if one of them does not come within
   /// `patience`.
   void barrier(const std::string& name, std::chrono::milliseconds patience);
@@ -90,6 +92,7 @@ class Control {
   std::optional<Failure> failure() const;
 
  private:
+  std::string server_words() const;
   void run();    // the background thread
   void guard();  // a second one: is the first still getting through to the store?
   void end_thread();
@@ -121,6 +124,7 @@ class Control {
   bool thread_ended_ = false;       // it has
   bool collected_all_ = false;      // rank 0: everybody has finished
   std::optional<Failure> failure_;
+  std::optional<RankReport> store_server_;
   std::chrono::steady_clock::time_point last_contact_;
 
   std::atomic<bool> failed_ = false;

@@ -16,10 +16,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <sstream>
 
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/control.h"
+#include "runtime/heartbeat.h"
+#include "runtime/hosts.h"
 #include "runtime/run_folder.h"
 #include "runtime/transport/store.h"
 
@@ -34,7 +38,8 @@ using namespace std::chrono_literals;
 // After a signal the ranks end the minibatches that are under way and write a checkpoint.
 constexpr std::chrono::seconds kCheckpointPatience = 120s;
 
-constexpr const char* kCpuVariable = "PIPEWRIGHT_CPU";
+// "I/N": this is rank I of the N ranks on its host, which may take a core each.
+constexpr const char* kPinVariable = "PIPEWRIGHT_PIN";
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
 constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 
@@ -49,9 +54,16 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
-// One rank's process and the pipe that carries its output.
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// One rank's process (or the remote shell that runs it) and the pipe that carries its output.
 struct Child {
   int64_t rank = 0;
+  std::string host;  // "" = this one
   pid_t pid = -1;
   int output = -1;  // reading end; -1 when the rank has closed it
   std::ofstream log;
@@ -62,7 +74,15 @@ struct Child {
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
-      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0, "pipewright/0")) {}
+      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0, "pipewright/0")) {
+    if (settings.hosts.empty()) {
+      places_.assign(static_cast<size_t>(job.plan.world_size), HostPlace{"", 0, job.plan.world_size});
+      for (size_t rank = 0; rank < places_.size(); ++rank)
+        places_[rank].local_rank = static_cast<int64_t>(rank);
+    } else {
+      places_ = place_ranks_on_hosts(settings.hosts, job.plan.world_size);
+    }
+  }
 
   void run() {
     make_run_folder(folder_, job_.resume);
@@ -80,10 +100,12 @@ class Launcher {
 
  private:
   void start(int64_t rank);
+  std::vector<std::string> variables_of(int64_t rank) const;
   void supervise();
   void read_output(Child& child);
   void reap();
   void note_end(Child& child);
+  void tell_interruption();
   void end_all(int signal);
   void report();
   bool any_running() const {
@@ -97,14 +119,45 @@ class Launcher {
   const LaunchSettings& settings_;
   const std::filesystem::path folder_;
   Store store_;
+  std::vector<HostPlace> places_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
   std::optional<Clock::time_point> end_by_;
 };
 
+// NAME=VALUE: what a rank's environment has beside ours.
+std::vector<std::string> Launcher::variables_of(int64_t rank) const {
+  const HostPlace& place = places_[static_cast<size_t>(rank)];
+  std::vector<std::string> variables;
+  const auto set = [&](const std::string& name, const std::string& value) {
+    variables.push_back(name + "=" + value);
+  };
+  std::string master = settings_.master_address;
+  if (master.empty()) master = place.host.empty() ? "127.0.0.1" : host_name();
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(place.local_rank));
+  set("WORLD_SIZE", std::to_string(job_.plan.world_size));
+  set("MASTER_ADDR", master);
+  set("MASTER_PORT", std::to_string(store_.port()));
+  set("PIPEWRIGHT_STORE_IS_SERVED", "1");
+  if (place.host.empty()) {
+    set(kLauncherVariable, std::to_string(getpid()));
+  } else {
+    set("PIPEWRIGHT_HOST", place.host);
+  }
+  // Idle OpenMP threads that spin would steal the cores of other ranks.
+  if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::to_string(job_.run.threads));
+  if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
+  if (settings_.pin && job_.run.threads == 1) {
+    set(kPinVariable, std::to_string(place.local_rank) + "/" + std::to_string(place.local_ranks));
+  }
+  return variables;
+}
+
 void Launcher::start(int64_t rank) {
   Child child;
   child.rank = rank;
+  child.host = places_[static_cast<size_t>(rank)].host;
   const auto log = folder_ / ("rank-" + std::to_string(rank) + ".log");
   child.log.open(log, std::ios::trunc);
   if (!child.log) throw RunError(log.string() + ": cannot be written: " + std::strerror(errno));
@@ -122,37 +175,34 @@ void Launcher::start(int64_t rank) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
 
-  std::vector<std::string> arguments = {"pipewright-runtime", "train"};
-  arguments.insert(arguments.end(), settings_.train_arguments.begin(), settings_.train_arguments.end());
+  const auto variables = variables_of(rank);
+  std::vector<std::string> arguments = {"pipewright-runtime", settings_.command};
+  arguments.insert(arguments.end(), settings_.arguments.begin(), settings_.arguments.end());
   std::vector<std::string> environment;
   for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
-  const auto set = [&](const std::string& name, const std::string& value) {
-    environment.push_back(name + "=" + value);
-  };
   const auto unset = [&](const std::string& name) {
     std::erase_if(environment, [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; });
   };
-  const auto replace = [&](const std::string& name, const std::string& value) {
+  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "PIPEWRIGHT_PROGRESS_TERMINAL", kPinVariable})
     unset(name);
-    set(name, value);
-  };
-  replace("RANK", std::to_string(rank));
-  replace("LOCAL_RANK", std::to_string(rank));
-  replace("WORLD_SIZE", std::to_string(job_.plan.world_size));
-  replace("MASTER_ADDR", "127.0.0.1");
-  replace("MASTER_PORT", std::to_string(store_.port()));
-  replace("PIPEWRIGHT_STORE_IS_SERVED", "1");
-  unset("TORCHELASTIC_RESTART_COUNT");
-  replace(kLauncherVariable, std::to_string(getpid()));
-  // Idle OpenMP threads that spin would steal the cores of other ranks.
-  if (!std::getenv("OMP_NUM_THREADS")) replace("OMP_NUM_THREADS", std::to_string(job_.run.threads));
-  unset("PIPEWRIGHT_PROGRESS_TERMINAL");
-  if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
-  unset(kCpuVariable);
-  const auto cores = usable_cores();
-  replace(kCoresVariable, std::to_string(cores.size()));
-  if (settings_.pin && job_.run.threads == 1 && static_cast<int64_t>(cores.size()) >= job_.plan.world_size) {
-    set(kCpuVariable, std::to_string(cores[static_cast<size_t>(rank)]));
+  std::string program = "/proc/self/exe";
+  if (child.host.empty()) {
+    for (const std::string& variable : variables) {
+      unset(variable.substr(0, variable.find('=')));
+      environment.push_back(variable);
+    }
+  } else {
+    std::vector<std::string> line = {"exec", "env"};
+    line.insert(line.end(), variables.begin(), variables.end());
+    arguments[0] = std::filesystem::read_symlink(program).string();
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    const std::string command =
+        "cd " + shell_line({std::filesystem::current_path().string()}) + " && " + shell_line(line);
+    std::istringstream words(settings_.remote_shell);
+    arguments.assign(std::istream_iterator<std::string>(words), {});
+    PW_CHECK(!arguments.empty(), "no remote shell");
+    program = arguments[0];
+    arguments.insert(arguments.end(), {child.host, command});
   }
 
   const auto pointers = [](std::vector<std::string>& strings) {
@@ -161,13 +211,17 @@ void Launcher::start(int64_t rank) {
     list.push_back(nullptr);
     return list;
   };
-  const int failed = posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes,
-                                 pointers(arguments).data(), pointers(environment).data());
+  const int failed = posix_spawnp(&child.pid, program.c_str(), &actions, &attributes,
+                                  pointers(arguments).data(), pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   close(pipe_ends[1]);
   child.output = pipe_ends[0];
-  if (failed) throw RunError("rank " + std::to_string(rank) + " cannot be started: " + std::strerror(failed));
+  if (failed) {
+    close(child.output);
+    throw RunError("rank " + std::to_string(rank) + " cannot be started: " + program + ": " +
+                   std::strerror(failed));
+  }
   child.running = true;
   children_.push_back(std::move(child));
 }
@@ -190,6 +244,7 @@ void Launcher::supervise() {
     if (received_signal != 0 && !passed_on) {
       passed_on = true;
       end_all(received_signal);
+      if (!settings_.hosts.empty()) tell_interruption();
       if (!end_by_) end_by_ = Clock::now() + (job_.run.checkpoint.on_signal ? kCheckpointPatience : 10s);
     }
     if (end_by_ && Clock::now() > *end_by_) {
@@ -245,23 +300,42 @@ void Launcher::note_end(Child& child) {
     failure_ = Failure::from_text(*announced);
     return;
   }
-  const std::string rank = "rank " + std::to_string(child.rank);
+  const std::string rank =
+      "rank " + std::to_string(child.rank) + (child.host.empty() ? "" : " on " + child.host);
+  // What it was last heard of doing, and who waits for it now.
+  std::string words;
+  const auto reports = read_reports(store_, job_.plan.world_size);
+  const std::string last = doing(reports[static_cast<size_t>(child.rank)]);
+  if (!last.empty()) words += "; last heard of in " + last;
+  const std::string waiting = who_waits_for(reports, child.rank);
+  if (!waiting.empty()) words += "; " + waiting;
   Failure failure{child.rank, ExitCode::kPeerLost, ""};
   if (exited) {
-    failure.code = static_cast<ExitCode>(WEXITSTATUS(child.status));
+    // A remote shell that cannot reach its host ends with a code of its own.
+    failure.code =
+        child.host.empty() ? static_cast<ExitCode>(WEXITSTATUS(child.status)) : ExitCode::kPeerLost;
     failure.message = rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status)) + "; see " +
                       (folder_ / ("rank-" + std::to_string(child.rank) + ".log")).string();
   } else {
     failure.message = rank + " was killed by signal " + std::to_string(WTERMSIG(child.status)) + " (" +
-                      strsignal(WTERMSIG(child.status)) + ")";
+                      strsignal(WTERMSIG(child.status)) + ")" + words;
   }
   failure_ = failure;
+  if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
+}
+
+// A remote shell passes no signals on: its rank hears of them over the store.
+void Launcher::tell_interruption() {
+  const bool interrupt = received_signal == SIGINT;
+  const Failure failure{0, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
+                        interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)"};
   if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
 }
 
 void Launcher::end_all(int signal) {
   for (Child& child : children_) {
     if (!child.running) continue;
+    if (signal != SIGKILL && !child.host.empty()) continue;
     kill(child.pid, signal);
     if (signal == SIGKILL) {
       kill(child.pid, SIGCONT);
@@ -304,10 +378,16 @@ void take_cores_from_launcher() {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (std::to_string(getppid()) != launcher) std::_Exit(static_cast<int>(ExitCode::kTerminated));
   }
-  if (const char* cpu = std::getenv(kCpuVariable)) {
+  const auto cores = usable_cores();
+  ::setenv(kCoresVariable, std::to_string(cores.size()).c_str(), 1);
+  if (const char* pin = std::getenv(kPinVariable)) {
+    size_t place = 0, places = 0;
+    char slash = 0;
+    if (!(std::istringstream(pin) >> place >> slash >> places)) return;
+    if (place >= places || places > cores.size()) return;
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(std::atoi(cpu), &set);
+    CPU_SET(cores[place], &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a rank that is not pinned is only slower
   }
 }

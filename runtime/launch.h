@@ -9,15 +9,22 @@
 namespace pipewright {
 
 struct LaunchSettings {
-  std::vector<std::string> train_arguments;  ///< as given to `train`, without rank and rendezvous
-  bool pin = true;                           ///< one core a rank, if there are enough cores
+  std::string command = "train";       ///< what each rank runs
+  std::vector<std::string> arguments;  ///< of the command, without rank and rendezvous
+  bool pin = true;                     ///< one core a rank, where a host has enough cores
+  /// A hosts file (runtime/hosts.h); "": all ranks on this host.
+  std::string hosts;
+  /// Starts a command on another host: called as REMOTE_SHELL HOST COMMAND_LINE, split at blanks.
+  std::string remote_shell = "ssh -o BatchMode=yes";
+  std::string master_address;  ///< of this host, for the others; "" = its name (127.0.0.1 without `hosts`)
 };
 
-/// Serves the job's store on a free port, starts one `train` process per rank of the plan (rank K's output
-/// goes to rank-K.log in the run folder, rank 0's also to standard error) and waits for all of them. When one
+/// Serves the job's store on a free port, starts one process per rank of the plan (rank K's output
+/// goes to rank-K.log in the run folder, rank 0's also to standard error) and waits for all of them. On other
+/// hosts ranks run in a folder of the same name, with the program of the same path. When one
 /// fails or is killed the others are told and end; those that do not within the job's time-out are killed.
-/// SIGINT and SIGTERM are passed on. Throws what ended the first rank that failed: its code, its message.
-/// Leaves no process behind.
+/// SIGINT and SIGTERM are passed on; to other hosts over the store. Throws what ended the first rank that
+/// failed: its code, its message. Leaves no process behind.
 void launch(const Job& job, const LaunchSettings& settings);
 
 /// Cores that the processes of this job may use on this host: all of them, also for a rank that is bound to

@@ -1,4 +1,5 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -67,12 +68,37 @@ void run_train(const std::vector<std::string>& arguments) {
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
 }
 
+// The words without some options: flags, and options that have a value ("--name=x" or "--name x").
+std::vector<std::string> without_options(const std::vector<std::string>& words,
+                                         const std::vector<std::string>& flags,
+                                         const std::vector<std::string>& with_value) {
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const auto is = [&](const std::string& name) { return words[i] == "--" + name; };
+    const auto has = [&](const std::string& name) { return words[i].rfind("--" + name + "=", 0) == 0; };
+    if (std::any_of(flags.begin(), flags.end(), is) || std::any_of(with_value.begin(), with_value.end(), has))
+      continue;
+    if (std::any_of(with_value.begin(), with_value.end(), is)) {
+      ++i;
+      continue;
+    }
+    rest.push_back(words[i]);
+  }
+  return rest;
+}
+
 void run_launch(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions());
   description.add_options()("ranks", po::value<int64_t>()->value_name("N"),
                             "processes to start; default: as many as the plan says")(
       "no-pin", po::bool_switch(), "do not bind ranks to cores")(
+      "hosts", po::value<std::string>()->value_name("FILE"),
+      "ranks on other hosts too: lines HOST or HOST slots=N")(
+      "rsh", po::value<std::string>()->value_name("COMMAND"),
+      "starts a command on another host, as COMMAND HOST LINE; default: ssh -o BatchMode=yes")(
+      "master-addr", po::value<std::string>()->value_name("H"),
+      "with --hosts: this host's address for the others; default: its name")(
       "print-config", po::bool_switch(), "print every setting and where it came from; then stop")(
       "json", po::bool_switch(), "print the summary as JSON");
   const auto options =
@@ -89,16 +115,14 @@ void run_launch(const std::vector<std::string>& arguments) {
 
   LaunchSettings settings;
   settings.pin = !options["no-pin"].as<bool>();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--no-pin") continue;
-    if (argument == "--ranks") {
-      ++i;
-      continue;
-    }
-    if (argument.rfind("--ranks=", 0) == 0) continue;
-    settings.train_arguments.push_back(argument);
+  settings.arguments = without_options(arguments, {"no-pin"}, {"ranks", "hosts", "rsh", "master-addr"});
+  if (options.count("hosts")) settings.hosts = options["hosts"].as<std::string>();
+  if (options.count("rsh")) settings.remote_shell = options["rsh"].as<std::string>();
+  if (options.count("master-addr")) settings.master_address = options["master-addr"].as<std::string>();
+  if (settings.hosts.empty() && (options.count("rsh") || options.count("master-addr"))) {
+    throw InputError("--rsh and --master-addr go with --hosts", "give --hosts FILE");
   }
+  if (settings.remote_shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
   launch(job, settings);
 }
 
@@ -134,7 +158,7 @@ int main(int argc, char** argv) {
        "Trains a partitioned model, one process per rank.",
        "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
        {{"train", "one rank (default)", run_train},
-        {"launch", "all ranks of this host", run_launch},
+        {"launch", "all ranks of a job", run_launch},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},
        versions},

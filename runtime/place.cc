@@ -37,6 +37,22 @@ constexpr Source kSources[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
 };
 
+// "node[03-05,9],other" begins with node03.
+std::string first_slurm_host(const std::string& list) {
+  const size_t bracket = list.find('[');
+  const size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const size_t end = list.find_first_of("-,]", bracket);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+// Below the ports that systems give away by themselves. The same on every host, by FNV-1a.
+int64_t port_of_job(const std::string& job) {
+  uint32_t hash = 2166136261u;
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return 15000 + static_cast<int64_t>(hash % 15000);
+}
+
 }  // namespace
 
 Place find_place(const PlaceOptions& options) {
@@ -71,6 +87,15 @@ Place find_place(const PlaceOptions& options) {
       break;
     }
   }
+  if (place.source == "Slurm") {
+    place.job = variable("SLURM_JOB_ID").value_or("") + "." + variable("SLURM_STEP_ID").value_or("");
+    const auto hosts = variable("SLURM_STEP_NODELIST");
+    if (hosts && number("SLURM_STEP_NUM_NODES").value_or(1) > 1)
+      place.master_address = first_slurm_host(*hosts);
+  } else if (place.source == "Open MPI") {
+    place.job = variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or(""));
+  }
+  if (!place.job.empty()) place.master_port = port_of_job(place.job);
   place.master_address =
       options.master_address.value_or(variable("MASTER_ADDR").value_or(place.master_address));
   place.master_port = options.master_port.value_or(number("MASTER_PORT").value_or(place.master_port));

@@ -21,14 +21,16 @@ struct Place {
   int64_t local_rank = 0;
   std::string master_address = "127.0.0.1";
   int64_t master_port = 29500;
+  std::string job;  ///< tells jobs of one scheduler apart that use one address; "" = nothing known
   bool store_is_served = false;  ///< by a launcher; otherwise rank 0 serves it
   std::string source;            ///< "options", "environment (torchrun)", "Slurm", "Open MPI", "one process"
 };
 
 /// First found: options; RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT; SLURM_PROCID SLURM_NTASKS
 /// SLURM_LOCALID; OMPI_COMM_WORLD_RANK ...; else one process. MASTER_ADDR and MASTER_PORT are read in every
-/// case but options that give them. InputError: half a place (a rank without a world size), a rank outside
-/// the world, no number.
+/// case but options that give them; under Slurm and Open MPI the port's default follows from the number of
+/// the job, and Slurm's first host is the default address. InputError: half a place (a rank without a world
+/// size), a rank outside the world, no number.
 Place find_place(const PlaceOptions& options);
 
 }  // namespace pipewright

@@ -46,17 +46,12 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // In slices, so that a Ctrl-C while the others are awaited is heard.
 Store join_store(const Place& place) {
   // A restarted torchrun job finds its old keys in the agent's store: every attempt has its own.
   const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const std::string name = std::string("pipewright/") + (attempt ? attempt : "0");
+  const std::string name =
+      std::string("pipewright/") + (attempt ? attempt : "0") + (place.job.empty() ? "" : "/" + place.job);
   const auto deadline = Clock::now() + kStartPatience;
   while (true) {
     try {
@@ -184,6 +179,7 @@ void Training::run() {
       worker_->restore(initial_state_from(files, job_.model.graph, worker_->stage()));
     }
     control_->watch(progress_);
+    if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
     control_->barrier("start", kStartPatience);
     train_epochs();
     post_rank_summary();
@@ -317,6 +313,12 @@ void Training::connect() {
     const std::lock_guard lock(transport_mutex_);
     if (transport_) transport_->abort(why);
   };
+  // Two jobs at one address: the second one's ranks must not disturb the first.
+  if (store && store->add("claim/" + std::to_string(place_.rank), 1) > 1) {
+    throw InputError("rank " + std::to_string(place_.rank) + " is already there at " + place_.master_address +
+                         ":" + std::to_string(place_.master_port),
+                     "another job uses this address: choose another --master-port");
+  }
   std::optional<Store> for_control;
   if (store) for_control = store->clone();
   control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
@@ -581,7 +583,7 @@ void Training::post_rank_summary() {
   rank.rank = place_.rank;
   rank.stage = worker_->stage_index();
   rank.replica = worker_->replica();
-  rank.host = host_name();
+  rank.host = this_process().host;
   if (trained_seconds_ > 0) rank.busy_fraction = std::min(1.0, counts.busy_seconds / trained_seconds_);
   rank.receive_wait_seconds = counts.receive_wait_seconds;
   rank.sync_wait_seconds = counts.sync_wait_seconds;

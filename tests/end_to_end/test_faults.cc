@@ -1,6 +1,7 @@
 // Ranks that die, freeze or are interrupted: everybody else ends in time, says why, and what was written
 // stays.
 #include <catch2/catch.hpp>
+#include <random>
 
 #include "graph/summary.h"
 #include "tests/end_to_end/jobs.h"
@@ -16,7 +17,7 @@ struct World {
   TemporaryFolder folder;
   std::vector<std::unique_ptr<Process>> ranks;
 
-  explicit World(const std::vector<int64_t>& replicas) {
+  explicit World(const std::vector<int64_t>& replicas, const std::string& transport = "auto") {
     const auto plan_file = folder / "plan.json";
     const Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
     write_document(plan_file, plan);
@@ -26,9 +27,9 @@ struct World {
       const std::string name = "rank-" + std::to_string(rank);
       ranks.push_back(std::make_unique<Process>(
           std::vector<std::string>{program("runtime"), "train"} + endless_job(folder) +
-              std::vector<std::string>{"--plan", plan_file.string(), "--rank", std::to_string(rank),
-                                       "--world-size", std::to_string(plan.world_size), "--master-port",
-                                       std::to_string(port)},
+              std::vector<std::string>{"--transport", transport, "--plan", plan_file.string(), "--rank",
+                                       std::to_string(rank), "--world-size", std::to_string(plan.world_size),
+                                       "--master-port", std::to_string(port)},
           folder / (name + ".out"), folder / (name + ".err")));
     }
   }
@@ -82,6 +83,44 @@ TEST_CASE("a rank is stopped: all others exit 5 within the time-out and name it"
     CHECK(flight.at("events").size() == 200);
     CHECK_FALSE(flight.at("next").at("operation").get<std::string>().empty());
   }
+}
+
+TEST_CASE(
+    "ranks are killed or stopped at random times: all others end in time and name rank, operation, "
+    "minibatch") {
+  // PIPEWRIGHT_FAULT_RUNS=100 for the long version.
+  const char* given = std::getenv("PIPEWRIGHT_FAULT_RUNS");
+  const int runs = given ? std::atoi(given) : 4;
+  std::mt19937 draw(static_cast<uint32_t>(::getpid()));
+  double longest_kill_seconds = 0, longest_stop_seconds = 0;
+  for (int run = 0; run < runs; ++run) {
+    const std::string transport = run % 2 == 0 ? "shm" : "gloo";
+    const bool kill = run / 2 % 2 == 0;
+    World world(draw() % 2 == 0 ? std::vector<int64_t>{1, 1, 1} : std::vector<int64_t>{2, 1}, transport);
+    INFO("run " << run << " " << transport << (kill ? " kill" : " stop") << "\n" << world.ranks[0]->error());
+    REQUIRE(world.trains());
+    std::this_thread::sleep_for(std::chrono::milliseconds(draw() % 1000));  // the random time
+    const size_t victim = draw() % world.ranks.size();
+    CAPTURE(victim);
+    const auto begin = std::chrono::steady_clock::now();
+    world.ranks[victim]->signal(kill ? SIGKILL : SIGSTOP);
+    for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
+      if (rank == victim) continue;
+      CAPTURE(rank);
+      CHECK(world.ranks[rank]->wait(kill ? 10s : 16s) == 5);
+      const std::string error = world.ranks[rank]->error();
+      CAPTURE(error);
+      CHECK_THAT(error, Catch::Contains("rank " + std::to_string(victim)));
+      CHECK((error.find("of minibatch ") != std::string::npos ||
+             error.find("of round ") != std::string::npos ||
+             error.find("after round ") != std::string::npos));
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    double& longest = kill ? longest_kill_seconds : longest_stop_seconds;
+    longest = std::max(longest, seconds);
+  }
+  std::printf("%d faults: all others ended within %.1f s of a kill, %.1f s of a stop (time-out 4 s)\n", runs,
+              longest_kill_seconds, longest_stop_seconds);
 }
 
 TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves nothing behind") {

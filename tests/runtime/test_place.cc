@@ -10,17 +10,11 @@ using namespace pipewright;
 namespace {
 // Sets variables for one test and takes all that matter away again.
 struct Environment {
-  static constexpr const char* kNames[] = {"RANK",
-                                           "WORLD_SIZE",
-                                           "LOCAL_RANK",
-                                           "MASTER_ADDR",
-                                           "MASTER_PORT",
-                                           "SLURM_PROCID",
-                                           "SLURM_NTASKS",
-                                           "SLURM_LOCALID",
-                                           "OMPI_COMM_WORLD_RANK",
-                                           "OMPI_COMM_WORLD_SIZE",
-                                           "OMPI_COMM_WORLD_LOCAL_RANK"};
+  static constexpr const char* kNames[] = {
+      "RANK",           "WORLD_SIZE",           "LOCAL_RANK",           "MASTER_ADDR",
+      "MASTER_PORT",    "SLURM_PROCID",         "SLURM_NTASKS",         "SLURM_LOCALID",
+      "SLURM_JOB_ID",   "SLURM_STEP_ID",        "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
+      "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
   explicit Environment(const std::map<std::string, std::string>& values) {
     clear();
     for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
@@ -73,6 +67,24 @@ TEST_CASE("place: options before torchrun before Slurm before Open MPI") {
     CHECK(find_place({}).source == "Open MPI");
     CHECK(find_place({}).rank == 3);
   }
+}
+
+TEST_CASE("place: jobs of a scheduler get ports of their own, the same on every rank") {
+  const auto slurm = [](const std::string& rank, const std::string& job) {
+    const Environment environment({{"SLURM_PROCID", rank}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", job}});
+    return find_place({});
+  };
+  CHECK(slurm("0", "17").master_port == slurm("1", "17").master_port);
+  CHECK(slurm("0", "17").master_port != slurm("0", "18").master_port);
+  CHECK(slurm("0", "17").job != slurm("0", "18").job);
+  const Environment environment({{"SLURM_PROCID", "0"},
+                                 {"SLURM_NTASKS", "2"},
+                                 {"SLURM_JOB_ID", "17"},
+                                 {"MASTER_PORT", "4000"},
+                                 {"SLURM_STEP_NUM_NODES", "2"},
+                                 {"SLURM_STEP_NODELIST", "node[03-05,9],other"}});
+  CHECK(find_place({}).master_port == 4000);
+  CHECK(find_place({}).master_address == "node03");
 }
 
 TEST_CASE("place: half a place, a rank outside the world and no numbers are errors") {

@@ -1,0 +1,184 @@
+// Ranks that somebody else starts: mpirun, Slurm (its environment, without it), ssh (a script that stands for
+// it).
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/jobs.h"
+#include "tests/support/skip.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::vector<std::string> kShortJob = {
+    "--model",      kEndlessModel, "--data",        "synthetic-images:image=8,samples=128",
+    "--batch-size", "8",           "--minibatches", "20"};
+
+std::vector<std::string> short_job(const TemporaryFolder& folder, const std::string& name = "run") {
+  return kShortJob + std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--output",
+                                              (folder / name).string()};
+}
+
+Summary summary_of(const TemporaryFolder& folder, const std::string& name = "run") {
+  return read_document<Summary>(folder / name / "summary.json");
+}
+
+void write_plan(const TemporaryFolder& folder, const std::vector<int64_t>& replicas) {
+  write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), replicas));
+}
+
+}  // namespace
+
+TEST_CASE("mpirun starts the ranks") {
+  const std::string mpirun = "/usr/bin/mpirun";
+  if (!std::filesystem::exists(mpirun)) return skip("no mpirun here (package openmpi-bin)");
+  const TemporaryFolder folder;
+  write_plan(folder, {1, 1});
+  Process job(std::vector<std::string>{mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2",
+                                       program("runtime"), "train"} +
+                  short_job(folder),
+              folder / "out", folder / "err");
+  const int code = job.wait(120s);
+  INFO(job.output() << job.error());
+  REQUIRE(code == 0);
+  CHECK(summary_of(folder).status == "done");
+  CHECK(summary_of(folder).ranks.size() == 2);
+}
+
+TEST_CASE("two mpirun jobs at the same time do not meet") {
+  const std::string mpirun = "/usr/bin/mpirun";
+  if (!std::filesystem::exists(mpirun)) return skip("no mpirun here (package openmpi-bin)");
+  const TemporaryFolder folder;
+  write_plan(folder, {1, 1});
+  std::vector<std::unique_ptr<Process>> jobs;
+  for (const std::string name : {"a", "b"}) {
+    jobs.push_back(
+        std::make_unique<Process>(std::vector<std::string>{mpirun, "--allow-run-as-root", "--oversubscribe",
+                                                           "-np", "2", program("runtime"), "train"} +
+                                      short_job(folder, name),
+                                  folder / (name + ".out"), folder / (name + ".err")));
+  }
+  for (auto& job : jobs) {
+    const int code = job->wait(120s);
+    INFO(job->output() << job->error());
+    CHECK(code == 0);
+  }
+  CHECK(summary_of(folder, "a").minibatches == 20);
+  CHECK(summary_of(folder, "b").minibatches == 20);
+}
+
+TEST_CASE("Slurm's environment places the ranks") {
+  const TemporaryFolder folder;
+  write_plan(folder, {2, 1});
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string name = "rank" + std::to_string(rank);
+    ranks.push_back(std::make_unique<Process>(
+        std::vector<std::string>{program("runtime"), "train"} + short_job(folder), folder / (name + ".out"),
+        folder / (name + ".err"),
+        std::map<std::string, std::string>{{"SLURM_PROCID", std::to_string(rank)},
+                                           {"SLURM_NTASKS", "3"},
+                                           {"SLURM_LOCALID", std::to_string(rank)},
+                                           {"SLURM_JOB_ID", std::to_string(::getpid())},
+                                           {"SLURM_STEP_ID", "0"},
+                                           {"SLURM_STEP_NODELIST", "localhost"}}));
+  }
+  for (auto& rank : ranks) {
+    const int code = rank->wait(120s);
+    INFO(rank->error());
+    CHECK(code == 0);
+  }
+  CHECK(summary_of(folder).ranks.size() == 3);
+}
+
+TEST_CASE("a rank that is already there is refused, and the job it came into goes on") {
+  const TemporaryFolder folder;
+  write_plan(folder, {1, 1});
+  const std::string port = std::to_string(20000 + ::getpid() % 20000);
+  const auto rank = [&](const std::string& number, const std::vector<std::string>& job,
+                        const std::string& name) {
+    return std::make_unique<Process>(
+        std::vector<std::string>{program("runtime"), "train"} + job +
+            std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--rank", number,
+                                     "--world-size", "2", "--master-port", port},
+        folder / (name + ".out"), folder / (name + ".err"));
+  };
+  const auto first = rank("0", endless_job(folder), "first");
+  const auto second = rank("1", endless_job(folder), "second");
+  const auto lines = [&] { return complete_lines(folder / "run" / "metrics.jsonl").size(); };
+  INFO(first->error());
+  REQUIRE(eventually(90s, [&] { return lines() > 20; }));
+  const auto stranger = rank("1", endless_job(folder), "stranger");
+  CHECK(stranger->wait(30s) == 2);
+  CHECK_THAT(stranger->error(),
+             Catch::Contains("rank 1 is already there") && Catch::Contains("--master-port"));
+  const size_t before = lines();
+  CHECK(eventually(30s, [&] { return lines() > before + 20; }));
+  first->signal(SIGTERM);
+  CHECK(first->wait(20s) == 143);
+  CHECK(second->wait(20s) == 143);
+}
+
+TEST_CASE(
+    "launch --hosts: ranks on several hosts through a remote shell; memory within a host, Gloo between") {
+  const TemporaryFolder folder;
+  write_plan(folder, {2, 1});
+  write_file(folder / "hosts", "left slots=2\nright\n");
+  // Stands for ssh: HOST COMMAND. Each host notes what it was asked to run.
+  write_file(folder / "rsh", "#!/bin/sh\nhost=$1; shift\necho \"$@\" >> " + (folder / "asked-").string() +
+                                 "$host\nexec /bin/sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + short_job(folder) +
+                       std::vector<std::string>{"--hosts", (folder / "hosts").string(), "--rsh",
+                                                (folder / "rsh").string(), "--master-addr", "127.0.0.1"},
+                   folder / "out", folder / "err");
+  const int code = launcher.wait(120s);
+  INFO(launcher.error());
+  REQUIRE(code == 0);
+  CHECK(complete_lines(folder / "asked-left").size() == 2);
+  CHECK(complete_lines(folder / "asked-right").size() == 1);
+  const Summary summary = summary_of(folder);
+  REQUIRE(summary.ranks.size() == 3);
+  CHECK(summary.ranks[0].host == "left");
+  CHECK(summary.ranks[1].host == "left");
+  CHECK(summary.ranks[2].host == "right");
+}
+
+TEST_CASE("launch --hosts: a host that cannot be reached ends the job with its words") {
+  const TemporaryFolder folder;
+  write_plan(folder, {1, 1});
+  write_file(folder / "hosts", "left\nright\n");
+  write_file(folder / "rsh",
+             "#!/bin/sh\nhost=$1; shift\n[ $host = left ] || { echo no route to $host >&2; exit 255; }\n"
+             "exec /bin/sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + short_job(folder) +
+                       std::vector<std::string>{"--hosts", (folder / "hosts").string(), "--rsh",
+                                                (folder / "rsh").string(), "--master-addr", "127.0.0.1"},
+                   folder / "out", folder / "err");
+  CHECK(launcher.wait(60s) == 5);
+  CHECK_THAT(launcher.error(), Catch::Contains("rank 1 on right") && Catch::Contains("255"));
+  CHECK_THAT(Process::contents(folder / "run" / "rank-1.log"), Catch::Contains("no route to right"));
+}
+
+TEST_CASE("two launches at the same time on one host do not meet") {
+  const TemporaryFolder folder;
+  write_plan(folder, {1, 1});
+  std::vector<std::unique_ptr<Process>> jobs;
+  for (const std::string name : {"a", "b"}) {
+    jobs.push_back(std::make_unique<Process>(std::vector<std::string>{program("runtime"), "launch"} +
+                                                 short_job(folder, name) +
+                                                 std::vector<std::string>{"--seed", name == "a" ? "1" : "2"},
+                                             folder / (name + ".out"), folder / (name + ".err")));
+  }
+  for (auto& job : jobs) {
+    const int code = job->wait(120s);
+    INFO(job->error());
+    CHECK(code == 0);
+  }
+  CHECK(summary_of(folder, "a").minibatches == 20);
+  CHECK(summary_of(folder, "a").train_loss != summary_of(folder, "b").train_loss);
+}
