@@ -10,6 +10,7 @@
 #include "graph/units.h"
 #include "optimizer/commands.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/memory_chart.h"
 #include "optimizer/memory_check.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/options.h"
@@ -22,6 +23,9 @@ namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
+
+/// Of a timeline in text.
+constexpr int64_t kMostColumns = 2000;
 
 void add_plan_option(po::options_description* options) {
   options->add_options()("plan", po::value<std::string>(), "gpus=N.json");
@@ -169,20 +173,63 @@ void run_simulate(const Arguments& arguments) {
   add_pricing_options(&options);
   options.add_options()                                                     //
       ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
+      ("transfers", po::value<std::string>()->default_value("overlapped"),
+       "overlapped: beside compute; blocking: both ends wait")                                 //
+      ("output", po::value<std::string>(), "file.svg: the timeline")                           //
+      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
+      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
       ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
   const po::variables_map values = parse_options(
       arguments, options,
-      "pipewright-optimizer simulate --plan FILE --profile FILE [--minibatches N] [--trace FILE]");
+      "pipewright-optimizer simulate --plan FILE --profile FILE [--minibatches N] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan);
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
   check_plan_runs(plan);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  const Simulation run = simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span);
+  SimulationOptions how;
+  const auto transfers = values["transfers"].as<std::string>();
+  if (transfers != "overlapped" && transfers != "blocking")
+    throw InputError("--transfers: got " + in_quotes(transfers) + "; expected overlapped or blocking");
+  how.blocking_transfers = transfers == "blocking";
+  for (const auto& [option, known] : {std::pair<const char*, std::vector<std::string>>{"output", {".svg"}},
+                                      {"memory-over-time", {".svg", ".csv"}}}) {
+    if (values.count(option) == 0) continue;
+    const auto file = values[option].as<std::string>();
+    if (std::find(known.begin(), known.end(), suffix_of(file)) == known.end()) {
+      throw InputError(std::string("--") + option + ": got " + in_quotes(file) +
+                       "; expected a name that ends in " + join(known, " or "));
+    }
+  }
+  double slot = 0;
+  if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
+  const PipelineShape shape = shape_of(plan);
+  const Simulation run = simulate(plan.schedule, shape, measured_times(plan, inputs), span, how);
+  if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
+    throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
+                     format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
+                     " columns");
+  }
+  const Dataflow flow(inputs.profile);
+  const CostInputs cost =
+      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const std::vector<StageBytes> bytes =
+      bytes_of(loads_of_plan(plan, flow, cost_model_named("pipewright")), cost);
+  const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
   std::cout << plan.shape_text() << ", " << span.count
             << " minibatches: " << format_seconds(run.total_seconds) << "; steady state "
             << format_seconds(run.steady_minibatch_seconds) << " per minibatch\n\n"
-            << simulation_table(plan, run, prediction);
+            << simulation_table(plan, run, memory, prediction);
+  if (slot > 0) std::cout << "\n" << draw_text(run, slot);
+  const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
+                            std::to_string(span.count) + " minibatches";
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
+  if (values.count("memory-over-time") != 0) {
+    const auto file = values["memory-over-time"].as<std::string>();
+    const std::vector<int64_t> numbers = rank_numbers(plan, run);
+    write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
+                                               : memory_svg(memory, numbers, run.total_seconds, title));
+  }
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
 }
 

@@ -132,19 +132,38 @@ std::string settings_table(const std::vector<Setting>& settings) {
   return table.text();
 }
 
-std::string simulation_table(const Plan& plan, const Simulation& simulation, const Prediction& prediction) {
-  TextTable table(
-      {"rank", "stage", "busy", "waits for messages", "gradient sync", "bubble", "peak in flight", "memory"});
+std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation) {
+  std::vector<int64_t> numbers;
+  for (const SimulatedRank& rank : simulation.ranks) {
+    const Stage& stage = plan.stages[static_cast<size_t>(rank.placement.stage)];
+    numbers.push_back(stage.ranks[static_cast<size_t>(rank.placement.replica)]);
+  }
+  return numbers;
+}
+
+std::string simulation_table(const Plan& plan, const Simulation& simulation,
+                             const std::vector<RankMemory>& memory, const Prediction& prediction) {
+  TextTable table({"rank", "stage", "busy", "waits to receive", "to send", "gradient sync", "bubble",
+                   "peak in flight", "versions", "peak memory", "planned"});
   const double total = simulation.total_seconds;
+  const std::vector<int64_t> numbers = rank_numbers(plan, simulation);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
     const SimulatedRank& rank = simulation.ranks[r];
-    const auto stage = static_cast<size_t>(rank.placement.stage);
     const double bubble = total > 0 ? 100 * (1 - rank.busy_seconds / total) : 0;
-    const int64_t number = plan.stages[stage].ranks[static_cast<size_t>(rank.placement.replica)];
-    table.add({std::to_string(number), std::to_string(stage), format_seconds(rank.busy_seconds),
-               format_seconds(rank.receive_wait_seconds), format_seconds(rank.reduce_seconds),
-               number_text(bubble) + " %", std::to_string(rank.peak_in_flight),
-               bytes(prediction.stages[stage].memory.total_bytes())});
+    std::vector<std::string> stages;
+    int64_t planned = 0;
+    for (int64_t i = 0; i < rank.placement.stages; ++i) {
+      const int64_t stage = rank.placement.stage + i * rank.placement.apart;
+      stages.push_back(std::to_string(stage));
+      planned += prediction.stages[static_cast<size_t>(stage)].memory.total_bytes();
+    }
+    int64_t versions = 0;
+    for (const int64_t count : memory[r].peak_versions) versions = std::max(versions, count);
+    table.add({std::to_string(numbers[r]), join(stages, ","), format_seconds(rank.busy_seconds),
+               format_seconds(rank.receive_wait_seconds), format_seconds(rank.send_wait_seconds),
+               format_seconds(rank.reduce_seconds), number_text(bubble) + " %",
+               std::to_string(rank.peak_in_flight), std::to_string(versions), bytes(memory[r].peak_bytes),
+               bytes(planned)});
   }
   return table.text();
 }

@@ -6,6 +6,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/options.h"
+#include "runtime/schedule/memory.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -38,6 +39,10 @@ std::string stage_table(const Plan& plan, const Prediction& prediction, const In
 std::string plan_table(const Plan& plan);
 std::string memory_table(const Prediction& prediction);
 std::string settings_table(const std::vector<Setting>& settings);
-std::string simulation_table(const Plan& plan, const Simulation& simulation, const Prediction& prediction);
+/// The plan's numbers of the simulation's ranks.
+std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation);
+/// One line a rank. "planned" is the prediction's memory, which has room for the workspace and more messages.
+std::string simulation_table(const Plan& plan, const Simulation& simulation,
+                             const std::vector<RankMemory>& memory, const Prediction& prediction);
 
 }  // namespace pipewright

@@ -177,6 +177,16 @@ TEST_CASE("evaluate, simulate, show, convert") {
   INFO(simulated.error);
   CHECK(simulated.code == 0);
   CHECK_THAT(simulated.out, Catch::Contains("bubble"));
+  const std::string simulate = "simulate --plan p.json --profile profile.json --minibatches 12" + links;
+  CHECK(cli.run(simulate + " --transfers blocking --output s.svg --memory-over-time m.svg").code == 0);
+  CHECK_THAT(read_file(cli.path("s.svg")), Catch::Contains("<svg"));
+  CHECK_THAT(read_file(cli.path("m.svg")), Catch::Contains("peak"));
+  CHECK(cli.run(simulate + " --memory-over-time m.csv").code == 0);
+  CHECK_THAT(read_file(cli.path("m.csv")), Catch::StartsWith("rank,seconds,bytes\n0,0,"));
+  CHECK_THAT(cli.run(simulate + " --slot 1ms").out, Catch::Contains("F0"));
+  CHECK(cli.run(simulate + " --slot 1ns").code == 2);
+  CHECK(cli.run(simulate + " --transfers none").code == 2);
+  CHECK(cli.run(simulate + " --output s.png").code == 2);
   CHECK(read_json_file(cli.path("t.json")).is_object() + read_json_file(cli.path("t.json")).is_array() == 1);
   const Outcome shown = cli.run("show --plan p.json");
   CHECK(shown.code == 0);
