@@ -128,6 +128,17 @@ class Search {
     return depth;
   }
 
+  /// To all stages before `stage`. Where bounds leave less than plenty it is shared evenly: stages that run
+  /// equally far ahead wait for each other's every minibatch.
+  void give_plenty(Depths& depths, size_t stage) const {
+    const int64_t bound = turns_[0].run_ahead(most_[0]);
+    for (size_t before = stage; before-- > 0;) {
+      const int64_t next = ahead(depths, before + 1);
+      const int64_t evenly = std::max<int64_t>(0, bound - next) / static_cast<int64_t>(before + 1);
+      depths[before] = depth(before, next + std::min(plenty_[before], evenly));
+    }
+  }
+
   /// Depths after `stage` are chosen; takes the smallest for it that is enough while all stages before it
   /// have plenty. Where none is (the bounds are too low), the smallest of the fastest.
   void choose(Depths& depths, size_t stage) {
@@ -137,8 +148,7 @@ class Search {
     double fastest = std::numeric_limits<double>::infinity();
     for (int64_t candidate = least; candidate <= largest && fastest > kTolerance * target_; ++candidate) {
       depths[stage] = candidate;
-      for (size_t before = stage; before-- > 0;)
-        depths[before] = depth(before, ahead(depths, before + 1) + plenty_[before]);
+      give_plenty(depths, stage);
       const double candidate_seconds = seconds(depths);
       if (candidate_seconds * kSame < fastest) {
         fastest = candidate_seconds;
