@@ -165,6 +165,10 @@ Checkpoint open_checkpoint(const fs::path& folder) {
                      "A checkpoint is a folder, such as runs/a/checkpoints/minibatch-100.");
   }
   if (!fs::exists(folder / kManifestName, ignored)) {
+    if (const auto of_run = list_checkpoints(folder); !of_run.empty()) {
+      throw InputError(folder.string() + ": is a run folder, expected one of its checkpoints",
+                       "Its latest is " + of_run.front().string() + ".");
+    }
     throw InputError(folder.string() + ": is no checkpoint: it has no " + kManifestName,
                      "The manifest is written last: where it is missing, writing was cut short.");
   }
@@ -198,6 +202,7 @@ void verify_checkpoint(const Checkpoint& checkpoint) {
 std::optional<Checkpoint> find_resume(const Run& run, bool every_byte) {
   if (run.resume.empty()) return {};
   fs::path folder = run.resume;
+  if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
   if (run.resume == "latest") {
     const auto known = list_checkpoints(run.output);
     if (known.empty()) return {};
@@ -208,6 +213,7 @@ std::optional<Checkpoint> find_resume(const Run& run, bool every_byte) {
     if (every_byte) verify_checkpoint(checkpoint);
     return checkpoint;
   } catch (const InputError& error) {
+    if (!list_checkpoints(folder).empty()) throw;  // a run folder: the message says what to name
     // Beside it: a checkpoint's folder is RUN/checkpoints/minibatch-N.
     const fs::path beside = fs::absolute(folder).lexically_normal().parent_path().parent_path();
     const fs::path run_folder = run.resume == "latest" ? fs::path(run.output) : beside;

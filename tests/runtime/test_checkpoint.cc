@@ -140,6 +140,10 @@ TEST_CASE("the last checkpoints stay, the latest is found, and nothing half-writ
   CHECK_NOTHROW(check_resume(*found, written.run, written.model));
   CHECK(find_resume(written.resuming(written.at(10).string()), true)->manifest.next_minibatch == 10);
   CHECK_FALSE(find_resume(written.run, true));
+  CHECK(find_resume(written.resuming(written.at(10).string() + "/"), true)->folder == written.at(10));
+  const InputError run_folder = refused(written.resuming(written.folder.path().string()));
+  CHECK_THAT(run_folder.what(), Contains("is a run folder, expected one of its checkpoints"));
+  CHECK_THAT(run_folder.remedy(), Contains(written.at(100).string()));
   const TemporaryFolder empty;
   Run fresh = run_in(empty.path());
   fresh.resume = "latest";
