@@ -9,7 +9,9 @@
 #include "graph/pipedream.h"
 #include "graph/pipedream_configuration.h"
 #include "optimizer/commands.h"
+#include "optimizer/dnn_partitioning.h"
 #include "optimizer/options.h"
+#include "optimizer/piper.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -17,11 +19,13 @@ namespace {
 
 namespace po = boost::program_options;
 
-enum class Kind { kProfile, kGraphText, kPlan, kConfiguration };
+enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kDnnPartitioning, kPiper };
 
 Kind kind_of(const std::string& text, const std::string& file) {
   if (looks_like_pipedream_profile(text)) return Kind::kGraphText;
   if (looks_like_pipedream_configuration(text)) return Kind::kConfiguration;
+  if (looks_like_dnn_partitioning(text)) return Kind::kDnnPartitioning;
+  if (looks_like_piper(text)) return Kind::kPiper;
   const Json json = parse_json(text, file);
   const std::string schema =
       json.is_object() && json.contains("schema") && json["schema"].is_string() ? json["schema"] : "";
@@ -102,7 +106,8 @@ void run_convert(const Arguments& arguments) {
   po::options_description options("Options");
   options.add_options()  //
       ("input", po::value<std::string>(),
-       "profile.json, a plan, PipeDream's graph.txt (with or without stages) or its configuration.json")  //
+       "profile.json, a plan, PipeDream's graph.txt (with or without stages) or its configuration.json, "
+       "an input file of dnn-partitioning or Piper")  //
       ("output", po::value<std::string>(),
        "profile -> graph.txt and back; plan -> graph.txt with stages (.txt) or configuration (.json) and "
        "back")                                                                                           //
@@ -143,6 +148,13 @@ void run_convert(const Arguments& arguments) {
       converted = demands.any() ? document_text(plan_of_stages(text, input, demands))
                                 : document_text(parse_pipedream_profile(text, input));
       break;
+    case Kind::kDnnPartitioning:
+    case Kind::kPiper: {
+      const Profile profile =
+          kind == Kind::kPiper ? piper_profile(text, input) : dnn_partitioning_profile(text, input);
+      converted = to_json ? document_text(profile) : pipedream_profile_text(profile);
+      break;
+    }
     case Kind::kPlan: {
       const auto plan = parse_document<Plan>(text, input);
       converted = to_json ? pipedream_configuration_text(configuration_of(plan))

@@ -168,6 +168,9 @@ const CostModel& cost_model_named(const std::string& name) {
     if (name == model.name) return model;
     known.emplace_back(model.name);
   }
+  if (name == "max-load" || name == "piper")
+    throw InputError("--objective: '" + name + "' is a question that only `plan` answers");
+  for (const char* other : {"max-load", "piper"}) known.emplace_back(other);
   throw InputError("--objective: '" + name + "' is not a cost model" + suggestion(name, known));
 }
 

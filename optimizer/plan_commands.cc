@@ -12,6 +12,7 @@
 #include "optimizer/comparison.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/options.h"
+#include "optimizer/published_commands.h"
 #include "optimizer/report.h"
 
 namespace pipewright {
@@ -101,12 +102,14 @@ void run_plan(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
   add_demand_options(&options);
+  add_published_options(&options);
   options.add_options()  //
       ("strategy", po::value<std::string>()->default_value("best"),
        "best, dp, straight, hybrid or model-parallel")  //
       ("output", po::value<std::string>(), "folder, where gpus=N.json is written, or file.json");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
+  if (is_published(values)) return plan_published(values);
   const Inputs inputs = question_from(values);
   if (values["print-config"].as<bool>()) {
     std::cout << settings_table(inputs.settings);

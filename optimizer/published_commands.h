@@ -1,0 +1,19 @@
+// `plan` with the questions of other planners, from their own input files.
+#pragma once
+
+#include <boost/program_options.hpp>
+
+namespace pipewright {
+
+/// --cpus.
+void add_published_options(boost::program_options::options_description* options);
+
+/// True if --objective is `max-load` or `piper`: then plan_published answers the command.
+bool is_published(const boost::program_options::variables_map& values);
+
+/// Searches, prints (tables, or JSON with --json), and writes what --output says: for a profile a plan, for
+/// another planner's file the JSON. InputError for a file that is not of that planner, or options that its
+/// question does not have.
+void plan_published(const boost::program_options::variables_map& values);
+
+}  // namespace pipewright
