@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/inference.h"
 #include "optimizer/memory_check.h"
 #include "optimizer/run_rules.h"
 #include "optimizer/search.h"
@@ -173,6 +174,58 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   return plan;
 }
 
+/// Forward only. The depths are those that keep such a pipeline full; `predicted` has forwards alone.
+Plan inference_plan(const Question& question, const PlanRequest& request, const Profile& profile) {
+  const double period = request.inference_period_seconds;
+  const std::optional<InferenceAnswer> found = search_inference(question, period);
+  if (!found) {
+    double least = period;  // the least that is possible, to a percent
+    for (double tried = period; tried < kMostSeconds; tried *= 1.01) {
+      least = tried;
+      if (search_inference(question, tried)) break;
+    }
+    throw InfeasibleError(
+        "no plan on " + std::to_string(question.devices) + " devices takes a minibatch every " +
+            format_seconds(period) + (question.memory_bytes > 0 ? " within the memory" : ""),
+        least < kMostSeconds / 2
+            ? "--period " + format_seconds(least) + " is possible; so are more devices, or faster links."
+            : "Give more memory or more devices.");
+  }
+  Plan plan = plan_of(found->answer, *question.states, profile);
+  plan.strategy = "manual";
+  plan.profile_digest = document_digest(profile);
+  std::vector<int64_t> replicas;
+  for (const FoundStage& stage : found->answer.stages) replicas.push_back(stage.replicas);
+  const std::vector<int64_t> depths = pipedream_in_flight(replicas);
+  Prediction prediction;
+  prediction.minibatch_seconds = found->answer.period_seconds;
+  double work = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    plan.stages[s].in_flight = depths[s];
+    const StageLoad load =
+        load_between(*question.states, found->answer.stages[s].from, found->answer.stages[s].to);
+    const InferenceCost cost = inference_cost(load, question.inputs);
+    StagePrediction stage;
+    stage.compute_seconds = cost.forward_seconds;
+    stage.receive_seconds = cost.receive_seconds;
+    if (s > 0) prediction.stages[s - 1].send_seconds = cost.receive_seconds;
+    stage.memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
+    stage.memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
+    prediction.stages.push_back(stage);
+    work += cost.forward_seconds;
+  }
+  prediction.bottleneck = "latency " + format_seconds(found->latency_seconds) + " (" + format_seconds(work) +
+                          " of it compute), forward only";
+  prediction.lower_bound_seconds =
+      std::min(prediction.minibatch_seconds, work / static_cast<double>(plan.world_size));
+  if (profile.minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
+    prediction.samples_per_second =
+        static_cast<double>(profile.minibatch_samples) / prediction.minibatch_seconds;
+  }
+  plan.predicted = std::move(prediction);
+  return plan;
+}
+
 }  // namespace
 
 const std::vector<StrategyRow>& strategies() {
@@ -209,6 +262,12 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
                      "Without --use-all-devices any number can be planned for.");
   }
 
+  if (request.inference_period_seconds > 0) {
+    Plan plan = inference_plan(question, request, profile);
+    plan.topology_digest = document_digest(topology);
+    if (notes != nullptr) *notes = {states.size(), states.exact, plan.predicted->minibatch_seconds};
+    return plan;
+  }
   check_demands(request, &question);
   const std::vector<NodeSet> pinned = pinned_nodes(profile, request.demands);
   std::optional<WideAnswer> wide;

@@ -15,9 +15,12 @@ namespace pipewright {
 struct PlanRequest {
   std::string strategy = "best";         ///< "best", "dp", "straight", "hybrid", "model-parallel"
   std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
-  int64_t optimizer_slots = 1;    ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
-  bool use_all_devices = false;   ///< otherwise fewest devices is the second aim
-  StageDemands demands;           ///< of strategies other than "dp", and not with all devices
+  int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
+  bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
+  StageDemands demands;          ///< of strategies other than "dp", and not with all devices
+  /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
+  /// demands and strategy are then not asked.
+  double inference_period_seconds = 0;
   std::string schedule = "1f1b";  ///< strategy "model-parallel" has its own
   std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
   int64_t microbatches = 0;       ///< of an update, with flush and 2bw; 0: a few for each device

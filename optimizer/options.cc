@@ -310,6 +310,28 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});
   }
   request.demands = demands_from(values, settings);
+  if (values.count("for") != 0) {
+    const auto purpose = values["for"].as<std::string>();
+    if (purpose != "training" && purpose != "inference")
+      throw InputError("--for: got " + in_quotes(purpose) + "; expected training or inference");
+    const bool inference = purpose == "inference";
+    if (inference != (values.count("period") != 0)) {
+      throw InputError(inference ? "--period is missing: how often a minibatch comes, with --for inference"
+                                 : "--period: only with --for inference",
+                       "--for inference --period 20ms: the least latency at 50 minibatches a second.");
+    }
+    if (inference) {
+      for (const char* other : {"schedule", "weights", "microbatches", "strategy", "max-stages", "replicas",
+                                "pin", "stages-per-rank"}) {
+        if (given(values, other))
+          throw InputError(std::string("--") + other + ": not together with --for inference");
+      }
+      request.inference_period_seconds =
+          positive(parse_seconds(values["period"].as<std::string>(), "--period"), "period");
+    }
+    settings->push_back({"for", purpose, source_of(values, "for")});
+    if (inference) settings->push_back({"period", values["period"].as<std::string>(), "command line"});
+  }
   if (values.count("schedule") != 0) {
     request.schedule = values["schedule"].as<std::string>();
     request.stages_per_rank = in_range(values, "stages-per-rank", 2, 64);

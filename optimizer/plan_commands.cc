@@ -70,6 +70,13 @@ std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {
 
 void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes) {
   const Prediction& predicted = *plan.predicted;
+  if (inputs.request.inference_period_seconds > 0) {
+    std::cout << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
+              << inputs.topology.device_count() << " devices, " << predicted.bottleneck
+              << "; a minibatch can come every " << format_seconds(predicted.minibatch_seconds) << "\n\n"
+              << plan_table(plan);
+    return;
+  }
   const double alone = one_device_seconds(inputs);
   std::cout << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
             << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted) << ", "
@@ -104,6 +111,9 @@ void run_plan(const Arguments& arguments) {
   add_demand_options(&options);
   add_published_options(&options);
   options.add_options()  //
+      ("for", po::value<std::string>()->default_value("training"),
+       "training, or inference: least latency, forward only")                                          //
+      ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
       ("strategy", po::value<std::string>()->default_value("best"),
        "best, dp, straight, hybrid or model-parallel")  //
       ("output", po::value<std::string>(), "folder, where gpus=N.json is written, or file.json");

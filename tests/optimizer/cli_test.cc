@@ -230,6 +230,17 @@ TEST_CASE("plans of every schedule and version rule are checked, priced again an
   }
 }
 
+TEST_CASE("inference plans name their latency; too fast a rate exits 4 with what is possible") {
+  const Cli cli;
+  const Outcome planned = cli.run("plan " + kQuestion + "--for inference --period 1s --output p.json");
+  INFO(planned.error);
+  CHECK(planned.code == 0);
+  CHECK_THAT(planned.out, Catch::Contains("latency"));
+  const Outcome fast = cli.run("plan " + kQuestion + "--for inference --period 1us");
+  CHECK(fast.code == 4);
+  CHECK_THAT(fast.error, Catch::Contains("is possible"));
+}
+
 TEST_CASE("equal questions give equal bytes, twenty times") {
   const Cli cli;
   for (const std::string rules : {"", "--schedule 1f1b-flush", "--weights 2bw", "--max-stages 2"}) {
@@ -321,6 +332,11 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong(kQuestion + "--schedule gpipe --objective pipedream", "--objective pipedream");
   wrong(kQuestion + "--schedule interleaved --max-stages 2", "--schedule interleaved");
   wrong(kQuestion + "--schedule gpipe --microbatches 0", "0 is not in 1..");
+  wrong(kQuestion + "--for serving", "training or inference");
+  wrong(kQuestion + "--for inference", "--period is missing");
+  wrong(kQuestion + "--period 3ms", "only with --for inference");
+  wrong(kQuestion + "--for inference --period 3ms --schedule gpipe", "not together");
+  wrong(kQuestion + "--for inference --period 3", "3");
   wrong(kQuestion + "--max-stages 0", "0 is not in 1..");
   wrong(kQuestion + "--max-stages 2 --use-all-devices", "--use-all-devices");
   wrong(kQuestion + "--max-stages 2 --strategy dp", "--strategy dp");
