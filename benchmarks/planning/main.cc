@@ -106,6 +106,18 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
   std::fflush(stdout);
 }
 
+/// A model with too many cuts to try all: the whole of make_plan, with its bound.
+void wide_row(const Profile& profile, int64_t devices) {
+  const Topology topology = flat_topology(devices, 1.25e9, 50e-6, 0);
+  Plan plan;
+  const double seconds = median_seconds([&] { plan = make_plan(profile, topology, PlanRequest()); });
+  const double period = plan.predicted->minibatch_seconds;
+  std::printf("| %s | %lld | %s | %.6g | %.2f %% | %.2f |\n", profile.model.c_str(),
+              static_cast<long long>(devices), plan.shape_text().c_str(), 1e3 * period,
+              100 * (period / plan.predicted->lower_bound_seconds - 1), seconds);
+  std::fflush(stdout);
+}
+
 int run(int argc, char** argv) {
   if (argc != 2) {
     std::fprintf(stderr, "usage: %s FOLDER_OF_PROFILES   (PipeDream's graph.txt files, *.txt)\n", argv[0]);
@@ -127,6 +139,12 @@ int run(int argc, char** argv) {
   row("chain", synthetic_chain(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
   row("chain", synthetic_chain(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
   row("chain", synthetic_chain(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");
+  std::printf(
+      "\n| profile | devices | plan | ms | above the bound | CPU s |\n| --- | --: | --- | --: | --: | --: "
+      "|\n");
+  const std::filesystem::path file = std::filesystem::path(argv[1]) / "inception_v3.txt";
+  const Profile inception = parse_pipedream_profile(read_file(file), file.string());
+  for (const int64_t devices : {4, 8, 16}) wide_row(inception, devices);
   std::printf("\npeak memory %.0f MiB\n", peak_mebibytes());
   return 0;
 }
