@@ -16,7 +16,7 @@ namespace {
 
 using testing::pick;
 
-PiperProblem random_problem(std::mt19937& random, int nodes) {
+PiperProblem random_problem(std::mt19937& random, int nodes, bool recompute) {
   PiperProblem problem;
   for (int v = 0; v < nodes; ++v) {
     for (int u = 0; u < v; ++u) {
@@ -38,6 +38,10 @@ PiperProblem random_problem(std::mt19937& random, int nodes) {
         if (edge.from == v) option.sync_to_bytes[edge.to] = static_cast<double>(pick(random, 0, 2));
       }
       node.options[degree] = {option};
+      if (!recompute) continue;
+      option.seconds *= 1.4;
+      option.memory_each_bytes = 0.5;
+      node.options[degree].push_back(option);
     }
     problem.nodes.push_back(node);
   }
@@ -53,7 +57,15 @@ double brute_force(const PiperProblem& problem) {
   double best = std::numeric_limits<double>::infinity();
   const std::function<void(PiperPlan*, int)> extend = [&](PiperPlan* plan, int stage) {
     if (stage == static_cast<int>(plan->stages.size())) {
-      best = std::min(best, piper_seconds(problem, *plan));
+      const auto ways = problem.nodes[0].options.begin()->second.size();
+      for (unsigned way = 0; way < (ways == 1 ? 1U : 1U << nodes); ++way) {
+        for (PiperStage& chosen : plan->stages) {
+          for (size_t k = 0; k < chosen.nodes.size(); ++k) {
+            chosen.options[k] = static_cast<int>(way >> chosen.nodes[k] & 1);
+          }
+        }
+        best = std::min(best, piper_seconds(problem, *plan));
+      }
       return;
     }
     for (const int64_t t : {1, 2}) {
@@ -95,7 +107,7 @@ TEST_CASE("Piper: equals brute force where there is no choice of recomputing") {
   std::mt19937 random(1);
   int infeasible = 0;
   for (int c = 0; c < 150; ++c) {
-    const PiperProblem problem = random_problem(random, static_cast<int>(pick(random, 1, 4)));
+    const PiperProblem problem = random_problem(random, static_cast<int>(pick(random, 1, 4)), false);
     const double expected = brute_force(problem);
     const std::optional<PiperPlan> plan = search_piper(problem);
     INFO("case " << c);
@@ -107,6 +119,28 @@ TEST_CASE("Piper: equals brute force where there is no choice of recomputing") {
     CHECK(piper_seconds(problem, *plan) == Approx(plan->seconds).epsilon(1e-12));
   }
   CHECK(infeasible > 3);
+}
+
+TEST_CASE("Piper: with recomputing, brute force lies between bound and plan") {
+  std::mt19937 random(2);
+  int optimal = 0;
+  int plans = 0;
+  for (int c = 0; c < 60; ++c) {
+    const PiperProblem problem = random_problem(random, static_cast<int>(pick(random, 1, 4)), true);
+    const double expected = brute_force(problem);
+    const std::optional<PiperPlan> plan = search_piper(problem);
+    INFO("case " << c);
+    if (!plan) {
+      CHECK_FALSE(std::isfinite(expected));
+      continue;
+    }
+    ++plans;
+    CHECK(plan->seconds >= expected * (1 - 1e-8));
+    CHECK(plan->lower_bound_seconds <= expected * (1 + 1e-8));
+    CHECK(piper_seconds(problem, *plan) == Approx(plan->seconds).epsilon(1e-9));
+    optimal += plan->seconds <= expected * (1 + 1e-8);
+  }
+  CHECK(optimal >= plans * 9 / 10);
 }
 
 TEST_CASE("Piper: the published inputs, as good as Piper or better") {
