@@ -126,9 +126,10 @@ void Control::hold_signals(std::function<void(Store&)> tick) {
   signals_held_ = true;
 }
 
-void Control::watch(Progress& progress) {
+void Control::watch(Progress& progress, std::function<void(const std::string&)> last_words) {
   const std::lock_guard lock(mutex_);
   progress_ = &progress;
+  last_words_ = std::move(last_words);
 }
 
 void Control::store_is_served_by(int64_t rank) {
@@ -322,6 +323,9 @@ void Control::guard() {
     take({rank_, ExitCode::kPeerLost, why});
     lock.lock();
     if (changed_.wait_for(lock, 2 * kLastWords, [this] { return thread_ended_; })) return;
+    if (last_words_) last_words_(why);
+    const std::string here = progress_ ? progress_->now().activity.operation : "";
+    if (!here.empty()) why += "; here: " + named(rank_) + ", " + here;
     std::fprintf(stderr, "pipewright-runtime: error: %s\n", why.c_str());
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(ExitCode::kPeerLost));

@@ -68,7 +68,9 @@ class Control {
   /// a second on Control's thread, if there is a store.
   void hold_signals(std::function<void(Store&)> tick);
   /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
-  void watch(Progress& progress);
+  /// `last_words` is called before Control ends the process because a request to the store holds the main
+  /// thread.
+  void watch(Progress& progress, std::function<void(const std::string& why)> last_words = nullptr);
   /// A store that has gone then means that this rank has. After all ranks have begun.
   void store_is_served_by(int64_t rank);
   /// All ranks meet. JobEnded if the job ends meanwhile; PeerError if one of them does not come within
@@ -118,6 +120,7 @@ class Control {
   std::function<void(int64_t, const std::string&)> sink_;
   std::function<void(Store&)> tick_;
   Progress* progress_ = nullptr;
+  std::function<void(const std::string&)> last_words_;
   std::vector<std::string> lines_;  // posted, not delivered
   bool finishing_ = false;          // no more lines will be posted
   bool stop_ = false;               // the background thread is to end

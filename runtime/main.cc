@@ -1,4 +1,6 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -8,11 +10,13 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/nearest.h"
 #include "graph/summary.h"
 #include "graph/units.h"
 #include "runtime/checkpoint_commands.h"
 #include "runtime/control.h"
 #include "runtime/launch.h"
+#include "runtime/probe.h"
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/trainer.h"
@@ -87,6 +91,19 @@ std::vector<std::string> without_options(const std::vector<std::string>& words,
   return rest;
 }
 
+LaunchSettings launch_settings_from(const po::variables_map& options) {
+  LaunchSettings settings;
+  settings.pin = !options["no-pin"].as<bool>();
+  if (options.count("hosts")) settings.hosts = options["hosts"].as<std::string>();
+  if (options.count("rsh")) settings.remote_shell = options["rsh"].as<std::string>();
+  if (options.count("master-addr")) settings.master_address = options["master-addr"].as<std::string>();
+  if (settings.hosts.empty() && (options.count("rsh") || options.count("master-addr"))) {
+    throw InputError("--rsh and --master-addr go with --hosts", "give --hosts FILE");
+  }
+  if (settings.remote_shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
+  return settings;
+}
+
 void run_launch(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions());
@@ -113,17 +130,50 @@ void run_launch(const std::vector<std::string>& arguments) {
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   const Job job = prepare_job(run, ranks);
 
-  LaunchSettings settings;
-  settings.pin = !options["no-pin"].as<bool>();
+  LaunchSettings settings = launch_settings_from(options);
   settings.arguments = without_options(arguments, {"no-pin"}, {"ranks", "hosts", "rsh", "master-addr"});
-  if (options.count("hosts")) settings.hosts = options["hosts"].as<std::string>();
-  if (options.count("rsh")) settings.remote_shell = options["rsh"].as<std::string>();
-  if (options.count("master-addr")) settings.master_address = options["master-addr"].as<std::string>();
-  if (settings.hosts.empty() && (options.count("rsh") || options.count("master-addr"))) {
-    throw InputError("--rsh and --master-addr go with --hosts", "give --hosts FILE");
-  }
-  if (settings.remote_shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
   launch(job, settings);
+}
+
+// Started by a launcher: one rank. Otherwise starts all of them.
+void run_probe(const std::vector<std::string>& arguments) {
+  po::options_description description("Probe");
+  description.add_options()("ranks", po::value<int64_t>()->value_name("N"), "processes to start")(
+      "hosts", po::value<std::string>()->value_name("FILE"),
+      "ranks on other hosts too: lines HOST or HOST slots=N")(
+      "rsh", po::value<std::string>()->value_name("COMMAND"), "as for launch")(
+      "master-addr", po::value<std::string>()->value_name("H"), "as for launch")(
+      "no-pin", po::bool_switch(), "do not bind ranks to cores")(
+      "transport", po::value<std::string>()->default_value("auto"), "auto, gloo, shm")(
+      "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime probe --ranks N [--output topology.json]");
+  ProbeSettings settings;
+  settings.transport = options["transport"].as<std::string>();
+  settings.output = options["output"].as<std::string>();
+  if (settings.transport != "auto" && settings.transport != "gloo" && settings.transport != "shm") {
+    throw InputError("--transport '" + settings.transport + "': expected auto, gloo or shm" +
+                     suggestion(settings.transport, {"auto", "gloo", "shm"}));
+  }
+  const Place place = find_place({});
+  install_signal_handlers();
+  if (place.world_size > 1) return probe(place, settings);
+
+  if (!options.count("ranks")) throw InputError("probe: --ranks is missing", "give --ranks N, at least 2");
+  Job job;
+  job.plan.world_size = options["ranks"].as<int64_t>();
+  if (job.plan.world_size < 2 || job.plan.world_size > 1024) {
+    throw InputError("--ranks " + std::to_string(job.plan.world_size) + " is not in 2..1024");
+  }
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("pipewright-probe-" + std::to_string(::getpid()));
+  job.run.output = folder.string();
+  LaunchSettings launch_settings = launch_settings_from(options);
+  launch_settings.command = "probe";
+  launch_settings.arguments =
+      without_options(arguments, {"no-pin"}, {"ranks", "hosts", "rsh", "master-addr"});
+  launch(job, launch_settings);
+  std::filesystem::remove_all(folder);  // logs that nobody needs now
 }
 
 void report_runs(const std::vector<std::string>& arguments) {
@@ -159,6 +209,7 @@ int main(int argc, char** argv) {
        "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
        {{"train", "one rank (default)", run_train},
         {"launch", "all ranks of a job", run_launch},
+        {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},
        versions},

@@ -24,6 +24,7 @@
 #include "runtime/journal.h"
 #include "runtime/launch.h"
 #include "runtime/progress.h"
+#include "runtime/rendezvous.h"
 #include "runtime/run_folder.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
@@ -36,35 +37,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Ranks start at different times: a scheduler may place them one after the other. Dead ones are noticed
-// earlier.
-constexpr auto kStartPatience = std::chrono::minutes(5);
 // After a failure rank 0 waits this long for what the others still have to say.
 constexpr auto kLastWordsPatience = std::chrono::seconds(2);
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-// In slices, so that a Ctrl-C while the others are awaited is heard.
-Store join_store(const Place& place) {
-  // A restarted torchrun job finds its old keys in the agent's store: every attempt has its own.
-  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const std::string name =
-      std::string("pipewright/") + (attempt ? attempt : "0") + (place.job.empty() ? "" : "/" + place.job);
-  const auto deadline = Clock::now() + kStartPatience;
-  while (true) {
-    try {
-      return Store::join(place.master_address, place.master_port, std::chrono::seconds(2), name);
-    } catch (const PeerError&) {
-      if (received_signal != 0) {
-        throw Error(received_signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated,
-                    "interrupted while waiting for rank 0's store at " + place.master_address + ":" +
-                        std::to_string(place.master_port));
-      }
-      if (Clock::now() > deadline) throw;
-    }
-  }
 }
 
 // The data of a checkpoint and of the run are of one size, and the run is longer.
@@ -178,7 +155,9 @@ void Training::run() {
       const TensorFiles files(job_.run.initial_weights);
       worker_->restore(initial_state_from(files, job_.model.graph, worker_->stage()));
     }
-    control_->watch(progress_);
+    control_->watch(progress_, [this](const std::string& why) {
+      pipewright::write_flight(folder_, place_.rank, why, progress_);
+    });
     if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
     control_->barrier("start", kStartPatience);
     train_epochs();
@@ -313,12 +292,7 @@ void Training::connect() {
     const std::lock_guard lock(transport_mutex_);
     if (transport_) transport_->abort(why);
   };
-  // Two jobs at one address: the second one's ranks must not disturb the first.
-  if (store && store->add("claim/" + std::to_string(place_.rank), 1) > 1) {
-    throw InputError("rank " + std::to_string(place_.rank) + " is already there at " + place_.master_address +
-                         ":" + std::to_string(place_.master_port),
-                     "another job uses this address: choose another --master-port");
-  }
+  if (store) claim_rank(*store, place_);
   std::optional<Store> for_control;
   if (store) for_control = store->clone();
   control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
@@ -339,10 +313,9 @@ void Training::connect() {
                         " was started with another job than rank 0: " + fingerprint_difference(mine, first),
                     "give every rank the same plan, run and version of Pipewright");
   }
-  const bool one_host = place_.master_address == "127.0.0.1" || place_.master_address == "localhost";
   ConnectSettings settings;
   settings.transport = job_.run.transport;
-  settings.gloo_address = one_host ? "127.0.0.1" : "";
+  settings.gloo_address = gloo_address_of(place_);
   // All ranks have arrived: connecting takes no longer than any other answer.
   settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
   settings.cores = host_cores();

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "graph/summary.h"
+#include "graph/topology.h"
 #include "tests/end_to_end/jobs.h"
 #include "tests/support/skip.h"
 
@@ -162,6 +163,31 @@ TEST_CASE("launch --hosts: a host that cannot be reached ends the job with its w
   CHECK(launcher.wait(60s) == 5);
   CHECK_THAT(launcher.error(), Catch::Contains("rank 1 on right") && Catch::Contains("255"));
   CHECK_THAT(Process::contents(folder / "run" / "rank-1.log"), Catch::Contains("no route to right"));
+}
+
+TEST_CASE("probe measures the links, by level where ranks are on several hosts") {
+  const TemporaryFolder folder;
+  write_file(folder / "hosts", "left slots=2\nright slots=2\n");
+  write_file(folder / "rsh", "#!/bin/sh\nshift\nexec /bin/sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  Process process({program("runtime"), "probe", "--ranks", "4", "--hosts", (folder / "hosts").string(),
+                   "--rsh", (folder / "rsh").string(), "--master-addr", "127.0.0.1", "--output",
+                   (folder / "topology.json").string()},
+                  folder / "out", folder / "err");
+  const int code = process.wait(120s);
+  INFO(process.output() << process.error());
+  REQUIRE(code == 0);
+  const auto topology = read_document<Topology>(folder / "topology.json");
+  REQUIRE(topology.levels.size() == 2);
+  CHECK(topology.levels[0].count == 2);
+  CHECK(topology.levels[1].count == 2);
+  for (const auto& level : topology.levels) {
+    CHECK(level.bandwidth_bytes_per_second > 1e6);
+    CHECK(level.latency_seconds > 0);
+  }
+  REQUIRE(topology.devices.size() == 4);
+  CHECK(topology.devices[1].host == "left");
+  CHECK(topology.devices[2].host == "right");
 }
 
 TEST_CASE("two launches at the same time on one host do not meet") {
