@@ -402,7 +402,7 @@ void Control::watch_progress(Store& store, const ProgressNow& now) {
   if (!all_long) return;
   if (circle) {
     take(announce(store, {chain.back(), ExitCode::kPeerLost,
-                          "ranks wait for each other: " + who_waits_for(reports, chain.back())}));
+                          "ranks wait for each other: " + chain_words(reports, chain)}));
   } else if (last.beat && (last.beat->finished || last.beat->progress.activity.done)) {
     take(announce(store, {rank_, ExitCode::kPeerLost,
                           joined({named(chain.back()) + " has finished, but a message of it is missing",

@@ -132,4 +132,13 @@ std::vector<int64_t> waiting_chain(const std::vector<RankReport>& reports, int64
   }
 }
 
+std::string chain_words(const std::vector<RankReport>& reports, const std::vector<int64_t>& chain) {
+  std::string text;
+  for (size_t i = 0; i + 1 < chain.size(); ++i) {
+    text += (i == 0 ? "rank " : "; rank ") + std::to_string(chain[i]) + " waits for rank " +
+            std::to_string(chain[i + 1]) + " (" + doing(reports.at(static_cast<size_t>(chain[i]))) + ")";
+  }
+  return text;
+}
+
 }  // namespace pipewright

@@ -46,6 +46,8 @@ std::string who_waits_for(const std::vector<RankReport>& reports, int64_t rank);
 /// Ranks from `rank` on, each waiting for the next; ends with one that waits for nobody, or with the first
 /// that is there twice.
 std::vector<int64_t> waiting_chain(const std::vector<RankReport>& reports, int64_t rank);
+/// Such a chain in words, link by link, as who_waits_for().
+std::string chain_words(const std::vector<RankReport>& reports, const std::vector<int64_t>& chain);
 
 std::string seconds_words(double seconds);  ///< "12.0 s"
 

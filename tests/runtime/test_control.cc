@@ -84,12 +84,12 @@ TEST_CASE("control: the first failure counts; every other rank is woken and ends
 }
 
 TEST_CASE("control: a rank that is no longer heard of is lost after the time-out") {
-  Ranks ranks(3, 1500ms);
+  Ranks ranks(3, 4s);
   for (size_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(ranks[rank].failure());
   std::this_thread::sleep_for(300ms);  // heartbeats have begun
   ranks.controls[1].reset();           // no farewell, as a process that is stopped
   REQUIRE(eventually(15s, [&] { return ranks.woken[0] && ranks.woken[2]; }));
-  CHECK_THAT(ranks[2].failure()->message, Catch::Contains("rank 1 has not been heard of for 1.5 s"));
+  CHECK_THAT(ranks[2].failure()->message, Catch::Contains("rank 1 has not been heard of for 4.0 s"));
 }
 
 TEST_CASE("control: a rank that has finished is not missed") {

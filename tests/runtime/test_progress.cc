@@ -110,7 +110,9 @@ TEST_CASE("heartbeat: a circle of waiting ranks ends") {
       report(1, "receive activation of minibatch 2", {0}, 4),
   };
   CHECK(waiting_chain(reports, 0) == std::vector<int64_t>{0, 1, 0});
-  CHECK_THAT(who_waits_for(reports, 0), Catch::Contains("rank 1 waits for rank 0"));
+  CHECK(chain_words(reports, {0, 1, 0}) ==
+        "rank 0 waits for rank 1 (receive gradient of minibatch 1 since 5.0 s); "
+        "rank 1 waits for rank 0 (receive activation of minibatch 2 since 4.0 s)");
 }
 
 TEST_CASE("processes: this one runs, one that never was has gone, another host's is not known") {
