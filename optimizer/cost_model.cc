@@ -100,6 +100,14 @@ StageTerms pipedream_terms(const StageLoad& load, const CostInputs& inputs) {
   return terms;
 }
 
+// In one server: the first stage pays for its cut too.
+StageTerms shared_nic_terms(const StageLoad& load, const CostInputs& inputs) {
+  StageTerms terms = pipedream_terms(load, inputs);
+  const double bandwidth = inputs.bandwidth_bytes_per_second;
+  if (!load.last) terms.link_out_seconds = 2 * static_cast<double>(load.charged_out_bytes) / bandwidth;
+  return terms;
+}
+
 // "__getitem__" nodes that nobody reads do not exist for it.
 NodeSet pipedream_dropped(const Dataflow& flow, bool /*memory_limited*/) {
   NodeSet dropped(flow.size());
@@ -155,9 +163,13 @@ const char* StagePeriod::binding() const {
 const std::vector<CostModel>& cost_models() {
   static const std::vector<CostModel> models = {
       {"pipewright", "what this runtime does: transfers beside compute, gradient sync and update exposed",
-       pipewright_terms, live_bytes, free_sources, free_sinks, true},
+       pipewright_terms, live_bytes, free_sources, free_sinks, true, LevelRule::kDuplex},
       {"pipedream", "the formula of PipeDream's published optimizer, for comparison with its numbers",
-       pipedream_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false},
+       pipedream_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false, LevelRule::kRecursion},
+      {"pipedream-shared-nic",
+       "the same for stages on any devices in order, with the link that the devices of a server share",
+       shared_nic_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false,
+       LevelRule::kSharedNic},
   };
   return models;
 }
@@ -208,26 +220,28 @@ int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector
 }
 
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots) {
-  if (topology.levels.size() != 1) {
-    throw InputError(
-        "topology: " + std::to_string(topology.levels.size()) + " levels; this version plans for one",
-        "Hierarchical planning is not in this version. Give the devices as one level, with the bandwidth "
-        "of the slowest link between them.");
-  }
-  if (topology.levels[0].shared) {
-    throw InputError("topology: levels[0].shared is true; this version plans for one link per device",
-                     "Set it to false and divide the bandwidth by the devices that send at the same time.");
-  }
-  for (const TopologyDevice& device : topology.devices) {
-    if (device.relative_speed != 1) {
-      throw InputError("topology: device on '" + device.host + "' has relative_speed " +
-                           std::to_string(device.relative_speed) + "; this version plans for equal devices",
-                       "Set relative_speed to 1 and give a profile of the slowest device.");
-    }
-  }
   CostInputs inputs;
-  inputs.bandwidth_bytes_per_second = topology.levels.at(0).bandwidth_bytes_per_second;
-  inputs.latency_seconds = topology.levels.at(0).latency_seconds;
+  for (const TopologyLevel& level : topology.levels) {
+    if (level.count > 1) inputs.levels.push_back(level);  // nothing passes the others
+  }
+  if (inputs.levels.empty()) inputs.levels.push_back(topology.levels.at(0));
+  inputs.bandwidth_bytes_per_second = inputs.levels[0].bandwidth_bytes_per_second;
+  inputs.latency_seconds = inputs.levels[0].latency_seconds;
+  bool alike = true;
+  for (const TopologyDevice& device : topology.devices) {
+    const TopologyDevice& first = topology.devices[0];
+    alike = alike && device.relative_speed == 1 && device.memory_bytes == first.memory_bytes;
+  }
+  if (!alike) {
+    for (const TopologyDevice& device : topology.devices) {
+      inputs.speeds.push_back(device.relative_speed);
+      const int64_t common = topology.memory_bytes;
+      const int64_t own = device.memory_bytes;
+      inputs.memories.push_back(own > 0 && common > 0 ? std::min(own, common) : std::max(own, common));
+    }
+  } else if (inputs.levels.size() == 1 && !inputs.levels[0].shared) {
+    inputs.levels.clear();
+  }
   inputs.optimizer_slots = optimizer_slots;
   const Dataflow flow(profile);
   int64_t trainable = 0;
@@ -243,6 +257,16 @@ int64_t memory_limit_bytes(const Topology& topology) {
   int64_t limit = topology.memory_bytes;
   for (const TopologyDevice& device : topology.devices) {
     if (device.memory_bytes > 0 && (limit == 0 || device.memory_bytes < limit)) limit = device.memory_bytes;
+  }
+  return limit;
+}
+
+int64_t memory_limit_bytes(const Topology& topology, const Stage& stage) {
+  if (topology.devices.empty()) return topology.memory_bytes;
+  int64_t limit = topology.memory_bytes;
+  for (const int64_t rank : stage.ranks) {
+    const int64_t own = topology.devices.at(rank).memory_bytes;
+    if (own > 0 && (limit == 0 || own < limit)) limit = own;
   }
   return limit;
 }
@@ -330,10 +354,9 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
 }
 
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 const CostInputs& inputs) {
-  const StageTimes times = stage_times(load, replicas, inputs);
+                                 const StageTimes& times, const CostInputs& inputs) {
   StagePrediction prediction;
-  prediction.compute_seconds = load.compute_seconds();
+  prediction.compute_seconds = times.forward_seconds + times.backward_seconds;
   // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
   // value.
   prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;

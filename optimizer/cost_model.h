@@ -40,7 +40,7 @@ struct StageLoad {
 
 /// What is the same for all stages of one question.
 struct CostInputs {
-  double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction
+  double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
   double latency_seconds = 0;
   double step_seconds_per_byte = 0;  ///< weight update, per trainable byte
   int64_t optimizer_slots = 1;
@@ -49,6 +49,20 @@ struct CostInputs {
   /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.
   int64_t minibatches_per_update = 0;
   int64_t pipeline_depth = 0;  ///< vertical only: depth of the first stage
+  /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
+  /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
+  std::vector<TopologyLevel> levels;
+  std::vector<double> speeds;
+  std::vector<int64_t> memories;
+
+  bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
+};
+
+/// What a model makes of several levels of links.
+enum class LevelRule {
+  kDuplex,     ///< each link carries both directions at once, unless it is shared
+  kRecursion,  ///< PipeDream's own: the best of each server is a device of the level above
+  kSharedNic,  ///< two levels; each server has a link that carries one direction at a time
 };
 
 /// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
@@ -120,8 +134,9 @@ struct CostModel {
   NodeSet (*early_nodes)(const Dataflow& flow, bool memory_limited);
   /// Whether `Prediction::minibatch_seconds` is what the simulator makes of the plan, or the bare formula.
   bool simulated;
+  LevelRule levels;
 };
-/// "pipewright" (default), "pipedream".
+/// "pipewright" (default), "pipedream", "pipedream-shared-nic".
 const std::vector<CostModel>& cost_models();
 /// InputError with the nearest name.
 const CostModel& cost_model_named(const std::string& name);
@@ -138,12 +153,13 @@ int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
 int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
                         const NodeSet& from, const NodeSet& to);
 
-/// InputError for a topology that the model does not describe: more than one level, a shared link, devices
-/// that differ in speed.
+/// InputError for a topology that the model does not describe.
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots);
 
 /// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
 int64_t memory_limit_bytes(const Topology& topology);
+/// The same of the devices that the stage's ranks are.
+int64_t memory_limit_bytes(const Topology& topology, const Stage& stage);
 
 /// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
 /// / m).
@@ -173,7 +189,7 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// The same as it stands in a plan, with the memory at the given depth.
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 const CostInputs& inputs);
+                                 const StageTimes& times, const CostInputs& inputs);
 
 /// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
 /// updates.

@@ -8,7 +8,9 @@
 
 #include "graph/error.h"
 #include "graph/units.h"
+#include "optimizer/levels.h"
 #include "optimizer/optimizer.h"
+#include "optimizer/recursion.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/simulate.h"
 
@@ -162,8 +164,19 @@ CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topolo
   return inputs;
 }
 
+std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                    const CostModel& model, const CostInputs& inputs) {
+  if (inputs.placed()) return price_placed(loads, plan.stages, model, inputs).stages;
+  std::vector<StagePeriod> periods;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    periods.push_back(model.period(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+  }
+  return periods;
+}
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
+  if (inputs.placed()) return placed_times(loads, plan.stages, inputs);
   std::vector<StageTimes> times;
   for (size_t s = 0; s < loads.size(); ++s) {
     times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
@@ -183,15 +196,27 @@ Span steady_span(const PipelineShape& shape) {
 
 double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                        const CostInputs& inputs) {
+  if (plan.schedule == kModelParallel && inputs.placed()) {
+    double seconds = 0;
+    for (const StageTimes& times : placed_times(loads, plan.stages, inputs)) {
+      seconds += times.forward_seconds + times.backward_seconds + times.send_activation_seconds +
+                 times.send_gradient_seconds;
+    }
+    return seconds;
+  }
   if (plan.schedule == kModelParallel) return one_at_a_time_seconds(loads, inputs);
+  if (inputs.placed() && model.levels == LevelRule::kRecursion)
+    return recursion_seconds(loads, plan.stages, inputs);
+  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
   std::map<int64_t, double> busy;  // by first rank: a rank may have several stages
   double slowest = 0;
   for (size_t s = 0; s < loads.size(); ++s) {
-    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     double& seconds = busy[plan.stages[s].ranks[0]];
-    seconds += model.period(loads[s], replicas, inputs).total_seconds();
+    seconds += periods[s].total_seconds();
     slowest = std::max(slowest, seconds);
   }
+  if (inputs.placed())
+    slowest = std::max(slowest, price_placed(loads, plan.stages, model, inputs).link_seconds);
   return slowest;
 }
 
@@ -226,11 +251,14 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
   Prediction prediction;
   double work = 0;  // of one minibatch in all stages, one rank at a time
   double slowest = -1;
+  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
+  const std::vector<StageTimes> times = times_of(plan, loads, inputs);
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
-    const StagePeriod period = model.period(loads[s], replicas, inputs);
-    prediction.stages.push_back(stage_prediction(loads[s], replicas, plan.stages[s].in_flight, inputs));
-    work += period.compute_seconds * static_cast<double>(replicas);
+    const StagePeriod& period = periods[s];
+    prediction.stages.push_back(
+        stage_prediction(loads[s], replicas, plan.stages[s].in_flight, times[s], inputs));
+    work += loads[s].compute_seconds();
     if (period.total_seconds() <= slowest) continue;
     slowest = period.total_seconds();
     prediction.bottleneck = "stage " + std::to_string(s) + ": " + period.binding();
@@ -239,13 +267,21 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
   const double formula = formula_seconds(plan, loads, model, inputs);
   const bool flushes = inputs.weights == WeightRule::kFlush;
   prediction.minibatch_seconds = formula;
+  if (inputs.placed()) {
+    const PlacedPrice price = price_placed(loads, plan.stages, model, inputs);
+    if (model.levels == LevelRule::kRecursion) {
+      prediction.bottleneck = "PipeDream's recursion";
+    } else if (price.link_seconds > slowest) {
+      prediction.bottleneck = price.busiest_link;
+    }
+  }
   const bool one_at_a_time = plan.schedule == kModelParallel;
   if (one_at_a_time) {
     prediction.bottleneck =
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
-  if (model.simulated && plan.world_size <= kMostSimulatedRanks) {
-    const double steady = simulated_seconds(plan, times_of(plan, loads, inputs));
+  if (model.simulated && plan.world_size <= kMostSimulatedRanks && inputs.speeds.empty()) {
+    const double steady = simulated_seconds(plan, times);
     // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
     // waiting.
     prediction.minibatch_seconds = flushes ? steady : std::max(formula, steady);
@@ -257,8 +293,8 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
       prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
     }
   }
-  const double sharing = one_at_a_time ? 1.0 : static_cast<double>(plan.world_size);
-  prediction.lower_bound_seconds = std::min(work / sharing, prediction.minibatch_seconds);
+  if (!one_at_a_time) work = shared_out_seconds(work, plan.stages, inputs);
+  prediction.lower_bound_seconds = std::min(work, prediction.minibatch_seconds);
   if (minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
     prediction.samples_per_second = static_cast<double>(minibatch_samples) / prediction.minibatch_seconds;
   }

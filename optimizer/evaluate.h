@@ -18,6 +18,9 @@ CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topolo
 /// The part of it that the plan alone says.
 void set_run_rules(const Plan& plan, CostInputs* inputs);
 
+/// Of each stage by the model, where its ranks are.
+std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                    const CostModel& model, const CostInputs& inputs);
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 

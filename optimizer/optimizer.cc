@@ -166,8 +166,12 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
           std::find(stage.layers.begin(), stage.layers.end(), node.layer) != stage.layers.end();
       if (!node.layer.empty() && !listed) stage.layers.push_back(node.layer);
     }
-    stage.ranks.resize(found.replicas);
-    std::iota(stage.ranks.begin(), stage.ranks.end(), plan.world_size);
+    stage.ranks = found.ranks;
+    stage.shares = found.shares;
+    if (stage.ranks.empty()) {
+      stage.ranks.resize(found.replicas);
+      std::iota(stage.ranks.begin(), stage.ranks.end(), plan.world_size);
+    }
     plan.world_size += found.replicas;
     plan.stages.push_back(std::move(stage));
   }
@@ -253,9 +257,17 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   strategy.ask(&question);
   set_run_rules(request, &question);
   // One stage, or stages of equal work, need no more cuts.
-  const bool widen = !states.exact && !question.single_stage && !question.one_in_flight;
+  const bool placed = question.inputs.placed();
+  const bool widen = !states.exact && !question.single_stage && !question.one_in_flight && !placed;
+  if (placed && (request.demands.any() || drains(request) || question.inputs.minibatches_per_update > 0)) {
+    throw InputError(
+        "topology: several levels, a shared link or devices that differ; with them no stages are "
+        "demanded, and stages update after rounds of their own",
+        "Plan for one level of equal devices, or without those options.");
+  }
   // One rank a stage cannot use more ranks than there are stages.
-  if (question.most_replicas == 1) question.devices = std::min(question.devices, longest_chain(states));
+  if (question.most_replicas == 1 && !placed)
+    question.devices = std::min(question.devices, longest_chain(states));
   if (question.all_devices && question.devices > kMostSimulatedRanks) {
     throw InputError("use of all devices: " + std::to_string(question.devices) + " is not in 1.." +
                          std::to_string(kMostSimulatedRanks),
@@ -332,19 +344,27 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // The period of an exact search is itself the bound. Where times add up it is the sum of all work, and with
   // update intervals, whose exchange the search takes for too much, work shared out evenly.
   const bool by_period = question.inputs.minibatches_per_update == 0;
-  if (widen && by_period) {
+  if (placed && !(answer->exact && states.exact)) {
+    double speed = 0;  // of all devices, not those of this plan alone
+    for (int64_t d = 0; d < question.devices; ++d)
+      speed += question.inputs.speeds.empty() ? 1 : question.inputs.speeds[d];
+    const State& whole = states.states.back();
+    plan.predicted->lower_bound_seconds =
+        (whole.forward_seconds + whole.backward_seconds) / speed * (1 - 1e-9);
+  } else if (widen && by_period) {
     plan.predicted->lower_bound_seconds = std::min(wide->bound_seconds, seconds(plan));
   } else if (!question.one_in_flight && by_period) {
     plan.predicted->lower_bound_seconds = std::min(answer->period_seconds * (1 - 1e-9), seconds(plan));
   }
   if (question.memory_bytes > 0) {
-    for (const StagePrediction& stage : plan.predicted->stages) {
-      PW_CHECK_LE(stage.memory.total_bytes(), question.memory_bytes);
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      PW_CHECK_LE(plan.predicted->stages[s].memory.total_bytes(),
+                  memory_limit_bytes(topology, plan.stages[s]));
     }
   }
   if (notes != nullptr) {
     notes->cuts = states.size();
-    notes->exact = states.exact;
+    notes->exact = states.exact && answer->exact;
     notes->period_seconds = answer->period_seconds;
   }
   return plan;

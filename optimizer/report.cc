@@ -76,11 +76,12 @@ std::string stage_table(const Plan& plan, const Prediction& prediction, const In
   const CostInputs cost =
       inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, cost);
   TextTable table({"stage", "ranks", "depth", "compute", "gradient sync", "update", "transfer",
                    "per minibatch", "bound by", "memory", "layers"});
   for (size_t s = 0; s < loads.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    const StagePeriod period = model.period(loads[s], static_cast<int64_t>(stage.ranks.size()), cost);
+    const StagePeriod& period = periods[s];
     table.add({std::to_string(s), ranks_text(stage.ranks), std::to_string(stage.in_flight),
                format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
                format_seconds(period.step_seconds), format_seconds(period.link_seconds),

@@ -152,6 +152,15 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   PipelineShape shape = shape_of(*plan);
   const int64_t budget =
       plan->schedule == "interleaved" ? memory_bytes / shape.stages_per_rank : memory_bytes;
+  const auto limit_of = [&](const Stage& stage) {
+    if (inputs.memories.empty()) return budget;
+    int64_t limit = 0;
+    for (const int64_t rank : stage.ranks) {
+      const int64_t own = inputs.memories[rank];
+      if (own > 0 && (limit == 0 || own < limit)) limit = own;
+    }
+    return limit;
+  };
   std::vector<int64_t> bound;
   std::vector<int64_t> most;
   int64_t later = 0;
@@ -159,13 +168,14 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   for (int64_t s = 0; s < shape.stages(); ++s) {
     later -= shape.replicas[s];
     bound.push_back(in_flight_bound(later, shape.replicas[s]));
-    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, budget, inputs));
+    most.push_back(
+        in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, limit_of(plan->stages[s]), inputs));
     if (most.back() < 1) return false;
     if (deepest > 0) most.back() = std::min(most.back(), deepest);
   }
 
   std::vector<int64_t> depths;
-  if (plan->world_size <= kMostSimulatedRanks) {
+  if (plan->world_size <= kMostSimulatedRanks && inputs.speeds.empty()) {
     shape.in_flight = most;
     depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs));
   } else {

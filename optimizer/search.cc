@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "optimizer/search_flat.h"
+#include "optimizer/search_levels.h"
 #include "optimizer/search_stage.h"
 
 namespace pipewright {
@@ -80,6 +81,7 @@ int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t repl
 
 std::optional<Answer> search(const Question& q) {
   PW_CHECK(q.states->size() >= 2, "the empty and the full set are states");
+  if (q.inputs.placed()) return search_placed(q);
   if (q.single_stage) return one_stage(q);
   if (!q.all_devices) return fewest_at_least_period(q);
   const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
@@ -109,6 +111,10 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
 std::optional<Answer> search_least_memory(const Question& question) {
   Question q = question;
   q.memory_bytes = 0;
+  // Memory does not depend on where a stage is.
+  q.inputs.levels.clear();
+  q.inputs.speeds.clear();
+  q.inputs.memories.clear();
   std::optional<Answer> best = any_answer(q);
   if (!best) return best;
   int64_t high = fullest_stage(q, *best).memory.total_bytes();

@@ -40,18 +40,24 @@ struct FoundStage {
   int from = 0;  ///< states
   int to = 0;
   int64_t replicas = 1;
+  /// Devices of the replicas and their shares of the minibatches, where it matters which device is whose
+  /// (CostInputs::placed()); empty otherwise, shares also where all are 1.
+  std::vector<int64_t> ranks = {};
+  std::vector<int64_t> shares = {};
 };
 
 struct Answer {
   std::vector<FoundStage> stages;
   double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
   int64_t devices = 0;
+  bool exact = true;  ///< false: the space of placements was too large to search all of it
 };
 
 /// The answer with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
 /// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of
 /// equal ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one
 /// minibatch in flight the periods of the other stages are no aim. Nothing if there is none.
+/// Where devices are placed on levels (optimizer/search_levels.h): smallest period, then fewest devices.
 std::optional<Answer> search(const Question& question);
 
 /// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which

@@ -82,7 +82,6 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
   const Dataflow flow(profile);
   const States states = enumerate_states(flow, model, false);
   double period = 0;
-  double bound = 0;
   const double states_seconds = median_seconds([&] { enumerate_states(flow, model, false); });
   Question question;
   question.states = &states;
@@ -94,7 +93,6 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
     const std::optional<Answer> answer = search(question);
     period = answer->period_seconds;
     devices = answer->devices;
-    bound = period;
   });
   std::string shape;
   for (const TopologyLevel& level : topology.levels) {
@@ -136,6 +134,23 @@ int run(int argc, char** argv) {
       }
     }
   }
+  const auto servers = [](int64_t devices, int64_t count, double inside, double between) {
+    Topology topology = flat_topology(devices, inside, 0, 0);
+    topology.levels.push_back({count, between, 0, false});
+    return topology;
+  };
+  for (const char* name :
+       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"}) {
+    const std::filesystem::path file = std::filesystem::path(argv[1]) / (std::string(name) + ".txt");
+    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+    for (const char* objective : {"pipedream", "pipedream-shared-nic", "pipewright"}) {
+      row(name, profile, servers(4, 4, 10e9, 1.25e9), objective);
+      row(name, profile, servers(8, 2, 30e9, 3.125e9), objective);
+    }
+  }
+  Topology racks = servers(8, 16, 100e9, 12.5e9);
+  racks.levels.push_back({8, 5e9, 0, false});
+  row("chain", synthetic_chain(1'000), racks, "pipewright");
   row("chain", synthetic_chain(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
   row("chain", synthetic_chain(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
   row("chain", synthetic_chain(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");

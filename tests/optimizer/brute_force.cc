@@ -57,7 +57,7 @@ BruteForce::BruteForce(const Profile& profile, const CostModel& model, const Cos
   };
 
   std::set<Mask> walked;  // PipeDream's walk: from the first source, a successor with all that it still needs
-  if (std::string(model.name) == "pipedream") {
+  if (std::string(model.name) != "pipewright") {  // walks as the original does
     std::vector<Mask> to_do = {1};
     while (!to_do.empty()) {
       const Mask set = to_do.back();

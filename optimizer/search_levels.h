@@ -1,0 +1,26 @@
+// The search where it matters which devices run a stage: several levels of links, shared links, devices that
+// differ. For the search's own files.
+//
+// Devices stand in a row, server by server; the last stage takes the first of them, the one before it the
+// next. So a suffix of the model fills devices 0..D-1. It acts on the stages before it through D (as on one
+// level), and through the group that it leaves half filled: by what its links carry already and by how much
+// of its first stage is there. Suffixes that leave a group filled alike (D modulo the devices of the largest
+// group) are compared by D and by those loads; the rest are kept side by side.
+//
+// Besides stretches of devices, a run of layers may be a pipeline inside a server, the same on several
+// servers (two levels of separate links): minibatches then stay in their server.
+#pragma once
+
+#include <optional>
+
+#include "optimizer/search.h"
+
+namespace pipewright::search_detail {
+
+/// search() for inputs with placed() and the models whose rule is kDuplex or kSharedNic.
+std::optional<Answer> search_placed(const Question& question);
+
+/// search() for the model `pipedream` on two levels: the original's recursion.
+std::optional<Answer> search_recursion(const Question& question);
+
+}  // namespace pipewright::search_detail

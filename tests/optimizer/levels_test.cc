@@ -1,0 +1,242 @@
+// Placement on levels of links and on devices that differ: the search against every placement there is,
+// priced rank by rank.
+#include "optimizer/levels.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <numeric>
+
+#include "optimizer/search.h"
+#include "optimizer/states.h"
+#include "tests/optimizer/random_profile.h"
+
+namespace pipewright {
+namespace {
+
+using testing::pick;
+
+/// Every chain of stages on consecutive devices, and every pipeline inside servers, one by one.
+class AllPlacements {
+ public:
+  AllPlacements(const Question& q, int64_t largest) : q_(q), largest_(largest) {}
+
+  double least_period() {
+    walk(q_.states->last(), 0, true);
+    if (!q_.inputs.speeds.empty() || !q_.inputs.memories.empty()) {
+      turned_ = true;
+      walk(q_.states->last(), 0, true);
+    }
+    return best_;
+  }
+  int64_t devices() const { return devices_; }
+  const std::string& shape() const { return shape_; }
+
+ private:
+  struct Piece {
+    int from, to;
+    std::vector<int64_t> positions;
+    int64_t later;
+  };
+
+  bool fits(int i, int j, const std::vector<int64_t>& positions, int64_t later) const {
+    StageLoad load = load_between(*q_.states, i, j);
+    load.workspace_bytes = workspace_between(*q_.states, i, j);
+    int64_t memory = q_.memory_bytes;
+    for (const int64_t p : positions) {
+      if (q_.inputs.memories.empty()) break;
+      const int64_t own = q_.inputs.memories[turned_ ? q_.devices - 1 - p : p];
+      if (own > 0 && (memory == 0 || own < memory)) memory = own;
+    }
+    if (memory == 0) return true;
+    const auto m = static_cast<int64_t>(positions.size());
+    return stage_memory(load, m, 1 + (later + m - 1) / m, q_.inputs).total_bytes() <= memory;
+  }
+
+  void walk(int j, int64_t used, bool /*top*/) {
+    if (j == 0) {
+      price(used);
+      return;
+    }
+    for (int i = 0; i < j; ++i) {
+      if (!q_.states->states[i].done.is_subset_of(q_.states->states[j].done)) continue;
+      for (int64_t m = 1; used + m <= q_.devices; ++m) {
+        std::vector<int64_t> positions(m);
+        std::iota(positions.begin(), positions.end(), used);
+        if (!fits(i, j, positions, used)) continue;
+        pieces_.push_back({i, j, positions, used});
+        walk(i, used + m, true);
+        pieces_.pop_back();
+      }
+    }
+    const auto& levels = q_.inputs.levels;
+    const bool blocks = levels.size() == 2 && !levels[0].shared && !levels[1].shared &&
+                        q_.inputs.speeds.empty() && q_.inputs.memories.empty();
+    if (!blocks || used % levels[0].count != 0) return;
+    for (int64_t copies = 2; used + copies * levels[0].count <= q_.devices; ++copies) {
+      block(j, used, copies, 0);
+    }
+  }
+
+  void block(int j, int64_t used, int64_t copies, int64_t filled) {
+    const int64_t server = q_.inputs.levels[0].count;
+    if (filled == server) {
+      walk(j, used + copies * server, true);
+      return;
+    }
+    for (int i = 0; i < j; ++i) {
+      if (!q_.states->states[i].done.is_subset_of(q_.states->states[j].done)) continue;
+      for (int64_t m = 1; filled + m <= server; ++m) {
+        if (m == server) continue;
+        std::vector<int64_t> positions;
+        for (int64_t r = 0; r < m; ++r) {
+          for (int64_t c = 0; c < copies; ++c) positions.push_back(used + c * server + filled + r);
+        }
+        if (!fits(i, j, positions, used + filled * copies)) continue;
+        pieces_.push_back({i, j, positions, used});
+        block(i, used, copies, filled + m);
+        pieces_.pop_back();
+      }
+    }
+  }
+
+  void price(int64_t used) {
+    if ((q_.all_devices || turned_) && used != q_.devices) return;
+    const bool alike = q_.inputs.speeds.empty() && q_.inputs.memories.empty();
+    const bool turn = turned_ || (alike && used % largest_ == 0);
+    std::vector<StageLoad> loads;
+    std::vector<Stage> stages;
+    for (size_t p = pieces_.size(); p-- > 0;) {
+      const Piece& piece = pieces_[p];
+      loads.push_back(load_between(*q_.states, piece.from, piece.to));
+      Stage stage;
+      for (const int64_t position : piece.positions)
+        stage.ranks.push_back(turn ? used - 1 - position : position);
+      if (!q_.inputs.speeds.empty()) {
+        std::vector<double> seconds;
+        for (const int64_t rank : stage.ranks)
+          seconds.push_back(loads.back().compute_seconds() / q_.inputs.speeds[rank]);
+        const PlacedPrice alone = price_placed({loads.back()}, {stage}, *q_.model, q_.inputs);
+        const LevelCosts costs(*q_.model, q_.inputs);
+        stage.shares = best_shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(loads.back()));
+      }
+      stages.push_back(stage);
+    }
+    const double period = price_placed(loads, stages, *q_.model, q_.inputs).total_seconds();
+    if (period < best_ * (1 - 1e-9) || (period < best_ * (1 + 1e-9) && used < devices_)) {
+      devices_ = used;
+      shape_.clear();
+      for (size_t s = 0; s < stages.size(); ++s) {
+        shape_ += " [";
+        for (size_t q = 0; q < stages[s].ranks.size(); ++q) {
+          shape_ += std::to_string(stages[s].ranks[q]);
+          if (!stages[s].shares.empty()) shape_ += "x" + std::to_string(stages[s].shares[q]);
+          shape_ += q + 1 < stages[s].ranks.size() ? "," : "]";
+        }
+      }
+    }
+    best_ = std::min(best_, period);
+  }
+
+  const Question& q_;
+  int64_t largest_;
+  bool turned_ = false;
+  std::vector<Piece> pieces_;
+  double best_ = 1e300;
+  int64_t devices_ = int64_t{1} << 40;
+  std::string shape_;
+};
+
+Topology random_levels(std::mt19937& random, bool shared_nic) {
+  Topology topology;
+  const int64_t shapes[][3] = {{2, 2, 1}, {2, 3, 1}, {3, 2, 1}, {4, 1, 1},
+                               {2, 2, 2}, {6, 1, 1}, {1, 4, 1}, {4, 2, 1}};
+  const auto& shape = shapes[pick(random, 0, 7)];
+  double bandwidth = 1e8;
+  for (int l = 0; l < (shape[2] > 1 && !shared_nic ? 3 : 2); ++l) {
+    const double slower[] = {1, 3, 10, 100};
+    bandwidth /= slower[pick(random, 0, 3)];
+    topology.levels.push_back(
+        {shape[l], bandwidth, pick(random, 0, 1) * 2e-4, !shared_nic && pick(random, 0, 3) == 0});
+  }
+  return topology;
+}
+
+int64_t cases(int64_t usual) {
+  const char* text = std::getenv("PIPEWRIGHT_SEARCH_CASES");
+  return text != nullptr ? std::atoll(text) : usual;
+}
+
+void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ) {
+  std::mt19937 random(seed);
+  const CostModel& model = cost_model_named(model_name);
+  int64_t infeasible = 0;
+  for (int64_t c = 0; c < count; ++c) {
+    const bool chain = pick(random, 0, 2) > 0;
+    const Profile profile =
+        testing::random_profile(random, static_cast<int>(pick(random, 1, chain ? 4 : 4)), chain, 60);
+    Topology topology = random_levels(random, model.levels == LevelRule::kSharedNic);
+    if (differ) {
+      const double speeds[] = {1, 2, 0.5, 1.5};
+      const double first = speeds[pick(random, 0, 3)];
+      const double second = speeds[pick(random, 0, 3)];
+      const int64_t border = pick(random, 0, topology.device_count());
+      for (int64_t d = 0; d < topology.device_count(); ++d) {
+        topology.devices.push_back(
+            {"host", d < border ? first : second, d < border ? 0 : pick(random, 0, 1) * 40000});
+      }
+    }
+    if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
+    Question q;
+    const Dataflow flow(profile);
+    const States states = enumerate_states(flow, model, true);
+    q.states = &states;
+    q.model = &model;
+    q.inputs = cost_inputs(profile, topology, 1);
+    if (!q.inputs.placed()) continue;
+    q.devices = topology.device_count();
+    q.all_devices = pick(random, 0, 4) == 0;
+    if (pick(random, 0, 2) == 0 && q.inputs.memories.empty()) q.memory_bytes = pick(random, 5000, 60000);
+    int64_t largest = 1;
+    for (size_t l = 0; l + 1 < q.inputs.levels.size(); ++l) largest *= q.inputs.levels[l].count;
+    if (q.inputs.levels.back().shared) largest = q.devices;
+    AllPlacements all(q, largest);
+    const double expected = all.least_period();
+    std::string levels;
+    for (const TopologyLevel& level : q.inputs.levels) {
+      levels += " " + std::to_string(level.count) + (level.shared ? "s" : "");
+    }
+    INFO("case " << c << levels << ", best " << all.shape());
+    const std::optional<Answer> got = search(q);
+    INFO("case " << c << " of seed " << seed << ": " << profile.nodes.size() << " nodes, " << q.devices
+                 << " devices, " << q.inputs.levels.size() << " levels, memory " << q.memory_bytes << ", all "
+                 << q.all_devices);
+    REQUIRE(got.has_value() == (expected < 1e299));
+    infeasible += !got;
+    if (!got) continue;
+    REQUIRE(got->exact);
+    REQUIRE(got->period_seconds == Approx(expected).epsilon(3e-9).margin(1e-15));
+    CHECK(got->devices == all.devices());
+    std::vector<int64_t> ranks;
+    for (const FoundStage& stage : got->stages)
+      ranks.insert(ranks.end(), stage.ranks.begin(), stage.ranks.end());
+    std::sort(ranks.begin(), ranks.end());
+    for (size_t r = 0; r < ranks.size(); ++r) CHECK(ranks[r] == static_cast<int64_t>(r));
+  }
+  if (count >= 100) CHECK(infeasible > 0);
+}
+
+TEST_CASE("Placement on levels equals brute force") {
+  compare_placements(11, cases(4000), "pipewright", false);
+}
+
+TEST_CASE("Placement on devices that differ equals brute force") {
+  compare_placements(12, cases(2000), "pipewright", true);
+}
+
+TEST_CASE("Placement with one link in turn for each server equals brute force") {
+  compare_placements(13, cases(2000), "pipedream-shared-nic", false);
+}
+
+}  // namespace
+}  // namespace pipewright
