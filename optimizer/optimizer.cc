@@ -259,10 +259,11 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // One stage, or stages of equal work, need no more cuts.
   const bool placed = question.inputs.placed();
   const bool widen = !states.exact && !question.single_stage && !question.one_in_flight && !placed;
-  if (placed && (request.demands.any() || drains(request) || question.inputs.minibatches_per_update > 0)) {
+  if (placed && (request.demands.any() || drains(request) || question.inputs.minibatches_per_update > 0 ||
+                 request.inference_period_seconds > 0)) {
     throw InputError(
         "topology: several levels, a shared link or devices that differ; with them no stages are "
-        "demanded, and stages update after rounds of their own",
+        "demanded, stages update after rounds of their own, and plans are for training",
         "Plan for one level of equal devices, or without those options.");
   }
   // One rank a stage cannot use more ranks than there are stages.
