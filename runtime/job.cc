@@ -9,6 +9,7 @@
 #include "models/registry.h"
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/update_rule.h"
 #include "runtime/worker.h"
 
@@ -74,16 +75,6 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                         " ranks, the world has " + std::to_string(*world_size),
                     "start " + std::to_string(job.plan.world_size) + " ranks, or plan for --gpus " +
                         std::to_string(*world_size));
-  }
-  const std::vector<std::string> trained = {"1f1b", "model-parallel"};
-  if (std::find(trained.begin(), trained.end(), job.plan.schedule) == trained.end()) {
-    throw PlanError(where + ": schedule '" + job.plan.schedule + "' does not train here" +
-                    suggestion(job.plan.schedule, trained));
-  }
-  if (job.plan.weights != "stash") {
-    throw PlanError(
-        where + ": weights '" + job.plan.weights + "': this runtime keeps versions by the rule 'stash'",
-        "set \"weights\": \"stash\" in the plan");
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
   return job;

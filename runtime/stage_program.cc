@@ -1,9 +1,12 @@
 #include "runtime/stage_program.h"
 
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <map>
 
 #include "graph/error.h"
 #include "models/initialise.h"
@@ -11,9 +14,23 @@
 namespace pipewright {
 namespace {
 
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::impl::gradient_edge;
+
 std::vector<std::string> segment_outputs(const Graph& graph, const std::vector<StageInterface>& stages,
-                                         size_t index) {
-  return index + 1 < stages.size() ? stages[index].sent : graph.outputs;
+                                         size_t index, const BackwardCuts& cuts) {
+  auto outputs = index + 1 < stages.size() ? stages[index].sent : graph.outputs;
+  outputs.insert(outputs.end(), cuts.values.begin(), cuts.values.end());
+  return outputs;
+}
+
+// Gradients at `leaves`, undefined where none flows.
+std::vector<at::Tensor> gradients_at(const edge_list& roots, const std::vector<at::Tensor>& root_gradients,
+                                     const edge_list& leaves, bool keep_graph) {
+  if (roots.empty() || leaves.empty()) return std::vector<at::Tensor>(leaves.size());
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots, root_gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, leaves);
 }
 
 std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::string>& names,
@@ -29,21 +46,35 @@ std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::str
 
 }  // namespace
 
-StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index)
-    : segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index)),
+StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index,
+                           StageProgramOptions options)
+    : options_(options),
       last_(index + 1 == stages.size()),
+      cuts_(options.split_backward ? backward_cuts(graph, stages[index].nodes) : BackwardCuts()),
+      segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index, cuts_)),
       fields_(stages[index].fields),
       received_(stages[index].received),
       sent_(stages[index].sent) {
   const auto differentiable = differentiable_values(graph);
   for (const auto& name : received_) received_differentiable_.push_back(differentiable.count(name) > 0);
   for (const auto& name : sent_) sent_differentiable_.push_back(differentiable.count(name) > 0);
+  std::map<std::string, size_t> uncut;  // trainable weights, by name
   for (size_t i = 0; i < segment_.parameters().size(); ++i) {
     const auto parameter =
         std::find_if(graph.parameters.begin(), graph.parameters.end(),
                      [&](const Parameter& p) { return p.name == segment_.parameters()[i]; });
-    if (parameter->trainable) trainable_.push_back(i);
+    if (!parameter->trainable) continue;
+    uncut[parameter->name] = trainable_.size();
+    trainable_.push_back(i);
   }
+  for (const BackwardCuts::Cut& cut : cuts_.cuts) {
+    cut_weights_.emplace_back();
+    for (const std::string& name : cut.weights) {
+      cut_weights_.back().push_back(uncut.at(name));
+      uncut.erase(name);
+    }
+  }
+  for (const auto& [name, position] : uncut) uncut_weights_.push_back(position);
   received_parts_ = parts_of(graph, received_, nullptr);
   sent_parts_ = parts_of(graph, sent_, nullptr);
   received_gradient_parts_ = parts_of(graph, received_, &received_differentiable_);
@@ -61,14 +92,31 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
     received[i] = received[i].detach();
     if (at::GradMode::is_enabled() && received_differentiable_[i]) received[i].requires_grad_(true);
   }
-  pass.received = received;
+  pass.received = std::move(received);
+  pass.version = std::move(version);
+  pass.key = key;
+  if (!options_.recompute || !at::GradMode::is_enabled()) {
+    run(pass, std::move(fields), buffers);
+    return pass;
+  }
+  for (const at::Tensor& buffer : buffers) pass.buffers.push_back(buffer.clone());
+  pass.fields = fields;
+  // With autograd, although its graph is dropped at once: so this forward and the second one run the same
+  // kernels, and the memory that it takes here the backward will take again.
+  run(pass, std::move(fields), buffers);
+  pass.roots.clear();
+  pass.cut_edges.clear();
+  return pass;
+}
 
+void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields,
+                       const std::vector<at::Tensor>& buffers) const {
   // The segment asks for its inputs in its own order: received values and fields by name.
   std::vector<at::Tensor> inputs;
   for (const std::string& name : segment_.inputs()) {
     const auto crossing = std::find(received_.begin(), received_.end(), name);
     if (crossing != received_.end()) {
-      inputs.push_back(received[static_cast<size_t>(crossing - received_.begin())]);
+      inputs.push_back(pass.received[static_cast<size_t>(crossing - received_.begin())]);
     } else {
       const auto field = std::find(fields_.begin(), fields_.end(), name);
       PW_CHECK(field != fields_.end(),
@@ -76,67 +124,138 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
       inputs.push_back(fields[static_cast<size_t>(field - fields_.begin())]);
     }
   }
-  received.clear();
   fields.clear();
-  auto outputs = segment_.forward(std::move(inputs), version->weights, buffers, key);
+  auto outputs = segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key);
+  const size_t cuts_begin = outputs.size() - cuts_.values.size();
+  const size_t roots = last_ ? 1 : cuts_begin;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (i >= roots && i < cuts_begin) continue;  // scores
+    auto& edges = i < roots ? pass.roots : pass.cut_edges;
+    edges.push_back(outputs[i].requires_grad() ? gradient_edge(outputs[i]) : Edge());
+  }
+  outputs.resize(cuts_begin);
+  for (at::Tensor& output : outputs) output = output.detach();
   if (last_) {
     pass.loss = outputs[0];
-    if (scores_ < outputs.size()) pass.scores = outputs[scores_].detach();
+    if (scores_ < outputs.size()) pass.scores = outputs[scores_];
   } else {
     pass.sent = std::move(outputs);
   }
-  pass.version = std::move(version);
-  return pass;
 }
 
-StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients) const {
+void StageProgram::recompute(Pass& pass) const {
+  const at::AutoGradMode with_gradients(true);
+  run(pass, std::move(pass.fields), pass.buffers);
+  pass.buffers.clear();
+  pass.sent.clear();
+}
+
+StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const {
+  Roots roots;
   // Gradient of a value carried through: it meets no node here, so it takes no part in this stage's autograd.
-  std::vector<at::Tensor> carried(received_.size());
-  torch::autograd::variable_list roots;
-  torch::autograd::variable_list root_gradients;
-  if (last_) {
-    roots.push_back(pass.loss);
-    root_gradients.push_back({});
-  }
+  roots.carried.resize(received_.size());
+  const auto add = [&](const Edge& edge, at::Tensor gradient) {
+    if (!edge.is_valid()) return;
+    roots.edges.push_back(edge);
+    roots.gradients.push_back(std::move(gradient));
+  };
+  if (last_) add(pass.roots[0], at::ones_like(pass.loss));
   size_t next = 0;
   for (size_t i = 0; i < sent_.size(); ++i) {
     if (!sent_differentiable_[i]) continue;
-    at::Tensor gradient = std::move(sent_gradients[next++]);
+    at::Tensor gradient = std::move(sent_gradients.at(next++));
     const auto crossing = std::find(received_.begin(), received_.end(), sent_[i]);
     if (crossing != received_.end()) {
-      carried[static_cast<size_t>(crossing - received_.begin())] = std::move(gradient);
+      roots.carried[static_cast<size_t>(crossing - received_.begin())] = std::move(gradient);
     } else {
-      roots.push_back(pass.sent[i]);
-      root_gradients.push_back(std::move(gradient));
+      add(pass.roots[i], std::move(gradient));
     }
   }
   PW_CHECK_EQ(next, sent_gradients.size());
+  return roots;
+}
 
-  torch::autograd::variable_list leaves;
+std::vector<Edge> StageProgram::received_edges(const Pass& pass) const {
+  std::vector<Edge> edges;
   for (size_t i = 0; i < received_.size(); ++i) {
-    if (received_differentiable_[i]) leaves.push_back(pass.received[i]);
+    if (received_differentiable_[i]) edges.push_back(gradient_edge(pass.received[i]));
   }
-  const size_t first_weight = leaves.size();
-  for (const size_t i : trainable_) leaves.push_back(pass.version->weights[i]);
+  return edges;
+}
 
-  torch::autograd::variable_list gradients(leaves.size());
-  if (!roots.empty() && !leaves.empty()) {
-    gradients =
-        torch::autograd::grad(roots, leaves, root_gradients, /*retain_graph=*/false, /*create_graph=*/false,
-                              /*allow_unused=*/true);
-  }
-  StageGradients result;
-  size_t leaf = 0;
+std::vector<at::Tensor> StageProgram::message_upstream(const Pass& pass, const Roots& roots,
+                                                       const std::vector<at::Tensor>& gradients) const {
+  std::vector<at::Tensor> message;
   for (size_t i = 0; i < received_.size(); ++i) {
     if (!received_differentiable_[i]) continue;
-    at::Tensor gradient = std::move(gradients[leaf]);
-    if (carried[i].defined()) gradient = gradient.defined() ? gradient + carried[i] : carried[i];
-    if (!gradient.defined()) gradient = at::zeros_like(leaves[leaf]);
-    result.received.push_back(std::move(gradient));
-    ++leaf;
+    at::Tensor gradient = gradients[message.size()];
+    const at::Tensor& carried = roots.carried[i];
+    if (carried.defined()) gradient = gradient.defined() ? gradient + carried : carried;
+    message.push_back(gradient.defined() ? gradient : at::zeros_like(pass.received[i]));
   }
-  for (size_t i = first_weight; i < leaves.size(); ++i) {
-    result.weights.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros_like(leaves[i]));
+  return message;
+}
+
+StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients) const {
+  if (options_.recompute) recompute(pass);
+  const Roots roots = roots_of(pass, std::move(sent_gradients));
+  std::vector<Edge> leaves = received_edges(pass);
+  const size_t first_weight = leaves.size();
+  for (const size_t i : trainable_) leaves.push_back(gradient_edge(pass.version->weights[i]));
+  std::vector<at::Tensor> gradients =
+      gradients_at(roots.edges, roots.gradients, leaves, /*keep_graph=*/false);
+  StageGradients result;
+  result.received = message_upstream(pass, roots, gradients);
+  for (size_t i = 0; i < trainable_.size(); ++i) {
+    at::Tensor gradient = std::move(gradients[first_weight + i]);
+    result.weights.push_back(gradient.defined() ? std::move(gradient)
+                                                : at::zeros_like(pass.version->weights[trainable_[i]]));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
+                                                     std::vector<at::Tensor> sent_gradients) const {
+  PW_CHECK(options_.split_backward, "the backward of this stage comes in one piece");
+  if (options_.recompute) recompute(pass);
+  const Roots roots = roots_of(pass, std::move(sent_gradients));
+  std::vector<Edge> leaves = received_edges(pass);
+  const size_t first_weight = leaves.size();
+  for (const size_t i : uncut_weights_) leaves.push_back(gradient_edge(pass.version->weights[trainable_[i]]));
+  std::vector<size_t> cut_values;  // those that a gradient may reach
+  for (size_t i = 0; i < pass.cut_edges.size(); ++i) {
+    if (!pass.cut_edges[i].is_valid()) continue;
+    cut_values.push_back(i);
+    leaves.push_back(pass.cut_edges[i]);
+  }
+  const std::vector<at::Tensor> gradients =
+      gradients_at(roots.edges, roots.gradients, leaves, /*keep_graph=*/true);
+  size_t next = first_weight;
+  pass.weight_gradients.resize(trainable_.size());
+  for (const size_t i : uncut_weights_) pass.weight_gradients[i] = gradients[next++];
+  pass.cut_gradients.resize(pass.cut_edges.size());
+  for (const size_t i : cut_values) pass.cut_gradients[i] = gradients[next++];
+  return message_upstream(pass, roots, gradients);
+}
+
+std::vector<at::Tensor> StageProgram::backward_weight(Pass pass) const {
+  std::vector<at::Tensor> result = std::move(pass.weight_gradients);
+  for (size_t c = cuts_.cuts.size(); c-- > 0;) {
+    edge_list roots;
+    std::vector<at::Tensor> root_gradients;
+    for (const size_t value : cuts_.cuts[c].values) {
+      if (!pass.cut_gradients[value].defined()) continue;
+      roots.push_back(pass.cut_edges[value]);
+      root_gradients.push_back(std::move(pass.cut_gradients[value]));
+    }
+    edge_list leaves;
+    for (const size_t i : cut_weights_[c])
+      leaves.push_back(gradient_edge(pass.version->weights[trainable_[i]]));
+    std::vector<at::Tensor> gradients = gradients_at(roots, root_gradients, leaves, /*keep_graph=*/false);
+    for (size_t i = 0; i < gradients.size(); ++i) result[cut_weights_[c][i]] = std::move(gradients[i]);
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!result[i].defined()) result[i] = at::zeros_like(pass.version->weights[trainable_[i]]);
   }
   return result;
 }

@@ -1,24 +1,49 @@
 // The part of a model that one rank runs: forward and backward of its nodes. Knows tensors, not peers.
 #pragma once
 
+#include <torch/csrc/autograd/edge.h>
+
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "models/interpreter.h"
+#include "runtime/backward_cuts.h"
 #include "runtime/partition.h"
 #include "runtime/transport/channel.h"
 #include "runtime/weight_versions.h"
 
 namespace pipewright {
 
+struct StageProgramOptions {
+  /// Activations are dropped after the forward; the backward runs it again, with the same random numbers and
+  /// on the buffers as they were. So the bits are the same, and buffers change once.
+  bool recompute = false;
+  /// The backward can be run in two parts.
+  bool split_backward = false;
+};
+
 /// What a forward leaves behind for its backward. Holds the weight version it read.
 struct Pass {
   std::shared_ptr<const WeightVersion> version;
   std::vector<at::Tensor> received;  ///< leaves where a gradient flows back
-  std::vector<at::Tensor> sent;      ///< with their autograd graph
-  at::Tensor loss;                   ///< last stage
-  at::Tensor scores;                 ///< last stage, if the graph has them; without autograd graph
+  std::vector<at::Tensor> sent;      ///< without autograd graph; the backward does not need them
+  at::Tensor loss;                   ///< last stage; likewise without
+  at::Tensor scores;                 ///< last stage, if the graph has them; as sent
+
+  /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
+  /// and not the values frees what no operator has saved.
+  std::vector<torch::autograd::Edge> roots;
+
+  // For recomputing.
+  std::vector<at::Tensor> fields;
+  std::vector<at::Tensor> buffers;  ///< as they were before the forward
+  RandomKey key;
+
+  // For the split backward: where the autograd graph is cut, and what has come there from behind.
+  std::vector<torch::autograd::Edge> cut_edges;  ///< by BackwardCuts::values; invalid: no gradient flows
+  std::vector<at::Tensor> cut_gradients;
+  std::vector<at::Tensor> weight_gradients;  ///< of weights whose gradient is part of BI; undefined: of BW
 };
 
 /// Gradients of one backward.
@@ -30,7 +55,8 @@ struct StageGradients {
 /// One stage of a partitioned graph, for minibatches of the graph's batch size. Immutable; borrows nothing.
 class StageProgram {
  public:
-  StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index);
+  StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index,
+               StageProgramOptions options = {});
 
   const std::vector<std::string>& fields() const { return fields_; }
   /// Parameters and buffers the stage reads, in the order in which forward takes them.
@@ -55,15 +81,40 @@ class StageProgram {
   /// autograd graph.
   StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients) const;
 
+  /// The same gradients in two parts (options.split_backward). First those of the received values. The graph
+  /// is cut behind each node that alone reads a trainable parameter; what arrives there is kept.
+  std::vector<at::Tensor> backward_input(Pass& pass, std::vector<at::Tensor> sent_gradients) const;
+  /// Then those of the weights, node by node from the last to the first. Only weights that several nodes of
+  /// the stage read have had theirs from the first part: cut there, they would need it run once more.
+  std::vector<at::Tensor> backward_weight(Pass pass) const;
+
  private:
-  Segment segment_;
+  struct Roots {
+    std::vector<torch::autograd::Edge> edges;
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> carried;  ///< by received value: the gradient of its use further on
+  };
+  /// Runs the segment and fills in what comes of it.
+  void run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers) const;
+  Roots roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const;
+  /// The message upstream, from the gradients of the differentiable received values.
+  std::vector<at::Tensor> message_upstream(const Pass& pass, const Roots& roots,
+                                           const std::vector<at::Tensor>& gradients) const;
+  std::vector<torch::autograd::Edge> received_edges(const Pass& pass) const;
+  void recompute(Pass& pass) const;
+
+  StageProgramOptions options_;
   bool last_ = false;
+  BackwardCuts cuts_;  // none unless options_.split_backward
+  Segment segment_;    // outputs: what is sent (or the graph's), then cuts_.values
   std::vector<std::string> fields_;
   std::vector<std::string> received_;
   std::vector<std::string> sent_;
   std::vector<bool> received_differentiable_;
   std::vector<bool> sent_differentiable_;
   std::vector<size_t> trainable_;
+  std::vector<std::vector<size_t>> cut_weights_;  // by cut: positions in trainable_
+  std::vector<size_t> uncut_weights_;             // the other positions
   std::vector<MessagePart> received_parts_;
   std::vector<MessagePart> sent_parts_;
   std::vector<MessagePart> received_gradient_parts_;

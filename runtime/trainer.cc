@@ -1,14 +1,12 @@
 #include "runtime/trainer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/argmax.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <csignal>
 #include <deque>
 #include <filesystem>
-#include <numeric>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -19,6 +17,7 @@
 #include "runtime/control.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "runtime/evaluation.h"
 #include "runtime/flight.h"
 #include "runtime/initial_weights.h"
 #include "runtime/journal.h"
@@ -28,6 +27,7 @@
 #include "runtime/run_folder.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/stage_loaders.h"
 #include "runtime/stop_agreement.h"
 #include "runtime/transport/connect.h"
 #include "runtime/worker.h"
@@ -80,9 +80,11 @@ class Training {
   void write_results(const std::string& status);
   void write_flight(const std::exception& error);
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
-  /// Numbers of the data set's fields that the stage reads, in the stage's order.
-  std::vector<size_t> field_numbers(const Dataset& data) const;
-  std::vector<at::Tensor> load(Loader& loader, int64_t minibatch);
+  LoadObserver loading();
+  template <typename Function>
+  void for_each_stage(Function function) {
+    for (size_t i = 0; i < worker_->stage_count(); ++i) function(worker_->stage(i));
+  }
   WorkerHooks hooks();
   std::string where();
   static JobEnded seen_from_here(const Failure& failure, const std::string& here);
@@ -96,8 +98,6 @@ class Training {
   std::unique_ptr<Dataset> evaluation_data_;
   std::optional<Sampler> sampler_;
   int64_t total_minibatches_ = 0;
-  std::vector<StageProgram>
-      evaluation_stages_;  // [0] full minibatches, [1] the short last one, if there is one
 
   std::optional<Store> server_;
   std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint; Control's thread calls it
@@ -105,6 +105,7 @@ class Training {
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made
   std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Evaluation> evaluation_;
   std::unique_ptr<Journal> journal_;          // rank 0
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
   std::filesystem::path last_checkpoint_;     // rank 0
@@ -146,14 +147,19 @@ void Training::run() {
     worker_ = std::make_unique<Worker>(
         job_.model, job_.plan, place_.rank, transport_.get(),
         TrainingRules{job_.run.optimizer, job_.run.learning_rate_policy, job_.run.learning_rate_scaling,
+                      job_.run.gradient_accumulation, job_.run.gradient_bucket_bytes,
                       static_cast<uint64_t>(job_.run.seed), sampler_->minibatches_per_epoch(),
                       total_minibatches_});
     if (job_.resume) {
-      worker_->restore(load_stage_state(*job_.resume, worker_->stage(), job_.run.optimizer));
+      for_each_stage([&](StageReplica& stage) {
+        stage.restore(load_stage_state(*job_.resume, stage.program(), job_.run.optimizer));
+      });
       evaluated_epochs_ = job_.resume->manifest.evaluated_epochs;
     } else if (!job_.run.initial_weights.empty()) {
       const TensorFiles files(job_.run.initial_weights);
-      worker_->restore(initial_state_from(files, job_.model.graph, worker_->stage()));
+      for_each_stage([&](StageReplica& stage) {
+        stage.restore(initial_state_from(files, job_.model.graph, stage.program()));
+      });
     }
     control_->watch(progress_, [this](const std::string& why) {
       pipewright::write_flight(folder_, place_.rank, why, progress_);
@@ -256,10 +262,7 @@ void Training::open_journal() {
     settings.evaluation_minibatches =
         (evaluation_data_->size() + job_.run.batch_size - 1) / job_.run.batch_size;
   }
-  for (const auto& stage : job_.plan.stages) {
-    settings.period_minibatches =
-        std::lcm(settings.period_minibatches, static_cast<int64_t>(stage.ranks.size()));
-  }
+  settings.period_minibatches = round_period(shape_of(job_.plan, job_.run.gradient_accumulation));
   if (job_.resume) {
     const CheckpointManifest& manifest = job_.resume->manifest;
     settings.next_minibatch = manifest.next_minibatch;
@@ -328,22 +331,14 @@ void Training::connect() {
   warm_links(*transport_);  // from here on a wait can be woken
 }
 
-std::vector<size_t> Training::field_numbers(const Dataset& data) const {
-  std::vector<size_t> numbers;
-  for (const std::string& name : worker_->stage().fields()) {
-    for (size_t i = 0; i < data.fields().size(); ++i) {
-      if (data.fields()[i].name == name) numbers.push_back(i);
-    }
-  }
-  return numbers;
-}
-
-std::vector<at::Tensor> Training::load(Loader& loader, int64_t minibatch) {
-  const Activity forward = progress_.now().activity;
-  progress_.begin({"load samples of minibatch " + std::to_string(minibatch), {}, false});
-  auto fields = loader.next();
-  progress_.begin(forward);
-  return fields;
+// Samples are waited for within a forward.
+LoadObserver Training::loading() {
+  const auto forward = std::make_shared<Activity>();
+  return {[this, forward](int64_t minibatch) {
+            *forward = progress_.now().activity;
+            progress_.begin({"load samples of minibatch " + std::to_string(minibatch), {}, false});
+          },
+          [this, forward] { progress_.begin(*forward); }};
 }
 
 WorkerHooks Training::hooks() {
@@ -359,7 +354,10 @@ WorkerHooks Training::hooks() {
 
 void Training::train_epochs() {
   started_ = Clock::now();
-  name_rank(trace_, place_.rank, {worker_->stage_index(), worker_->replica()});
+  const auto several = static_cast<int64_t>(worker_->stage_count());
+  const int64_t first = worker_->stage().stage();
+  name_rank(trace_, place_.rank,
+            {first, worker_->replica(), several, several > 1 ? worker_->stage(1).stage() - first : 0});
   const CheckpointSettings& settings = job_.run.checkpoint;
   const RunLength length{total_minibatches_, sampler_->minibatches_per_epoch()};
   const int64_t period = round_period(shape_of(job_.plan, job_.run.gradient_accumulation));
@@ -426,10 +424,11 @@ void Training::write_checkpoint(int64_t next_minibatch, const std::string& cause
   complete_checkpoint(/*wait=*/true);
   std::map<int64_t, CheckpointFile> files;
   if (worker_->replica() == 0) {
-    const StageState state = worker_->state();
-    const int64_t stage = worker_->stage_index();
-    files[stage] = write_stage_file(folder_, next_minibatch, stage, stage_tensors(worker_->stage(), state),
-                                    state.updates);
+    for_each_stage([&](const StageReplica& stage) {
+      const StageState state = stage.state();
+      files[stage.stage()] = write_stage_file(folder_, next_minibatch, stage.stage(),
+                                              stage_tensors(stage.program(), state), state.updates);
+    });
   }
   control_->post(checkpoint_line(next_minibatch, files));
   if (!keeper_) return;
@@ -453,39 +452,34 @@ void Training::complete_checkpoint(bool wait) {
 }
 
 void Training::train_span(int64_t epoch, Span span) {
-  std::unique_ptr<Loader> loader;
-  if (!worker_->stage().fields().empty()) {
-    std::vector<LoadRequest> requests;
-    for (const int64_t k : worker_->minibatches(span)) {
-      requests.push_back({sampler_->indices(k), {static_cast<uint64_t>(job_.run.seed), epoch}});
-    }
-    loader = std::make_unique<Loader>(*data_, field_numbers(*data_), std::move(requests), /*workers=*/1,
-                                      /*ahead=*/4);
-  }
+  StageLoaders loaders(
+      *data_, *worker_, span,
+      [&](int64_t k) {
+        return LoadRequest{sampler_->indices(k), {static_cast<uint64_t>(job_.run.seed), epoch}};
+      },
+      loading());
   WorkerHooks hooks = this->hooks();
   if (stop_) {
     hooks.stop_before = [this] { return stop_->stop_before(); };
     hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
       before(action);
-      if (action.kind == ActionKind::kForward && action.stage_or(worker_->stage_index()) == 0)
+      if (action.kind == ActionKind::kForward && action.stage_or(worker_->stage().stage()) == 0)
         stop_->enter(action.index, [this] { control_->check(); });
     };
   }
-  hooks.fields = [&](int64_t k) { return load(*loader, k); };
+  hooks.fields = [&](int64_t stage, int64_t k) { return loaders.next(stage, k); };
   hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
     control_->post(minibatch_line(k, loss, elapsed_seconds()));
     if (!std::isfinite(loss)) {
       throw NumericalError("the loss of minibatch " + std::to_string(k) + " is " + std::to_string(loss) +
-                               " on stage " + std::to_string(worker_->stage_index()),
+                               " on stage " + std::to_string(job_.plan.stages.size() - 1),
                            "lower --learning-rate, or warm up with --warmup-minibatches");
     }
   };
   hooks.after = [this](const Action& action, Clock::time_point begin, Clock::time_point end) {
     progress_.end();
-    const bool of_round = action.kind == ActionKind::kReduce || action.kind == ActionKind::kUpdate;
-    const auto replicas =
-        static_cast<int64_t>(job_.plan.stages[static_cast<size_t>(worker_->stage_index())].ranks.size());
-    if (action.index * (of_round ? replicas : 1) >= job_.run.trace_minibatches) return;
+    const int64_t round = is_of_round(action.kind) ? worker_->stage().turns().round_length() : 1;
+    if (action.index * round >= job_.run.trace_minibatches) return;
     const auto since_start = [this](Clock::time_point time) {
       return std::chrono::duration<double>(time - started_).count();
     };
@@ -497,78 +491,34 @@ void Training::train_span(int64_t epoch, Span span) {
 }
 
 void Training::evaluate(int64_t epoch) {
-  const int64_t samples = evaluation_data_->size();
-  const int64_t batch = job_.run.batch_size;
-  const int64_t full = samples / batch;
-  const int64_t rest = samples % batch;
-  if (evaluation_stages_.empty()) {
-    for (const int64_t size : {batch, rest}) {
-      const Graph graph =
-          with_batch_size(evaluation_graph(job_.model.graph), batch, std::max<int64_t>(1, size));
-      evaluation_stages_.emplace_back(graph, partition(graph, job_.plan),
-                                      static_cast<size_t>(worker_->stage_index()));
-    }
-  }
-  std::vector<const StageProgram*> stages(static_cast<size_t>(full), &evaluation_stages_[0]);
-  if (rest > 0) stages.push_back(&evaluation_stages_[1]);
-
-  std::unique_ptr<Loader> loader;
-  const auto& fields = worker_->stage().fields();
-  const auto labels = std::find(fields.begin(), fields.end(), "labels");
-  std::deque<at::Tensor> expected;  // labels of the forward that is running
-  if (!fields.empty()) {
-    std::vector<LoadRequest> requests;
-    for (const int64_t k : worker_->minibatches({0, static_cast<int64_t>(stages.size())})) {
-      LoadRequest request;
-      for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
-      request.key = {static_cast<uint64_t>(job_.run.seed), 0};
-      requests.push_back(std::move(request));
-    }
-    loader = std::make_unique<Loader>(*evaluation_data_, field_numbers(*evaluation_data_),
-                                      std::move(requests), 1, 4);
-  }
-  WorkerHooks hooks = this->hooks();
-  hooks.fields = [&](int64_t k) {
-    auto loaded = load(*loader, k);
-    if (labels != fields.end()) expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
-    return loaded;
-  };
-  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& scores) {
-    int64_t correct = 0;
-    int64_t scored = 0;
-    if (scores.defined() && !expected.empty()) {
-      // Scores are (..., classes) or, after flattening positions, (samples x positions, classes); labels lose
-      // the last.
-      const at::Tensor best = scores.argmax(-1).flatten();
-      const at::Tensor truth = expected.front().flatten();
-      correct = best.eq(truth).sum().item<int64_t>();
-      scored = truth.numel();
-    }
-    if (!expected.empty()) expected.pop_front();
-    control_->post(evaluation_line(epoch, k, loss, correct, scored, std::min(batch, samples - k * batch)));
-  };
-  worker_->evaluate(stages, hooks);
+  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, *evaluation_data_, *worker_);
+  evaluation_->run(hooks(), loading(), [&](const EvaluatedMinibatch& done) {
+    control_->post(
+        evaluation_line(epoch, done.minibatch, done.loss, done.correct, done.scored, done.samples));
+  });
 }
 
 void Training::post_rank_summary() {
   RankSummary rank;
   const WorkerCounts& counts = worker_->counts();
   rank.rank = place_.rank;
-  rank.stage = worker_->stage_index();
+  rank.stage = worker_->stage().stage();
   rank.replica = worker_->replica();
   rank.host = this_process().host;
   if (trained_seconds_ > 0) rank.busy_fraction = std::min(1.0, counts.busy_seconds / trained_seconds_);
   rank.receive_wait_seconds = counts.receive_wait_seconds;
   rank.sync_wait_seconds = counts.sync_wait_seconds;
   rank.peak_memory_bytes = memory_.peak_bytes();
-  if (job_.plan.predicted) {
-    rank.predicted_memory_bytes =
-        job_.plan.predicted->stages[static_cast<size_t>(rank.stage)].memory.total_bytes();
-  }
   rank.sent_bytes = counts.sent_bytes;
-  rank.peak_in_flight = counts.peak_in_flight;
-  rank.peak_weight_versions = worker_->versions().peak_live();
-  rank.updates = worker_->versions().updates();
+  // Of several stages: memory adds up; of what is counted, the largest is told.
+  for_each_stage([&](const StageReplica& stage) {
+    rank.peak_in_flight = std::max(rank.peak_in_flight, stage.peak_in_flight());
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, stage.versions().peak_live());
+    rank.updates = std::max(rank.updates, stage.versions().updates());
+    if (!job_.plan.predicted) return;
+    rank.predicted_memory_bytes +=
+        job_.plan.predicted->stages[static_cast<size_t>(stage.stage())].memory.total_bytes();
+  });
   control_->post(rank_line(rank));
   control_->post(trace_line(trace_.json()));
 }

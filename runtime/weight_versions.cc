@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
+
 namespace pipewright {
 namespace {
 
@@ -32,7 +34,7 @@ std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::v
 
 std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
   const std::vector<at::Tensor>& latest = latest_->weights;
-  const bool over = latest_.use_count() == 1 &&
+  const bool over = latest_.use_count() == 1 && readers_.count(latest_->number) == 0 &&
                     std::all_of(which.begin(), which.end(), [&](size_t i) { return unshared(latest[i]); });
   std::vector<at::Tensor> room;
   for (const size_t i : which) {
@@ -48,10 +50,24 @@ std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
   return room;
 }
 
+std::shared_ptr<const WeightVersion> WeightVersions::read(int64_t number) {
+  const auto expected = readers_.find(number);
+  PW_CHECK(expected != readers_.end(), "no forward was to read version " << number);
+  const bool last = --expected->second == 0;
+  if (last) readers_.erase(expected);
+  if (number == latest_->number) return latest_;
+  const auto kept = kept_for_.find(number);
+  PW_CHECK(kept != kept_for_.end(), "version " << number << " is not there; the latest is " << updates());
+  std::shared_ptr<const WeightVersion> version = kept->second;
+  if (last) kept_for_.erase(kept);
+  return version;
+}
+
 void WeightVersions::publish(std::vector<at::Tensor> weights) {
   auto next = make(latest_->number + 1, std::move(weights));
+  if (readers_.count(latest_->number) != 0) kept_for_.emplace(latest_->number, latest_);
   latest_ = std::move(next);
-  // Counted after the old latest has gone, unless a minibatch holds it: while a step runs, the version it
+  // Counted after the old latest has gone, unless somebody holds it: while a step runs, the version it
   // makes is neither read nor stashed yet (docs/semantics.md).
   peak_live_ = std::max(peak_live_, books_->live);
 }

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -24,11 +25,18 @@ class WeightVersions {
   /// `number`: updates that went into the first version.
   explicit WeightVersions(std::vector<at::Tensor> first, int64_t number = 0);
 
-  /// The version that a forward starting now reads. Hold it until the backward of that minibatch has ended.
   std::shared_ptr<const WeightVersion> latest() const { return latest_; }
+  /// How many forwards will read each version from now on, by version number. A version that is no longer the
+  /// latest is kept for them; those that nobody will read go with publish().
+  void expect(std::map<int64_t, int64_t> readers) {
+    readers_ = std::move(readers);
+    kept_for_.clear();
+  }
+  /// For a forward that expect() announced. Hold it until the backward of that minibatch has ended.
+  std::shared_ptr<const WeightVersion> read(int64_t number);
   /// Where the next version's weights `which` (positions) can be written, so that no memory comes and goes
-  /// with every update: the latest version's own tensors if nobody else holds them (then it is over once they
-  /// are written), else those of a version that has died, else undefined ones.
+  /// with every update: the latest version's own tensors if nobody holds or will read them (then it is over
+  /// once they are written), else those of a version that has died, else undefined ones.
   std::vector<at::Tensor> room(const std::vector<size_t>& which);
   /// Makes `weights` the latest version.
   void publish(std::vector<at::Tensor> weights);
@@ -49,6 +57,8 @@ class WeightVersions {
   std::shared_ptr<Books> books_ = std::make_shared<Books>();
   int64_t peak_live_ = 0;
   std::shared_ptr<const WeightVersion> latest_;
+  std::map<int64_t, int64_t> readers_;                                // forwards to come, by version
+  std::map<int64_t, std::shared_ptr<const WeightVersion>> kept_for_;  // older ones that they read
 };
 
 }  // namespace pipewright

@@ -3,36 +3,24 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "graph/plan.h"
-#include "graph/run.h"
 #include "models/model.h"
-#include "runtime/schedule/plan_shape.h"
+#include "runtime/gradient_exchange.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/stage_program.h"
-#include "runtime/update_rule.h"
-#include "runtime/weight_versions.h"
+#include "runtime/stage_replica.h"
+#include "runtime/streams.h"
+#include "runtime/transport/transport.h"
 
 namespace pipewright {
 
-/// What a worker needs to know of a training run.
-struct TrainingRules {
-  OptimizerSettings optimizer;
-  LearningRatePolicy learning_rate_policy;
-  std::string learning_rate_scaling = "none";
-  uint64_t seed = 0;
-  int64_t minibatches_per_epoch = 1;
-  int64_t total_minibatches = 1;
-};
-
 /// What a worker asks of its surroundings. All calls come from the worker's thread.
 struct WorkerHooks {
-  /// The stage's fields of one minibatch, one per StageProgram::fields(). Called in the order of the rank's
-  /// forwards.
-  std::function<std::vector<at::Tensor>(int64_t minibatch)> fields;
+  /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
+  /// in the order of the stage's forwards.
+  std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
   /// Last stage only: the loss of a forward, and its scores (may be undefined).
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
   /// Before every action; throws to stop the rank.
@@ -53,68 +41,45 @@ struct WorkerCounts {
   double receive_wait_seconds = 0;
   double sync_wait_seconds = 0;
   int64_t sent_bytes = 0;
-  int64_t peak_in_flight = 0;
-};
-
-/// What the next span depends on of a stage whose pipeline has drained, on one replica.
-struct StageState {
-  int64_t updates = 0;              ///< the number of the latest version
-  std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
-  std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
-  UpdateState optimizer;            ///< by StageProgram::trainable()
 };
 
 class Worker {
  public:
   /// `plan` fits `model.graph`; `transport` may be null when the world has one rank. Borrows `transport`
-  /// only. Parameters and buffers of the rank's stage start from their initialisers and rules.seed.
+  /// only. Parameters and buffers of the rank's stages start from their initialisers and rules.seed.
   Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
          const TrainingRules& rules);
+  ~Worker();
 
-  const StageProgram& stage() const { return *stage_; }
-  int64_t stage_index() const { return stage_index_; }
-  int64_t replica() const { return replica_; }
-  /// Minibatches of the span that this rank processes, in order.
-  std::vector<int64_t> minibatches(Span span) const;
+  /// The stages of this rank, ascending: one, or several with schedule "interleaved".
+  size_t stage_count() const { return stages_.size(); }
+  const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
+  StageReplica& stage(size_t i = 0) { return *stages_[i]; }
+  /// Equal for all stages of the rank.
+  int64_t replica() const { return stages_[0]->replica(); }
 
   /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage hold equal
   /// weights, and their floating buffers are set to their average (docs/semantics.md).
   void train(Span span, const WorkerHooks& hooks);
 
-  /// Forward only, in evaluation mode, with the latest weights. `stages[k]` runs minibatch k of the span,
-  /// which starts at 0; all have this rank's place in the plan. Weights and buffers do not change.
-  void evaluate(const std::vector<const StageProgram*>& stages, const WorkerHooks& hooks);
+  /// Forward only, in evaluation mode, with the latest weights. `program(stage, k)` runs minibatch k of the
+  /// span; it outlives the call. Weights and buffers do not change.
+  using EvaluationProgram = std::function<const StageProgram&(int64_t stage, int64_t minibatch)>;
+  void evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks);
 
-  /// Parameters of the stage as they are now, by StageProgram::parameters(); buffers by
-  /// StageProgram::buffers().
-  const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
-  const std::vector<at::Tensor>& buffers() const { return buffers_; }
-  const WeightVersions& versions() const { return *versions_; }
-  /// Between two spans. The tensors are the worker's own: training on changes buffers and optimizer.
-  StageState state() const;
-  /// Goes on from `state`, before the first span; the worker takes its tensors over.
-  void restore(StageState state);
   const WorkerCounts& counts() const { return counts_; }
 
  private:
   class Execution;
 
-  /// Average over the round's minibatches, summed over the replicas in their order.
-  std::vector<at::Tensor> reduce(std::vector<at::Tensor> gradients, int64_t round_minibatches);
-  void update(const std::vector<at::Tensor>& gradients, int64_t first_minibatch_of_round);
   void average_buffers();
 
   Plan plan_;
   PipelineShape shape_;
-  int64_t rank_;
-  int64_t stage_index_ = 0;
-  int64_t replica_ = 0;
+  StreamTags tags_;
   Transport* transport_;
-  TrainingRules rules_;
-  std::unique_ptr<StageProgram> stage_;
-  std::unique_ptr<WeightVersions> versions_;
-  std::vector<at::Tensor> buffers_;
-  std::unique_ptr<UpdateRule> update_rule_;
+  std::vector<std::unique_ptr<StageReplica>> stages_;
+  std::unique_ptr<TiedExchange> tied_;
   WorkerCounts counts_;
 };
 

@@ -116,8 +116,8 @@ TEST_CASE("bad input: one clear line, the documented exit code, nothing started"
   std::swap(backwards.stages[0].nodes, backwards.stages[1].nodes);
   write_document(folder / "backwards.json", backwards);
   Plan other_rule = plan;
-  other_rule.weights = "2bw";
-  write_document(folder / "2bw.json", other_rule);
+  other_rule.weights = "flush";
+  write_document(folder / "flush.json", other_rule);
   Plan other_schedule = plan;
   other_schedule.schedule = "1f1bb";
   write_document(folder / "schedule.json", other_schedule);
@@ -157,7 +157,8 @@ TEST_CASE("bad input: one clear line, the documented exit code, nothing started"
       {std::vector<std::string>{"launch"} + kSmallJob +
            std::vector<std::string>{"--plan", file("backwards.json")},
        3, "stage"},
-      {std::vector<std::string>{"launch"} + kSmallJob + std::vector<std::string>{"--plan", file("2bw.json")},
+      {std::vector<std::string>{"launch"} + kSmallJob +
+           std::vector<std::string>{"--plan", file("flush.json")},
        3, "stash"},
       {std::vector<std::string>{"launch"} + kSmallJob +
            std::vector<std::string>{"--plan", file("schedule.json")},

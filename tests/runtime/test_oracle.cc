@@ -1,16 +1,9 @@
-// The runtime against the serial oracle, bit for bit: ranks are threads, gradients and activations really
+// The runtime against the serial reference, bit for bit: ranks are threads, gradients and activations really
 // travel.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
-#include <catch2/catch.hpp>
-#include <mutex>
-
-#include "models/builder.h"
+#include "models/initialise.h"
+#include "models/interpreter.h"
 #include "models/registry.h"
-#include "runtime/worker.h"
-#include "tests/support/serial_oracle.h"
-#include "tests/support/spawn.h"
+#include "tests/runtime/pipelines.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -44,113 +37,10 @@ Model residual_model(int64_t batch) {
   return model.finish_classification(model.linear(x, {.features = 5}));
 }
 
-// Cuts the nodes into parts of about equal numbers; `shape` is "2-1", depths as given.
-Plan plan_of(const Model& model, const std::vector<int64_t>& replicas, const std::vector<int64_t>& depths) {
-  Plan plan;
-  plan.model = model.graph.name;
-  plan.strategy = "manual";
-  int64_t rank = 0;
-  const size_t nodes = model.graph.nodes.size();
-  for (size_t s = 0; s < replicas.size(); ++s) {
-    Stage stage;
-    for (size_t i = nodes * s / replicas.size(); i < nodes * (s + 1) / replicas.size(); ++i) {
-      stage.nodes.push_back(model.graph.nodes[i].name);
-    }
-    for (int64_t q = 0; q < replicas[s]; ++q) stage.ranks.push_back(rank++);
-    stage.in_flight = depths[s];
-    plan.stages.push_back(std::move(stage));
-  }
-  plan.world_size = rank;
-  plan.validate("test plan");
-  check_plan_for_graph(plan, model.graph);
-  return plan;
-}
-
-std::vector<Minibatch> random_minibatches(const Graph& graph, int64_t count, int64_t classes) {
-  std::vector<Minibatch> minibatches;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(17);
-  for (int64_t k = 0; k < count; ++k) {
-    const auto& images = graph.values.at("images").shape;
-    minibatches.push_back({{"images", at::randn(images, generator, at::TensorOptions())},
-                           {"labels", at::randint(classes, graph.values.at("labels").shape, generator,
-                                                  at::TensorOptions(at::kLong))}});
-  }
-  return minibatches;
-}
-
 struct Case {
   std::vector<int64_t> replicas;
   std::vector<int64_t> depths;
 };
-
-// Trains with real ranks and compares every weight, buffer and loss with the oracle's.
-void compare(const std::string& transport, const Model& model, const Case& plan_case,
-             const OptimizerSettings& sgd, int64_t minibatch_count, int64_t classes) {
-  const uint64_t seed = 5;
-  const Plan plan = plan_of(model, plan_case.replicas, plan_case.depths);
-  const auto minibatches = random_minibatches(model.graph, minibatch_count, classes);
-  const OracleResult expected = train_serially(model, plan, sgd, seed, minibatches);
-
-  std::mutex mutex;
-  std::vector<double> losses(static_cast<size_t>(minibatch_count));
-  std::map<std::string, std::vector<at::Tensor>> weights;  // one entry a replica
-  std::vector<std::map<std::string, at::Tensor>> buffers(static_cast<size_t>(plan.world_size));
-  const auto train_rank = [&](int64_t rank, Transport* world) {
-    at::set_num_threads(1);
-    TrainingRules rules;
-    rules.optimizer = sgd;
-    rules.seed = seed;
-    Worker worker(model, plan, rank, world, rules);
-    WorkerHooks hooks;
-    hooks.fields = [&](int64_t k) {
-      std::vector<at::Tensor> fields;
-      for (const auto& name : worker.stage().fields())
-        fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
-      return fields;
-    };
-    hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
-      losses[static_cast<size_t>(k)] = loss;
-    };
-    worker.train({0, minibatch_count}, hooks);
-    const std::lock_guard lock(mutex);
-    for (size_t i = 0; i < worker.weights().size(); ++i) {
-      weights[worker.stage().parameters()[i]].push_back(worker.weights()[i].detach());
-    }
-    for (size_t i = 0; i < worker.buffers().size(); ++i) {
-      buffers[static_cast<size_t>(rank)][worker.stage().buffers()[i]] = worker.buffers()[i];
-    }
-  };
-  if (plan.world_size == 1) {
-    train_rank(0, nullptr);
-  } else {
-    spawn(make_world(transport, plan.world_size),
-          [&](int64_t rank, Transport& world) { train_rank(rank, &world); });
-  }
-
-  CAPTURE(transport, plan_case.replicas, plan_case.depths, minibatch_count);
-  CHECK(losses == expected.losses);
-  CHECK(weights.size() == model.graph.parameters.size());
-  for (const auto& [name, replicas] : weights) {
-    for (const at::Tensor& weight : replicas) {
-      INFO(name << " differs by " << (weight - expected.weights.at(name)).abs().max().item<double>());
-      CHECK(weight.equal(expected.weights.at(name)));
-    }
-  }
-  for (size_t rank = 0; rank < buffers.size(); ++rank) {
-    for (const auto& [name, buffer] : buffers[rank]) {
-      INFO(name << " on rank " << rank);
-      CHECK(buffer.equal(expected.buffers[rank].at(name)));
-    }
-  }
-}
-
-OptimizerSettings momentum_sgd() {
-  OptimizerSettings sgd;
-  sgd.learning_rate = 0.05;
-  sgd.momentum = 0.9;
-  sgd.weight_decay = 1e-3;
-  return sgd;
-}
 
 const std::vector<Case> kCases = {
     {{1}, {1}},       {{1, 1}, {2, 1}}, {{1, 1, 1}, {3, 2, 1}},
@@ -158,30 +48,105 @@ const std::vector<Case> kCases = {
     {{2, 2}, {2, 1}}, {{3}, {1}},       {{2, 3, 1}, {3, 2, 2}},
 };
 
+void compare_world(const std::string& transport, const Model& model, const Plan& plan,
+                   const TrainingRules& rules, int64_t minibatches, int64_t classes = 5) {
+  compare(model, plan, rules, {{0, minibatches}},
+          plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
+                               : make_world(transport, plan.world_size),
+          classes);
+}
+
 }  // namespace
 
 TEST_CASE("oracle: weights, losses of every plan equal the serial program's, bit for bit (local transport)") {
   at::set_num_threads(1);
   const Model model = residual_model(8);
-  const auto& plan_case = GENERATE(from_range(kCases));
+  const auto& c = GENERATE(from_range(kCases));
+  const Plan plan = plan_of(model, c.replicas, c.depths);
   for (const int64_t minibatches : {1, 2, 7, 12})
-    compare("local", model, plan_case, momentum_sgd(), minibatches, 5);
+    compare_world("local", model, plan, momentum_rules(), minibatches);
 }
 
 TEST_CASE("oracle: the same over Gloo and shared memory") {
   at::set_num_threads(1);
   const Model model = residual_model(8);
-  for (const Case& plan_case : {kCases[1], kCases[5], kCases[6], kCases[7]}) {
-    compare("gloo", model, plan_case, momentum_sgd(), 11, 5);
-    compare("shm", model, plan_case, momentum_sgd(), 11, 5);
+  for (const Case& c : {kCases[1], kCases[5], kCases[6], kCases[7]}) {
+    compare_world("gloo", model, plan_of(model, c.replicas, c.depths), momentum_rules(), 11);
+    compare_world("shm", model, plan_of(model, c.replicas, c.depths), momentum_rules(), 11);
   }
 }
 
 TEST_CASE("oracle: convolutions and batch norm; running statistics are averaged over replicas at the drain") {
   at::set_num_threads(1);
   const Model model = build_model("convnet:width=4,image=16", 4);
-  for (const Case& plan_case : {kCases[2], kCases[3], kCases[7]}) {
-    compare("local", model, plan_case, momentum_sgd(), 5, 10);
+  for (const Case& c : {kCases[2], kCases[3], kCases[7]})
+    compare_world("local", model, plan_of(model, c.replicas, c.depths), momentum_rules(), 5, 10);
+}
+
+TEST_CASE("oracle: schedules with a flush, any replicas and intervals") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  const std::string schedule = GENERATE("gpipe", "1f1b-flush", "zb-h1");
+  const auto replicas = GENERATE(std::vector<int64_t>{1}, std::vector<int64_t>{1, 1, 1},
+                                 std::vector<int64_t>{2, 1}, std::vector<int64_t>{1, 3, 2});
+  for (const int64_t microbatches : {1, 4, 7}) {
+    const Plan plan = with_schedule(plan_of(model, replicas, std::vector<int64_t>(replicas.size(), 4)),
+                                    schedule, "flush", microbatches);
+    compare_world("local", model, plan, momentum_rules(), 15);
+  }
+}
+
+TEST_CASE("oracle: several stages on a rank") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  for (const int64_t replicas : {1, 2}) {
+    for (const int64_t microbatches : {1, 3, 4, 6}) {
+      compare_world("local", model, interleaved_plan(model, 4, 2, replicas, microbatches), momentum_rules(),
+                    14);
+      compare_world("local", model, interleaved_plan(model, 6, 3, replicas, microbatches), momentum_rules(),
+                    14);
+    }
+  }
+}
+
+TEST_CASE("oracle: vertical, all stages read the version of entry") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{2, 2}, {3, 1}}, Case{{3}, {2}}}) {
+    for (const int64_t accumulation : {1, 3}) {
+      TrainingRules rules = momentum_rules();
+      rules.gradient_accumulation = accumulation;
+      compare_world("local", model, with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "vertical"),
+                    rules, 17);
+    }
+  }
+}
+
+TEST_CASE("oracle: 2bw, two versions") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{2, 1}, {2, 2}}, Case{{1, 3}, {4, 1}}}) {
+    for (const int64_t microbatches : {3, 5}) {
+      const Plan plan = with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "2bw", microbatches);
+      compare_world("local", model, plan, momentum_rules(), 22);
+    }
+  }
+}
+
+TEST_CASE("oracle: gradients accumulated over rounds, uneven shares, model parallel") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  for (const int64_t accumulation : {1, 2, 3}) {
+    TrainingRules rules = momentum_rules();
+    rules.gradient_accumulation = accumulation;
+    rules.learning_rate_scaling = "pipedream";
+    Plan plan = plan_of(model, {2, 1, 3}, {4, 5, 2});
+    compare_world("local", model, plan, rules, 19);
+    plan.stages[0].shares = {3, 1};
+    plan.stages[2].shares = {1, 2, 2};
+    compare_world("local", model, plan, rules, 23);
+    plan.schedule = "model-parallel";
+    compare_world("local", model, plan, rules, 9);
   }
 }
 
@@ -215,49 +180,29 @@ TEST_CASE("one device without a plan is plain SGD, bit for bit") {
   rules.seed = seed;
   Worker worker(model, single_stage_plan(graph, 1), 0, nullptr, rules);
   WorkerHooks hooks;
-  hooks.fields = [&](int64_t k) {
+  hooks.fields = [&](int64_t, int64_t k) {
     std::vector<at::Tensor> fields;
-    for (const auto& name : worker.stage().fields())
+    for (const auto& name : worker.stage().program().fields())
       fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
     return fields;
   };
   worker.train({0, static_cast<int64_t>(minibatches.size())}, hooks);
   for (size_t i = 0; i < weights.size(); ++i) {
-    INFO(worker.stage().parameters()[i]);
-    CHECK(worker.weights()[i].equal(weights[i]));
+    INFO(worker.stage().program().parameters()[i]);
+    CHECK(worker.stage().weights()[i].equal(weights[i]));
   }
-  CHECK(worker.versions().peak_live() == 1);
-  CHECK(worker.versions().updates() == 9);
+  CHECK(worker.stage().versions().peak_live() == 1);
+  CHECK(worker.stage().versions().updates() == 9);
 }
 
-TEST_CASE("spans: training 0..k and then k..n is training with a drain at k; any replica counts") {
+TEST_CASE("spans: begin anywhere, are short, drain in between; any rule") {
   at::set_num_threads(1);
   const Model model = residual_model(4);
+  const std::vector<Span> spans = {{0, 7}, {7, 1}, {8, 5}};
   const Plan plan = plan_of(model, {2, 3}, {3, 2});
-  const auto minibatches = random_minibatches(model.graph, 13, 5);
-  std::map<std::string, std::vector<at::Tensor>> weights;
-  std::mutex mutex;
-  spawn(make_world("local", 5), [&](int64_t rank, Transport& world) {
-    at::set_num_threads(1);
-    TrainingRules rules;
-    rules.optimizer = momentum_sgd();
-    Worker worker(model, plan, rank, &world, rules);
-    WorkerHooks hooks;
-    hooks.fields = [&](int64_t k) {
-      std::vector<at::Tensor> fields;
-      for (const auto& name : worker.stage().fields())
-        fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
-      return fields;
-    };
-    for (const Span span : {Span{0, 7}, Span{7, 1}, Span{8, 5}}) worker.train(span, hooks);
-    const std::lock_guard lock(mutex);
-    for (size_t i = 0; i < worker.weights().size(); ++i) {
-      weights[worker.stage().parameters()[i]].push_back(worker.weights()[i].detach());
-    }
-  });
-  for (const auto& [name, replicas] : weights) {
-    INFO(name);
-    for (const at::Tensor& weight : replicas) CHECK(weight.equal(replicas[0]));
-    CHECK(replicas[0].isfinite().all().item<bool>());
-  }
+  compare(model, plan, momentum_rules(), spans, make_local_world(5));
+  compare(model, with_schedule(plan, "1f1b-flush", "flush", 4), momentum_rules(), spans, make_local_world(5));
+  compare(model, with_schedule(plan, "1f1b", "2bw", 4), momentum_rules(), spans, make_local_world(5));
+  const Plan even = with_schedule(plan_of(model, {2, 2}, {3, 2}), "1f1b", "vertical");
+  compare(model, even, momentum_rules(), spans, make_local_world(4));
 }

@@ -1,0 +1,78 @@
+#include "runtime/evaluation.h"
+
+#include <ATen/ops/argmax.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "graph/error.h"
+#include "runtime/partition.h"
+
+namespace pipewright {
+
+Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
+    : job_(job), data_(data), worker_(worker) {
+  const int64_t batch = job.run.batch_size;
+  const auto programs = [&](int64_t size) {
+    std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
+    if (size == 0) return made;
+    const Graph graph = with_batch_size(evaluation_graph(job.model.graph), batch, size);
+    const auto stages = partition(graph, job.plan);
+    for (size_t i = 0; i < worker.stage_count(); ++i) {
+      const int64_t stage = worker.stage(i).stage();
+      made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage)));
+    }
+    return made;
+  };
+  full_ = programs(batch);
+  rest_ = programs(data.size() % batch);
+}
+
+void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
+                     const std::function<void(const EvaluatedMinibatch&)>& report) {
+  const int64_t samples = data_.size();
+  const int64_t batch = job_.run.batch_size;
+  const Span span{0, (samples + batch - 1) / batch};
+  const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {
+    for (const auto& [number, made] : (k + 1) * batch <= samples ? full_ : rest_)
+      if (number == stage) return *made;
+    PW_CHECK(false, "stage " << stage << " is not of this rank");
+    return *full_[0].second;
+  };
+  StageLoaders loaders(
+      data_, worker_, span,
+      [&](int64_t k) {
+        LoadRequest request;
+        for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
+        request.key = {static_cast<uint64_t>(job_.run.seed), 0};
+        return request;
+      },
+      std::move(loading));
+
+  const auto last = static_cast<int64_t>(job_.plan.stages.size()) - 1;
+  std::deque<at::Tensor> expected;  // labels of the last stage's forward that is running
+  hooks.fields = [&](int64_t stage, int64_t k) {
+    auto loaded = loaders.next(stage, k);
+    const auto& fields = program(stage, k).fields();
+    const auto labels = std::find(fields.begin(), fields.end(), "labels");
+    if (stage == last && labels != fields.end())
+      expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
+    return loaded;
+  };
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& scores) {
+    EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
+    if (scores.defined() && !expected.empty()) {
+      // Scores are (..., classes) or, after flattening positions, (samples x positions, classes); labels lose
+      // the last.
+      const at::Tensor best = scores.argmax(-1).flatten();
+      const at::Tensor truth = expected.front().flatten();
+      result.correct = best.eq(truth).sum().item<int64_t>();
+      result.scored = truth.numel();
+    }
+    if (!expected.empty()) expected.pop_front();
+    report(result);
+  };
+  worker_.evaluate(span, program, hooks);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,41 @@
+// Pipeline training written down serially: one process, one minibatch after the other, no schedule, no
+// transport, no worker. It is docs/semantics.md in the plainest way; the runtime must end with the same bits.
+// `verify` and the tests compare with it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "models/model.h"
+#include "runtime/stage_replica.h"
+
+namespace pipewright {
+
+/// Fields of a minibatch by name.
+using MinibatchFields = std::map<std::string, at::Tensor>;
+
+struct ReferenceResult {
+  std::map<std::string, at::Tensor> weights;  ///< by parameter, after the last update
+  /// By stage, by replica, by buffer.
+  std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;
+  std::vector<double> losses;  ///< by minibatch
+};
+
+/// Trains the spans one after the other under any plan that fits the graph and its schedule. Every weight
+/// version that a later minibatch of the span reads is kept. Copies of tied parameters must have equal bits
+/// after every update: CheckError if they have not.
+ReferenceResult train_serially(const Model& model, const Plan& plan, const TrainingRules& rules,
+                               const std::vector<Span>& spans,
+                               const std::function<MinibatchFields(int64_t minibatch)>& fields);
+
+/// The plan of one device that computes the same as `plan` but for the order of sums: one stage that updates
+/// after as many minibatches. Empty name of the schedule: there is none, because the plan's rule makes
+/// gradients older or its stages update after different numbers of minibatches.
+Plan one_device_plan(const Model& model, const Plan& plan, int64_t gradient_accumulation);
+
+}  // namespace pipewright

@@ -1,0 +1,120 @@
+// One stage as one rank has it: its program, weight versions, buffers, optimizer, and the gradients of the
+// round under way. Knows no peers and no order of actions.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/run.h"
+#include "models/model.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/versions.h"
+#include "runtime/stage_program.h"
+#include "runtime/update_rule.h"
+#include "runtime/weight_versions.h"
+
+namespace pipewright {
+
+/// What a worker needs to know of a training run.
+struct TrainingRules {
+  OptimizerSettings optimizer;
+  LearningRatePolicy learning_rate_policy;
+  std::string learning_rate_scaling = "none";
+  int64_t gradient_accumulation = 1;
+  int64_t gradient_bucket_bytes = 25 << 20;
+  uint64_t seed = 0;
+  int64_t minibatches_per_epoch = 1;
+  int64_t total_minibatches = 1;
+};
+
+/// What the next span depends on of a stage whose pipeline has drained, on one replica.
+struct StageState {
+  int64_t updates = 0;              ///< the number of the latest version
+  std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
+  std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
+  UpdateState optimizer;            ///< by StageProgram::trainable()
+};
+
+class StageReplica {
+ public:
+  /// Parameters and buffers start from their initialisers and rules.seed. `plan` fits `model.graph`.
+  StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
+               const TrainingRules& rules);
+
+  int64_t stage() const { return stage_; }
+  int64_t replica() const { return replica_; }
+  const StageProgram& program() const { return program_; }
+  const StageTurns& turns() const { return turns_; }
+  /// Minibatches of the span that this replica processes, in order.
+  std::vector<int64_t> minibatches(Span span) const { return turns_.minibatches_of(replica_, span); }
+
+  /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
+  const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
+  const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  const WeightVersions& versions() const { return *versions_; }
+  /// The largest number of minibatches that were between forward and the end of their backward.
+  int64_t peak_in_flight() const { return peak_in_flight_; }
+
+  /// Between two spans. The tensors are the stage's own: training on changes buffers and optimizer.
+  StageState state() const;
+  /// Goes on from `state`, before the first span; the stage takes its tensors over.
+  void restore(StageState state);
+
+  /// Training: the span that forwards, backwards and updates belong to, until the next one begins. Between
+  /// spans nothing is in flight.
+  void begin(Span span);
+  /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
+  /// backward.
+  struct Forwarded {
+    std::vector<at::Tensor> sent;
+    at::Tensor loss, scores;  ///< as in Pass
+  };
+  Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
+  /// Gradients of the received values; adds those of the weights to the round's.
+  std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients);
+  /// The same in two parts; needs a program that splits (plan's schedule).
+  std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
+  void backward_weight(int64_t k);
+
+  /// The round's sum over this replica's minibatches, one for each trainable parameter: zeros if it had none.
+  /// A plain tensor each, free to be overwritten.
+  std::vector<at::Tensor>& round_gradients();
+  /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
+  void average(int64_t round);
+  /// One update with them.
+  void update(int64_t round);
+
+  /// Forward only, of evaluation's `program`, with the latest weights; leaves weights and buffers alone.
+  Forwarded evaluate(const StageProgram& program, int64_t k, std::vector<at::Tensor> received,
+                     std::vector<at::Tensor> fields) const;
+  /// For the average over the replicas at the drain.
+  std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
+
+ private:
+  Pass take_pass(int64_t k);
+  void add_gradients(std::vector<at::Tensor> gradients);
+
+  int64_t stage_;
+  int64_t replica_;
+  std::string schedule_;
+  PipelineShape shape_;
+  StageTurns turns_;
+  TrainingRules rules_;
+  double rate_factor_ = 1;  // learning_rate_scaling
+  StageProgram program_;
+  std::unique_ptr<WeightVersions> versions_;
+  std::vector<at::Tensor> buffers_;
+  std::unique_ptr<UpdateRule> update_rule_;
+
+  Span span_;
+  int64_t first_version_ = 0;           // at the span's begin
+  std::unique_ptr<ReadVersions> rule_;  // of the span
+  std::map<int64_t, Pass> in_flight_;
+  std::vector<at::Tensor> round_gradients_;  // empty: no minibatch of the round yet
+  int64_t peak_in_flight_ = 0;
+};
+
+}  // namespace pipewright

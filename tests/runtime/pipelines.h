@@ -1,0 +1,217 @@
+// Small pipelines that really run, each rank a thread, and their comparison with the serial reference.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <mutex>
+
+#include "models/builder.h"
+#include "runtime/reference.h"
+#include "runtime/schedule/check.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/worker.h"
+#include "tests/support/spawn.h"
+
+namespace pipewright::testing {
+
+/// Cuts the nodes into `replicas.size()` parts of about equal numbers.
+inline Plan plan_of(const Model& model, const std::vector<int64_t>& replicas,
+                    const std::vector<int64_t>& depths) {
+  Plan plan;
+  plan.model = model.graph.name;
+  plan.strategy = "manual";
+  int64_t rank = 0;
+  const size_t nodes = model.graph.nodes.size();
+  for (size_t s = 0; s < replicas.size(); ++s) {
+    Stage stage;
+    for (size_t i = nodes * s / replicas.size(); i < nodes * (s + 1) / replicas.size(); ++i)
+      stage.nodes.push_back(model.graph.nodes[i].name);
+    for (int64_t q = 0; q < replicas[s]; ++q) stage.ranks.push_back(rank++);
+    stage.in_flight = depths[s];
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.world_size = rank;
+  return plan;
+}
+
+/// The schedule with its rule, and depths that go with it.
+inline Plan with_schedule(Plan plan, const std::string& schedule, const std::string& weights,
+                          int64_t microbatches = 1) {
+  plan.schedule = schedule;
+  plan.weights = weights;
+  plan.microbatches = microbatches;
+  if (weights == "flush") {
+    for (Stage& stage : plan.stages)
+      if (schedule == "gpipe") stage.in_flight = microbatches;
+  }
+  return plan;
+}
+
+/// Gives the stages of an interleaved plan their ranks: stage s those of stage s mod groups.
+inline Plan interleaved_plan(const Model& model, size_t stages, size_t groups, int64_t replicas,
+                             int64_t microbatches) {
+  Plan plan =
+      plan_of(model, std::vector<int64_t>(stages, replicas), std::vector<int64_t>(stages, microbatches));
+  for (size_t s = groups; s < stages; ++s) plan.stages[s].ranks = plan.stages[s - groups].ranks;
+  plan.world_size = static_cast<int64_t>(groups) * replicas;
+  plan.schedule = "interleaved";
+  plan.weights = "flush";
+  plan.microbatches = microbatches;
+  return plan;
+}
+
+/// Names the parameters that several stages read.
+inline void tie(Plan& plan, const Graph& graph) {
+  plan.tied_parameters.clear();
+  for (const Parameter& parameter : graph.parameters) {
+    TiedParameter tied{parameter.name, {}};
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      for (const Node& node : graph.nodes) {
+        const auto& nodes = plan.stages[s].nodes;
+        if (std::find(nodes.begin(), nodes.end(), node.name) == nodes.end()) continue;
+        const auto reads = node.reads();
+        if (std::find(reads.begin(), reads.end(), parameter.name) == reads.end()) continue;
+        tied.stages.push_back(static_cast<int64_t>(s));
+        break;
+      }
+    }
+    if (tied.stages.size() > 1) plan.tied_parameters.push_back(std::move(tied));
+  }
+}
+
+inline std::vector<MinibatchFields> random_minibatches(const Graph& graph, int64_t count, int64_t classes) {
+  std::vector<MinibatchFields> minibatches;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(17);
+  for (int64_t k = 0; k < count; ++k) {
+    minibatches.emplace_back();
+    for (const std::string& name : graph.inputs) {
+      const TensorType& type = graph.values.at(name);
+      minibatches.back()[name] =
+          type.dtype == "int64" ? at::randint(classes, type.shape, generator, at::TensorOptions(at::kLong))
+                                : at::randn(type.shape, generator, at::TensorOptions());
+    }
+  }
+  return minibatches;
+}
+
+struct PipelineRun {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<at::Tensor>> weights;  ///< one entry for each replica and copy
+  std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;       ///< by stage, replica
+  std::vector<std::vector<int64_t>> peak_versions, peak_in_flight, updates;  ///< by stage, replica
+};
+
+/// Trains the spans with one thread a rank. `on_rank` may wrap a rank's transport.
+inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const TrainingRules& rules,
+                                const std::vector<Span>& spans,
+                                const std::vector<MinibatchFields>& minibatches,
+                                std::vector<std::unique_ptr<Transport>> world) {
+  plan.validate("test plan");
+  check_plan_for_graph(plan, model.graph);
+  PipelineRun run;
+  run.losses.resize(minibatches.size());
+  for (const Stage& stage : plan.stages) {
+    run.buffers.emplace_back(stage.ranks.size());
+    run.peak_versions.emplace_back(stage.ranks.size());
+    run.peak_in_flight.emplace_back(stage.ranks.size());
+    run.updates.emplace_back(stage.ranks.size());
+  }
+  std::mutex mutex;
+  const auto train_rank = [&](int64_t rank, Transport* transport) {
+    at::set_num_threads(1);
+    Worker worker(model, plan, rank, transport, rules);
+    WorkerHooks hooks;
+    hooks.fields = [&](int64_t stage, int64_t k) {
+      std::vector<at::Tensor> fields;
+      for (size_t i = 0; i < worker.stage_count(); ++i) {
+        if (worker.stage(i).stage() != stage) continue;
+        for (const auto& name : worker.stage(i).program().fields())
+          fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
+      }
+      return fields;
+    };
+    hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+      run.losses[static_cast<size_t>(k)] = loss;
+    };
+    for (const Span& span : spans) worker.train(span, hooks);
+    const std::lock_guard lock(mutex);
+    for (size_t n = 0; n < worker.stage_count(); ++n) {
+      const StageReplica& stage = worker.stage(n);
+      const auto s = static_cast<size_t>(stage.stage());
+      const auto q = static_cast<size_t>(stage.replica());
+      for (size_t i = 0; i < stage.weights().size(); ++i)
+        run.weights[stage.program().parameters()[i]].push_back(stage.weights()[i].detach());
+      for (size_t i = 0; i < stage.buffers().size(); ++i)
+        run.buffers[s][q][stage.program().buffers()[i]] = stage.buffers()[i];
+      run.peak_versions[s][q] = stage.versions().peak_live();
+      run.peak_in_flight[s][q] = stage.peak_in_flight();
+      run.updates[s][q] = stage.versions().updates();
+    }
+  };
+  if (plan.world_size == 1) {
+    train_rank(0, nullptr);
+  } else {
+    spawn(std::move(world), [&](int64_t rank, Transport& transport) { train_rank(rank, &transport); });
+  }
+  return run;
+}
+
+/// Trains for real and compares every weight, buffer and loss with the reference's, bit for bit, and what the
+/// ranks held with what the dry run says.
+inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
+                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5) {
+  rules.total_minibatches = spans.back().end();
+  const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
+  const ReferenceResult expected = train_serially(
+      model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world));
+
+  CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
+  CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
+  CHECK(run.weights.size() == model.graph.parameters.size());
+  for (const auto& [name, replicas] : run.weights) {
+    for (const at::Tensor& weight : replicas) {
+      INFO(name << " differs by " << (weight - expected.weights.at(name)).abs().max().item<double>());
+      CHECK(weight.equal(expected.weights.at(name)));
+    }
+  }
+  for (size_t s = 0; s < run.buffers.size(); ++s) {
+    for (size_t q = 0; q < run.buffers[s].size(); ++q) {
+      for (const auto& [name, buffer] : run.buffers[s][q]) {
+        INFO(name << " at stage " << s << " replica " << q);
+        CHECK(buffer.equal(expected.buffers[s][q].at(name)));
+      }
+    }
+  }
+  if (spans.size() != 1) return;
+  const auto theory = check_schedule(plan.schedule, shape_of(plan, rules.gradient_accumulation), spans[0]);
+  CHECK(theory.problem == "");
+  for (const RankCheck& rank : theory.ranks) {
+    const auto s = static_cast<size_t>(rank.placement.stage);
+    const auto q = static_cast<size_t>(rank.placement.replica);
+    INFO("stage " << s << " replica " << q);
+    CHECK(run.peak_versions[s][q] == rank.peak_versions);
+    CHECK(run.peak_in_flight[s][q] == rank.peak_in_flight);
+    CHECK(run.updates[s][q] == rank.updates);
+  }
+}
+
+inline OptimizerSettings momentum_sgd() {
+  OptimizerSettings sgd;
+  sgd.learning_rate = 0.05;
+  sgd.momentum = 0.9;
+  sgd.weight_decay = 1e-3;
+  return sgd;
+}
+
+inline TrainingRules momentum_rules() {
+  TrainingRules rules;
+  rules.optimizer = momentum_sgd();
+  rules.seed = 5;
+  return rules;
+}
+
+}  // namespace pipewright::testing
