@@ -199,6 +199,15 @@ std::vector<std::string> Node::reads() const {
   return names;
 }
 
+TensorType Graph::computed_type(const std::string& value) const {
+  TensorType type = values.at(value);
+  if (autocast) {
+    const auto changed = autocast->find(value);
+    if (changed != autocast->end()) type.dtype = changed->second;
+  }
+  return type;
+}
+
 Graph Graph::from_json(JsonReader& reader) {
   reader.expect({"schema", "name", "inputs", "outputs", "values", "parameters", "buffers", "nodes"});
   Graph graph;

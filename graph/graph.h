@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -71,6 +72,12 @@ struct Graph {
   std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;                   ///< in an order in which they can run
+
+  /// No part of the document (models/autocast.h): operators run under bfloat16 autocast, and these values come out in
+  /// another dtype than `values` says.
+  std::optional<std::map<std::string, std::string>> autocast;
+  /// Type of a value as it is computed: that of `values`, but for `autocast`.
+  TensorType computed_type(const std::string& value) const;
 
   static Graph from_json(JsonReader& reader);
   Json to_json() const;

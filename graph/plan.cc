@@ -8,6 +8,39 @@
 #include "graph/nearest.h"
 
 namespace pipewright {
+
+StageMemory& StageMemory::operator+=(const StageMemory& other) {
+  weights_bytes += other.weights_bytes;
+  versions_bytes += other.versions_bytes;
+  gradients_bytes += other.gradients_bytes;
+  optimizer_bytes += other.optimizer_bytes;
+  activations_bytes += other.activations_bytes;
+  messages_bytes += other.messages_bytes;
+  workspace_bytes += other.workspace_bytes;
+  return *this;
+}
+
+StageMemory stage_memory_from_json(JsonReader reader) {
+  StageMemory memory;
+  reader.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
+                 "messages_bytes", "workspace_bytes"});
+  memory.weights_bytes = reader.integer("weights_bytes", 0, kMostBytes);
+  memory.versions_bytes = reader.integer("versions_bytes", 0, kMostBytes);
+  memory.gradients_bytes = reader.integer("gradients_bytes", 0, kMostBytes);
+  memory.optimizer_bytes = reader.integer("optimizer_bytes", 0, kMostBytes);
+  memory.activations_bytes = reader.integer("activations_bytes", 0, kMostBytes);
+  memory.messages_bytes = reader.integer("messages_bytes", 0, kMostBytes);
+  memory.workspace_bytes = reader.integer("workspace_bytes", 0, kMostBytes);
+  reader.finish();
+  return memory;
+}
+
+Json stage_memory_to_json(const StageMemory& memory) {
+  return {{"weights_bytes", memory.weights_bytes},         {"versions_bytes", memory.versions_bytes},
+          {"gradients_bytes", memory.gradients_bytes},     {"optimizer_bytes", memory.optimizer_bytes},
+          {"activations_bytes", memory.activations_bytes}, {"messages_bytes", memory.messages_bytes},
+          {"workspace_bytes", memory.workspace_bytes}};
+}
 namespace {
 
 const std::vector<std::string>& strategies() {
@@ -30,17 +63,7 @@ StagePrediction stage_prediction_from_json(JsonReader& reader) {
   stage.receive_seconds = reader.number("receive_seconds", 0, kMostSeconds);
   stage.gradient_sync_seconds = reader.number("gradient_sync_seconds", 0, kMostSeconds);
   stage.step_seconds = reader.number("step_seconds", 0, kMostSeconds);
-  JsonReader memory = reader.object("memory");
-  memory.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
-                 "messages_bytes", "workspace_bytes"});
-  stage.memory.weights_bytes = memory.integer("weights_bytes", 0, kMostBytes);
-  stage.memory.versions_bytes = memory.integer("versions_bytes", 0, kMostBytes);
-  stage.memory.gradients_bytes = memory.integer("gradients_bytes", 0, kMostBytes);
-  stage.memory.optimizer_bytes = memory.integer("optimizer_bytes", 0, kMostBytes);
-  stage.memory.activations_bytes = memory.integer("activations_bytes", 0, kMostBytes);
-  stage.memory.messages_bytes = memory.integer("messages_bytes", 0, kMostBytes);
-  stage.memory.workspace_bytes = memory.integer("workspace_bytes", 0, kMostBytes);
-  memory.finish();
+  stage.memory = stage_memory_from_json(reader.object("memory"));
   reader.finish();
   return stage;
 }
@@ -77,13 +100,7 @@ Json prediction_to_json(const Prediction& prediction) {
     entry["receive_seconds"] = stage.receive_seconds;
     entry["gradient_sync_seconds"] = stage.gradient_sync_seconds;
     entry["step_seconds"] = stage.step_seconds;
-    entry["memory"] = {{"weights_bytes", stage.memory.weights_bytes},
-                       {"versions_bytes", stage.memory.versions_bytes},
-                       {"gradients_bytes", stage.memory.gradients_bytes},
-                       {"optimizer_bytes", stage.memory.optimizer_bytes},
-                       {"activations_bytes", stage.memory.activations_bytes},
-                       {"messages_bytes", stage.memory.messages_bytes},
-                       {"workspace_bytes", stage.memory.workspace_bytes}};
+    entry["memory"] = stage_memory_to_json(stage.memory);
     json["stages"].push_back(std::move(entry));
   }
   return json;

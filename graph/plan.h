@@ -26,7 +26,11 @@ struct StageMemory {
     return weights_bytes + versions_bytes + gradients_bytes + optimizer_bytes + activations_bytes +
            messages_bytes + workspace_bytes;
   }
+  StageMemory& operator+=(const StageMemory& other);
 };
+
+StageMemory stage_memory_from_json(JsonReader reader);
+Json stage_memory_to_json(const StageMemory& memory);
 
 /// Seconds per minibatch on one replica, except where said.
 struct StagePrediction {

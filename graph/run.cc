@@ -93,6 +93,7 @@ Run Run::from_json(JsonReader& reader) {
     read(entry, "gamma", run.learning_rate_policy.gamma);
     read(entry, "step_epochs", run.learning_rate_policy.step_epochs);
     read(entry, "power", run.learning_rate_policy.power);
+    read(entry, "every", run.learning_rate_policy.every);
     entry.finish();
   }
   read(reader, "learning_rate_scaling", run.learning_rate_scaling);
@@ -138,11 +139,10 @@ Json Run::to_json() const {
                        {"beta1", optimizer.beta1},
                        {"beta2", optimizer.beta2},
                        {"epsilon", optimizer.epsilon}};
-  json["learning_rate_policy"] = {{"name", learning_rate_policy.name},
-                                  {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
-                                  {"gamma", learning_rate_policy.gamma},
-                                  {"step_epochs", learning_rate_policy.step_epochs},
-                                  {"power", learning_rate_policy.power}};
+  json["learning_rate_policy"] = {
+      {"name", learning_rate_policy.name},   {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
+      {"gamma", learning_rate_policy.gamma}, {"step_epochs", learning_rate_policy.step_epochs},
+      {"power", learning_rate_policy.power}, {"every", learning_rate_policy.every}};
   json["learning_rate_scaling"] = learning_rate_scaling;
   json["gradient_clipping_norm"] = gradient_clipping_norm;
   json["gradient_accumulation"] = gradient_accumulation;
@@ -193,6 +193,7 @@ void Run::validate(const std::string& where) const {
   check_range(where, "learning_rate_policy.gamma", learning_rate_policy.gamma, 0.0, 1e6);
   check_range(where, "learning_rate_policy.step_epochs", learning_rate_policy.step_epochs, 1e-9, 1e9);
   check_range(where, "learning_rate_policy.power", learning_rate_policy.power, 0.0, 1e3);
+  check_name(where, "learning_rate_policy.every", learning_rate_policy.every, {"minibatch", "epoch"});
   check_name(where, "learning_rate_scaling", learning_rate_scaling, {"none", "pipedream"});
 
   check_range(where, "gradient_clipping_norm", gradient_clipping_norm, 0.0, 1e12);

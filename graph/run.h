@@ -25,6 +25,9 @@ struct LearningRatePolicy {
   double gamma = 0.1;              ///< factor of "step" and "exponential"
   double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
   double power = 2;                ///< "polynomial": (1 - progress)^power
+  /// How often the rate changes after the warm-up: "minibatch", or "epoch" (then it is that of the epoch's
+  /// first minibatch).
+  std::string every = "minibatch";
 };
 
 /// When checkpoints are written, beside the one at the end of the run if any of these asks for some.
@@ -55,7 +58,7 @@ struct Run {
   std::string precision = "float32";  ///< "bfloat16": autocast, weights stay float32
   bool nan_guard = true;              ///< stop at the first loss or gradient that is not finite
   int64_t gradient_bucket_bytes =
-      25 << 20;  ///< gradients are averaged over replicas in parts of about this size
+      25 << 20;                 ///< gradients are averaged over replicas in parts of about this size
   std::string initial_weights;  ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
   std::string resume;  ///< "", "latest", or a checkpoint's folder

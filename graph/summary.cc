@@ -10,10 +10,35 @@ const std::vector<std::string>& statuses() {
   return names;
 }
 
+RankMemory memory_from_json(JsonReader reader) {
+  reader.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
+                 "messages_bytes", "other_bytes"});
+  RankMemory memory;
+  memory.weights_bytes = reader.integer("weights_bytes", 0, kMostBytes);
+  memory.versions_bytes = reader.integer("versions_bytes", 0, kMostBytes);
+  memory.gradients_bytes = reader.integer("gradients_bytes", 0, kMostBytes);
+  memory.optimizer_bytes = reader.integer("optimizer_bytes", 0, kMostBytes);
+  memory.activations_bytes = reader.integer("activations_bytes", 0, kMostBytes);
+  memory.messages_bytes = reader.integer("messages_bytes", 0, kMostBytes);
+  memory.other_bytes = reader.integer("other_bytes", 0, kMostBytes);
+  reader.finish();
+  return memory;
+}
+
+Json memory_to_json(const RankMemory& memory) {
+  return {{"weights_bytes", memory.weights_bytes},
+          {"versions_bytes", memory.versions_bytes},
+          {"gradients_bytes", memory.gradients_bytes},
+          {"optimizer_bytes", memory.optimizer_bytes},
+          {"activations_bytes", memory.activations_bytes},
+          {"messages_bytes", memory.messages_bytes},
+          {"other_bytes", memory.other_bytes}};
+}
+
 RankSummary rank_from_json(JsonReader& reader) {
   reader.expect({"rank", "stage", "replica", "host", "busy_fraction", "receive_wait_seconds",
-                 "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "sent_bytes",
-                 "peak_in_flight", "peak_weight_versions", "updates"});
+                 "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "memory",
+                 "predicted_memory", "sent_bytes", "peak_in_flight", "peak_weight_versions", "updates"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
   rank.stage = reader.integer("stage", 0, kMostRanks - 1);
@@ -24,6 +49,9 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.sync_wait_seconds = reader.number("sync_wait_seconds", 0, kMostSeconds);
   rank.peak_memory_bytes = reader.integer("peak_memory_bytes", 0, kMostBytes);
   rank.predicted_memory_bytes = reader.integer("predicted_memory_bytes", 0, kMostBytes);
+  if (reader.has("memory")) rank.memory = memory_from_json(reader.object("memory"));
+  if (reader.has("predicted_memory"))
+    rank.predicted_memory = stage_memory_from_json(reader.object("predicted_memory"));
   rank.sent_bytes = reader.integer("sent_bytes", 0, kMostBytes);
   rank.peak_in_flight = reader.integer("peak_in_flight", 0, kMostCount);
   rank.peak_weight_versions = reader.integer("peak_weight_versions", 0, kMostCount);
@@ -43,6 +71,8 @@ Json rank_to_json(const RankSummary& rank) {
   json["sync_wait_seconds"] = rank.sync_wait_seconds;
   json["peak_memory_bytes"] = rank.peak_memory_bytes;
   json["predicted_memory_bytes"] = rank.predicted_memory_bytes;
+  json["memory"] = memory_to_json(rank.memory);
+  if (rank.predicted_memory) json["predicted_memory"] = stage_memory_to_json(*rank.predicted_memory);
   json["sent_bytes"] = rank.sent_bytes;
   json["peak_in_flight"] = rank.peak_in_flight;
   json["peak_weight_versions"] = rank.peak_weight_versions;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/json.h"
+#include "graph/plan.h"
 
 namespace pipewright {
 
@@ -14,6 +15,18 @@ struct EvaluationSummary {
   double loss = 0;
   double top1 = 0;  ///< fraction of 1; NaN is written as null: the model has no scores
   int64_t samples = 0;
+};
+
+/// Tensors of a rank by purpose, as counted by the allocator hook: of each purpose the most there was at a
+/// time, so the sum may exceed the peak of the whole.
+struct RankMemory {
+  int64_t weights_bytes = 0;      ///< one version of the parameters
+  int64_t versions_bytes = 0;     ///< further weight versions
+  int64_t gradients_bytes = 0;    ///< made by backwards: of weights, and on the way there
+  int64_t optimizer_bytes = 0;    ///< slots: momentum, moments
+  int64_t activations_bytes = 0;  ///< made by forwards: saved for the backward, and on the way there
+  int64_t messages_bytes = 0;     ///< received, or on their way
+  int64_t other_bytes = 0;        ///< data, buffers of the model, what else
 };
 
 struct RankSummary {
@@ -30,6 +43,8 @@ struct RankSummary {
   int64_t peak_in_flight = 0;
   int64_t peak_weight_versions = 0;
   int64_t updates = 0;
+  RankMemory memory{};                            ///< optional key
+  std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
 };
 
 struct Summary {
@@ -42,12 +57,13 @@ struct Summary {
   std::string weights;
   int64_t minibatches = 0;
   int64_t samples = 0;
-  int64_t cores = 0;  ///< that rank 0's process may use: with fewer than ranks on a host, times are shared; 0 = unknown
+  int64_t cores =
+      0;  ///< that rank 0's process may use: with fewer than ranks on a host, times are shared; 0 = unknown
   double wall_seconds = 0;
-  double minibatch_seconds = 0;   ///< steady state, median
-  double samples_per_second = 0;  ///< steady state
-  double predicted_minibatch_seconds = 0;  ///< 0 = the plan does not say
-  double train_loss = 0;          ///< mean over the last epoch's minibatches
+  double minibatch_seconds = 0;                 ///< steady state, median
+  double samples_per_second = 0;                ///< steady state
+  double predicted_minibatch_seconds = 0;       ///< 0 = the plan does not say
+  double train_loss = 0;                        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
   std::vector<RankSummary> ranks;
 

@@ -1,6 +1,7 @@
 #include "models/interpreter.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 
@@ -98,6 +99,33 @@ std::mutex& generator_mutex() {
   return mutex;
 }
 
+/// bfloat16 autocast on this thread. The backward runs without: autograd has noted the casts.
+class AutocastScope {
+ public:
+  explicit AutocastScope(bool on) : on_(on) {
+    if (!on_) return;
+    was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
+    dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  }
+  ~AutocastScope() {
+    if (!on_) return;
+    if (at::autocast::decrement_nesting() == 0)
+      at::autocast::clear_cache();  // casts of this version's weights
+    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  bool on_;
+  bool was_on_ = false;
+  at::ScalarType dtype_ = at::kBFloat16;
+};
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -116,6 +144,7 @@ struct Segment::Implementation {
   size_t value_count = 0;  ///< slots; the first inputs.size() are the inputs
   std::vector<uint32_t> output_slots;
   size_t deepest_stack = 0;
+  bool autocast = false;
 
   at::Tensor take(const Source& source, std::vector<at::Tensor>& values,
                   const std::vector<at::Tensor>& parameter_tensors,
@@ -163,6 +192,7 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
   Implementation& self = *implementation_;
   self.nodes = nodes;
   self.outputs = std::move(outputs);
+  self.autocast = graph.autocast.has_value();
 
   // All names of the graph: values in the order in which they come to be, parameters, buffers.
   std::unordered_map<std::string, size_t> value_rank, parameter_rank, buffer_rank;
@@ -287,6 +317,7 @@ const std::vector<std::string>& Segment::inputs() const { return implementation_
 const std::vector<std::string>& Segment::parameters() const { return implementation_->parameters; }
 const std::vector<std::string>& Segment::buffers() const { return implementation_->buffers; }
 const std::vector<std::string>& Segment::outputs() const { return implementation_->outputs; }
+const std::string& Segment::label(size_t position) const { return implementation_->steps.at(position).label; }
 
 std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
                                          const std::vector<at::Tensor>& parameters,
@@ -301,6 +332,7 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
   values.resize(self.value_count);
   c10::Stack stack;
   stack.reserve(self.deepest_stack);
+  const AutocastScope autocast(self.autocast);
 
   for (size_t i = 0; i < self.steps.size(); ++i) {
     const Step& step = self.steps[i];
@@ -351,6 +383,7 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
 
     size_t made = 0;
     const auto keep = [&](at::Tensor tensor) {
+      if (observer && observer->made) observer->made(i, made, tensor);
       if (made < step.results.size() && step.results[made] != kDropped)
         values[step.results[made]] = std::move(tensor);
       ++made;

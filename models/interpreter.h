@@ -24,6 +24,8 @@ struct RandomKey {
 struct NodeObserver {
   std::function<void(size_t)> before;
   std::function<void(size_t)> after;
+  /// Between the two, for each output of the node: its number, and the tensor (may be undefined).
+  std::function<void(size_t, size_t, const at::Tensor&)> made;
 };
 
 /// A prepared, executable part of a graph. Immutable after construction; one thread runs it at a time.
@@ -38,6 +40,7 @@ struct NodeObserver {
 /// draws. The default generator is the process's: all segments of a process take turns at it. Values are
 /// dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed in
 /// place by the nodes that write them (batch norm).
+/// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h).
 /// An operator that makes a list of tensors (split, unbind) makes one value per element.
 class Segment {
  public:
@@ -54,6 +57,8 @@ class Segment {
   const std::vector<std::string>& parameters() const;
   const std::vector<std::string>& buffers() const;
   const std::vector<std::string>& outputs() const;
+  /// For messages: "node 'conv1' (features.0, aten::conv2d)".
+  const std::string& label(size_t position) const;
 
   /// One tensor per inputs(), parameters(), buffers(), in their order; returns one per outputs(). Runs under
   /// the caller's grad mode. RunError names the node and its layer if an operator fails.

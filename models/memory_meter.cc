@@ -1,5 +1,6 @@
 #include "models/memory_meter.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -9,37 +10,83 @@
 #include <unordered_map>
 
 namespace pipewright {
+namespace {
+
+thread_local MemoryPurpose current_purpose = MemoryPurpose::kOther;
+
+}  // namespace
 
 struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
   struct Block {
     int64_t bytes;
     int64_t tag;
+    MemoryPurpose purpose;
   };
+
+  // The one that the thread is attached to.
+  static thread_local Reporter* of_thread;
 
   void reportMemoryUsage(void* pointer, int64_t bytes, size_t, size_t, c10::Device) override {
     const std::lock_guard<std::mutex> lock(mutex);
     // An address that is known already was freed on a thread that nobody watches.
     if (const auto known = blocks.find(pointer); known != blocks.end()) {
-      live -= known->second.bytes;
+      add(known->second.purpose, -known->second.bytes);
       blocks.erase(known);
     }
     if (bytes <= 0) return;
-    blocks.emplace(pointer, Block{bytes, tag});
-    live += bytes;
-    peak = std::max(peak, live);
+    blocks.emplace(pointer, Block{bytes, tag, current_purpose});
+    add(current_purpose, bytes);
   }
+
+  void add(MemoryPurpose purpose, int64_t bytes) {
+    const auto i = static_cast<size_t>(purpose);
+    live += bytes;
+    live_for[i] += bytes;
+    peak = std::max(peak, live);
+    peak_for[i] = std::max(peak_for[i], live_for[i]);
+  }
+
+  void count_as(const void* pointer, MemoryPurpose purpose) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto block = blocks.find(const_cast<void*>(pointer));
+    if (block == blocks.end() || block->second.purpose == purpose) return;
+    add(block->second.purpose, -block->second.bytes);
+    block->second.purpose = purpose;
+    add(purpose, block->second.bytes);
+  }
+
   bool memoryProfilingEnabled() const override { return true; }
 
   mutable std::mutex mutex;
   std::unordered_map<void*, Block> blocks;
   int64_t live = 0;
   int64_t peak = 0;
+  ByPurpose live_for{};
+  ByPurpose peak_for{};
   int64_t tag = 0;
 };
 
+thread_local MemoryMeter::Reporter* MemoryMeter::Reporter::of_thread = nullptr;
+
 struct MemoryMeter::Attached::Guard {
+  explicit Guard(const std::shared_ptr<Reporter>& reporter)
+      : guard(c10::DebugInfoKind::PROFILER_STATE, reporter), outer(Reporter::of_thread) {
+    Reporter::of_thread = reporter.get();
+  }
+  ~Guard() { Reporter::of_thread = outer; }
+
   c10::DebugInfoGuard guard;
+  Reporter* outer;
 };
+
+MemoryScope::MemoryScope(MemoryPurpose purpose) : outer_(current_purpose) { current_purpose = purpose; }
+MemoryScope::~MemoryScope() { current_purpose = outer_; }
+
+void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose) {
+  MemoryMeter::Reporter* const reporter = MemoryMeter::Reporter::of_thread;
+  if (reporter && tensor.defined() && tensor.has_storage())
+    reporter->count_as(tensor.storage().data(), purpose);
+}
 
 MemoryMeter::MemoryMeter() : reporter_(std::make_shared<Reporter>()) {
   // Otherwise LibTorch complains about blocks that are freed on a metered thread and were allocated before,
@@ -64,6 +111,17 @@ int64_t MemoryMeter::peak_bytes() const {
 void MemoryMeter::reset_peak() {
   const std::lock_guard<std::mutex> lock(reporter_->mutex);
   reporter_->peak = reporter_->live;
+  reporter_->peak_for = reporter_->live_for;
+}
+
+MemoryMeter::ByPurpose MemoryMeter::live_bytes_by_purpose() const {
+  const std::lock_guard<std::mutex> lock(reporter_->mutex);
+  return reporter_->live_for;
+}
+
+MemoryMeter::ByPurpose MemoryMeter::peak_bytes_by_purpose() const {
+  const std::lock_guard<std::mutex> lock(reporter_->mutex);
+  return reporter_->peak_for;
 }
 
 void MemoryMeter::set_tag(int64_t tag) {
@@ -78,8 +136,7 @@ std::map<int64_t, int64_t> MemoryMeter::live_bytes_by_tag() const {
   return bytes;
 }
 
-MemoryMeter::Attached::Attached(const MemoryMeter& meter)
-    : guard_(new Guard{c10::DebugInfoGuard(c10::DebugInfoKind::PROFILER_STATE, meter.reporter_)}) {}
+MemoryMeter::Attached::Attached(const MemoryMeter& meter) : guard_(new Guard(meter.reporter_)) {}
 MemoryMeter::Attached::~Attached() = default;
 
 }  // namespace pipewright

@@ -1,11 +1,43 @@
 // Counts the bytes of tensors, exactly, through LibTorch's allocator hook.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 
+namespace at {
+class Tensor;
+}
+
 namespace pipewright {
+
+/// What a tensor's memory is for.
+enum class MemoryPurpose {
+  kOther,        ///< data, buffers of the model, whatever no scope says
+  kWeights,      ///< the version that the stage started with, or its place
+  kVersions,     ///< further weight versions
+  kGradients,    ///< made by a backward: of weights, and on the way there
+  kOptimizer,    ///< momentum, moments
+  kActivations,  ///< made by a forward: saved for the backward, and on the way there
+  kMessages      ///< received, or on their way to another rank
+};
+constexpr size_t kMemoryPurposes = 7;
+
+/// What this thread allocates has this purpose until the end of the scope; scopes nest.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryPurpose purpose);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryPurpose outer_;
+};
+
+/// The tensor's storage counts as this from now on, for the meter that is attached to this thread, if one is.
+void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
 
 /// Counts what is allocated on the threads it is attached to (and what autograd does on their behalf), from
 /// the moment of attaching; frees are counted on those threads too. Allocations made before, or on other
@@ -29,6 +61,11 @@ class MemoryMeter {
   int64_t peak_bytes() const;  ///< the most live_bytes() since the start or the last reset_peak()
   void reset_peak();           ///< peak_bytes() becomes live_bytes()
 
+  using ByPurpose = std::array<int64_t, kMemoryPurposes>;
+  ByPurpose live_bytes_by_purpose() const;
+  /// Of each purpose the most there was at a time; their sum may exceed peak_bytes().
+  ByPurpose peak_bytes_by_purpose() const;
+
   /// Allocations from now on carry this tag (0 at first), until they are freed.
   void set_tag(int64_t tag);
   /// Live bytes of each tag that has any.
@@ -48,6 +85,7 @@ class MemoryMeter {
 
  private:
   struct Reporter;
+  friend void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
   std::shared_ptr<Reporter> reporter_;
 };
 

@@ -16,6 +16,7 @@
 #include "graph/graph.h"
 #include "graph/profile.h"
 #include "graph/units.h"
+#include "models/autocast.h"
 #include "models/registry.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
@@ -118,6 +119,8 @@ void profile_command(const std::vector<std::string>& arguments) {
       ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
        "threads that compute; as a rank will have")                                                    //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"), "passes thrown away first")  //
+      ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
+       "float32, or bfloat16: autocast with float32 weights")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
        "passes that count; 0: as many as fit 10 s, 3 to 50")  //
       ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
@@ -152,7 +155,9 @@ void profile_command(const std::vector<std::string>& arguments) {
   const fs::path output = options["output"].as<std::string>();
   check_writable(output, "--output");
 
-  const Model model = build_model(spec, measuring.batch_size);
+  const std::string precision = options["precision"].as<std::string>();
+  Model model = build_model(spec, measuring.batch_size);
+  model.graph = with_precision(std::move(model.graph), precision, measuring.batch_size);
   std::string data = "synthetic";
   std::vector<at::Tensor> inputs;
   double input_seconds = 0;
@@ -174,6 +179,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   }
   profile.input_seconds = input_seconds;
   profile.provenance.emplace_back("data", data);
+  profile.provenance.emplace_back("precision", precision);
   profile.validate(output.string());
   write_document(output, profile);
 

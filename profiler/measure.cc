@@ -249,7 +249,7 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
   profiled.name = node.name;
   profiled.layer = node.layer;
   profiled.inputs = single.inputs();
-  for (const auto& name : node.outputs) profiled.outputs.push_back({name, graph.values.at(name).bytes()});
+  for (const auto& name : node.outputs) profiled.outputs.push_back({name, graph.computed_type(name).bytes()});
   profiled.parameters = single.parameters();
   profiled.saved_bytes = saved_bytes;
 

@@ -6,6 +6,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/autocast.h"
 #include "models/registry.h"
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
@@ -77,6 +78,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
+  job.model.graph = with_precision(std::move(job.model.graph), run.precision, run.batch_size);
   return job;
 }
 

@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "models/initialise.h"
 #include "models/interpreter.h"
+#include "runtime/gradient_norm.h"
 #include "runtime/partition.h"
 
 namespace pipewright {
@@ -290,7 +291,32 @@ class SerialTraining {
         }
       }
     }
+    if (rules_.gradient_clipping_norm > 0) clip(ended);
     for (const size_t s : ended) update(stages_[s], k, span);
+  }
+
+  // Over the model where all stages update together, else each stage by itself.
+  void clip(const std::vector<size_t>& ended) {
+    std::vector<double> sums;
+    double of_model = 0;
+    for (const size_t s : ended) {
+      SerialStage& stage = stages_[s];
+      Tensors counted;  // a tied parameter once, at its first stage
+      for (size_t i = 0; i < stage.trainable.size(); ++i) {
+        const std::string& name = stage.segment.parameters()[stage.trainable[i]];
+        const bool elsewhere = std::any_of(
+            plan_.tied_parameters.begin(), plan_.tied_parameters.end(), [&](const TiedParameter& tied) {
+              return tied.name == name && tied.stages.front() < static_cast<int64_t>(s);
+            });
+        if (!elsewhere) counted.push_back(stage.gradient[i]);
+      }
+      sums.push_back(square_sum(counted));
+      of_model += sums.back();
+    }
+    for (size_t e = 0; e < ended.size(); ++e) {
+      const double sum = plan_.weights == "flush" ? of_model : sums[e];
+      scale(stages_[ended[e]].gradient, clipping_factor(sum, rules_.gradient_clipping_norm));
+    }
   }
 
   void update(SerialStage& stage, int64_t k, Span span) {

@@ -43,6 +43,8 @@ constexpr Row kRows[] = {
     {"gamma", "learning_rate_policy", "gamma", Kind::kNumber, "factor of step and exponential"},
     {"step-epochs", "learning_rate_policy", "step_epochs", Kind::kNumber, "epochs between two steps"},
     {"power", "learning_rate_policy", "power", Kind::kNumber, "exponent of polynomial"},
+    {"learning-rate-every", "learning_rate_policy", "every", Kind::kText,
+     "rate changes every minibatch or epoch"},
     {"learning-rate-scaling", "", "learning_rate_scaling", Kind::kText, "none, pipedream"},
     {"gradient-clipping-norm", "", "gradient_clipping_norm", Kind::kNumber,
      "largest norm of a gradient; 0 = any"},

@@ -19,6 +19,31 @@ std::string text(const char* format, double value) {
   return buffer;
 }
 
+// One row for each rank: measured, and what the plan said in brackets.
+std::string memory_rows(const std::string& name, const Summary& summary) {
+  std::string rows;
+  for (const RankSummary& rank : summary.ranks) {
+    const StageMemory* const predicted = rank.predicted_memory ? &*rank.predicted_memory : nullptr;
+    rows += "| " + name + " | " + std::to_string(rank.rank) + " | " + std::to_string(rank.stage) + " |";
+    const auto cell = [&](int64_t bytes, int64_t StageMemory::*part) {
+      rows += " " + format_bytes(static_cast<double>(bytes));
+      if (predicted && part) rows += " (" + format_bytes(static_cast<double>(predicted->*part)) + ")";
+      rows += " |";
+    };
+    cell(rank.memory.weights_bytes, &StageMemory::weights_bytes);
+    cell(rank.memory.versions_bytes, &StageMemory::versions_bytes);
+    cell(rank.memory.gradients_bytes, &StageMemory::gradients_bytes);
+    cell(rank.memory.optimizer_bytes, &StageMemory::optimizer_bytes);
+    cell(rank.memory.activations_bytes, &StageMemory::activations_bytes);
+    cell(rank.memory.messages_bytes, &StageMemory::messages_bytes);
+    cell(rank.memory.other_bytes, nullptr);
+    rows += " " + format_bytes(static_cast<double>(rank.peak_memory_bytes));
+    if (predicted) rows += " (" + format_bytes(static_cast<double>(predicted->total_bytes())) + ")";
+    rows += " |\n";
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::string run_report(const std::vector<std::filesystem::path>& folders) {
@@ -27,6 +52,12 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
       "| peak memory "
       "of a rank | predicted | sent a minibatch |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string memory =
+      "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
+      "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
+      "peak "
+      "|\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   double first_rate = 0;
   bool crowded_any = false;
   int64_t cores = 0;
@@ -54,6 +85,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
     const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
     table += "|";
+    memory += memory_rows((folder / "").parent_path().filename().string(), summary);
     cell((folder / "").parent_path().filename().string() +
          (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
@@ -77,7 +109,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
              " cores; such times say nothing about a plan.\n";
   }
-  return table;
+  return table + memory;
 }
 
 }  // namespace pipewright

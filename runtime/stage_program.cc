@@ -10,6 +10,8 @@
 
 #include "graph/error.h"
 #include "models/initialise.h"
+#include "models/memory_meter.h"
+#include "runtime/gradient_norm.h"
 
 namespace pipewright {
 namespace {
@@ -38,7 +40,7 @@ std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::str
   std::vector<MessagePart> parts;
   for (size_t i = 0; i < names.size(); ++i) {
     if (wanted && !(*wanted)[i]) continue;
-    const TensorType& type = graph.values.at(names[i]);
+    const TensorType type = graph.computed_type(names[i]);
     parts.push_back({type.shape, scalar_type_of(type.dtype)});
   }
   return parts;
@@ -66,6 +68,12 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
     if (!parameter->trainable) continue;
     uncut[parameter->name] = trainable_.size();
     trainable_.push_back(i);
+    for (size_t n = 0; n < stages[index].nodes.size(); ++n) {
+      const auto read = graph.nodes[stages[index].nodes[n]].reads();
+      if (std::find(read.begin(), read.end(), parameter->name) == read.end()) continue;
+      trainable_reader_.push_back(n);
+      break;
+    }
   }
   for (const BackwardCuts::Cut& cut : cuts_.cuts) {
     cut_weights_.emplace_back();
@@ -87,6 +95,7 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
                            const std::vector<at::Tensor>& buffers, RandomKey key) const {
   PW_CHECK_EQ(received.size(), received_.size());
   PW_CHECK_EQ(fields.size(), fields_.size());
+  const MemoryScope scope(MemoryPurpose::kActivations);
   Pass pass;
   for (size_t i = 0; i < received.size(); ++i) {
     received[i] = received[i].detach();
@@ -109,8 +118,8 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
   return pass;
 }
 
-void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields,
-                       const std::vector<at::Tensor>& buffers) const {
+void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers,
+                       const NodeObserver* observer) const {
   // The segment asks for its inputs in its own order: received values and fields by name.
   std::vector<at::Tensor> inputs;
   for (const std::string& name : segment_.inputs()) {
@@ -125,7 +134,7 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields,
     }
   }
   fields.clear();
-  auto outputs = segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key);
+  auto outputs = segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer);
   const size_t cuts_begin = outputs.size() - cuts_.values.size();
   const size_t roots = last_ ? 1 : cuts_begin;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -143,7 +152,34 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields,
   }
 }
 
+std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Tensor> fields,
+                                           const std::vector<at::Tensor>& buffers) const {
+  const at::NoGradGuard no_grad;
+  Pass again;
+  again.received = pass.received;
+  again.version = pass.version;
+  again.key = pass.key;
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
+  std::string nan;
+  std::string infinite;
+  NodeObserver observer;
+  observer.made = [&](size_t node, size_t, const at::Tensor& tensor) {
+    if (!nan.empty() || all_finite(tensor)) return;
+    if (tensor.isnan().any().item<bool>()) {
+      nan = segment_.label(node);
+    } else if (infinite.empty()) {
+      infinite = segment_.label(node);  // may be meant: masks are filled with it
+    }
+  };
+  run(again, std::move(fields), copies, &observer);
+  if (nan.empty()) return infinite.empty() ? "" : "first in " + infinite;
+  return "first not a number in " + nan +
+         (infinite.empty() ? "" : ", first infinite before it in " + infinite);
+}
+
 void StageProgram::recompute(Pass& pass) const {
+  const MemoryScope scope(MemoryPurpose::kActivations);
   const at::AutoGradMode with_gradients(true);
   run(pass, std::move(pass.fields), pass.buffers);
   pass.buffers.clear();
@@ -192,11 +228,13 @@ std::vector<at::Tensor> StageProgram::message_upstream(const Pass& pass, const R
     const at::Tensor& carried = roots.carried[i];
     if (carried.defined()) gradient = gradient.defined() ? gradient + carried : carried;
     message.push_back(gradient.defined() ? gradient : at::zeros_like(pass.received[i]));
+    count_memory_as(message.back(), MemoryPurpose::kMessages);
   }
   return message;
 }
 
 StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients) const {
+  const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
   std::vector<Edge> leaves = received_edges(pass);
@@ -217,6 +255,7 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
 std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
                                                      std::vector<at::Tensor> sent_gradients) const {
   PW_CHECK(options_.split_backward, "the backward of this stage comes in one piece");
+  const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
   std::vector<Edge> leaves = received_edges(pass);
@@ -239,6 +278,7 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
 }
 
 std::vector<at::Tensor> StageProgram::backward_weight(Pass pass) const {
+  const MemoryScope scope(MemoryPurpose::kGradients);
   std::vector<at::Tensor> result = std::move(pass.weight_gradients);
   for (size_t c = cuts_.cuts.size(); c-- > 0;) {
     edge_list roots;

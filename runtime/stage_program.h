@@ -88,6 +88,13 @@ class StageProgram {
   /// the stage read have had theirs from the first part: cut there, they would need it run once more.
   std::vector<at::Tensor> backward_weight(Pass pass) const;
 
+  /// Runs the forward of `pass` again, on the same inputs, and names the node that first made a number that
+  /// is not finite; "" if none does. Buffers are left alone.
+  std::string where_not_finite(const Pass& pass, std::vector<at::Tensor> fields,
+                               const std::vector<at::Tensor>& buffers) const;
+  /// For messages: the first node of the stage that reads trainable parameter `i`, by trainable().
+  const std::string& reader_of(size_t i) const { return segment_.label(trainable_reader_.at(i)); }
+
  private:
   struct Roots {
     std::vector<torch::autograd::Edge> edges;
@@ -95,7 +102,8 @@ class StageProgram {
     std::vector<at::Tensor> carried;  ///< by received value: the gradient of its use further on
   };
   /// Runs the segment and fills in what comes of it.
-  void run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers) const;
+  void run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers,
+           const NodeObserver* observer = nullptr) const;
   Roots roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const;
   /// The message upstream, from the gradients of the differentiable received values.
   std::vector<at::Tensor> message_upstream(const Pass& pass, const Roots& roots,
@@ -113,6 +121,7 @@ class StageProgram {
   std::vector<bool> received_differentiable_;
   std::vector<bool> sent_differentiable_;
   std::vector<size_t> trainable_;
+  std::vector<size_t> trainable_reader_;          // position of a node that reads it
   std::vector<std::vector<size_t>> cut_weights_;  // by cut: positions in trainable_
   std::vector<size_t> uncut_weights_;             // the other positions
   std::vector<MessagePart> received_parts_;

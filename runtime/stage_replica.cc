@@ -3,14 +3,20 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "graph/error.h"
 #include "models/initialise.h"
+#include "models/memory_meter.h"
+#include "runtime/gradient_norm.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {
+
+constexpr const char* kDivergedRemedy =
+    "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
 
 StageProgramOptions options_of(const Plan& plan, int64_t stage) {
   StageProgramOptions options;
@@ -35,11 +41,16 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
     rate_factor_ = static_cast<double>(turns_.round_length()) /
                    static_cast<double>(StageTurns(shape_, 0).round_length());
   }
+  for (const TiedParameter& tied : plan.tied_parameters) {
+    if (tied.stages.front() < stage) counted_elsewhere_.push_back(tied.name);
+  }
   std::vector<at::Tensor> weights;
+  const MemoryScope scope(MemoryPurpose::kWeights);
   for (const std::string& name : program_.parameters())
     weights.push_back(initial_parameter(model, name, rules.seed));
   for (const size_t i : program_.trainable()) weights[i].requires_grad_(true);
   versions_ = std::make_unique<WeightVersions>(std::move(weights));
+  const MemoryScope other(MemoryPurpose::kOther);
   for (const std::string& name : program_.buffers()) buffers_.push_back(initial_buffer(model, name));
   update_rule_ = make_update_rule(rules.optimizer);
 }
@@ -79,6 +90,34 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
   return result;
 }
 
+void StageReplica::check_forward(int64_t k, const Forwarded& forwarded,
+                                 std::vector<at::Tensor> fields) const {
+  if (!rules_.nan_guard) return;
+  // Infinite values may be meant (masks); a NaN or a loss that is not finite is not.
+  const auto broken = [](const at::Tensor& tensor) {
+    return !all_finite(tensor) && tensor.isnan().any().item<bool>();
+  };
+  const auto& sent = forwarded.sent;
+  if (all_finite(forwarded.loss) && std::none_of(sent.begin(), sent.end(), broken)) return;
+  const std::string where = program_.where_not_finite(in_flight_.at(k), std::move(fields), buffers_);
+  const std::string what = forwarded.loss.defined()
+                               ? "the loss of minibatch " + std::to_string(k) + " is " +
+                                     std::to_string(forwarded.loss.item<double>()) + " on stage "
+                               : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
+  throw NumericalError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy);
+}
+
+void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t last) const {
+  const std::string minibatches =
+      first == last ? "minibatch " + std::to_string(first)
+                    : "minibatches " + std::to_string(first) + " to " + std::to_string(last);
+  throw NumericalError("the gradient of '" + program_.parameters()[program_.trainable()[trainable]] +
+                           "' in " + minibatches + " is not finite on stage " + std::to_string(stage_) +
+                           ": in the backward of " + program_.reader_of(trainable) +
+                           ", or of a node behind it",
+                       kDivergedRemedy);
+}
+
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
   PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
@@ -87,6 +126,14 @@ Pass StageReplica::take_pass(int64_t k) {
 
 std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients) {
   StageGradients gradients = program_.backward(take_pass(k), std::move(sent_gradients));
+  // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
+  if (rules_.nan_guard && last_not_finite(gradients.received)) {
+    if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
+    throw NumericalError("the gradient of minibatch " + std::to_string(k) + " that stage " +
+                             std::to_string(stage_) +
+                             " sends back is not finite: in the backward of its nodes",
+                         kDivergedRemedy);
+  }
   add_gradients(std::move(gradients.weights));
   return std::move(gradients.received);
 }
@@ -129,7 +176,26 @@ void StageReplica::average(int64_t round) {
   for (at::Tensor& gradient : round_gradients()) gradient.div_(static_cast<double>(minibatches));
 }
 
-void StageReplica::update(int64_t round) {
+double StageReplica::gradient_square_sum() {
+  std::vector<at::Tensor> counted;
+  for (size_t i = 0; i < round_gradients().size(); ++i) {
+    const std::string& name = program_.parameters()[program_.trainable()[i]];
+    const bool elsewhere =
+        std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), name) != counted_elsewhere_.end();
+    if (!elsewhere) counted.push_back(round_gradients()[i]);
+  }
+  return square_sum(counted);
+}
+
+void StageReplica::update(int64_t round, double square_sum) {
+  const int64_t first = turns_.round_begin(round, span_);
+  const int64_t last = first + turns_.round_size(round, span_) - 1;
+  if (rules_.gradient_clipping_norm > 0) {
+    if (rules_.nan_guard && !std::isfinite(square_sum)) {
+      if (const auto weight = last_not_finite(round_gradients())) stop_at_gradient(*weight, first, last);
+    }
+    scale(round_gradients(), clipping_factor(square_sum, rules_.gradient_clipping_norm));
+  }
   const double rate =
       rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
                                       turns_.round_begin(round, span_), rules_.minibatches_per_epoch,
@@ -140,6 +206,8 @@ void StageReplica::update(int64_t round) {
   for (const size_t i : program_.trainable()) trained.push_back(next[i]);
   std::vector<at::Tensor> stepped = update_rule_->step(trained, round_gradients(), rate, std::move(room));
   round_gradients_.clear();
+  if (rules_.nan_guard && update_rule_->not_finite())
+    stop_at_gradient(*update_rule_->not_finite(), first, last);
   for (size_t i = 0; i < stepped.size(); ++i) next[program_.trainable()[i]] = std::move(stepped[i]);
   versions_->publish(std::move(next));
 }

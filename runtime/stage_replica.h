@@ -25,6 +25,8 @@ struct TrainingRules {
   std::string learning_rate_scaling = "none";
   int64_t gradient_accumulation = 1;
   int64_t gradient_bucket_bytes = 25 << 20;
+  double gradient_clipping_norm = 0;
+  bool nan_guard = true;
   uint64_t seed = 0;
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
@@ -75,6 +77,10 @@ class StageReplica {
   Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
   /// Gradients of the received values; adds those of the weights to the round's.
   std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients);
+  /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
+  /// made a number that is not finite, if its loss is none or a value sent has none. `fields` as in
+  /// forward().
+  void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> fields) const;
   /// The same in two parts; needs a program that splits (plan's schedule).
   std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
   void backward_weight(int64_t k);
@@ -84,8 +90,12 @@ class StageReplica {
   std::vector<at::Tensor>& round_gradients();
   /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
   void average(int64_t round);
-  /// One update with them.
-  void update(int64_t round);
+  /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones).
+  double gradient_square_sum();
+  /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
+  /// are). `square_sum` of the gradients that are clipped together. NumericalError if one is not finite
+  /// (rules.nan_guard).
+  void update(int64_t round, double square_sum);
 
   /// Forward only, of evaluation's `program`, with the latest weights; leaves weights and buffers alone.
   Forwarded evaluate(const StageProgram& program, int64_t k, std::vector<at::Tensor> received,
@@ -96,6 +106,7 @@ class StageReplica {
  private:
   Pass take_pass(int64_t k);
   void add_gradients(std::vector<at::Tensor> gradients);
+  [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
 
   int64_t stage_;
   int64_t replica_;
@@ -103,7 +114,8 @@ class StageReplica {
   PipelineShape shape_;
   StageTurns turns_;
   TrainingRules rules_;
-  double rate_factor_ = 1;  // learning_rate_scaling
+  double rate_factor_ = 1;                      // learning_rate_scaling
+  std::vector<std::string> counted_elsewhere_;  // tied parameters of an earlier stage
   StageProgram program_;
   std::unique_ptr<WeightVersions> versions_;
   std::vector<at::Tensor> buffers_;

@@ -22,12 +22,23 @@ struct StepArrays {
 enum class Stores { kOrdinary, kStreaming };
 
 /// Elements [begin, end) of the arrays; T is float or double. The widest instruction set that the processor
-/// has is chosen at run time; the bits are the same with all of them.
+/// has is chosen at run time; the bits are the same with all of them. Returns whether all gradients are
+/// finite.
 template <typename T>
-void sgd_step(const SgdFactors<T>& factors, Momentum momentum, bool decay, const StepArrays<T>& arrays,
+bool sgd_step(const SgdFactors<T>& factors, Momentum momentum, bool decay, const StepArrays<T>& arrays,
               int64_t begin, int64_t end, Stores stores);
 template <typename T>
-void adam_step(const AdamFactors<T>& factors, Decay decay, const StepArrays<T>& arrays, int64_t begin,
+bool adam_step(const AdamFactors<T>& factors, Decay decay, const StepArrays<T>& arrays, int64_t begin,
                int64_t end, Stores stores);
+
+/// Are all finite? `Bits`: uint32_t for float, uint64_t for double, uint16_t for the 16-bit types;
+/// `exponent`: the bits that are all set in infinities and NaNs.
+template <typename Bits>
+bool all_finite(const Bits* numbers, int64_t count, Bits exponent);
+
+/// Sum of squares, in an order that depends on nothing but `count`: 16 sums of every 16th element, as
+/// doubles, added pairwise.
+template <typename T>
+double square_sum(const T* numbers, int64_t count);
 
 }  // namespace pipewright

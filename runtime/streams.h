@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-enum class Stream : int64_t { kActivation, kGradient, kEvaluation, kReplicaSum, kBufferSum, kTied };
+enum class Stream : int64_t { kActivation, kGradient, kEvaluation, kReplicaSum, kBufferSum, kTied, kSquareSum };
 
 /// Tag of part 0 of the stream of `stage`, the stage that sends; for sums the stage whose replicas they are.
 class StreamTags {

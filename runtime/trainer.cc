@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <csignal>
 #include <deque>
 #include <filesystem>
@@ -148,6 +147,7 @@ void Training::run() {
         job_.model, job_.plan, place_.rank, transport_.get(),
         TrainingRules{job_.run.optimizer, job_.run.learning_rate_policy, job_.run.learning_rate_scaling,
                       job_.run.gradient_accumulation, job_.run.gradient_bucket_bytes,
+                      job_.run.gradient_clipping_norm, job_.run.nan_guard,
                       static_cast<uint64_t>(job_.run.seed), sampler_->minibatches_per_epoch(),
                       total_minibatches_});
     if (job_.resume) {
@@ -470,11 +470,6 @@ void Training::train_span(int64_t epoch, Span span) {
   hooks.fields = [&](int64_t stage, int64_t k) { return loaders.next(stage, k); };
   hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
     control_->post(minibatch_line(k, loss, elapsed_seconds()));
-    if (!std::isfinite(loss)) {
-      throw NumericalError("the loss of minibatch " + std::to_string(k) + " is " + std::to_string(loss) +
-                               " on stage " + std::to_string(job_.plan.stages.size() - 1),
-                           "lower --learning-rate, or warm up with --warmup-minibatches");
-    }
   };
   hooks.after = [this](const Action& action, Clock::time_point begin, Clock::time_point end) {
     progress_.end();
@@ -509,6 +504,12 @@ void Training::post_rank_summary() {
   rank.receive_wait_seconds = counts.receive_wait_seconds;
   rank.sync_wait_seconds = counts.sync_wait_seconds;
   rank.peak_memory_bytes = memory_.peak_bytes();
+  const auto memory = memory_.peak_bytes_by_purpose();
+  const auto peak = [&](MemoryPurpose purpose) { return memory[static_cast<size_t>(purpose)]; };
+  rank.memory = {peak(MemoryPurpose::kWeights),     peak(MemoryPurpose::kVersions),
+                 peak(MemoryPurpose::kGradients),   peak(MemoryPurpose::kOptimizer),
+                 peak(MemoryPurpose::kActivations), peak(MemoryPurpose::kMessages),
+                 peak(MemoryPurpose::kOther)};
   rank.sent_bytes = counts.sent_bytes;
   // Of several stages: memory adds up; of what is counted, the largest is told.
   for_each_stage([&](const StageReplica& stage) {
@@ -516,8 +517,10 @@ void Training::post_rank_summary() {
     rank.peak_weight_versions = std::max(rank.peak_weight_versions, stage.versions().peak_live());
     rank.updates = std::max(rank.updates, stage.versions().updates());
     if (!job_.plan.predicted) return;
-    rank.predicted_memory_bytes +=
-        job_.plan.predicted->stages[static_cast<size_t>(stage.stage())].memory.total_bytes();
+    const StageMemory& predicted = job_.plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
+    rank.predicted_memory_bytes += predicted.total_bytes();
+    if (!rank.predicted_memory) rank.predicted_memory.emplace();
+    *rank.predicted_memory += predicted;
   });
   control_->post(rank_line(rank));
   control_->post(trace_line(trace_.json()));

@@ -4,11 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <atomic>
 #include <cmath>
 #include <numbers>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/memory_meter.h"
 #include "runtime/step_kernels.h"
 
 namespace pipewright {
@@ -75,39 +77,47 @@ class Arrays {
   at::Tensor changed_[3];
 };
 
-// Calls step_one(i, arrays, begin, end, stores) for slices of every weight; returns the next weights as
-// leaves. `first` and `second`: slots, or none.
+// Calls step_one(i, arrays, begin, end, stores) for slices of every weight, which tells whether the gradient
+// is finite; returns the next weights as leaves. `first` and `second`: slots, or none.
 template <typename StepOne>
 std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
                                  const std::vector<at::Tensor>& first, const std::vector<at::Tensor>& second,
-                                 const StepOne& step_one) {
+                                 std::optional<size_t>& not_finite, const StepOne& step_one) {
   check_step(weights, gradients, into);
+  not_finite.reset();
   into.resize(weights.size());
   int64_t bytes = 0;
   for (const at::Tensor& weight : weights) bytes += static_cast<int64_t>(weight.nbytes());
   for (size_t i = 0; i < weights.size(); ++i) {
     at::Tensor& next = into[i];
-    if (!next.defined()) next = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
+    if (!next.defined()) {
+      const MemoryScope scope(MemoryPurpose::kVersions);
+      next = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
+    }
     const bool in_place = next.is_same(weights[i]);
     const Stores stores = bytes > kStreamingBytes && !in_place ? Stores::kStreaming : Stores::kOrdinary;
     const auto slot = [i](const std::vector<at::Tensor>& slots) {
       return slots.empty() ? at::Tensor() : slots[i];
     };
+    std::atomic<bool> finite = true;
     const auto run = [&](auto zero) {
       const Arrays<decltype(zero)> arrays(weights[i].detach(), gradients[i], next.detach(), slot(first),
                                           slot(second));
-      at::parallel_for(0, weights[i].numel(), kElementsPerThread,
-                       [&](int64_t begin, int64_t end) { step_one(i, arrays.get(), begin, end, stores); });
+      at::parallel_for(0, weights[i].numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+        if (!step_one(i, arrays.get(), begin, end, stores)) finite = false;
+      });
       arrays.finish();
     };
     weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    if (!finite) not_finite = i;
     next.requires_grad_(true);
   }
   return into;
 }
 
 std::vector<at::Tensor> like(const std::vector<at::Tensor>& weights, bool zeros) {
+  const MemoryScope scope(MemoryPurpose::kOptimizer);
   std::vector<at::Tensor> slots;
   for (const at::Tensor& weight : weights) {
     const auto options = weight.options().requires_grad(false);
@@ -126,14 +136,14 @@ class Sgd : public UpdateRule {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
     if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
-    auto next = step_all(weights, gradients, std::move(into), velocity_, {},
+    auto next = step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
                          [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                            using T = std::remove_pointer_t<decltype(arrays.next)>;
                            const SgdFactors<T> factors{static_cast<T>(learning_rate),
                                                        static_cast<T>(settings_.momentum),
                                                        static_cast<T>(settings_.weight_decay)};
-                           sgd_step(factors, momentum_of(updates_[i]), settings_.weight_decay != 0, arrays,
-                                    begin, end, stores);
+                           return sgd_step(factors, momentum_of(updates_[i]), settings_.weight_decay != 0,
+                                           arrays, begin, end, stores);
                          });
     for (int64_t& updates : updates_) ++updates;
     return next;
@@ -177,10 +187,11 @@ class Adam : public UpdateRule {
       second_moment_ = like(weights, /*zeros=*/true);
     }
     for (int64_t& updates : updates_) ++updates;
-    return step_all(weights, gradients, std::move(into), first_moment_, second_moment_,
+    return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
                     [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                       using T = std::remove_pointer_t<decltype(arrays.next)>;
-                      adam_step(factors<T>(updates_[i], learning_rate), decay(), arrays, begin, end, stores);
+                      return adam_step(factors<T>(updates_[i], learning_rate), decay(), arrays, begin, end,
+                                       stores);
                     });
   }
 
@@ -265,6 +276,7 @@ double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t m
   if (minibatch < policy.warmup_minibatches) {
     return base * static_cast<double>(minibatch + 1) / static_cast<double>(policy.warmup_minibatches);
   }
+  if (policy.every == "epoch") minibatch -= minibatch % std::max<int64_t>(1, minibatches_per_epoch);
   const double epoch =
       static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, minibatches_per_epoch));
   const double progress =

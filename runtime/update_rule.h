@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,16 @@ class UpdateRule {
                                        const std::vector<at::Tensor>& gradients, double learning_rate,
                                        std::vector<at::Tensor> into = {}) = 0;
 
+  /// Of the last step: the last weight whose gradient held a number that is not finite.
+  std::optional<size_t> not_finite() const { return not_finite_; }
+
   /// For checkpoints. The tensors are the rule's own: the next step changes them.
   virtual UpdateState state() const = 0;
   /// Goes on from `state`, which the rule takes over; it comes from a rule with equal slot_names().
   virtual void restore(UpdateState state) = 0;
+
+ protected:
+  std::optional<size_t> not_finite_;
 };
 
 struct UpdateRuleRow {

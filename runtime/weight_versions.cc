@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/memory_meter.h"
 
 namespace pipewright {
 namespace {
@@ -15,6 +16,7 @@ bool unshared(const at::Tensor& tensor) {
 }  // namespace
 
 WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number) {
+  for (const at::Tensor& weight : first) count_memory_as(weight, MemoryPurpose::kWeights);
   latest_ = make(number, std::move(first));
   peak_live_ = 1;
 }
@@ -67,6 +69,10 @@ void WeightVersions::publish(std::vector<at::Tensor> weights) {
   auto next = make(latest_->number + 1, std::move(weights));
   if (readers_.count(latest_->number) != 0) kept_for_.emplace(latest_->number, latest_);
   latest_ = std::move(next);
+  // Versions take turns with their memory: what the only one has is that of the weights.
+  if (books_->live == 1) {
+    for (const at::Tensor& weight : latest_->weights) count_memory_as(weight, MemoryPurpose::kWeights);
+  }
   // Counted after the old latest has gone, unless somebody holds it: while a step runs, the version it
   // makes is neither read nor stashed yet (docs/semantics.md).
   peak_live_ = std::max(peak_live_, books_->live);

@@ -1,8 +1,11 @@
 #include "runtime/worker.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph/error.h"
+#include "models/memory_meter.h"
+#include "runtime/gradient_norm.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/channel.h"
 
@@ -22,6 +25,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     : plan_(plan),
       shape_(shape_of(plan, rules.gradient_accumulation)),
       tags_(static_cast<int64_t>(plan.stages.size())),
+      clipping_norm_(rules.gradient_clipping_norm),
       transport_(transport) {
   std::vector<StageReplica*> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -155,6 +159,7 @@ class Worker::Execution {
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
         lane.received = lane.inbox->next();
+        for (const at::Tensor& tensor : lane.received) count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kForward:
         forward(k, lane);
@@ -165,6 +170,8 @@ class Worker::Execution {
         break;
       case ActionKind::kReceiveGradient:
         lane.received_gradients = lane.gradient_inbox->next();
+        for (const at::Tensor& tensor : lane.received_gradients)
+          count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kBackward:
         lane.gradients_to_send = lane.stage->backward(k, std::exchange(lane.received_gradients, {}));
@@ -194,29 +201,47 @@ class Worker::Execution {
     const StageProgram& stage = program(*lane.stage, k);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
     auto received = std::exchange(lane.received, {});
+    const std::vector<at::Tensor> kept = training() ? fields : std::vector<at::Tensor>();
     StageReplica::Forwarded forwarded =
         training() ? lane.stage->forward(k, std::move(received), std::move(fields))
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
     if (forwarded.loss.defined() && hooks_.forward_done)
       hooks_.forward_done(k, forwarded.loss.item<double>(), forwarded.scores);
+    if (training()) lane.stage->check_forward(k, forwarded, kept);
     lane.to_send = std::move(forwarded.sent);
   }
 
   void update(int64_t round, Lane& lane) {
     lane.stage->average(round);
     lane.averaged = true;
-    if (worker_.tied_->empty()) {
-      lane.stage->update(round);
+    const bool clips = worker_.clipping_norm_ > 0;
+    const bool over_model = clips && worker_.plan_.weights == "flush";
+    if (worker_.tied_->empty() && !over_model) {
+      lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : 0);
       return;
     }
-    // Copies of one parameter may be in several stages of this rank, whose updates follow each other: all
-    // wait for the last one's gradients.
+    // Copies of one parameter may be in several stages of this rank, whose updates follow each other, and the
+    // norm is over all stages: all wait for the last one's gradients.
     if (!std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.averaged; })) return;
-    worker_.counts_.sent_bytes += worker_.tied_->sum_over_stages(worker_.transport_);
+    if (!worker_.tied_->empty())
+      worker_.counts_.sent_bytes += worker_.tied_->sum_over_stages(worker_.transport_);
+    const double of_model = over_model ? square_sum_of_all_stages() : 0;
     for (Lane& each : lanes_) {
-      each.stage->update(round);
+      each.stage->update(round, over_model ? of_model : clips ? each.stage->gradient_square_sum() : 0);
       each.averaged = false;
     }
+  }
+
+  /// The same on every rank; replica 0 of each stage tells the stage's.
+  double square_sum_of_all_stages() {
+    std::vector<double> by_stage(static_cast<size_t>(worker_.shape_.stages()), 0);
+    for (const Lane& lane : lanes_) {
+      if (lane.stage->replica() == 0)
+        by_stage[static_cast<size_t>(lane.stage->stage())] = lane.stage->gradient_square_sum();
+    }
+    if (!worker_.transport_) return std::accumulate(by_stage.begin(), by_stage.end(), 0.0);
+    return square_sum_of_model(*worker_.transport_, worker_.plan_.world_size,
+                               worker_.tags_.of(Stream::kSquareSum, 0), by_stage);
   }
 
   void count(const Action& action, double seconds) {

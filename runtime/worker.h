@@ -77,6 +77,7 @@ class Worker {
   Plan plan_;
   PipelineShape shape_;
   StreamTags tags_;
+  double clipping_norm_;
   Transport* transport_;
   std::vector<std::unique_ptr<StageReplica>> stages_;
   std::unique_ptr<TiedExchange> tied_;

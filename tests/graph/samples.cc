@@ -221,6 +221,13 @@ Summary sample_summary() {
   summary.ranks = {{0, 0, 0, "node-a", 0.91, 1e-3, 2e-4, 4096, 3264, 262144, 2, 3, 512},
                    {1, 0, 1, "node-a", 0.90, 2e-3, 3e-4, 4096, 3264, 262144, 2, 3, 512},
                    {2, 1, 0, "node-b", 0.99, 1e-4, 0, 1200, 996, 262144, 1, 1, 1024}};
+  for (RankSummary& rank : summary.ranks) {
+    const bool first = rank.stage == 0;
+    rank.memory =
+        first ? RankMemory{512, 1024, 640, 512, 1024, 256, 128} : RankMemory{96, 0, 200, 96, 640, 160, 8};
+    rank.predicted_memory =
+        first ? StageMemory{512, 1024, 512, 512, 512, 128, 64} : StageMemory{96, 0, 96, 96, 512, 132, 64};
+  }
   return summary;
 }
 

@@ -1,0 +1,20 @@
+// bfloat16 where it pays, with float32 weights: LibTorch's autocast.
+#pragma once
+
+#include <string>
+
+#include "graph/graph.h"
+
+namespace pipewright {
+
+/// For "bfloat16": `graph` with Graph::autocast set, so that every segment made of it runs under autocast:
+/// operators of autocast's list (matrix products, convolutions) cast what they read to bfloat16, some
+/// sensitive ones (losses) to float32, the others take what comes. Parameters, their gradients and the
+/// optimizer stay as they are. For "float32" the graph as it is.
+///
+/// Which values come out as bfloat16, and so what crosses a cut as such, is found by running the graph once
+/// with zeros for two samples. `samples`: the minibatch that the graph's types speak of. InputError for
+/// another precision.
+Graph with_precision(Graph graph, const std::string& precision, int64_t samples);
+
+}  // namespace pipewright
