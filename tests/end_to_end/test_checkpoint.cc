@@ -177,6 +177,39 @@ TEST_CASE("resumed under other plans and worlds: the same training within the or
   }
 }
 
+TEST_CASE("resumed under other plans with flush: losses are those of one plan within 1e-5") {
+  const TemporaryFolder folder;
+  const auto flush = [&](const std::string& name, const std::vector<int64_t>& replicas,
+                         const std::string& schedule) {
+    Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
+    plan.schedule = schedule;
+    plan.weights = "flush";
+    plan.microbatches = 4;
+    for (Stage& stage : plan.stages) stage.in_flight = 4;
+    write_document(folder / name, plan);
+    return (folder / name).string();
+  };
+  const std::vector<std::string> rules = {"--momentum", "0.9", "--checkpoint-every-minibatches", "10"};
+  const fs::path expected = folder / "expected";
+  finish(folder, expected, rules + std::vector<std::string>{"--plan", flush("1.json", {1}, "1f1b-flush")});
+  const fs::path output = folder / "run";
+  const auto resumed = rules + std::vector<std::string>{"--resume", "latest"};
+  const auto part = [&](const std::string& plan, const std::string& until) {
+    finish(folder, output, resumed + std::vector<std::string>{"--plan", plan, "--minibatches", until});
+  };
+  part(flush("111.json", {1, 1, 1}, "gpipe"), "24");
+  part(flush("21.json", {2, 1}, "1f1b-flush"), "48");
+  part(flush("12.json", {1, 2}, "gpipe"), "72");
+  part(flush("11.json", {1, 1}, "zb-h1"), "96");
+  const auto got = losses(output);
+  const auto wanted = losses(expected);
+  REQUIRE(got.size() == wanted.size());
+  for (size_t k = 0; k < got.size(); ++k) {
+    CAPTURE(k);
+    CHECK(got[k] == Approx(wanted[k]).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("a disk that is full ends the run; older checkpoints and the metrics are intact, and it goes on") {
   const TemporaryFolder folder;
   const auto plan = write_plan(folder, "11.json", {1, 1});
