@@ -285,7 +285,8 @@ void Control::run() {
       }
       std::unique_lock lock(mutex_);
       last_contact_ = Clock::now();
-      if (!finishing_) continue;
+      // Not `finishing_`: it may have been set since deliver() looked, and the last lines are still here.
+      if (!said_finished_) continue;
       if (rank_ != 0) break;
       changed_.wait_for(lock, 5ms, [this] { return stop_; });
     }

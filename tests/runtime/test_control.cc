@@ -1,6 +1,8 @@
 // What holds ranks together: lines, barriers, failures. Ranks are objects of one process here; real processes
 // that die are in tests/end_to_end.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
 #include <thread>
 
@@ -55,6 +57,32 @@ TEST_CASE("control: lines of all ranks reach rank 0's sink, each rank's in order
   for (size_t rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { ranks[rank].finish(20s); });
   for (auto& thread : threads) thread.join();
   CHECK(got == posted);
+}
+
+// A run hung for five minutes after its last minibatch: a rank had said its last words while its background
+// thread was between delivering and looking whether it may end, and it ended without delivering them.
+TEST_CASE("control: last words that come while the background thread is busy elsewhere are delivered") {
+  Ranks ranks(2);
+  std::vector<std::string> got;
+  ranks[0].set_sink([&](int64_t rank, const std::string& line) {
+    if (rank == 1) got.push_back(line);
+  });
+  std::thread ending;
+  std::atomic<bool> begun = false;
+  ranks[1].hold_signals([&](Store&) {  // on the background thread, after it has delivered
+    if (begun.exchange(true)) return;
+    ending = std::thread([&] {
+      ranks[1].post("last words");
+      ranks[1].finish(20s);
+    });
+    std::this_thread::sleep_for(100ms);  // too short, and the test passes without having tried it
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  ranks[0].finish(20s);
+  CHECK(std::chrono::steady_clock::now() - begin < 10s);
+  REQUIRE(begun);
+  ending.join();
+  CHECK(got == std::vector<std::string>{"last words"});
 }
 
 TEST_CASE("control: a barrier opens when all are there; one that stays away is a named error") {
