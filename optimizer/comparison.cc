@@ -118,7 +118,7 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   for (const Contender& each : comparison.contenders) {
     if (each.name == "dp" && each.plan) parallel = &each;
   }
-  std::string text = "Take " + best.name + " (" + best.plan->shape_text() + "): ";
+  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(*best.plan) + "): ";
   if (&best == parallel) {
     text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
   } else if (best.name == "one device") {
@@ -154,6 +154,7 @@ double one_device_seconds(const Inputs& inputs) {
   one.request.schedule = "1f1b";
   one.request.weights.clear();
   one.request.microbatches = 0;
+  one.request.recompute = "never";
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 
@@ -202,7 +203,7 @@ std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparis
       continue;
     }
     const Prediction& predicted = *each.plan->predicted;
-    rows.push_back({each.name, each.plan->shape_text(), std::to_string(each.plan->world_size),
+    rows.push_back({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
                     format_seconds(predicted.minibatch_seconds),
                     number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
                     inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
@@ -222,6 +223,8 @@ Json comparison_json(const Comparison& comparison) {
       const Prediction& predicted = *each.plan->predicted;
       row["shape"] = each.plan->shape_text();
       row["world_size"] = each.plan->world_size;
+      row["recompute"] = Json::array();
+      for (const Stage& stage : each.plan->stages) row["recompute"].push_back(stage.recompute);
       row["minibatch_seconds"] = predicted.minibatch_seconds;
       row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
       row["memory_bytes"] = largest_memory(predicted);

@@ -52,7 +52,7 @@ std::vector<std::vector<std::string>> stage_rows(const Plan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePrediction& predicted = plan.predicted->stages[s];
-    rows.push_back({std::to_string(s), ranks_text(stage.ranks), std::to_string(stage.in_flight),
+    rows.push_back({std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
                     format_seconds(predicted.compute_seconds),
                     format_seconds(predicted.gradient_sync_seconds), format_seconds(predicted.send_seconds),
                     format_bytes(static_cast<double>(predicted.memory.total_bytes())),
@@ -100,7 +100,8 @@ std::string stages_svg(const Plan& plan, const Profile& profile) {
         << "\" rx=\"6\"/>\n<text class=\"head\" x=\"" << x + 10 << "\" y=\"22\">stage " << s << "</text>\n"
         << "<text x=\"" << x + 10 << "\" y=\"40\">" << stage.ranks.size()
         << (stage.ranks.size() == 1 ? " rank (" : " ranks (") << ranks_text(stage.ranks) << "), "
-        << xml_escaped(format_seconds(plan.predicted->stages[s].compute_seconds)) << "</text>\n";
+        << xml_escaped(format_seconds(plan.predicted->stages[s].compute_seconds))
+        << (stage.recompute ? ", recomputes" : "") << "</text>\n";
     for (size_t l = 0; l < stage.layers.size() && l <= kMostLayers; ++l) {
       const std::string name = l == kMostLayers
                                    ? "and " + std::to_string(stage.layers.size() - kMostLayers) + " more"

@@ -292,7 +292,12 @@ int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
                          const CostInputs& inputs) {
   const int64_t weights = load.trainable_bytes;
-  const int64_t one_minibatch = load.saved_bytes + load.in_bytes;
+  // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, and
+  // what its sends still hold; one minibatch at a time has the rest too, unless its backward comes in parts.
+  const bool drops = load.recompute && !inputs.split_backward;
+  const int64_t kept = load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes : 0);
+  const int64_t again = load.saved_bytes + load.held_bytes;
+  const int64_t one_minibatch = load.saved_bytes + kept;
   // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
   // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
   // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.
@@ -306,7 +311,7 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
   memory.versions_bytes = further * weights;
   memory.gradients_bytes = weights + std::max<int64_t>(0, std::max(exchange, next_version) - one_minibatch);
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
-  memory.activations_bytes = in_flight * (one_minibatch + load.held_bytes);
+  memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
   // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
   // many gradients as there are minibatches in flight and one more; of the activations two that are not among
   // those in flight. And the gradient that came in is held while it is used.
@@ -345,6 +350,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.forward_seconds = load.forward_seconds;
   times.backward_seconds = load.backward_seconds;
   times.backward_weight_seconds = load.backward_weight_seconds;
+  times.recompute_seconds = load.recompute_seconds();
   times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
   times.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
   if (!load.last)
@@ -356,7 +362,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs) {
   StagePrediction prediction;
-  prediction.compute_seconds = times.forward_seconds + times.backward_seconds;
+  prediction.compute_seconds = times.forward_seconds + times.recompute_seconds + times.backward_seconds;
   // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
   // value.
   prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;

@@ -34,8 +34,10 @@ struct StageLoad {
   int64_t charged_out_bytes = 0;
   bool first = true;  ///< no stage before this one
   bool last = true;
+  bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
 
-  double compute_seconds() const { return forward_seconds + backward_seconds; }
+  double recompute_seconds() const { return recompute ? forward_seconds : 0; }
+  double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }
 };
 
 /// What is the same for all stages of one question.
@@ -48,7 +50,8 @@ struct CostInputs {
   WeightRule weights = WeightRule::kStash;
   /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.
   int64_t minibatches_per_update = 0;
-  int64_t pipeline_depth = 0;  ///< vertical only: depth of the first stage
+  int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
+  bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
   /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
   /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
   std::vector<TopologyLevel> levels;

@@ -6,11 +6,12 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "optimizer/search_stage.h"
 
 namespace pipewright {
 namespace {
 
-constexpr double kTolerance = 1e-9;  // as search.cc: rounding
+using search_detail::kTolerance;
 
 struct Suffix {
   bool possible = false;
@@ -77,8 +78,7 @@ class Search {
               if (!after.possible || least_replicas > static_cast<double>(q_.devices - after.devices))
                 continue;
               if (!made) {
-                load = load_between(states, i, j);
-                if (q_.memory_bytes > 0) load.workspace_bytes = workspace_between(states, i, j);
+                load = search_detail::load_of(q_, i, j);
                 made = true;
               }
               const int64_t replicas = fewest(load, place, wanted > rest ? 2 : 1, q_.devices - after.devices,
@@ -105,24 +105,18 @@ class Search {
     for (int i = 0; i != last;) {
       const Suffix& suffix = best[place][table][i];
       answer.stages.push_back({i, suffix.next, suffix.replicas});
-      const StageLoad load = load_between(states, i, suffix.next);
-      answer.period_seconds =
-          std::max(answer.period_seconds, q_.model->period(load, suffix.replicas, q_.inputs).total_seconds());
-      answer.devices += suffix.replicas;
       table = suffix.rest_replicated ? 1 : 0;
       i = suffix.next;
       place = endless_ ? std::min(place + 1, places_ - 1) : place + 1;
     }
+    search_detail::finish(q_, &answer);
     return answer;
   }
 
  private:
   bool possible(const StageLoad& load, int64_t replicas, int64_t later, double period) const {
-    if (q_.memory_bytes > 0) {
-      const int64_t depth = assumed_in_flight(q_, later, replicas);
-      if (stage_memory(load, replicas, depth, q_.inputs).total_bytes() > q_.memory_bytes) return false;
-    }
-    return q_.model->period(load, replicas, q_.inputs).total_seconds() <= period;
+    const double mine = search_detail::fitted_period(q_, load, replicas, later);
+    return mine < search_detail::kNoLimit && mine <= period;
   }
 
   /// Smallest number that is possible; 0 if none is.

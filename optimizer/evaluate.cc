@@ -87,6 +87,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   for (int s = 0; s < stages; ++s) {
     loads[s].first = s == 0;
     loads[s].last = s + 1 == stages;
+    loads[s].recompute = plan.stages[s].recompute;
   }
 
   Readers readers;
@@ -155,6 +156,7 @@ void set_run_rules(const Plan& plan, CostInputs* inputs) {
   const bool intervals = inputs->weights == WeightRule::kFlush || inputs->weights == WeightRule::kTwoVersions;
   inputs->minibatches_per_update = intervals ? plan.microbatches : 0;
   inputs->pipeline_depth = plan.stages.empty() ? 0 : plan.stages[0].in_flight;
+  inputs->split_backward = plan.schedule == "zb-h1";
 }
 
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
@@ -258,7 +260,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     const StagePeriod& period = periods[s];
     prediction.stages.push_back(
         stage_prediction(loads[s], replicas, plan.stages[s].in_flight, times[s], inputs));
-    work += loads[s].compute_seconds();
+    work += loads[s].forward_seconds + loads[s].backward_seconds;
     if (period.total_seconds() <= slowest) continue;
     slowest = period.total_seconds();
     prediction.bottleneck = "stage " + std::to_string(s) + ": " + period.binding();

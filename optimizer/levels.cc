@@ -339,6 +339,7 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
                                     static_cast<double>(stages[s].ranks.size()) / loads[s].compute_seconds()
                               : 1;
     mine.forward_seconds *= slower;
+    mine.recompute_seconds *= slower;
     mine.backward_seconds *= slower;
     mine.backward_weight_seconds *= slower;
     mine.reduce_seconds = price.exchange_seconds[s];

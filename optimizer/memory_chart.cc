@@ -26,6 +26,11 @@ std::vector<StageBytes> bytes_of(const std::vector<StageLoad>& loads, const Cost
         load.parameter_bytes + load.buffer_bytes + (1 + inputs.optimizer_slots) * load.trainable_bytes;
     bytes.version_bytes = load.trainable_bytes;
     bytes.saved_bytes = load.saved_bytes + load.in_bytes + load.held_bytes;
+    if (load.recompute && !inputs.split_backward) {
+      bytes.recompute = true;
+      bytes.kept_bytes = load.in_bytes + load.buffer_bytes;
+      bytes.saved_bytes += load.buffer_bytes;
+    }
     bytes.activation_bytes = load.out_bytes;
     bytes.gradient_bytes = load.in_bytes;
     stages.push_back(bytes);

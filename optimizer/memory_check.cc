@@ -25,7 +25,7 @@ void add(const StageMemory& memory, StageMemory* sum) {
 }  // namespace
 
 std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& prediction,
-                                           const Topology& topology) {
+                                           const Prediction& recomputing, const Topology& topology) {
   const auto limit_of = [&](int64_t rank) {
     int64_t limit = topology.memory_bytes;
     if (const auto device = static_cast<size_t>(rank); device < topology.devices.size()) {
@@ -35,8 +35,12 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
     return limit;
   };
   std::map<int64_t, StageMemory> by_rank;
+  std::map<int64_t, int64_t> recomputing_bytes;
   for (size_t s = 0; s < prediction.stages.size(); ++s) {
-    for (const int64_t rank : plan.stages[s].ranks) add(prediction.stages[s].memory, &by_rank[rank]);
+    for (const int64_t rank : plan.stages[s].ranks) {
+      add(prediction.stages[s].memory, &by_rank[rank]);
+      recomputing_bytes[rank] += recomputing.stages[s].memory.total_bytes();
+    }
   }
   std::vector<MemoryDeficit> deficits;
   std::vector<char> seen(static_cast<size_t>(plan.world_size), 0);
@@ -46,7 +50,7 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
       if (seen[static_cast<size_t>(rank)] != 0 || limit == 0 || by_rank[rank].total_bytes() <= limit)
         continue;
       for (const int64_t other : plan.stages[s].ranks) seen[static_cast<size_t>(other)] = 1;
-      deficits.push_back({static_cast<int64_t>(s), rank, by_rank[rank], limit});
+      deficits.push_back({static_cast<int64_t>(s), rank, by_rank[rank], recomputing_bytes[rank], limit});
       break;
     }
   }
@@ -81,14 +85,12 @@ std::string memory_cures(const StageMemory& memory, int64_t in_flight, int64_t l
       cures += "; a profile of " + std::to_string(samples) + " samples a minibatch instead of " +
                std::to_string(minibatch_samples);
   }
-  if (memory.activations_bytes - memory.activations_bytes / std::max<int64_t>(in_flight, 1) >= lacking)
-    cures += "; recompute in that stage";
   return cures + ".";
 }
 
-void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology,
-                       int64_t minibatch_samples) {
-  const std::vector<MemoryDeficit> deficits = memory_deficits(plan, prediction, topology);
+void check_plan_memory(const Plan& plan, const Prediction& prediction, const Prediction& recomputing,
+                       const Topology& topology, int64_t minibatch_samples) {
+  const std::vector<MemoryDeficit> deficits = memory_deficits(plan, prediction, recomputing, topology);
   if (deficits.empty()) return;
   std::string what = "plan: ";
   const MemoryDeficit* worst = &deficits.front();
@@ -100,10 +102,16 @@ void check_plan_memory(const Plan& plan, const Prediction& prediction, const Top
             text(deficit.limit_bytes) + ", " + std::to_string(deficit.lacking_bytes()) + " bytes less";
     if (deficit.lacking_bytes() > worst->lacking_bytes()) worst = &deficit;
   }
+  const Stage& stage = plan.stages[static_cast<size_t>(worst->stage)];
+  std::string recompute;
+  if (worst->recomputing_bytes < worst->memory.total_bytes()) {
+    recompute = " With \"recompute\": true it needs " + text(worst->recomputing_bytes) +
+                (worst->recomputing_bytes <= worst->limit_bytes ? ", which fits." : ".");
+  }
   throw InfeasibleError(
       what, "Stage " + std::to_string(worst->stage) + ": " + memory_by_purpose(worst->memory) + ". " +
-                memory_cures(worst->memory, plan.stages[static_cast<size_t>(worst->stage)].in_flight,
-                             worst->limit_bytes, minibatch_samples));
+                memory_cures(worst->memory, stage.in_flight, worst->limit_bytes, minibatch_samples) +
+                recompute);
 }
 
 }  // namespace pipewright

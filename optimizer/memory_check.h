@@ -14,26 +14,28 @@ namespace pipewright {
 struct MemoryDeficit {
   int64_t stage = 0;  ///< the rank's first
   int64_t rank = 0;
-  StageMemory memory;  ///< of all its stages
+  StageMemory memory;             ///< of all its stages
+  int64_t recomputing_bytes = 0;  ///< what it would need if all of them recomputed
   int64_t limit_bytes = 0;
   int64_t lacking_bytes() const { return memory.total_bytes() - limit_bytes; }
 };
 
-/// One for each stage (group of stages that share ranks) that does not fit, in order.
+/// One for each stage (group of stages that share ranks) that does not fit, in order. `recomputing`: what is
+/// predicted if all stages recompute.
 std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& prediction,
-                                           const Topology& topology);
+                                           const Prediction& recomputing, const Topology& topology);
 
 /// "weights 1 GiB, further versions ..."
 std::string memory_by_purpose(const StageMemory& memory);
 
 /// What to change so that `memory` fits `limit_bytes`: more memory, a shallower stage, a smaller minibatch,
-/// recompute, as far as each would do. `minibatch_samples`: 0 = unknown.
+/// as far as each would do. `minibatch_samples`: 0 = unknown.
 std::string memory_cures(const StageMemory& memory, int64_t in_flight, int64_t limit_bytes,
                          int64_t minibatch_samples);
 
 /// InfeasibleError unless every rank fits the topology's memory at the plan's depths: names each stage that
 /// does not, what it lacks, and cures.
-void check_plan_memory(const Plan& plan, const Prediction& prediction, const Topology& topology,
-                       int64_t minibatch_samples = 0);
+void check_plan_memory(const Plan& plan, const Prediction& prediction, const Prediction& recomputing,
+                       const Topology& topology, int64_t minibatch_samples = 0);
 
 }  // namespace pipewright

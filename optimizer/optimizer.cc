@@ -67,6 +67,18 @@ const Strategy& strategy_named(const std::string& name) {
   throw InputError("--strategy: '" + name + "' is not a strategy" + suggestion(name, known));
 }
 
+Recompute recompute_named(const std::string& name) {
+  if (name == "never") return Recompute::kNever;
+  if (name == "auto") return Recompute::kWhereNeeded;
+  if (name == "always") return Recompute::kAlways;
+  throw InputError("--recompute: '" + name + "' is no answer" +
+                   suggestion(name, {"auto", "never", "always"}));
+}
+
+bool recomputes(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
+}
+
 /// Most stages that a chain of cuts can make.
 int64_t longest_chain(const States& states) {
   std::vector<int64_t> length(states.size(), 0);
@@ -143,13 +155,23 @@ void check_demands(const PlanRequest& request, Question* question) {
   const FullestStage fullest = fullest_stage(q, *least);
   const StageMemory& memory = fullest.memory;
   const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  throw InfeasibleError("strategy '" + strategy + "': no plan for " + devices + " fits " +
-                            text(q.memory_bytes) + " of memory each; the smallest that fits one is " +
-                            text(memory.total_bytes()) + " (stage " + std::to_string(fullest.stage) + " of " +
-                            replicas_text(*least) + ")",
-                        "That stage: " + memory_by_purpose(memory) + "; it lacks " +
-                            std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +
-                            memory_cures(memory, fullest.in_flight, q.memory_bytes, minibatch_samples));
+  std::string recompute;  // what it would save
+  if (q.recompute == Recompute::kNever) {
+    Question other = q;
+    other.recompute = Recompute::kWhereNeeded;
+    const int64_t needs = fullest_stage(other, *search_least_memory(other)).memory.total_bytes();
+    if (needs < memory.total_bytes())
+      recompute = " With --recompute auto " +
+                  (needs <= q.memory_bytes ? "there is a plan" : text(needs) + " would do") + ".";
+  }
+  throw InfeasibleError(
+      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
+          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
+          std::to_string(fullest.stage) + " of " + replicas_text(*least) +
+          (least->stages[static_cast<size_t>(fullest.stage)].recompute ? ", recomputing)" : ")"),
+      "That stage: " + memory_by_purpose(memory) + "; it lacks " +
+          std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +
+          memory_cures(memory, fullest.in_flight, q.memory_bytes, minibatch_samples) + recompute);
 }
 
 Plan plan_of(const Answer& answer, const States& states, const Profile& profile) {
@@ -168,6 +190,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
     }
     stage.ranks = found.ranks;
     stage.shares = found.shares;
+    stage.recompute = found.recompute;
     if (stage.ranks.empty()) {
       stage.ranks.resize(found.replicas);
       std::iota(stage.ranks.begin(), stage.ranks.end(), plan.world_size);
@@ -251,6 +274,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
+  question.recompute = recompute_named(request.recompute);
   const Dataflow flow(profile);
   States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
@@ -327,6 +351,9 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
   // plan back, plans that keep more room are tried as well.
   const auto seconds = [](const Plan& p) { return p.predicted->minibatch_seconds; };
+  const auto take_if_faster = [&](std::optional<Plan> other) {
+    if (other && seconds(*other) < (1 - 1e-9) * seconds(plan)) plan = std::move(*other);
+  };
   const bool held_back =
       question.memory_bytes > 0 && !drains(request) && seconds(plan) > 1.01 * answer->period_seconds;
   for (const int64_t extra : {1, 2, 3, 4}) {
@@ -335,8 +362,17 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     roomier.extra_in_flight = extra;
     const std::optional<Answer> found = answer_to(roomier, request.demands, pinned);
     if (!found) break;
-    std::optional<Plan> other = priced(*found);
-    if (other && seconds(*other) < (1 - 1e-9) * seconds(plan)) plan = std::move(*other);
+    take_if_faster(priced(*found));
+  }
+  // The other way round, a stage may recompute for a depth that it turns out not to need.
+  if (question.recompute == Recompute::kWhereNeeded && recomputes(plan)) {
+    Question keeping = question;
+    keeping.recompute = Recompute::kNever;
+    if (drains(request)) {
+      for (const Answer& candidate : candidates(keeping, request, pinned)) take_if_faster(priced(candidate));
+    } else if (const std::optional<Answer> found = answer_to(keeping, request.demands, pinned)) {
+      take_if_faster(priced(*found));
+    }
   }
 
   plan.strategy = request.strategy;

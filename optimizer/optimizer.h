@@ -25,6 +25,8 @@ struct PlanRequest {
   std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
   int64_t microbatches = 0;       ///< of an update, with flush and 2bw; 0: a few for each device
   int64_t stages_per_rank = 2;    ///< schedule "interleaved"
+  /// "auto": where a stage fits its memory no other way, "never", "always".
+  std::string recompute = "auto";
 };
 
 /// What the search says of itself, beside the plan.

@@ -140,9 +140,11 @@ void add_run_options(po::options_description* options) {
       ("schedule", po::value<std::string>()->default_value("1f1b"),
        "1f1b, or, drained at every update: gpipe, 1f1b-flush, interleaved, zb-h1")  //
       ("weights", po::value<std::string>(),
-       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")               //
-      ("microbatches", po::value<int64_t>(), "minibatches of an update, with flush and 2bw")  //
-      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved");
+       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")                   //
+      ("microbatches", po::value<int64_t>(), "minibatches of an update, with flush and 2bw")      //
+      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
+      ("recompute", po::value<std::string>()->default_value("auto"),
+       "stages run their forward twice to keep less: auto (where nothing else fits), never, always");
 }
 
 void add_demand_options(po::options_description* options) {
@@ -322,7 +324,7 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
     }
     if (inference) {
       for (const char* other : {"schedule", "weights", "microbatches", "strategy", "max-stages", "replicas",
-                                "pin", "stages-per-rank"}) {
+                                "pin", "stages-per-rank", "recompute"}) {
         if (given(values, other))
           throw InputError(std::string("--") + other + ": not together with --for inference");
       }
@@ -345,6 +347,8 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
         {"microbatches",
          request.microbatches == 0 ? "a few for each device" : std::to_string(request.microbatches),
          request.microbatches == 0 ? "default" : "command line"});
+    request.recompute = values["recompute"].as<std::string>();
+    settings->push_back({"recompute", request.recompute, source_of(values, "recompute")});
   }
   if (values.count("use-all-devices") != 0) {
     request.use_all_devices = values["use-all-devices"].as<bool>();

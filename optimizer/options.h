@@ -32,7 +32,7 @@ struct Inputs {
 void add_device_options(boost::program_options::options_description* options);
 /// --objective, --optimizer-slots.
 void add_pricing_options(boost::program_options::options_description* options);
-/// --schedule, --weights, --microbatches, --stages-per-rank: for commands that search.
+/// --schedule, --weights, --microbatches, --stages-per-rank, --recompute: for commands that search.
 void add_run_options(boost::program_options::options_description* options);
 /// --max-stages, --replicas, --pin: for commands that search.
 void add_demand_options(boost::program_options::options_description* options);

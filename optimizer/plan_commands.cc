@@ -78,9 +78,9 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes) 
     return;
   }
   const double alone = one_device_seconds(inputs);
-  std::cout << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
-            << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted) << ", "
-            << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
+  std::cout << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
+            << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
+            << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
             << "Bound by " << predicted.bottleneck << "; nothing of this kind is faster than "
             << format_seconds(predicted.lower_bound_seconds) << "\n";
   if (!notes.exact) {

@@ -121,7 +121,11 @@ void run_check(const Arguments& arguments) {
                   ? "ok: no parameter is read by two stages"
                   : "ok: " + std::to_string(plan.tied_parameters.size()) + " parameters with copies");
   say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
-  check_plan_memory(plan, prediction, inputs.topology, inputs.profile.minibatch_samples);
+  Plan recomputing = plan;
+  for (Stage& stage : recomputing.stages) stage.recompute = true;
+  check_plan_memory(plan, prediction,
+                    evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
+                    inputs.topology, inputs.profile.minibatch_samples);
   const int64_t limit = memory_limit_bytes(inputs.topology);
   say("memory",
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
@@ -147,7 +151,7 @@ void run_evaluate(const Arguments& arguments) {
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
-    std::cout << plan.shape_text() << ": " << format_seconds(plan.predicted->minibatch_seconds)
+    std::cout << shape_and_recompute_text(plan) << ": " << format_seconds(plan.predicted->minibatch_seconds)
               << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
     if (before && before->minibatch_seconds > 0) {
       const double change = 100 * (plan.predicted->minibatch_seconds / before->minibatch_seconds - 1);
@@ -247,8 +251,8 @@ void run_show(const Arguments& arguments) {
       arguments, options, "pipewright-optimizer show --plan FILE [--profile FILE] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
-  std::cout << plan.model << ": " << plan.shape_text() << ", strategy " << plan.strategy << ", schedule "
-            << plan.schedule << ", " << plan.world_size << " ranks\n";
+  std::cout << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
+            << ", schedule " << plan.schedule << ", " << plan.world_size << " ranks\n";
   if (plan.predicted) {
     std::cout << "Expected: " << format_seconds(plan.predicted->minibatch_seconds)
               << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";

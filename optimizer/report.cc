@@ -47,6 +47,18 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return text;
 }
 
+std::string depth_text(const Stage& stage) {
+  return std::to_string(stage.in_flight) + (stage.recompute ? ", recomputes" : "");
+}
+
+std::string shape_and_recompute_text(const Plan& plan) {
+  std::vector<int64_t> recomputing;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].recompute) recomputing.push_back(static_cast<int64_t>(s));
+  }
+  return plan.shape_text() + (recomputing.empty() ? "" : ", recomputing " + ranks_text(recomputing));
+}
+
 std::string layers_text(const std::vector<std::string>& layers) {
   const auto shorter = [](const std::string& name) {
     return name.size() <= 28 ? name : name.substr(0, 25) + "...";
@@ -82,7 +94,7 @@ std::string stage_table(const Plan& plan, const Prediction& prediction, const In
   for (size_t s = 0; s < loads.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePeriod& period = periods[s];
-    table.add({std::to_string(s), ranks_text(stage.ranks), std::to_string(stage.in_flight),
+    table.add({std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
                format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
                format_seconds(period.step_seconds), format_seconds(period.link_seconds),
                format_seconds(period.total_seconds()), period.binding(),
@@ -100,8 +112,8 @@ std::string plan_table(const Plan& plan) {
   TextTable table(header);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    std::vector<std::string> row = {std::to_string(s), ranks_text(stage.ranks),
-                                    std::to_string(stage.in_flight), std::to_string(stage.nodes.size())};
+    std::vector<std::string> row = {std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
+                                    std::to_string(stage.nodes.size())};
     if (plan.predicted && s < plan.predicted->stages.size()) {
       const StagePrediction& predicted = plan.predicted->stages[s];
       row.insert(row.end(),

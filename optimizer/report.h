@@ -24,6 +24,10 @@ class TextTable {
 
 /// "3 ranks 4-6"-style list: "0", "0-2", "0,2,4".
 std::string ranks_text(const std::vector<int64_t>& ranks);
+/// The stage's in_flight; "3, recomputes" where it does.
+std::string depth_text(const Stage& stage);
+/// "3-1", and which stages recompute: "3-1, recomputing 0".
+std::string shape_and_recompute_text(const Plan& plan);
 /// "features.0 .. classifier.6 (12)".
 std::string layers_text(const std::vector<std::string>& layers);
 /// "3.91x", "12.4 %": three significant digits.

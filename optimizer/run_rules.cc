@@ -103,6 +103,7 @@ void set_run_rules(const PlanRequest& request, Question* question) {
   question->inputs.pipeline_depth = request.weights == "vertical" ? question->devices : 0;
   question->interval = has_intervals(request) ? request.microbatches : 0;
   question->whole_interval = request.schedule == "gpipe";
+  question->inputs.split_backward = request.schedule == "zb-h1";
 }
 
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,

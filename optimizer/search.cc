@@ -21,7 +21,7 @@ constexpr double kNear = 0.02;
 
 std::optional<Answer> one_stage(const Question& q) {
   const StageLoad load = load_of(q, 0, q.states->last());
-  if (!fits(q, load, q.devices, 0)) return std::nullopt;
+  if (!recompute_to_fit(q, load, q.devices, 0, q.memory_bytes)) return std::nullopt;
   Answer answer;
   answer.stages = {{0, q.states->last(), q.devices}};
   finish(q, &answer);
@@ -100,6 +100,7 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
     later -= stage.replicas;
     StageLoad load = load_between(*q.states, stage.from, stage.to);
     load.workspace_bytes = workspace_between(*q.states, stage.from, stage.to);
+    load.recompute = stage.recompute;
     const int64_t depth = assumed_in_flight(q, later, stage.replicas);
     const StageMemory memory = stage_memory(load, stage.replicas, depth, q.inputs);
     if (s == 0 || memory.total_bytes() > fullest.memory.total_bytes())

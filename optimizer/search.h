@@ -16,13 +16,17 @@
 
 namespace pipewright {
 
+/// Which stages run their forward again before the backward, so as to keep less.
+enum class Recompute { kNever, kWhereNeeded, kAlways };
+
 /// Borrows states and model.
 struct Question {
   const States* states = nullptr;
   const CostModel* model = nullptr;
   CostInputs inputs;
   int64_t devices = 1;
-  int64_t memory_bytes = 0;   ///< per device; 0 = no limit
+  int64_t memory_bytes = 0;  ///< per device; 0 = no limit
+  Recompute recompute = Recompute::kNever;
   bool single_stage = false;  ///< one stage on all devices: data parallelism, nothing to search
   int64_t least_stages = 1;   ///< 1 or 2
   int64_t most_replicas = std::numeric_limits<int64_t>::max();
@@ -44,6 +48,7 @@ struct FoundStage {
   /// (CostInputs::placed()); empty otherwise, shares also where all are 1.
   std::vector<int64_t> ranks = {};
   std::vector<int64_t> shares = {};
+  bool recompute = false;
 };
 
 struct Answer {

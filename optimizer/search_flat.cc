@@ -26,7 +26,7 @@ FewestDevices::FewestDevices(const Question& question)
   block_exchange_.assign(blocks, kNoLimit);
   block_work_.assign(blocks, kNoLimit);
   for (int i = 0; i < size_; ++i) {
-    StageLoad before = load_between(states_, 0, i);
+    StageLoad before = load_of(q_, 0, i);
     before.first = before.last = false;
     before.charged_in_bytes = before.charged_out_bytes;
     const StageTerms terms = q_.model->terms(before, q_.inputs);
@@ -215,8 +215,8 @@ Answer FewestDevices::best_of_fewest(double period, double levels_of) const {
       Suffix found;
       found.possible = true;
       if (size_ <= kMostListed) {
-        const StageLoad load = load_between(states_, edge.from, edge.next);
-        const double mine = q_.model->period(load, edge.replicas, q_.inputs).total_seconds();
+        const double mine =
+            fitted_period(q_, load_of(q_, edge.from, edge.next), edge.replicas, fewest(edge.rest, edge.next));
         found.add_level(level_of(mine, levels_of), after.levels);
       }
       found.stages = after.stages + 1;

@@ -40,12 +40,12 @@ struct Label {
   int64_t begin = 0;
   int64_t replicas = 0;  ///< in each copy
   int64_t stage_copies = 1;
+  bool recompute = false;
 };
 
 /// Numbers of a stage that do not depend on its place.
 struct Priced {
   StageLoad load;
-  double work = 0;  ///< compute and step
   double step = 0;
   double gradient_bytes = 0;
   double in_bytes = 0;
@@ -136,20 +136,14 @@ class PlacedSearch {
     }
     return memory;
   }
-  bool stage_fits(const Priced& stage, int64_t replicas, int64_t later, int64_t memory) const {
-    if (memory == 0) return true;
-    const int64_t depth = assumed_in_flight(q_, later, replicas);
-    return stage_memory(stage.load, replicas, depth, q_.inputs).total_bytes() <= memory;
-  }
   bool within_period(double seconds) const { return seconds <= period_; }
 
   Priced priced(int i, int j) const {
     Priced stage;
-    stage.load = load_between(states_, i, j);
-    if (q_.memory_bytes > 0 || !q_.inputs.memories.empty())
+    stage.load = load_of(q_, i, j);
+    if (q_.memory_bytes == 0 && !q_.inputs.memories.empty())
       stage.load.workspace_bytes = workspace_between(states_, i, j);
     stage.step = costs_.step_seconds(stage.load);
-    stage.work = stage.load.compute_seconds() + stage.step;
     stage.gradient_bytes = costs_.gradient_bytes(stage.load);
     stage.in_bytes = stage.load.first ? 0 : static_cast<double>(stage.load.charged_in_bytes);
     stage.out_bytes = stage.load.last ? 0 : static_cast<double>(stage.load.charged_out_bytes);
@@ -228,6 +222,10 @@ class PlacedSearch {
       const double work = stage.load.compute_seconds() + exchange;
       if (!within_period(work / replicas * (1 - kTolerance))) return;
     }
+    StageLoad load = stage.load;
+    const auto recompute = recompute_to_fit(q_, load, m, begin, memory_of(begin, end));
+    if (!recompute) return;
+    load.recompute = *recompute;
     const int64_t server = costs_.sizes().size() > 1 ? costs_.sizes()[1] : int64_t{1} << 40;
     const int64_t servers = (end - 1) / server - begin / server + 1;
     const int64_t first_inside = std::min(end, (begin / server + 1) * server) - begin;
@@ -272,11 +270,12 @@ class PlacedSearch {
     std::vector<int64_t> shares;
     double round = replicas;
     if (q_.inputs.speeds.empty()) {
-      if (!within_period((stage.work + exchange) / replicas) || !within_period(device_link / replicas))
+      if (!within_period((load.compute_seconds() + stage.step + exchange) / replicas) ||
+          !within_period(device_link / replicas))
         return;
     } else {
       std::vector<double> seconds;
-      for (int64_t p = begin; p < end; ++p) seconds.push_back(stage.load.compute_seconds() / speed_of(p));
+      for (int64_t p = begin; p < end; ++p) seconds.push_back(load.compute_seconds() / speed_of(p));
       shares = best_shares(seconds, exchange + stage.step);
       round = static_cast<double>(std::accumulate(shares.begin(), shares.end(), int64_t{0}));
       const auto largest = static_cast<double>(*std::max_element(shares.begin(), shares.end()));
@@ -316,7 +315,6 @@ class PlacedSearch {
           costs_.inner_cut_seconds(stage.out_bytes, first_inside, m, theirs, after.first_replicas);
       if (!within_period(inside)) return;
     }
-    if (!stage_fits(stage, m, begin, memory_of(begin, end))) return;
 
     Label label;
     label.devices = end;
@@ -328,6 +326,7 @@ class PlacedSearch {
     label.rest = rest;
     label.begin = begin;
     label.replicas = m;
+    label.recompute = *recompute;
     add(i, std::move(label));
   }
 
@@ -344,7 +343,12 @@ class PlacedSearch {
       const double crossing = LevelCosts::crossing(m, all);
       const double on_link = costs_.exchange_link_seconds(nic, stage.gradient_bytes, crossing, copies);
       const double exchange = costs_.exchange_seconds(stage.gradient_bytes, all, m, copies, on_link, 1);
-      if (!within_period((stage.work + exchange) / replicas)) continue;
+      const int64_t later = after.devices + after.filled * copies;
+      const auto recompute = recompute_to_fit(q_, stage.load, all, later, q_.memory_bytes);
+      if (!recompute) continue;
+      StageLoad load = stage.load;
+      load.recompute = *recompute;
+      if (!within_period((load.compute_seconds() + stage.step + exchange) / replicas)) continue;
       const int out_level = after.filled == 0 ? 1 : 0;
       const int in_level = filled == server_ ? 1 : 0;
       if (!within_period(costs_.device_link_seconds(stage.load, in_level, out_level) / replicas)) continue;
@@ -359,8 +363,6 @@ class PlacedSearch {
             costs_.cut_link_seconds(nic, stage.in_bytes, 1 / static_cast<double>(copies), 0, 0, 0);
       }
       if (!within_period(label.loads[0])) continue;
-      const int64_t later = after.devices + after.filled * copies;
-      if (!stage_fits(stage, all, later, q_.memory_bytes)) continue;
       label.filled = filled;
       label.first_replicas = m;
       label.shares.clear();
@@ -370,6 +372,7 @@ class PlacedSearch {
       label.begin = after.devices + after.filled;
       label.replicas = m;
       label.stage_copies = copies;
+      label.recompute = *recompute;
       if (filled == server_) {
         label.devices += copies * server_;
         label.copies = 1;
@@ -456,12 +459,13 @@ class PlacedSearch {
       // Replica q runs minibatches q, q + m, ...: with copies, each server has its own part of them.
       if (label->stage_copies == 1) std::sort(stage.ranks.begin(), stage.ranks.end());
       StageLoad load = load_between(states_, i, label->next);
+      load.recompute = label->recompute;
       stage.shares = label->shares;
       if (reversed_) std::reverse(stage.shares.begin(), stage.shares.end());
       if (std::all_of(stage.shares.begin(), stage.shares.end(), [](int64_t s) { return s == 1; }))
         stage.shares.clear();
-      answer.stages.push_back(
-          {i, label->next, label->replicas * label->stage_copies, stage.ranks, stage.shares});
+      answer.stages.push_back({i, label->next, label->replicas * label->stage_copies, stage.ranks,
+                               stage.shares, label->recompute});
       loads.push_back(load);
       stages.push_back(stage);
       i = label->next;
@@ -532,7 +536,9 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
   for (const int64_t own : q.inputs.memories) {
     if (own > 0 && (memory == 0 || own < memory)) memory = own;
   }
-  if (memory > 0 && stage_memory(load, q.devices, 1, q.inputs).total_bytes() > memory) return std::nullopt;
+  const auto recompute = recompute_to_fit(q, load, q.devices, 0, memory);
+  if (!recompute) return std::nullopt;
+  load.recompute = *recompute;
   Stage stage;
   stage.ranks.resize(q.devices);
   std::iota(stage.ranks.begin(), stage.ranks.end(), 0);
@@ -544,7 +550,7 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
     stage.shares = best_shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(load));
   }
   Answer answer;
-  answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares}};
+  answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};
   answer.devices = q.devices;
   answer.period_seconds = price_placed({load}, {stage}, *q.model, q.inputs).total_seconds();
   return answer;
@@ -556,10 +562,12 @@ std::optional<Answer> search_placed(const Question& q) {
   if (q.model->levels == LevelRule::kRecursion) {
     check_recursion(q.inputs);
     const bool free = !q.one_in_flight && !q.replicated && q.least_stages < 2 && q.memory_bytes == 0 &&
-                      q.most_replicas >= q.devices;
+                      q.most_replicas >= q.devices && q.recompute != Recompute::kAlways;
     if (!free || (q.single_stage && q.memory_bytes > 0)) {
-      throw InputError("--objective: 'pipedream' on two levels is for --strategy best, without --memory",
-                       "Use --objective pipewright or pipedream-shared-nic, which take all of them.");
+      throw InputError(
+          "--objective: 'pipedream' on two levels is for --strategy best, without --memory and "
+          "--recompute always",
+          "Use --objective pipewright or pipedream-shared-nic, which take all of them.");
     }
     if (!q.single_stage) return search_recursion(q);
     Answer answer = *all_in_one_stage(q);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/error.h"
+
 namespace pipewright::search_detail {
 namespace {
 
@@ -24,6 +26,7 @@ int32_t level_of(double stage_period, double period) {
 
 StageLoad load_of(const Question& q, int from, int to) {
   StageLoad load = load_between(*q.states, from, to);
+  load.recompute = q.recompute == Recompute::kAlways;
   if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
   return load;
 }
@@ -32,24 +35,45 @@ bool stage_allowed(const Question& q, int from, int to) {
   return q.least_stages < 2 || from != 0 || to != q.states->last();
 }
 
-bool fits(const Question& q, const StageLoad& load, int64_t replicas, int64_t later_devices) {
-  if (q.memory_bytes == 0) return true;
+std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
+                                     int64_t later_devices, int64_t memory_bytes) {
+  const bool always = q.recompute == Recompute::kAlways;
+  if (memory_bytes == 0) return always;
   const int64_t depth = assumed_in_flight(q, later_devices, replicas);
-  return stage_memory(load, replicas, depth, q.inputs).total_bytes() <= q.memory_bytes;
+  const auto fits = [&](bool recompute) {
+    load.recompute = recompute;
+    return stage_memory(load, replicas, depth, q.inputs).total_bytes() <= memory_bytes;
+  };
+  if (!always && fits(false)) return false;
+  if (q.recompute != Recompute::kNever && fits(true)) return true;
+  return std::nullopt;
+}
+
+double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices) {
+  const std::optional<bool> recompute = recompute_to_fit(q, load, replicas, later_devices, q.memory_bytes);
+  if (!recompute) return kNoLimit;
+  load.recompute = *recompute;
+  return q.model->period(load, replicas, q.inputs).total_seconds();
 }
 
 int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least, int64_t most,
                         int64_t later_devices, double period) {
   const StageTerms terms = q.model->terms(load, q.inputs);
-  const auto in_time = [&](int64_t m) { return terms.period(m).total_seconds() <= period; };
+  StageLoad again = load;
+  again.recompute = true;
+  const StageTerms recomputing = q.recompute == Recompute::kNever ? terms : q.model->terms(again, q.inputs);
+  const auto within = [&](int64_t m) {
+    if (terms.period(m).total_seconds() > period) return false;
+    const std::optional<bool> recompute = recompute_to_fit(q, load, m, later_devices, q.memory_bytes);
+    return recompute && (!*recompute || recomputing.period(m).total_seconds() <= period);
+  };
   if (most < least) return 0;
   if (least == 1) {
-    if (in_time(1) && fits(q, load, 1, later_devices)) return 1;
+    if (within(1)) return 1;
     least = 2;
   }
-  if (most < least || !in_time(most) || !fits(q, load, most, later_devices)) return 0;
   // From 2 on neither period nor memory grows with the replicas, so bisection finds the least.
-  const auto within = [&](int64_t m) { return in_time(m) && fits(q, load, m, later_devices); };
+  if (most < least || !within(most)) return 0;
   // Close to it already: work that does not shrink with m, shared out.
   if (const double shared = (terms.compute_seconds + terms.step_seconds + terms.exchange_latency_seconds +
                              terms.exchange_seconds / 2) /
@@ -79,11 +103,14 @@ int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least,
 }
 
 void finish(const Question& q, Answer* answer) {
-  for (const FoundStage& stage : answer->stages) {
-    const StageLoad load = load_between(*q.states, stage.from, stage.to);
-    const double period = q.model->period(load, stage.replicas, q.inputs).total_seconds();
+  for (auto stage = answer->stages.rbegin(); stage != answer->stages.rend(); ++stage) {
+    StageLoad load = load_of(q, stage->from, stage->to);
+    const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices, q.memory_bytes);
+    PW_CHECK(recompute.has_value(), "the stages of an answer fit");
+    load.recompute = stage->recompute = *recompute;
+    const double period = q.model->period(load, stage->replicas, q.inputs).total_seconds();
     answer->period_seconds = std::max(answer->period_seconds, period);
-    answer->devices += stage.replicas;
+    answer->devices += stage->replicas;
   }
 }
 

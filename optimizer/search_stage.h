@@ -30,7 +30,6 @@ struct Suffix {
   // How it begins.
   int next = -1;
   int64_t replicas = 0;
-  bool recompute = false;
   bool rest_replicated = false;  // which table it continues in
   int64_t rest_devices = 0;
 
@@ -45,17 +44,24 @@ struct Suffix {
 /// The period of a stage in a plan of `period`, in the parts that periods are compared in.
 int32_t level_of(double stage_period, double period);
 
-/// With its workspace where memory is limited.
+/// With its workspace where memory is limited; recomputing if all stages do.
 StageLoad load_of(const Question& q, int from, int to);
 bool stage_allowed(const Question& q, int from, int to);
-bool fits(const Question& q, const StageLoad& load, int64_t replicas, int64_t later_devices);
+
+/// Whether the stage recomputes: if it must to fit `memory_bytes` (0 = no limit) and may, or if all stages
+/// do. Nothing if it does not fit. Less is recomputed the more replicas there are (from two on) and the fewer
+/// devices come later, and what is not recomputed takes no longer: so this is never a choice to search.
+std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
+                                     int64_t later_devices, int64_t memory_bytes);
+/// Period of the stage, recomputing where it must; infinite if it does not fit.
+double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices);
 
 /// Smallest number of replicas in [least, most] with which the stage is within period and memory; 0 if there
 /// is none.
 int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least, int64_t most,
                         int64_t later_devices, double period);
 
-/// Fills period and devices of an answer from its stages.
+/// Fills period and devices of an answer from its stages, and which of them recompute.
 void finish(const Question& q, Answer* answer);
 
 /// A table by cut and number of devices: exactly `devices` of them. `least_period` makes the period the only

@@ -194,6 +194,16 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
 
 void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& chain,
                        const std::vector<int64_t>& replicas, std::vector<Candidate>* found) {
+  const uint32_t all = (uint32_t{1} << replicas.size()) - 1;
+  const uint32_t first = question.recompute == Recompute::kAlways ? all : 0;
+  const uint32_t last = question.recompute == Recompute::kNever ? 0 : all;
+  for (uint32_t recomputing = first; recomputing <= last; ++recomputing)
+    price(question, chain, replicas, recomputing, found);
+}
+
+void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& chain,
+                       const std::vector<int64_t>& replicas, uint32_t recomputing,
+                       std::vector<Candidate>* found) {
   Candidate candidate;
   int64_t later = 0;
   Mask to = all_;
@@ -207,7 +217,8 @@ void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& c
       known_[from][to] = 1;
       loads_[from][to] = load(from, to);
     }
-    const StageLoad& mine = loads_[from][to];
+    StageLoad mine = loads_[from][to];
+    mine.recompute = (recomputing >> s & 1) != 0;
     const double period = model_.period(mine, replicas[s], inputs_).total_seconds();
     const int64_t ceiling = (later + replicas[s] - 1) / replicas[s];
     const int64_t depth = question.strategy == "model-parallel" ? 1 : 1 + ceiling;

@@ -9,6 +9,7 @@
 
 #include "graph/profile.h"
 #include "optimizer/cost_model.h"
+#include "optimizer/search.h"
 
 namespace pipewright::testing {
 
@@ -17,6 +18,7 @@ struct BruteQuestion {
   int64_t devices = 1;
   bool all_devices = false;
   int64_t memory_bytes = 0;  ///< 0 = no limit
+  Recompute recompute = Recompute::kNever;
 };
 
 struct BruteAnswer {
@@ -61,6 +63,9 @@ class BruteForce {
               std::vector<int64_t>* replicas, int64_t used, std::vector<Candidate>* found);
   void price(const BruteQuestion& question, const std::vector<Mask>& chain,
              const std::vector<int64_t>& replicas, std::vector<Candidate>* found);
+  /// `recomputing`: bit s for stage s.
+  void price(const BruteQuestion& question, const std::vector<Mask>& chain,
+             const std::vector<int64_t>& replicas, uint32_t recomputing, std::vector<Candidate>* found);
 
   const Profile& profile_;
   const CostModel& model_;

@@ -356,6 +356,43 @@ TEST_CASE("Infeasible: 4, with the memory that would do") {
   CHECK(cli.run("compare " + kQuestion + "--memory 1kB").code == 4);
 }
 
+TEST_CASE("recompute: what does not fit otherwise does, and every command knows it") {
+  const Cli cli;
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  for (ProfiledNode& node : profile.nodes) node.saved_bytes = 200000;
+  write_document(cli.path("deep.json"), profile);
+  const std::string question =
+      "--profile deep.json --gpus 4 --bandwidths 1GB/s --latency 0us --memory 600kB ";
+  const Outcome never = cli.run("plan " + question + "--strategy straight --recompute never");
+  INFO(never.error);
+  CHECK(never.code == 4);
+  CHECK_THAT(never.error, Catch::Contains("With --recompute auto there is a plan"));
+  const Outcome planned = cli.run("plan " + question + "--strategy straight --output p.json");
+  INFO(planned.error);
+  REQUIRE(planned.code == 0);
+  CHECK_THAT(planned.out, Catch::Contains("recomputing 0"));
+  Plan plan = read_document<Plan>(cli.path("p.json"));
+  CHECK(plan.stages.front().recompute);
+  CHECK_FALSE(plan.stages.back().recompute);  // one minibatch in flight: there is nothing to save
+  const std::string given = " --profile deep.json --bandwidths 1GB/s --latency 0us --memory 600kB";
+  CHECK(cli.run("check --plan p.json" + given).code == 0);
+  const Outcome evaluated = cli.run("evaluate --plan p.json --json" + given);
+  CHECK(parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds ==
+        Approx(plan.predicted->minibatch_seconds).epsilon(1e-9));
+  CHECK(cli.run("simulate --plan p.json" + given).code == 0);
+  CHECK_THAT(cli.run("show --plan p.json").out, Catch::Contains("recomputes"));
+  REQUIRE(cli.run("compare " + question + "--report r.md").code == 0);
+  CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("recomputing 0"));
+  CHECK(cli.run("plan " + question + "--strategy straight --recompute always").code == 0);
+  CHECK(cli.run("plan " + question + "--recompute sometimes").code == 2);
+  // By hand without: the message says what it would save.
+  plan.stages.front().recompute = false;
+  write_document(cli.path("kept.json"), plan);
+  const Outcome kept = cli.run("check --plan kept.json" + given);
+  CHECK(kept.code == 4);
+  CHECK_THAT(kept.error, Catch::Contains("With \"recompute\": true it needs"));
+}
+
 TEST_CASE("print-config names every setting and its source") {
   const Cli cli;
   const Outcome outcome = cli.run(kQuestion + "--print-config");

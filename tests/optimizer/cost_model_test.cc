@@ -123,6 +123,25 @@ TEST_CASE("Memory of a rank") {
   CHECK(fits(0) == 5);
 }
 
+TEST_CASE("Memory of a rank that recomputes: what came in and was sent for each minibatch, the rest once") {
+  StageLoad load;
+  load.trainable_bytes = load.parameter_bytes = 100;
+  load.buffer_bytes = 3;
+  load.saved_bytes = 1000;
+  load.held_bytes = 20;
+  load.in_bytes = 10;
+  load.out_bytes = 30;
+  load.first = load.last = false;
+  CostInputs inputs;
+  const int64_t kept = stage_memory(load, 1, 4, inputs).activations_bytes;
+  CHECK(kept == 4 * (1000 + 10 + 20));
+  load.recompute = true;
+  CHECK(stage_memory(load, 1, 4, inputs).activations_bytes == 4 * (10 + 30 + 3) + 1000 + 20);
+  CHECK(load.compute_seconds() == 2 * load.forward_seconds + load.backward_seconds);
+  inputs.split_backward = true;  // made again for the first part, kept for the second
+  CHECK(stage_memory(load, 1, 4, inputs).activations_bytes >= kept);
+}
+
 TEST_CASE("In-flight bound: 1 + ceil(later devices / replicas)") {
   CHECK(in_flight_bound(0, 4) == 1);
   CHECK(in_flight_bound(1, 3) == 2);

@@ -37,11 +37,17 @@ class AllPlacements {
     int from, to;
     std::vector<int64_t> positions;
     int64_t later;
+    bool recompute;
   };
 
-  bool fits(int i, int j, const std::vector<int64_t>& positions, int64_t later) const {
+  std::vector<bool> ways() const {
+    return q_.recompute == Recompute::kNever ? std::vector<bool>{false} : std::vector<bool>{false, true};
+  }
+
+  bool fits(int i, int j, const std::vector<int64_t>& positions, int64_t later, bool recompute) const {
     StageLoad load = load_between(*q_.states, i, j);
     load.workspace_bytes = workspace_between(*q_.states, i, j);
+    load.recompute = recompute;
     int64_t memory = q_.memory_bytes;
     for (const int64_t p : positions) {
       if (q_.inputs.memories.empty()) break;
@@ -63,10 +69,12 @@ class AllPlacements {
       for (int64_t m = 1; used + m <= q_.devices; ++m) {
         std::vector<int64_t> positions(m);
         std::iota(positions.begin(), positions.end(), used);
-        if (!fits(i, j, positions, used)) continue;
-        pieces_.push_back({i, j, positions, used});
-        walk(i, used + m, true);
-        pieces_.pop_back();
+        for (const bool recompute : ways()) {
+          if (!fits(i, j, positions, used, recompute)) continue;
+          pieces_.push_back({i, j, positions, used, recompute});
+          walk(i, used + m, true);
+          pieces_.pop_back();
+        }
       }
     }
     const auto& levels = q_.inputs.levels;
@@ -92,10 +100,12 @@ class AllPlacements {
         for (int64_t r = 0; r < m; ++r) {
           for (int64_t c = 0; c < copies; ++c) positions.push_back(used + c * server + filled + r);
         }
-        if (!fits(i, j, positions, used + filled * copies)) continue;
-        pieces_.push_back({i, j, positions, used});
-        block(i, used, copies, filled + m);
-        pieces_.pop_back();
+        for (const bool recompute : ways()) {
+          if (!fits(i, j, positions, used + filled * copies, recompute)) continue;
+          pieces_.push_back({i, j, positions, used, recompute});
+          block(i, used, copies, filled + m);
+          pieces_.pop_back();
+        }
       }
     }
   }
@@ -109,6 +119,7 @@ class AllPlacements {
     for (size_t p = pieces_.size(); p-- > 0;) {
       const Piece& piece = pieces_[p];
       loads.push_back(load_between(*q_.states, piece.from, piece.to));
+      loads.back().recompute = piece.recompute;
       Stage stage;
       for (const int64_t position : piece.positions)
         stage.ranks.push_back(turn ? used - 1 - position : position);
@@ -167,10 +178,12 @@ int64_t cases(int64_t usual) {
   return text != nullptr ? std::atoll(text) : usual;
 }
 
-void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ) {
+void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ,
+                        Recompute recompute = Recompute::kNever) {
   std::mt19937 random(seed);
   const CostModel& model = cost_model_named(model_name);
   int64_t infeasible = 0;
+  int64_t recomputing = 0;
   for (int64_t c = 0; c < count; ++c) {
     const bool chain = pick(random, 0, 2) > 0;
     const Profile profile =
@@ -195,8 +208,10 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     q.inputs = cost_inputs(profile, topology, 1);
     if (!q.inputs.placed()) continue;
     q.devices = topology.device_count();
+    q.recompute = recompute;
     q.all_devices = pick(random, 0, 4) == 0;
-    if (pick(random, 0, 2) == 0 && q.inputs.memories.empty()) q.memory_bytes = pick(random, 5000, 60000);
+    const bool limited = recompute == Recompute::kWhereNeeded || pick(random, 0, 2) == 0;
+    if (limited && q.inputs.memories.empty()) q.memory_bytes = pick(random, 5000, 60000);
     int64_t largest = 1;
     for (size_t l = 0; l + 1 < q.inputs.levels.size(); ++l) largest *= q.inputs.levels[l].count;
     if (q.inputs.levels.back().shared) largest = q.devices;
@@ -213,6 +228,9 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
                  << q.all_devices);
     REQUIRE(got.has_value() == (expected < 1e299));
     infeasible += !got;
+    if (got) {
+      for (const FoundStage& stage : got->stages) recomputing += stage.recompute;
+    }
     if (!got) continue;
     REQUIRE(got->exact);
     REQUIRE(got->period_seconds == Approx(expected).epsilon(3e-9).margin(1e-15));
@@ -223,7 +241,10 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     std::sort(ranks.begin(), ranks.end());
     for (size_t r = 0; r < ranks.size(); ++r) CHECK(ranks[r] == static_cast<int64_t>(r));
   }
-  if (count >= 100) CHECK(infeasible > 0);
+  if (count >= 100) {
+    CHECK(infeasible > 0);
+    CHECK((recomputing > 0) == (recompute != Recompute::kNever));
+  }
 }
 
 TEST_CASE("Placement on levels equals brute force") {
@@ -232,6 +253,11 @@ TEST_CASE("Placement on levels equals brute force") {
 
 TEST_CASE("Placement on devices that differ equals brute force") {
   compare_placements(12, cases(2000), "pipewright", true);
+}
+
+TEST_CASE("Placement where stages may recompute equals brute force") {
+  compare_placements(14, cases(800), "pipewright", false, Recompute::kWhereNeeded);
+  compare_placements(15, cases(400), "pipewright", true, Recompute::kWhereNeeded);
 }
 
 TEST_CASE("Placement with one link in turn for each server equals brute force") {

@@ -2,6 +2,7 @@
 #include "optimizer/search.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 
 #include "tests/optimizer/brute_force.h"
 #include "tests/optimizer/random_profile.h"
@@ -33,6 +34,7 @@ Question question_of(const BruteQuestion& brute, const States& states, const Cos
   q.devices = brute.devices;
   q.memory_bytes = brute.memory_bytes;
   q.all_devices = brute.all_devices;
+  q.recompute = brute.recompute;
   if (brute.strategy == "dp") q.single_stage = true;
   if (brute.strategy == "straight" || brute.strategy == "model-parallel") q.most_replicas = 1;
   if (brute.strategy == "straight" || brute.strategy == "hybrid") q.least_stages = 2;
@@ -41,10 +43,16 @@ Question question_of(const BruteQuestion& brute, const States& states, const Cos
   return q;
 }
 
+int64_t cases(int64_t usual) {
+  const char* text = std::getenv("PIPEWRIGHT_SEARCH_CASES");
+  return text != nullptr ? std::atoll(text) : usual;
+}
+
 struct Counts {
   int64_t questions = 0;
   int64_t infeasible = 0;
   int64_t limited = 0;
+  int64_t recomputing = 0;  // stages
 };
 
 void compare(const BruteQuestion& brute, const Profile& profile, const CostModel& model,
@@ -64,7 +72,9 @@ void compare(const BruteQuestion& brute, const Profile& profile, const CostModel
   std::vector<double> periods;
   for (const FoundStage& stage : got->stages) {
     bytes += states.states[stage.from].cut_bytes;
-    const StageLoad load = load_between(states, stage.from, stage.to);
+    StageLoad load = load_between(states, stage.from, stage.to);
+    load.recompute = stage.recompute;
+    counts->recomputing += stage.recompute;
     periods.push_back(model.period(load, stage.replicas, inputs).total_seconds());
   }
   CHECK(got->period_seconds == Approx(expected->period_seconds).epsilon(3e-9).margin(1e-15));
@@ -77,9 +87,9 @@ void compare(const BruteQuestion& brute, const Profile& profile, const CostModel
   if (brute.memory_bytes > 0) CHECK(fullest_stage(q, *got).memory.total_bytes() <= brute.memory_bytes);
 }
 
-void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
+void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute, Counts* counts) {
   std::mt19937 random(seed);
-  for (int c = 0; c < cases; ++c) {
+  for (int64_t c = 0; c < cases; ++c) {
     const int nodes = static_cast<int>(pick(random, 1, chain ? 7 : c % 20 == 0 ? 7 : 5));
     const Profile profile =
         testing::random_profile(random, nodes, chain, static_cast<int>(pick(random, 30, 80)));
@@ -98,6 +108,7 @@ void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
         brute.strategy = strategy;
         brute.devices = pick(random, 1, nodes > 5 && !chain ? 4 : 6);
         brute.all_devices = pick(random, 0, 3) == 0;
+        brute.recompute = recompute;
         brute.memory_bytes = 0;
         compare(brute, profile, model, inputs, states, &oracle, counts);
         brute.memory_bytes = 1;  // any limit: it decides which cuts are looked at
@@ -119,16 +130,27 @@ void compare_many(int cases, bool chain, unsigned seed, Counts* counts) {
 
 TEST_CASE("Search equals brute force on random chains") {
   Counts counts;
-  compare_many(1200, true, 1, &counts);
+  compare_many(cases(1200), true, 1, Recompute::kNever, &counts);
   CHECK(counts.questions > 8000);
   CHECK(counts.infeasible > 500);
 }
 
 TEST_CASE("Search equals brute force on random DAGs") {
   Counts counts;
-  compare_many(1200, false, 2, &counts);
+  compare_many(cases(1200), false, 2, Recompute::kNever, &counts);
   CHECK(counts.questions > 8000);
   CHECK(counts.infeasible > 500);
+}
+
+TEST_CASE("Search equals brute force where stages may recompute, on random chains and DAGs") {
+  for (const bool chain : {true, false}) {
+    Counts counts;
+    compare_many(cases(400), chain, chain ? 3 : 4, Recompute::kWhereNeeded, &counts);
+    CHECK(counts.questions > 2000);
+    CHECK(counts.infeasible > 100);
+    CHECK(counts.recomputing > 50);
+    compare_many(cases(100), chain, chain ? 5 : 6, Recompute::kAlways, &counts);
+  }
 }
 
 TEST_CASE("More devices than can be listed") {
