@@ -9,6 +9,7 @@
 #include "graph/plan.h"
 #include "graph/summary.h"
 #include "graph/units.h"
+#include "runtime/loss_curves.h"
 
 namespace pipewright {
 namespace {
@@ -40,6 +41,27 @@ std::string memory_rows(const std::string& name, const Summary& summary) {
     rows += " " + format_bytes(static_cast<double>(rank.peak_memory_bytes));
     if (predicted) rows += " (" + format_bytes(static_cast<double>(predicted->total_bytes())) + ")";
     rows += " |\n";
+  }
+  return rows;
+}
+
+std::string run_name(const std::filesystem::path& folder) {
+  return (folder / "").parent_path().filename().string();
+}
+
+// How far the losses of the other runs are from the first one's; nothing for one run.
+std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
+  if (folders.size() < 2) return "";
+  std::string rows = "\nLosses against those of " + run_name(folders[0]) +
+                     ", minibatch by minibatch (relative):\n\n"
+                     "| run | minibatches | first that differs | largest of the first 100 | largest |\n"
+                     "| --- | --- | --- | --- | --- |\n";
+  const LossCurve first = read_losses(folders[0] / "metrics.jsonl");
+  for (size_t i = 1; i < folders.size(); ++i) {
+    const LossDifference difference = compare_losses(read_losses(folders[i] / "metrics.jsonl"), first);
+    rows += "| " + run_name(folders[i]) + " | " + std::to_string(difference.minibatches) + " | " +
+            (difference.first_different < 0 ? "none" : std::to_string(difference.first_different)) + " | " +
+            text("%.2g", difference.largest_first_100) + " | " + text("%.2g", difference.largest) + " |\n";
   }
   return rows;
 }
@@ -85,9 +107,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
     const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
     table += "|";
-    memory += memory_rows((folder / "").parent_path().filename().string(), summary);
-    cell((folder / "").parent_path().filename().string() +
-         (summary.status == "done" ? "" : " (" + summary.status + ")"));
+    memory += memory_rows(run_name(folder), summary);
+    cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
     cell(timed(text("%.0f", summary.samples_per_second)));
     cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));
@@ -109,7 +130,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
              " cores; such times say nothing about a plan.\n";
   }
-  return table + memory;
+  return table + loss_rows(folders) + memory;
 }
 
 }  // namespace pipewright
