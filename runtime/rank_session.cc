@@ -1,0 +1,187 @@
+#include "runtime/rank_session.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/flight.h"
+#include "runtime/launch.h"
+#include "runtime/rendezvous.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/transport/connect.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After a failure rank 0 waits this long for what the others still have to say.
+constexpr auto kLastWordsPatience = std::chrono::seconds(2);
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// A failure of another rank, for this rank's last line: the cause, and where it met this rank.
+JobEnded seen_from_here(const Failure& failure, const std::string& here) {
+  return JobEnded(ExitCode::kPeerLost, here.empty() ? failure.message : failure.message + "; here: " + here,
+                  failure);
+}
+
+}  // namespace
+
+RankSession::RankSession(const Job& job, const Place& place)
+    : job_(job),
+      place_(place),
+      folder_(job.run.output),
+      shape_(shape_of(job.plan, job.run.gradient_accumulation)) {}
+
+void RankSession::run(RankTask& task) {
+  guarded(task, [&] {
+    task.open();
+    connect(task);
+    task.prepare();
+    prepared_ = true;
+    control_->watch(progress_, [this](const std::string& why) { write_flight(why); });
+    if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
+    control_->barrier("start", kStartPatience);
+    task.work();
+    task.post_last_words();
+    progress_.begin({"end of the job", {}, /*done=*/true});
+    control_->barrier("end", kStartPatience);
+  });
+  control_->finish(kStartPatience);
+  task.close(control_->failure() ? "failed" : "done");
+  control_->check();  // a rank may have died between the last barrier and its last words
+}
+
+// "rank 2, receive activation of minibatch 17 since 12.0 s", "" between operations.
+std::string RankSession::where() {
+  const ProgressNow now = progress_.now();
+  if (now.activity.operation.empty()) return "";
+  return "rank " + std::to_string(place_.rank) + ", " + now.activity.operation + " since " +
+         seconds_words(now.seconds);
+}
+
+// Runs `step`; what ends it early is told to the other ranks, the task is closed as far as it got, and the
+// error that counts for the whole job is thrown.
+template <typename Step>
+void RankSession::guarded(RankTask& task, Step step) {
+  std::exception_ptr error;
+  std::string status = "failed";
+  std::string here;  // what this rank was in
+  try {
+    try {
+      step();
+      return;
+    } catch (...) {
+      here = where();
+      throw;
+    }
+  } catch (const JobEnded& ended) {
+    if (ended.code() != ExitCode::kPeerLost) status = "interrupted";
+    error = std::current_exception();
+    if (ended.code() == ExitCode::kPeerLost) {
+      write_flight(ended.what());
+      error = std::make_exception_ptr(seen_from_here(ended.failure(), here));
+    }
+  } catch (const PeerError& lost) {
+    write_flight(lost.what());
+    error = std::current_exception();
+    if (control_) {
+      const Failure failure = control_->peer_lost(here.empty() ? lost.what() : here + ": " + lost.what());
+      const bool interrupted =
+          failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated;
+      if (interrupted) status = "interrupted";
+      error = std::make_exception_ptr(interrupted ? JobEnded(failure.code, failure.message, failure)
+                                                  : seen_from_here(failure, here));
+    }
+  } catch (const std::exception& own) {
+    write_flight(own.what());
+    error = std::current_exception();
+    const auto* coded = dynamic_cast<const Error*>(&own);
+    if (control_) {
+      control_->fail({place_.rank, coded ? coded->code() : ExitCode::kFailed,
+                      "rank " + std::to_string(place_.rank) + ": " + own.what()});
+    }
+  }
+  // Whatever goes wrong from here on must not hide the cause.
+  try {
+    if (control_) {
+      if (prepared_) task.post_last_words();
+      control_->finish(kLastWordsPatience);
+    }
+    task.close(status);
+  } catch (const std::exception& later) {
+    std::fprintf(stderr, "pipewright-runtime: while ending after a failure: %s\n", later.what());
+  }
+  std::rethrow_exception(error);
+}
+
+void RankSession::connect(RankTask& task) {
+  const auto timeout = milliseconds_of(job_.run.timeout_seconds);
+  std::optional<Store> store;
+  if (place_.world_size > 1) {
+    if (place_.rank == 0 && !place_.store_is_served) server_ = Store::serve(place_.master_port);
+    store = join_store(place_);
+  }
+  const auto wake = [this](const std::string& why) {
+    const std::lock_guard lock(transport_mutex_);
+    if (transport_) transport_->abort(why);
+  };
+  if (store) claim_rank(*store, place_);
+  std::optional<Store> for_control;
+  if (store) for_control = store->clone();
+  control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
+  if (place_.rank == 0)
+    control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
+  if (!store) return;
+
+  // Ranks that were started with different plans, runs or libraries must not train together.
+  const std::string mine = job_fingerprint(job_);
+  if (place_.rank == 0) store->set("fingerprint", mine);
+  control_->barrier("arrival", kStartPatience);
+  const std::string first = store->get("fingerprint", timeout);
+  if (mine != first) {
+    throw PlanError("rank " + std::to_string(place_.rank) +
+                        " was started with another job than rank 0: " + fingerprint_difference(mine, first),
+                    "give every rank the same plan, run and version of Pipewright");
+  }
+  ConnectSettings settings;
+  settings.transport = job_.run.transport;
+  settings.gloo_address = gloo_address_of(place_);
+  // All ranks have arrived: connecting takes no longer than any other answer.
+  settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
+  settings.cores = host_cores();
+  auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
+  {
+    const std::lock_guard lock(transport_mutex_);
+    transport_ = std::move(transport);
+    if (const auto failure = control_->failure()) transport_->abort(failure->message);
+  }
+  warm_links(*transport_);  // from here on a wait can be woken
+}
+
+LoadObserver RankSession::loading() {
+  const auto forward = std::make_shared<Activity>();
+  return {[this, forward](int64_t minibatch) {
+            *forward = progress_.now().activity;
+            progress_.begin({"load samples of minibatch " + std::to_string(minibatch), {}, false});
+          },
+          [this, forward] { progress_.begin(*forward); }};
+}
+
+WorkerHooks RankSession::hooks() {
+  WorkerHooks hooks;
+  hooks.before = [this](const Action& action) {
+    control_->check();
+    progress_.begin(activity_of(action, shape_, place_.rank));
+  };
+  hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
+  return hooks;
+}
+
+void RankSession::write_flight(const std::string& error) {
+  pipewright::write_flight(folder_, place_.rank, error, progress_);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,79 @@
+// One rank of a job among the others, from the start line to its last words. What it does there is a task:
+// training, evaluation.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/control.h"
+#include "runtime/job.h"
+#include "runtime/place.h"
+#include "runtime/progress.h"
+#include "runtime/stage_loaders.h"
+#include "runtime/transport/transport.h"
+#include "runtime/worker.h"
+
+namespace pipewright {
+
+/// What the ranks of a job do together. All calls but take() come from the thread that runs the session.
+class RankTask {
+ public:
+  virtual ~RankTask() = default;
+  /// Before the ranks meet.
+  virtual void open() {}
+  /// Rank 0: a line that a rank has posted, each rank's in order; on a thread of Control.
+  virtual void take(int64_t rank, const std::string& line) = 0;
+  /// The ranks are connected. None begins its work before all are prepared.
+  virtual void prepare() = 0;
+  virtual void work() = 0;
+  /// Posts what rank 0 is to know at the end, also of work that failed. Not called before the ranks are
+  /// connected.
+  virtual void post_last_words() {}
+  /// The last call: what was posted has come, after a failure as far as it could. `status` is "done",
+  /// "failed" or "interrupted".
+  virtual void close(const std::string& status) = 0;
+};
+
+class RankSession {
+ public:
+  /// Borrows the job. A rank that fails leaves its flight record in the job's run folder.
+  RankSession(const Job& job, const Place& place);
+
+  /// From open() to close(). Throws what ended the work early: JobEnded with the exit code of an
+  /// interruption, PeerError when another rank failed, this rank's own error otherwise.
+  void run(RankTask& task);
+
+  const Place& place() const { return place_; }
+  /// For the task, from prepare() on.
+  Control& control() { return *control_; }
+  Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
+  /// Hooks for every walk of this rank: failures elsewhere end it, and heartbeats say what it does.
+  WorkerHooks hooks();
+  /// Samples are waited for within a forward.
+  LoadObserver loading();
+
+ private:
+  void connect(RankTask& task);
+  std::string where();
+  template <typename Step>
+  void guarded(RankTask& task, Step step);
+  void write_flight(const std::string& error);
+
+  const Job& job_;
+  const Place place_;
+  const std::filesystem::path folder_;
+  const PipelineShape shape_;
+  std::optional<Store> server_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Transport> transport_;
+  std::mutex transport_mutex_;  // abort may come while transport_ is being made
+  bool prepared_ = false;
+  Progress progress_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,63 @@
+#include "runtime/run_results.h"
+
+#include <algorithm>
+
+#include "graph/document.h"
+#include "runtime/launch.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/transport/process_state.h"
+
+namespace pipewright {
+
+RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
+                            const MemoryMeter& memory, double trained_seconds) {
+  RankSummary rank;
+  const WorkerCounts& counts = worker.counts();
+  rank.rank = place.rank;
+  rank.stage = worker.stage().stage();
+  rank.replica = worker.replica();
+  rank.host = this_process().host;
+  if (trained_seconds > 0) rank.busy_fraction = std::min(1.0, counts.busy_seconds / trained_seconds);
+  rank.receive_wait_seconds = counts.receive_wait_seconds;
+  rank.sync_wait_seconds = counts.sync_wait_seconds;
+  rank.peak_memory_bytes = memory.peak_bytes();
+  const auto purposes = memory.peak_bytes_by_purpose();
+  const auto peak = [&](MemoryPurpose purpose) { return purposes[static_cast<size_t>(purpose)]; };
+  rank.memory = {peak(MemoryPurpose::kWeights),     peak(MemoryPurpose::kVersions),
+                 peak(MemoryPurpose::kGradients),   peak(MemoryPurpose::kOptimizer),
+                 peak(MemoryPurpose::kActivations), peak(MemoryPurpose::kMessages),
+                 peak(MemoryPurpose::kOther)};
+  rank.sent_bytes = counts.sent_bytes;
+  // Of several stages: memory adds up; of what is counted, the largest is told.
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    rank.peak_in_flight = std::max(rank.peak_in_flight, stage.peak_in_flight());
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, stage.versions().peak_live());
+    rank.updates = std::max(rank.updates, stage.versions().updates());
+    if (!job.plan.predicted) continue;
+    const StageMemory& predicted = job.plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
+    rank.predicted_memory_bytes += predicted.total_bytes();
+    if (!rank.predicted_memory) rank.predicted_memory.emplace();
+    *rank.predicted_memory += predicted;
+  }
+  return rank;
+}
+
+void write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
+                   const std::string& status, double wall_seconds) {
+  Summary summary = journal.summary();
+  summary.status = status;
+  summary.world_size = job.plan.world_size;
+  summary.strategy = job.plan.strategy;
+  summary.schedule = job.plan.schedule;
+  summary.weights = job.plan.weights;
+  summary.cores = host_cores();
+  summary.wall_seconds = wall_seconds;
+  if (job.plan.predicted) summary.predicted_minibatch_seconds = job.plan.predicted->minibatch_seconds;
+  write_document(folder / "summary.json", summary);
+  TraceWriter trace;
+  for (const std::string& document : journal.traces()) trace.append(document);
+  write_file(folder / "trace.json", trace.json());
+}
+
+}  // namespace pipewright

@@ -1,0 +1,79 @@
+#include "runtime/training_data.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+
+namespace pipewright {
+namespace {
+
+// The data of a checkpoint and of the run are of one size, and the run is longer.
+void check_position(const Checkpoint& checkpoint, const RunLength& length) {
+  const CheckpointManifest& manifest = checkpoint.manifest;
+  const std::string where = "resume: " + checkpoint.folder.string();
+  if (manifest.minibatches_per_epoch != length.minibatches_per_epoch) {
+    throw InputError(
+        where + ": an epoch had " + std::to_string(manifest.minibatches_per_epoch) +
+            " minibatches, now it has " + std::to_string(length.minibatches_per_epoch),
+        "The data set has changed: give the one of the checkpoint, or start anew without --resume.");
+  }
+  if (manifest.next_minibatch > length.minibatches) {
+    throw InputError(where + ": " + std::to_string(manifest.next_minibatch) +
+                         " minibatches are done, the run has " + std::to_string(length.minibatches),
+                     "raise --epochs or --minibatches, or go on from an earlier checkpoint");
+  }
+}
+
+}  // namespace
+
+TrainingData::TrainingData(const Job& job)
+    : job_(job),
+      data_(open_dataset(job.run.data, "train")),
+      sampler_(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed), /*shuffle=*/true) {
+  check_dataset_for_graph(*data_, job.model.graph, job.run.data);
+  length_.minibatches_per_epoch = sampler_.minibatches_per_epoch();
+  if (length_.minibatches_per_epoch == 0) {
+    throw InputError("data '" + job.run.data + "' has " + std::to_string(data_->size()) +
+                         " samples, fewer than one minibatch of " + std::to_string(job.run.batch_size),
+                     "give a smaller --batch-size");
+  }
+  length_.minibatches =
+      job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * length_.minibatches_per_epoch;
+  if (!job.resume) return;
+  check_position(*job.resume, length_);
+  first_ = job.resume->manifest.next_minibatch;
+}
+
+LoadRequest TrainingData::request(int64_t k) const {
+  return {sampler_.indices(k), {static_cast<uint64_t>(job_.run.seed), sampler_.epoch_of(k)}};
+}
+
+int64_t TrainingData::evaluated_epochs() const {
+  if (!job_.resume) return 0;
+  const int64_t evaluated = job_.resume->manifest.evaluated_epochs;
+  return first_ == length_.minibatches ? evaluated
+                                       : std::min(evaluated, first_ / length_.minibatches_per_epoch);
+}
+
+TrainingRules TrainingData::rules() const {
+  const Run& run = job_.run;
+  return {run.optimizer,
+          run.learning_rate_policy,
+          run.learning_rate_scaling,
+          run.gradient_accumulation,
+          run.gradient_bucket_bytes,
+          run.gradient_clipping_norm,
+          run.nan_guard,
+          static_cast<uint64_t>(run.seed),
+          length_.minibatches_per_epoch,
+          length_.minibatches};
+}
+
+std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {
+  if (job.run.evaluation_data.empty()) return nullptr;
+  auto data = open_dataset(job.run.evaluation_data, "evaluation");
+  check_dataset_for_graph(*data, job.model.graph, job.run.evaluation_data);
+  return data;
+}
+
+}  // namespace pipewright
