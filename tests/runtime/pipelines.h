@@ -104,11 +104,14 @@ struct PipelineRun {
   std::vector<std::vector<int64_t>> peak_versions, peak_in_flight, updates;  ///< by stage, replica
 };
 
-/// Trains the spans with one thread a rank. `on_rank` may wrap a rank's transport.
+using BeforeAction = std::function<void(int64_t rank, const Action&)>;
+
+/// Trains the spans with one thread a rank.
 inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const TrainingRules& rules,
                                 const std::vector<Span>& spans,
                                 const std::vector<MinibatchFields>& minibatches,
-                                std::vector<std::unique_ptr<Transport>> world) {
+                                std::vector<std::unique_ptr<Transport>> world,
+                                const BeforeAction& before = {}) {
   plan.validate("test plan");
   check_plan_for_graph(plan, model.graph);
   PipelineRun run;
@@ -136,6 +139,7 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
       run.losses[static_cast<size_t>(k)] = loss;
     };
+    if (before) hooks.before = [&, rank](const Action& action) { before(rank, action); };
     for (const Span& span : spans) worker.train(span, hooks);
     const std::lock_guard lock(mutex);
     for (size_t n = 0; n < worker.stage_count(); ++n) {
@@ -162,12 +166,13 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
 /// Trains for real and compares every weight, buffer and loss with the reference's, bit for bit, and what the
 /// ranks held with what the dry run says.
 inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
-                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5) {
+                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
+                    const BeforeAction& before = {}) {
   rules.total_minibatches = spans.back().end();
   const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
   const ReferenceResult expected = train_serially(
       model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
-  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world));
+  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before);
 
   CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
   CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);

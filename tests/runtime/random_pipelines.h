@@ -1,0 +1,168 @@
+// Jobs that a seed makes up: a model, a plan that goes with it, rules and spans. Over many seeds everything
+// that a plan may say meets everything that a run may ask for.
+#pragma once
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "models/builder.h"
+#include "runtime/schedule/schedule.h"
+#include "tests/runtime/pipelines.h"
+
+namespace pipewright::testing {
+
+struct RandomJob {
+  Model model;
+  Plan plan;
+  TrainingRules rules;
+  std::vector<Span> spans;
+};
+
+class RandomJobs {
+ public:
+  explicit RandomJobs(uint64_t seed) : random_(seed) {}
+
+  int64_t between(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_);
+  }
+  bool chance(int64_t percent) { return between(1, 100) <= percent; }
+  template <typename T>
+  const T& one_of(const std::vector<T>& choices) {
+    return choices[static_cast<size_t>(between(0, static_cast<int64_t>(choices.size()) - 1))];
+  }
+
+  /// `most_ranks`: of the world.
+  RandomJob next(int64_t most_ranks) {
+    RandomJob job;
+    struct Kind {
+      std::string schedule, weights;
+    };
+    const Kind kind = one_of<Kind>({{"1f1b", "stash"},
+                                    {"1f1b", "stash"},
+                                    {"1f1b", "vertical"},
+                                    {"1f1b", "2bw"},
+                                    {"model-parallel", "stash"},
+                                    {"gpipe", "flush"},
+                                    {"1f1b-flush", "flush"},
+                                    {"interleaved", "flush"},
+                                    {"zb-h1", "flush"}});
+    const bool one_update_for_all = kind.weights == "flush" || kind.weights == "2bw";
+    job.model = model(one_update_for_all);
+    job.plan = plan(job.model, kind.schedule, kind.weights, most_ranks);
+    if (one_update_for_all) tie(job.plan, job.model.graph);
+    job.rules = rules(kind.weights);
+    if (kind.weights == "2bw") {
+      // The interval must cover what the first stage runs ahead.
+      const PipelineShape shape = shape_of(job.plan);
+      const int64_t ahead = StageTurns(shape, 0).run_ahead(usable_in_flight(shape)[0]);
+      job.plan.microbatches = std::max(job.plan.microbatches, ahead);
+    }
+    const PipelineShape shape = shape_of(job.plan, job.rules.gradient_accumulation);
+    const std::vector<int64_t> depths = schedule_named(kind.schedule).depths(shape);
+    for (size_t s = 0; s < depths.size(); ++s)
+      job.plan.stages[s].in_flight = std::max(job.plan.stages[s].in_flight, depths[s]);
+    int64_t begin = between(0, 3);
+    for (int64_t n = between(1, 2); n > 0; --n) {
+      job.spans.push_back({begin, between(1, 14)});
+      begin = job.spans.back().end();
+    }
+    return job;
+  }
+
+ private:
+  // Layers in a row with additions over any distance; with `tied`, several layers may share a weight.
+  Model model(bool tied) {
+    ModelBuilder model("random", between(2, 4));
+    const int64_t width = between(3, 9);
+    std::string x = model.input("images", "float32", {width});
+    std::string shared;
+    if (tied && chance(60))
+      shared = model.parameter("shared.weight", {width, width}, Initialiser::uniform(0.4));
+    const bool norms = chance(50);
+    std::vector<std::string> made = {x};
+    const int64_t layers = between(6, 10);
+    for (int64_t i = 0; i < layers; ++i) {
+      const auto layer = model.layer("layer" + std::to_string(i));
+      if (!shared.empty() && chance(40)) {
+        x = model.call("linear", "", {{"input", TensorArgument{x}}, {"weight", TensorArgument{shared}}},
+                       {model.type(x)})[0];
+      } else {
+        x = model.linear(x, {.features = width, .bias = chance(70)});
+      }
+      if (norms && chance(50)) {
+        const auto norm = model.layer("norm");
+        x = chance(50) ? model.batch_norm(x) : model.layer_norm(x);
+      }
+      if (chance(70)) x = chance(50) ? model.relu(x) : model.gelu(x);
+      if (chance(30)) x = model.dropout(x, 0.25);
+      if (chance(40)) x = model.add(x, one_of(made));
+      made.push_back(x);
+    }
+    const auto head = model.layer("head");
+    return model.finish_classification(model.linear(x, {.features = 5}));
+  }
+
+  Plan plan(const Model& model, const std::string& schedule, const std::string& weights, int64_t most_ranks) {
+    const bool several = schedule == "interleaved";
+    const int64_t groups = several ? between(2, 3) : between(1, 6);
+    std::vector<int64_t> replicas, depths;
+    int64_t ranks = 0;
+    for (int64_t s = 0; s < groups; ++s) {
+      const int64_t room = most_ranks - ranks - (groups - s - 1);  // each further stage has one at least
+      const bool like_first = s > 0 && weights == "vertical";
+      replicas.push_back(std::clamp<int64_t>(like_first ? replicas[0] : between(1, 4), 1, room));
+      if (like_first && replicas.back() != replicas[0]) {
+        replicas.assign(replicas.size(), 1);
+        ranks = s;
+      }
+      ranks += replicas.back();
+      depths.push_back(between(1, 5));
+    }
+    const int64_t microbatches = between(1, 7);
+    if (several) {
+      const int64_t each = between(2, groups == 2 ? 3 : 2);
+      Plan plan = interleaved_plan(model, static_cast<size_t>(groups * each), static_cast<size_t>(groups),
+                                   std::min<int64_t>(replicas[0], most_ranks / groups), microbatches);
+      recompute(plan);
+      return plan;
+    }
+    Plan plan = with_schedule(plan_of(model, replicas, depths), schedule, weights, microbatches);
+    recompute(plan);
+    if (weights != "vertical" && chance(30)) {
+      for (Stage& stage : plan.stages) {
+        if (stage.ranks.size() == 1 || chance(40)) continue;
+        for (size_t q = 0; q < stage.ranks.size(); ++q) stage.shares.push_back(between(1, 3));
+      }
+    }
+    return plan;
+  }
+
+  void recompute(Plan& plan) {
+    for (Stage& stage : plan.stages) stage.recompute = chance(25);
+  }
+
+  TrainingRules rules(const std::string& weights) {
+    TrainingRules rules;
+    rules.seed = static_cast<uint64_t>(between(0, 1000));
+    rules.optimizer.name = one_of<std::string>({"sgd", "sgd", "adam", "adamw"});
+    rules.optimizer.learning_rate = rules.optimizer.name == "sgd" ? 0.05 : 0.01;
+    if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
+    rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
+    rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
+    rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
+    const bool own_rounds = weights == "stash" || weights == "vertical";
+    rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;
+    rules.learning_rate_scaling = weights == "stash" && chance(40) ? "pipedream" : "none";
+    rules.learning_rate_policy.name =
+        one_of<std::string>({"constant", "cosine", "exponential", "polynomial"});
+    rules.learning_rate_policy.warmup_minibatches = chance(30) ? 4 : 0;
+    rules.minibatches_per_epoch = 6;
+    return rules;
+  }
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace pipewright::testing
