@@ -55,9 +55,10 @@ struct Run {
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
       1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
-  std::string precision = "float32";         ///< "bfloat16": autocast, weights stay float32
-  bool nan_guard = true;                     ///< stop at the first loss or gradient that is not finite
-  int64_t gradient_bucket_bytes = 25 << 20;  ///< read, not used yet: gradients are averaged in one piece
+  std::string precision = "float32";  ///< "bfloat16": autocast, weights stay float32
+  bool nan_guard = true;              ///< stop at the first loss or gradient that is not finite
+  int64_t gradient_bucket_bytes =
+      25 << 20;                 ///< replicas sum their gradients in pieces of up to so many bytes
   std::string initial_weights;  ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
   std::string resume;  ///< "", "latest", or a checkpoint's folder

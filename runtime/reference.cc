@@ -295,7 +295,7 @@ class SerialTraining {
     for (const size_t s : ended) update(stages_[s], k, span);
   }
 
-  // Over the model where all stages update together, else each stage by itself.
+  // Over the model where all stages update together or must scale alike, else each stage by itself.
   void clip(const std::vector<size_t>& ended) {
     std::vector<double> sums;
     double of_model = 0;
@@ -314,7 +314,8 @@ class SerialTraining {
       of_model += sums.back();
     }
     for (size_t e = 0; e < ended.size(); ++e) {
-      const double sum = plan_.weights == "flush" ? of_model : sums[e];
+      const bool over_model = plan_.weights == "flush" || !plan_.tied_parameters.empty();
+      const double sum = over_model ? of_model : sums[e];
       scale(stages_[ended[e]].gradient, clipping_factor(sum, rules_.gradient_clipping_norm));
     }
   }

@@ -3,6 +3,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -34,6 +35,35 @@ std::vector<at::Tensor> gradients_at(const edge_list& roots, const std::vector<a
   return torch::autograd::Engine::get_default_engine().execute(
       roots, root_gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, leaves);
 }
+
+// Tells of the gradients of leaves while autograd runs.
+class LeafHooks {
+ public:
+  /// Nobody else puts hooks on these leaves. With an empty `made` none are put.
+  LeafHooks(std::vector<at::Tensor> leaves, const GradientMade& made) {
+    if (!made) return;
+    leaves_ = std::move(leaves);
+    for (size_t i = 0; i < leaves_.size(); ++i)
+      torch::autograd::impl::add_hook(leaves_[i], std::make_unique<Hook>(i, made));
+  }
+  ~LeafHooks() {
+    for (const at::Tensor& leaf : leaves_) torch::autograd::impl::clear_hooks(leaf);
+  }
+  LeafHooks(const LeafHooks&) = delete;
+  LeafHooks& operator=(const LeafHooks&) = delete;
+
+ private:
+  struct Hook : torch::autograd::FunctionPreHook {
+    Hook(size_t leaf, const GradientMade& made) : leaf(leaf), made(made) {}
+    std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& gradients) override {
+      if (gradients[0].defined()) made(leaf, gradients[0]);
+      return gradients;
+    }
+    size_t leaf;
+    const GradientMade& made;
+  };
+  std::vector<at::Tensor> leaves_;
+};
 
 std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::string>& names,
                                   const std::vector<bool>* wanted) {
@@ -233,13 +263,17 @@ std::vector<at::Tensor> StageProgram::message_upstream(const Pass& pass, const R
   return message;
 }
 
-StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients) const {
+StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients,
+                                      const GradientMade& made) const {
   const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
   std::vector<Edge> leaves = received_edges(pass);
   const size_t first_weight = leaves.size();
-  for (const size_t i : trainable_) leaves.push_back(gradient_edge(pass.version->weights[i]));
+  std::vector<at::Tensor> weights;
+  for (const size_t i : trainable_) weights.push_back(pass.version->weights[i]);
+  for (const at::Tensor& weight : weights) leaves.push_back(gradient_edge(weight));
+  const LeafHooks hooks(std::move(weights), made);
   std::vector<at::Tensor> gradients =
       gradients_at(roots.edges, roots.gradients, leaves, /*keep_graph=*/false);
   StageGradients result;
@@ -277,9 +311,13 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
   return message_upstream(pass, roots, gradients);
 }
 
-std::vector<at::Tensor> StageProgram::backward_weight(Pass pass) const {
+std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientMade& made) const {
   const MemoryScope scope(MemoryPurpose::kGradients);
   std::vector<at::Tensor> result = std::move(pass.weight_gradients);
+  const auto tell = [&](size_t i) {
+    if (made && result[i].defined()) made(i, result[i]);
+  };
+  for (const size_t i : uncut_weights_) tell(i);
   for (size_t c = cuts_.cuts.size(); c-- > 0;) {
     edge_list roots;
     std::vector<at::Tensor> root_gradients;
@@ -292,7 +330,10 @@ std::vector<at::Tensor> StageProgram::backward_weight(Pass pass) const {
     for (const size_t i : cut_weights_[c])
       leaves.push_back(gradient_edge(pass.version->weights[trainable_[i]]));
     std::vector<at::Tensor> gradients = gradients_at(roots, root_gradients, leaves, /*keep_graph=*/false);
-    for (size_t i = 0; i < gradients.size(); ++i) result[cut_weights_[c][i]] = std::move(gradients[i]);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      result[cut_weights_[c][i]] = std::move(gradients[i]);
+      tell(cut_weights_[c][i]);
+    }
   }
   for (size_t i = 0; i < result.size(); ++i) {
     if (!result[i].defined()) result[i] = at::zeros_like(pass.version->weights[trainable_[i]]);

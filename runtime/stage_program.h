@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/edge.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,10 @@ struct StageGradients {
   std::vector<at::Tensor> weights;   ///< one per trainable parameter, in order
 };
 
+/// Called while a backward runs, with the gradient of a trainable parameter (by trainable()) as soon as all
+/// of it is there; not for parameters that no gradient reaches. It must not change the gradient.
+using GradientMade = std::function<void(size_t trainable, const at::Tensor& gradient)>;
+
 /// One stage of a partitioned graph, for minibatches of the graph's batch size. Immutable; borrows nothing.
 class StageProgram {
  public:
@@ -79,14 +84,15 @@ class StageProgram {
   /// `sent_gradients`: one per differentiable sent value; empty on the last stage. Where a received value is
   /// both used here and carried on, its gradient is (from here) + (from downstream). Frees the pass's
   /// autograd graph.
-  StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients) const;
+  StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients,
+                          const GradientMade& made = {}) const;
 
   /// The same gradients in two parts (options.split_backward). First those of the received values. The graph
   /// is cut behind each node that alone reads a trainable parameter; what arrives there is kept.
   std::vector<at::Tensor> backward_input(Pass& pass, std::vector<at::Tensor> sent_gradients) const;
   /// Then those of the weights, node by node from the last to the first. Only weights that several nodes of
   /// the stage read have had theirs from the first part: cut there, they would need it run once more.
-  std::vector<at::Tensor> backward_weight(Pass pass) const;
+  std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {}) const;
 
   /// Runs the forward of `pass` again, on the same inputs, and names the node that first made a number that
   /// is not finite; "" if none does. Buffers are left alone.

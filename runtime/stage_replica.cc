@@ -49,6 +49,12 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   for (const std::string& name : program_.parameters())
     weights.push_back(initial_parameter(model, name, rules.seed));
   for (const size_t i : program_.trainable()) weights[i].requires_grad_(true);
+  round_gradients_.resize(program_.trainable().size());
+  if (turns_.replicas() > 1) {
+    std::vector<at::Tensor> trainable;
+    for (const size_t i : program_.trainable()) trainable.push_back(weights[i]);
+    buckets_ = std::make_unique<GradientBuckets>(trainable, rules.gradient_bucket_bytes);
+  }
   versions_ = std::make_unique<WeightVersions>(std::move(weights));
   const MemoryScope other(MemoryPurpose::kOther);
   for (const std::string& name : program_.buffers()) buffers_.push_back(initial_buffer(model, name));
@@ -69,7 +75,7 @@ void StageReplica::restore(StageState state) {
 }
 
 void StageReplica::begin(Span span) {
-  PW_CHECK(in_flight_.empty() && round_gradients_.empty(), "a span begins while another one runs");
+  PW_CHECK(in_flight_.empty() && round_is_empty(), "a span begins while another one runs");
   span_ = span;
   first_version_ = versions_->updates();
   rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span);
@@ -118,14 +124,44 @@ void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t las
                        kDivergedRemedy);
 }
 
+// Adds the gradients of a backward to the round: where somebody asks when they are complete, each as soon as
+// it is there, and the others at the end.
+class StageReplica::EarlyGradients {
+ public:
+  EarlyGradients(StageReplica& replica, const GradientComplete& complete)
+      : replica_(replica), complete_(complete), added_(replica.round_gradients_.size(), false) {
+    if (complete) made_ = [this](size_t i, const at::Tensor& gradient) { add(i, gradient); };
+  }
+  const GradientMade& made() const { return made_; }
+  void add_others(std::vector<at::Tensor> gradients) {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!added_[i]) add(i, std::move(gradients[i]));
+    }
+  }
+
+ private:
+  void add(size_t i, at::Tensor gradient) {
+    replica_.add_gradient(i, std::move(gradient));
+    added_[i] = true;
+    if (complete_) complete_(i);
+  }
+
+  StageReplica& replica_;
+  const GradientComplete& complete_;
+  std::vector<bool> added_;
+  GradientMade made_;
+};
+
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
   PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
   return std::move(pass.mapped());
 }
 
-std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients) {
-  StageGradients gradients = program_.backward(take_pass(k), std::move(sent_gradients));
+std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients,
+                                               const GradientComplete& complete) {
+  EarlyGradients early(*this, complete);
+  StageGradients gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
   // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
   if (rules_.nan_guard && last_not_finite(gradients.received)) {
     if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
@@ -134,7 +170,7 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
                              " sends back is not finite: in the backward of its nodes",
                          kDivergedRemedy);
   }
-  add_gradients(std::move(gradients.weights));
+  early.add_others(std::move(gradients.weights));
   return std::move(gradients.received);
 }
 
@@ -144,27 +180,37 @@ std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::
   return program_.backward_input(pass->second, std::move(sent_gradients));
 }
 
-void StageReplica::backward_weight(int64_t k) { add_gradients(program_.backward_weight(take_pass(k))); }
+void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) {
+  EarlyGradients early(*this, complete);
+  early.add_others(program_.backward_weight(take_pass(k), early.made()));
+}
 
-void StageReplica::add_gradients(std::vector<at::Tensor> gradients) {
+void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
   const at::NoGradGuard no_grad;
-  if (round_gradients_.empty()) {
-    round_gradients_ = std::move(gradients);
-    for (at::Tensor& gradient : round_gradients_) {
-      // What autograd hands out may be shared, with a message under way for instance, or be spread out from
-      // fewer elements. Ours can be written to.
-      const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
-      if (shared || !gradient.is_contiguous()) gradient = gradient.clone(at::MemoryFormat::Contiguous);
-    }
-    return;
+  at::Tensor& sum = round_gradients_[trainable];
+  if (sum.defined()) {
+    sum.add_(gradient);
+  } else if (buckets_) {
+    sum = buckets_->gradients()[trainable];
+    sum.copy_(gradient);
+  } else {
+    // What autograd hands out may be shared, with a message under way for instance, or be spread out from
+    // fewer elements. Ours can be written to.
+    const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
+    sum = shared || !gradient.is_contiguous() ? gradient.clone(at::MemoryFormat::Contiguous)
+                                              : std::move(gradient);
   }
-  for (size_t i = 0; i < gradients.size(); ++i) round_gradients_[i].add_(gradients[i]);
+}
+
+bool StageReplica::round_is_empty() const {
+  return std::none_of(round_gradients_.begin(), round_gradients_.end(),
+                      [](const at::Tensor& gradient) { return gradient.defined(); });
 }
 
 std::vector<at::Tensor>& StageReplica::round_gradients() {
-  if (round_gradients_.empty()) {
-    for (const size_t i : program_.trainable())
-      round_gradients_.push_back(at::zeros_like(weights()[i].detach()));
+  for (size_t i = 0; i < round_gradients_.size(); ++i) {
+    if (!round_gradients_[i].defined())
+      add_gradient(i, at::zeros_like(weights()[program_.trainable()[i]].detach()));
   }
   return round_gradients_;
 }
@@ -205,7 +251,7 @@ void StageReplica::update(int64_t round, double square_sum) {
   std::vector<at::Tensor> trained;
   for (const size_t i : program_.trainable()) trained.push_back(next[i]);
   std::vector<at::Tensor> stepped = update_rule_->step(trained, round_gradients(), rate, std::move(room));
-  round_gradients_.clear();
+  round_gradients_.assign(round_gradients_.size(), {});
   if (rules_.nan_guard && update_rule_->not_finite())
     stop_at_gradient(*update_rule_->not_finite(), first, last);
   for (size_t i = 0; i < stepped.size(); ++i) next[program_.trainable()[i]] = std::move(stepped[i]);

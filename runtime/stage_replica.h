@@ -2,6 +2,7 @@
 // round under way. Knows no peers and no order of actions.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/model.h"
+#include "runtime/gradient_buckets.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage_program.h"
@@ -75,19 +77,26 @@ class StageReplica {
     at::Tensor loss, scores;  ///< as in Pass
   };
   Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
-  /// Gradients of the received values; adds those of the weights to the round's.
-  std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients);
+  /// Called while a backward runs: this replica's sum for a trainable parameter is complete.
+  using GradientComplete = std::function<void(size_t trainable)>;
+  /// Gradients of the received values; adds those of the weights to the round's. `complete`, for the
+  /// replica's last minibatch of a round: is called for every trainable parameter, which is left alone from
+  /// then on.
+  std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients,
+                                   const GradientComplete& complete = {});
   /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
   /// made a number that is not finite, if its loss is none or a value sent has none. `fields` as in
   /// forward().
   void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> fields) const;
   /// The same in two parts; needs a program that splits (plan's schedule).
   std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
-  void backward_weight(int64_t k);
+  void backward_weight(int64_t k, const GradientComplete& complete = {});
 
   /// The round's sum over this replica's minibatches, one for each trainable parameter: zeros if it had none.
   /// A plain tensor each, free to be overwritten.
   std::vector<at::Tensor>& round_gradients();
+  /// Where they lie, if the stage has replicas to reduce them with; else null.
+  const GradientBuckets* buckets() const { return buckets_.get(); }
   /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
   void average(int64_t round);
   /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones).
@@ -104,8 +113,10 @@ class StageReplica {
   std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
 
  private:
+  class EarlyGradients;
   Pass take_pass(int64_t k);
-  void add_gradients(std::vector<at::Tensor> gradients);
+  void add_gradient(size_t trainable, at::Tensor gradient);
+  bool round_is_empty() const;
   [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
 
   int64_t stage_;
@@ -120,12 +131,13 @@ class StageReplica {
   std::unique_ptr<WeightVersions> versions_;
   std::vector<at::Tensor> buffers_;
   std::unique_ptr<UpdateRule> update_rule_;
+  std::unique_ptr<GradientBuckets> buckets_;
 
   Span span_;
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;
-  std::vector<at::Tensor> round_gradients_;  // empty: no minibatch of the round yet
+  std::vector<at::Tensor> round_gradients_;  // undefined: no minibatch of the round yet
   int64_t peak_in_flight_ = 0;
 };
 

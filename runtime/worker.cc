@@ -27,6 +27,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
       tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
       transport_(transport) {
+  PW_CHECK(transport || plan.world_size == 1, "a world of " << plan.world_size << " ranks needs a transport");
   std::vector<StageReplica*> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto& ranks = plan.stages[s].ranks;
@@ -35,9 +36,12 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     stages_.push_back(
         std::make_unique<StageReplica>(model, plan, static_cast<int64_t>(s), place - ranks.begin(), rules));
     stages.push_back(stages_.back().get());
+    reducers_.emplace_back();
+    if (const GradientBuckets* buckets = stages_.back()->buckets())
+      reducers_.back() = std::make_unique<BucketReducer>(
+          *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets);
   }
   PW_CHECK(!stages_.empty(), "rank " << rank << " has no place in the plan");
-  PW_CHECK(transport || plan.world_size == 1, "a world of " << plan.world_size << " ranks needs a transport");
   tied_ = std::make_unique<TiedExchange>(plan, stages, tags_);
 }
 
@@ -52,7 +56,10 @@ class Worker::Execution {
       : worker_(worker), program_(program), span_(span), hooks_(hooks) {
     const StageReplica& first = worker.stage();
     actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.replica(), span);
-    for (const auto& stage : worker.stages_) lanes_.push_back(open_lane(*stage, span));
+    for (size_t i = 0; i < worker.stages_.size(); ++i) {
+      lanes_.push_back(open_lane(*worker.stages_[i], span));
+      lanes_.back().reducer = worker.reducers_[i].get();
+    }
   }
 
   void run() {
@@ -78,6 +85,7 @@ class Worker::Execution {
   /// What this rank does at one of its stages.
   struct Lane {
     StageReplica* stage = nullptr;
+    BucketReducer* reducer = nullptr;  // null: one replica
     std::unique_ptr<Inbox> inbox;
     std::unique_ptr<Inbox> gradient_inbox;
     std::unique_ptr<Outbox> outbox;
@@ -174,22 +182,22 @@ class Worker::Execution {
           count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kBackward:
-        lane.gradients_to_send = lane.stage->backward(k, std::exchange(lane.received_gradients, {}));
+        lane.gradients_to_send =
+            lane.stage->backward(k, std::exchange(lane.received_gradients, {}), reduces_at_once(k, lane));
         break;
       case ActionKind::kBackwardInput:
         lane.gradients_to_send = lane.stage->backward_input(k, std::exchange(lane.received_gradients, {}));
         break;
       case ActionKind::kBackwardWeight:
-        lane.stage->backward_weight(k);
+        lane.stage->backward_weight(k, reduces_at_once(k, lane));
         break;
       case ActionKind::kSendGradient:
         lane.gradient_outbox->send(rank_of(s - 1, k), lane.gradients_to_send);
         lane.gradients_to_send.clear();
         break;
       case ActionKind::kReduce:
-        worker_.counts_.sent_bytes +=
-            sum_over_replicas(*worker_.transport_, worker_.plan_.stages[static_cast<size_t>(s)].ranks,
-                              worker_.tags_.of(Stream::kReplicaSum, s), lane.stage->round_gradients());
+        lane.stage->round_gradients();  // zeros where the replica had no minibatch
+        worker_.counts_.sent_bytes += lane.reducer->finish();
         break;
       case ActionKind::kUpdate:
         update(k, lane);
@@ -211,11 +219,20 @@ class Worker::Execution {
     lane.to_send = std::move(forwarded.sent);
   }
 
+  /// In the replica's last backward of a round, what is complete is summed over the replicas while the rest
+  /// runs.
+  StageReplica::GradientComplete reduces_at_once(int64_t k, const Lane& lane) const {
+    if (!lane.reducer || !lane.stage->turns().is_last_of_round(k, span_)) return {};
+    return [reducer = lane.reducer](size_t trainable) { reducer->complete(trainable); };
+  }
+
   void update(int64_t round, Lane& lane) {
     lane.stage->average(round);
     lane.averaged = true;
     const bool clips = worker_.clipping_norm_ > 0;
-    const bool over_model = clips && worker_.plan_.weights == "flush";
+    // Copies of a tied parameter must be scaled alike, whatever else their stages hold.
+    const bool over_model =
+        clips && (worker_.plan_.weights == "flush" || !worker_.plan_.tied_parameters.empty());
     if (worker_.tied_->empty() && !over_model) {
       lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : 0);
       return;

@@ -8,6 +8,7 @@
 
 #include "graph/plan.h"
 #include "models/model.h"
+#include "runtime/bucket_reducer.h"
 #include "runtime/gradient_exchange.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage_replica.h"
@@ -80,6 +81,7 @@ class Worker {
   double clipping_norm_;
   Transport* transport_;
   std::vector<std::unique_ptr<StageReplica>> stages_;
+  std::vector<std::unique_ptr<BucketReducer>> reducers_;  // by stage of this rank; null: one replica
   std::unique_ptr<TiedExchange> tied_;
   WorkerCounts counts_;
 };

@@ -5,7 +5,8 @@
 // Rules that every schedule obeys (docs/semantics.md):
 //  * Who processes a minibatch, and which minibatches make one update: turns.h.
 //  * Which weights a forward reads: versions.h.
-//  * The gradient of a stage's input is sent upstream before the stage's own gradients are reduced.
+//  * The gradient of a stage's input is sent upstream before the rank waits for the sums of its own
+//  gradients.
 //  * At each stage a replica's forwards run in rising order of minibatches, and so do its backwards.
 //  * Values cross neighbouring stages only: what skips a stage is carried through it.
 #pragma once

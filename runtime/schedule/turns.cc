@@ -54,6 +54,13 @@ int64_t StageTurns::round_begin(int64_t round, Span span) const {
   return std::max(span.first, round * round_length_);
 }
 
+bool StageTurns::is_last_of_round(int64_t k, Span span) const {
+  const int64_t end = std::min(span.end(), (round_of(k) + 1) * round_length_);
+  for (int64_t later = k + 1; later < end; ++later)
+    if (replica_of(later) == replica_of(k)) return false;
+  return true;
+}
+
 Rounds StageTurns::rounds_of(Span span) const {
   const int64_t first = round_of(span.first);
   return {first, span.count == 0 ? 0 : round_of(span.end() - 1) + 1 - first};

@@ -45,6 +45,8 @@ class StageTurns {
   /// The first minibatch of round j within the span. The round has one.
   int64_t round_begin(int64_t round, Span span) const;
   Rounds rounds_of(Span span) const;
+  /// Whether minibatch k is the last one of its replica in its round and the span.
+  bool is_last_of_round(int64_t k, Span span) const;
   /// Those of one replica, ascending.
   std::vector<int64_t> minibatches_of(int64_t replica, Span span) const;
 

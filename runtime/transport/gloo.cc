@@ -102,6 +102,7 @@ class GlooTransport : public Transport {
     const std::string what = "rank " + std::to_string(rank_) + ": " + verb + " rank " + std::to_string(peer);
     std::vector<at::Tensor> list{std::move(tensor)};
     try {
+      const std::lock_guard lock(post_mutex_);  // c10d numbers them
       return std::make_unique<GlooRequest>(live_, post(list), what);
     } catch (const std::exception& error) {
       throw PeerError(what + ": connection lost: " + first_line(error));
@@ -110,6 +111,7 @@ class GlooTransport : public Transport {
 
   std::shared_ptr<LiveWorks> live_ = std::make_shared<LiveWorks>();
   c10::intrusive_ptr<ProcessGroupGloo> group_;
+  std::mutex post_mutex_;
   int64_t rank_;
   int64_t size_;
 };

@@ -78,7 +78,8 @@ class ShmTransport : public Transport {
     own_.bell().ring();
   }
 
-  /// Takes messages in and sleeps until `done()`; PeerError if it never will be.
+  /// Takes messages in and sleeps until `done()`, which is asked under read_mutex_; PeerError if it never
+  /// will be.
   template <typename Done>
   void wait_until(Done done, int64_t peer, const char* verb);
 
@@ -95,6 +96,12 @@ class ShmTransport : public Transport {
     }
     return any;
   }
+  // Counts the threads that wait.
+  struct Waiting {
+    explicit Waiting(std::atomic<int>& count) : count(count) { ++count; }
+    ~Waiting() { --count; }
+    std::atomic<int>& count;
+  };
   bool spin_while(uint32_t seen);
   void pump();
 
@@ -103,7 +110,9 @@ class ShmTransport : public Transport {
   ShmSegment own_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; null: none
   const std::chrono::microseconds most_spin_;
-  std::chrono::microseconds spin_;
+  std::atomic<std::chrono::microseconds> spin_;
+  std::mutex read_mutex_;         // the readers, and what they take in
+  std::atomic<int> waiting_ = 0;  // threads in wait_until()
 
   std::atomic<bool> has_aborted_ = false;
   std::mutex mutex_;
@@ -167,15 +176,18 @@ std::unique_ptr<Request> ShmTransport::send(at::Tensor tensor, int64_t peer, int
 
 std::unique_ptr<Request> ShmTransport::receive(at::Tensor tensor, int64_t peer, int64_t tag) {
   PW_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(), "messages are contiguous CPU tensors");
-  auto message = link(peer).reader->post(tensor, tag);
+  Link& from = link(peer);
+  const std::lock_guard lock(read_mutex_);
+  auto message = from.reader->post(tensor, tag);
   return std::make_unique<ShmReceive>(*this, std::move(message), std::move(tensor), peer);
 }
 
 // Waits between ranks that work at the same pace are short: sleeping and being woken costs more. So the time
 // one looks before sleeping follows what has paid off lately.
 bool ShmTransport::spin_while(uint32_t seen) {
-  if (spin_.count() == 0) return false;
-  const auto end = Clock::now() + spin_;
+  const std::chrono::microseconds spin = spin_;
+  if (spin.count() == 0) return false;
+  const auto end = Clock::now() + spin;
   do {
     for (int i = 0; i < 32; ++i) {
       if (own_.bell().rings.load(std::memory_order_relaxed) != seen) return true;
@@ -188,6 +200,7 @@ bool ShmTransport::spin_while(uint32_t seen) {
 template <typename Done>
 void ShmTransport::wait_until(Done done, int64_t peer, const char* verb) {
   Link& from = link(peer);
+  const Waiting waiting(waiting_);
   auto next_look = Clock::now() + kLook;
   const auto lost = [&](const std::string& why) {
     return PeerError("rank " + std::to_string(rank_) + ": " + verb + " rank " + std::to_string(peer) + ": " +
@@ -203,8 +216,14 @@ void ShmTransport::wait_until(Done done, int64_t peer, const char* verb) {
     const bool look = Clock::now() > next_look;
     const bool left = from.segment.closed().load() != 0;
     const bool gone = left || (look && state_of(from.process) == ProcessState::kGone);
-    const bool any = drain_all();
-    if (done()) return;
+    bool any = false;
+    {
+      const std::lock_guard lock(read_mutex_);
+      any = drain_all();
+      // What another thread waits for may be among it.
+      if (any && waiting_ > 1) own_.bell().ring();
+      if (done()) return;
+    }
     if (gone && !any) {
       throw lost(left ? "connection lost: it has ended"
                       : "connection lost: its process " + std::to_string(from.process.pid) + " has died");
@@ -212,13 +231,14 @@ void ShmTransport::wait_until(Done done, int64_t peer, const char* verb) {
     if (look) next_look = Clock::now() + kLook;
     if (any || gone) continue;
     if (spin_while(seen)) {
-      spin_ = std::min(most_spin_, spin_ + spin_ / 4 + 1us);
+      const std::chrono::microseconds spin = spin_;
+      spin_ = std::min(most_spin_, spin + spin / 4 + 1us);
       continue;
     }
     const auto asleep = Clock::now();
     own_.bell().sleep(seen, kLook);
     const bool was_short = Clock::now() - asleep < most_spin_;
-    spin_ = was_short ? most_spin_ : std::max(spin_ / 2, std::min(most_spin_, 2us));
+    spin_ = was_short ? most_spin_ : std::max(spin_.load() / 2, std::min(most_spin_, 2us));
   }
 }
 

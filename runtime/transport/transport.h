@@ -22,8 +22,8 @@ class Request {
 };
 
 /// Point-to-point messages. A message is one contiguous CPU tensor; its receiver gives a tensor of the same
-/// size and dtype. Messages with equal (sender, receiver, tag) arrive in the order sent. All methods but
-/// abort() are called from one thread. After abort() or a PeerError only destruction is useful.
+/// size and dtype. Messages with equal (sender, receiver, tag) arrive in the order sent. Any thread may call;
+/// those of one stream (peer, tag) one at a time. After abort() or a PeerError only destruction is useful.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -33,8 +33,7 @@ class Transport {
   virtual std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
   /// Returns at once. The tensor must not be touched until wait() has returned.
   virtual std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
-  /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`. Any thread may call
-  /// it.
+  /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`.
   virtual void abort(const std::string& why) = 0;
 };
 

@@ -72,7 +72,11 @@ TEST_CASE("turns: every minibatch of a span belongs to one replica and one round
     for (int64_t replica = 0; replica < turns.replicas(); ++replica) {
       const Numbers own = turns.minibatches_of(replica, span);
       CHECK(std::is_sorted(own.begin(), own.end()));
-      for (const int64_t k : own) CHECK(replica_of(shape, 0, k) == replica);
+      for (size_t i = 0; i < own.size(); ++i) {
+        CHECK(replica_of(shape, 0, own[i]) == replica);
+        const bool last = i + 1 == own.size() || turns.round_of(own[i + 1]) != turns.round_of(own[i]);
+        CHECK(turns.is_last_of_round(own[i], span) == last);
+      }
       all.insert(all.end(), own.begin(), own.end());
     }
     std::sort(all.begin(), all.end());

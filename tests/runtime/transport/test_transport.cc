@@ -211,6 +211,44 @@ TEST_CASE("random traffic: any sizes, tags and orders of waiting, everything arr
   });
 }
 
+TEST_CASE("two threads of a rank send and wait at the same time, each with its own tags") {
+  const auto transport = GENERATE(from_range(kTransports));
+  CAPTURE(transport);
+  spawn(make_world(transport, 3), [](int64_t rank, Transport& world) {
+    const auto talk = [&](int64_t tag) {
+      std::mt19937_64 sizes(static_cast<uint64_t>(tag));  // the same on all ranks
+      for (int64_t i = 0; i < 100; ++i) {
+        const auto size = static_cast<int64_t>(1 + sizes() % (i % 20 == 0 ? 100'000 : 500));
+        std::vector<std::unique_ptr<Request>> requests;
+        std::vector<at::Tensor> got;
+        for (int64_t peer = 0; peer < 3; ++peer) {
+          if (peer == rank) continue;
+          requests.push_back(world.send(numbered(rank + i * tag, {size}), peer, tag));
+          got.push_back(at::empty({size}));
+          requests.push_back(world.receive(got.back(), peer, tag));
+        }
+        for (const auto& request : requests) request->wait();
+        int64_t at = 0;
+        for (int64_t peer = 0; peer < 3; ++peer) {
+          if (peer != rank && !got[static_cast<size_t>(at++)].equal(numbered(peer + i * tag, {size})))
+            throw std::runtime_error("wrong data");
+        }
+      }
+    };
+    std::exception_ptr error;
+    std::thread second([&] {
+      try {
+        talk(2);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+    talk(1);
+    second.join();
+    if (error) std::rethrow_exception(error);
+  });
+}
+
 TEST_CASE("shm: a send that does not fit returns at once and goes on while its rank does something else") {
   auto world = make_world("tiny-shm", 2);
   const at::Tensor message = numbered(0, {5000});
