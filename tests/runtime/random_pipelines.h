@@ -85,7 +85,7 @@ class RandomJobs {
     const int64_t layers = between(6, 10);
     for (int64_t i = 0; i < layers; ++i) {
       const auto layer = model.layer("layer" + std::to_string(i));
-      if (!shared.empty() && chance(40)) {
+      if (!shared.empty() && (i == 0 || chance(40))) {
         x = model.call("linear", "", {{"input", TensorArgument{x}}, {"weight", TensorArgument{shared}}},
                        {model.type(x)})[0];
       } else {
