@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/nearest.h"
+#include "graph/node_sets.h"
 
 namespace pipewright {
 namespace {
@@ -188,6 +189,7 @@ int64_t TensorType::elements() const {
 std::vector<std::string> Node::reads() const {
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {
+    if (name.empty()) return;  // in a list of tensors: none
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
   for (const auto& [key, argument] : arguments) {
@@ -209,7 +211,8 @@ TensorType Graph::computed_type(const std::string& value) const {
 }
 
 Graph Graph::from_json(JsonReader& reader) {
-  reader.expect({"schema", "name", "inputs", "outputs", "values", "parameters", "buffers", "nodes"});
+  reader.expect(
+      {"schema", "name", "inputs", "outputs", "values", "parameters", "buffers", "nodes", "together"});
   Graph graph;
   graph.name = reader.string("name");
   graph.inputs = reader.strings("inputs");
@@ -237,7 +240,7 @@ Graph Graph::from_json(JsonReader& reader) {
     buffer.finish();
   }
   for (JsonReader& entry : reader.objects("nodes")) {
-    entry.expect({"name", "operator", "overload", "arguments", "outputs", "layer"});
+    entry.expect({"name", "operator", "overload", "arguments", "outputs", "layer", "gradient", "autocast"});
     Node node;
     node.name = entry.string("name");
     node.op = entry.string("operator");
@@ -247,9 +250,12 @@ Graph Graph::from_json(JsonReader& reader) {
     }
     node.outputs = entry.strings("outputs");
     node.layer = entry.string("layer");
+    if (entry.has("gradient")) node.gradient = entry.boolean("gradient");
+    if (entry.has("autocast")) node.autocast = entry.boolean("autocast");
     entry.finish();
     graph.nodes.push_back(std::move(node));
   }
+  graph.together = node_sets_from_json(reader, "together");
   return graph;
 }
 
@@ -286,7 +292,10 @@ Json Graph::to_json() const {
                              {"arguments", std::move(arguments)},
                              {"outputs", node.outputs},
                              {"layer", node.layer}});
+    if (!node.gradient) json["nodes"].back()["gradient"] = false;
+    if (!node.autocast) json["nodes"].back()["autocast"] = false;
   }
+  if (!together.empty()) json["together"] = together;
   return json;
 }
 
@@ -374,6 +383,7 @@ void Graph::validate(const std::string& where) const {
       check_value(output, path + ".outputs");
     }
   }
+  validate_node_sets(together, node_names, where, "together");
   for (const auto& [value, type] : values) {
     const auto it = defined.find(value);
     const bool made =

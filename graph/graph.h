@@ -46,6 +46,8 @@ struct Node {
   std::vector<std::pair<std::string, Argument>> arguments;
   std::vector<std::string> outputs;  ///< names of the values it makes, in the operator's order
   std::string layer;                 ///< module path, for people: "features.3"
+  bool gradient = true;              ///< false: runs without autograd, as under torch.no_grad()
+  bool autocast = true;              ///< false: runs as it is where the graph runs under autocast
 
   /// Names of all tensors read (values, parameters, buffers), in argument order, each once.
   std::vector<std::string> reads() const;
@@ -72,6 +74,9 @@ struct Graph {
   std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;                   ///< in an order in which they can run
+  /// Names of nodes, in sets of two or more that one stage must hold: they share memory that one of them writes, which no
+  /// message between stages would carry (models/storage_groups.h). Disjoint.
+  std::vector<std::vector<std::string>> together;
 
   /// No part of the document (models/autocast.h): operators run under bfloat16 autocast, and these values come out in
   /// another dtype than `values` says.

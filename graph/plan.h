@@ -104,7 +104,8 @@ void check_schedule_and_weights(const Plan& plan);
 Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
 /// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
-/// earlier one, and `tied_parameters` are exactly those read by several stages. Compares graph_digest if the
+/// earlier one, `tied_parameters` are exactly those read by several stages, and no set of graph.together is
+/// separated. Compares graph_digest if the
 /// plan has one; the message names the node or both digests.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 

@@ -115,11 +115,27 @@ void check_flow(const Plan& plan, const Graph& graph, const std::vector<size_t>&
   check_tied(plan, readers);
 }
 
+void check_together(const Graph& graph, const std::vector<size_t>& stage_of) {
+  if (graph.together.empty()) return;
+  std::unordered_map<std::string, size_t> stages;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) stages.emplace(graph.nodes[i].name, stage_of[i]);
+  for (const auto& set : graph.together) {
+    for (const std::string& name : set) {
+      if (stages.at(name) == stages.at(set[0])) continue;
+      throw PlanError("plan: nodes " + in_quotes(set[0]) + " of " + stage_text(stages.at(set[0])) + " and " +
+                          in_quotes(name) + " of " + stage_text(stages.at(name)) +
+                          " share memory that is written in place: a cut between them would change the result",
+                      "Put all nodes of this set of the graph's `together` into one stage: " + join(set, ", ") + ".");
+    }
+  }
+}
+
 }  // namespace
 
 void check_plan_for_graph(const Plan& plan, const Graph& graph) {
   const std::vector<size_t> stage_of = check_cover(plan, graph);
   check_flow(plan, graph, stage_of);
+  check_together(graph, stage_of);
   if (plan.graph_digest.empty()) return;
   const std::string digest = document_digest(graph);
   if (digest == plan.graph_digest) return;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "graph/limits.h"
+#include "graph/node_sets.h"
 
 namespace pipewright {
 namespace {
@@ -65,7 +66,7 @@ double Profile::compute_seconds() const {
 
 Profile Profile::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "minibatch_samples", "device", "threads", "provenance",
-                 "input_seconds", "nodes", "whole"});
+                 "input_seconds", "nodes", "whole", "together"});
   Profile profile;
   profile.model = reader.string("model");
   profile.graph_digest = reader.string("graph_digest");
@@ -81,6 +82,7 @@ Profile Profile::from_json(JsonReader& reader) {
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
   whole.finish();
+  profile.together = node_sets_from_json(reader, "together");
   return profile;
 }
 
@@ -99,6 +101,7 @@ Json Profile::to_json() const {
   json["whole"] = {{"forward_seconds", whole.forward_seconds},
                    {"backward_seconds", whole.backward_seconds},
                    {"step_seconds", whole.step_seconds}};
+  if (!together.empty()) json["together"] = together;
   return json;
 }
 
@@ -128,6 +131,7 @@ void Profile::validate(const std::string& where) const {
                         std::to_string(node.parameter_bytes));
     }
   }
+  validate_node_sets(together, names, where, "together");
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (const std::string& input : nodes[i].inputs) {
       const auto it = maker.find(input);

@@ -52,6 +52,7 @@ struct Profile {
   double input_seconds = 0;  ///< to make one minibatch of input
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;
+  std::vector<std::vector<std::string>> together;  ///< as Graph::together: sets of nodes that one stage must hold
 
   double compute_seconds() const;  ///< sum over nodes, forward + backward
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <optional>
@@ -67,6 +68,13 @@ std::optional<std::vector<Number>> as_numbers(const Argument& argument) {
   return std::nullopt;
 }
 
+/// A number where the schema wants a tensor: Python takes it so in `x * 2`, and it does not change x's dtype.
+c10::IValue wrapped_number(const at::Scalar& number) {
+  at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions(number.type()));
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
 /// A literal as the schema's type wants it; nullopt if it does not fit. `length`: of lists with a fixed one
 /// ("int[2]").
 std::optional<c10::IValue> convert(const Argument& argument, const c10::Type& type,
@@ -78,6 +86,11 @@ std::optional<c10::IValue> convert(const Argument& argument, const c10::Type& ty
     case c10::TypeKind::OptionalType:
       if (std::holds_alternative<NoneArgument>(argument)) return c10::IValue();
       return convert(argument, *type.castRaw<c10::OptionalType>()->getElementType(), length);
+    case c10::TypeKind::TensorType:
+      if (boolean) return wrapped_number(*boolean);
+      if (integer) return wrapped_number(*integer);
+      if (const auto number = as_number(argument)) return wrapped_number(*number);
+      return std::nullopt;
     case c10::TypeKind::NumberType:
       if (boolean) return c10::IValue(*boolean);
       if (integer) return c10::IValue(*integer);

@@ -1,5 +1,8 @@
 // What changes between training and evaluation is one argument of a few operators: a table.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "models/model.h"
@@ -21,6 +24,11 @@ const std::vector<Rewrite>& rewrites() {
       {"aten::alpha_dropout", "train", false},
       {"aten::feature_alpha_dropout", "train", false},
       {"aten::rrelu", "training", false},
+      {"aten::dropout_", "train", false},
+      {"aten::feature_dropout_", "train", false},
+      {"aten::alpha_dropout_", "train", false},
+      {"aten::feature_alpha_dropout_", "train", false},
+      {"aten::rrelu_", "training", false},
       {"aten::scaled_dot_product_attention", "dropout_p", 0.0},
       {"aten::lstm", "train", false},
       {"aten::gru", "train", false},
@@ -44,10 +52,47 @@ bool is_norm_without_statistics(const Node& node) {
   });
 }
 
+template <typename Value>
+Value* literal(Node& node, const std::string& name) {
+  for (auto& [key, value] : node.arguments) {
+    if (key == name) return std::get_if<Value>(&value);
+  }
+  return nullptr;
+}
+
+/// Stochastic depth as torchvision and timm write it: ones with probability p, drawn in place, then divided
+/// by p. In evaluation all are kept: ones, divided by 1. What is drawn and not divided is something else, and
+/// stays.
+void keep_all_samples(Graph& graph) {
+  std::map<std::string, double*> drawn;  // value -> its probability
+  for (Node& node : graph.nodes) {
+    if (node.op == "aten::bernoulli_") {
+      if (auto* probability = literal<double>(node, "p")) drawn[node.outputs[0]] = probability;
+    } else if (node.op == "aten::div_") {
+      const auto* self = literal<TensorArgument>(node, "self");
+      auto* divisor = literal<double>(node, "other");
+      const auto found = self == nullptr ? drawn.end() : drawn.find(self->name);
+      if (found == drawn.end() || divisor == nullptr || *divisor != *found->second) continue;
+      *found->second = *divisor = 1.0;
+    }
+  }
+}
+
+/// Exported batch norms count the minibatches that they have seen.
+bool counts_minibatches(const Node& node, const std::set<std::string>& buffers) {
+  return node.op == "aten::add_" &&
+         std::any_of(node.arguments.begin(), node.arguments.end(), [&](const auto& given) {
+           const auto* tensor = std::get_if<TensorArgument>(&given.second);
+           return given.first == "self" && tensor != nullptr && buffers.count(tensor->name) != 0;
+         });
+}
+
 }  // namespace
 
 Graph evaluation_graph(const Graph& training) {
   Graph graph = training;
+  std::set<std::string> buffers;
+  for (const Buffer& buffer : training.buffers) buffers.insert(buffer.name);
   for (Node& node : graph.nodes) {
     if (is_norm_without_statistics(node)) continue;
     for (const Rewrite& rewrite : rewrites()) {
@@ -57,7 +102,13 @@ Graph evaluation_graph(const Graph& training) {
         if (name == rewrite.argument) value = rewrite.evaluation;
       }
     }
+    if (counts_minibatches(node, buffers)) {
+      for (auto& [name, value] : node.arguments) {
+        if (name == "other") value = int64_t{0};
+      }
+    }
   }
+  keep_all_samples(graph);
   return graph;
 }
 

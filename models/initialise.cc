@@ -11,6 +11,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/pt2_archive.h"
 #include "models/random_key.h"
 
 namespace pipewright {
@@ -94,12 +95,16 @@ size_t position_of(const std::vector<Item>& items, const std::string& name, cons
 at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed) {
   PW_CHECK_EQ(model.parameter_initialisers.size(), model.graph.parameters.size());
   const size_t i = position_of(model.graph.parameters, name, "parameter", model.graph);
+  if (const auto stored = model.stored.find(name); stored != model.stored.end())
+    return model.archive->read(stored->second);
   return initial(name, model.graph.parameters[i].type, model.parameter_initialisers[i], seed);
 }
 
 at::Tensor initial_buffer(const Model& model, const std::string& name) {
   PW_CHECK_EQ(model.buffer_initialisers.size(), model.graph.buffers.size());
   const size_t i = position_of(model.graph.buffers, name, "buffer", model.graph);
+  if (const auto stored = model.stored.find(name); stored != model.stored.end())
+    return model.archive->read(stored->second);
   return initial(name, model.graph.buffers[i].type, model.buffer_initialisers[i], 0);
 }
 

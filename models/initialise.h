@@ -11,9 +11,10 @@
 
 namespace pipewright {
 
-/// Pure function of (seed, name, type, initialiser): see Initialiser. Contiguous, on the CPU, no gradient
+/// What the model's archive has under this name; without one, a pure function of (seed, name, type, initialiser): see
+/// Initialiser. Contiguous, on the CPU, no gradient
 /// required. The same on every machine and for every thread count (but for the last bit of numbers in the
-/// tails of a normal distribution, where the C library computes a logarithm). InputError for an unknown name.
+/// tails of a normal distribution, where the C library computes a logarithm). InputError for an unknown name, or an archive that is damaged.
 at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed);
 at::Tensor initial_buffer(const Model& model, const std::string& name);
 

@@ -3,7 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <map>
@@ -14,8 +15,8 @@
 #include <unordered_set>
 
 #include "graph/error.h"
-#include "graph/nearest.h"
 #include "models/arguments.h"
+#include "models/operators.h"
 #include "models/random_key.h"
 
 namespace pipewright {
@@ -38,59 +39,15 @@ constexpr uint32_t kDropped = UINT32_MAX;
 
 struct Step {
   c10::OperatorHandle op;
-  std::vector<c10::IValue> stack;  ///< literals; the rest is filled in
-  std::vector<Fill> fills;
-  std::vector<uint32_t> results;  ///< slot of each output, or kDropped
+  std::vector<c10::IValue> stack = {};  ///< literals; the rest is filled in
+  std::vector<Fill> fills = {};
+  std::vector<uint32_t> results = {};  ///< slot of each output, or kDropped
   bool random = false;
   uint64_t name_hash = 0;
-  std::string label;  ///< for messages: node 'conv1' (features.0, aten::conv2d)
+  bool gradient = true;
+  bool autocast = true;
+  std::string label = {};  ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
-
-std::string operator_text(const Node& node) {
-  return node.overload.empty() ? node.op : node.op + "." + node.overload;
-}
-
-std::string label_of(const Node& node) {
-  return "node '" + node.name + "' (" + (node.layer.empty() ? "" : node.layer + ", ") + operator_text(node) +
-         ")";
-}
-
-c10::OperatorHandle find_operator(const Node& node, const std::string& label) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  if (auto found = dispatcher.findSchema({node.op, node.overload})) return *found;
-  std::vector<std::string> overloads;
-  std::vector<std::string> names;
-  for (const auto& known : dispatcher.getAllOpNames()) {
-    if (known.name == node.op) overloads.push_back(known.overload_name);
-    names.push_back(known.name);
-  }
-  if (!overloads.empty())
-    throw InputError(label + ": operator '" + node.op + "' has no overload '" + node.overload + "'" +
-                     suggestion(node.overload, overloads));
-  const std::string near = nearest(node.op, names);
-  throw InputError(label + ": this LibTorch has no operator '" + node.op + "'" +
-                   (near.empty() ? "" : "; did you mean '" + near + "'?"));
-}
-
-template <typename T>
-const T* literal(const Node& node, const std::string& name) {
-  for (const auto& [key, argument] : node.arguments)
-    if (key == name) return std::get_if<T>(&argument);
-  return nullptr;
-}
-
-/// Does the operator draw random numbers with these arguments? A dropout that is switched off does not.
-bool draws(const Node& node, const c10::OperatorHandle& op) {
-  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
-  for (const char* name : {"train", "training"})
-    if (const bool* train = literal<bool>(node, name); train && !*train) return false;
-  if (node.op == "aten::scaled_dot_product_attention") {
-    const double* probability = literal<double>(node, "dropout_p");
-    const int64_t* integer = literal<int64_t>(node, "dropout_p");
-    return (probability && *probability > 0) || (integer && *integer > 0);
-  }
-  return true;
-}
 
 /// The default generator is one for the whole process: seeding it and drawing from it must not be torn apart
 /// when several ranks are threads of it.
@@ -210,8 +167,12 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
     PW_CHECK_LT(nodes[i], graph.nodes.size());
     if (i > 0) PW_CHECK_LT(nodes[i - 1], nodes[i]);
     const Node& node = graph.nodes[nodes[i]];
-    Step step{find_operator(node, label_of(node)), {}, {}, {}, false, name_hash(node.name), label_of(node)};
-    step.random = draws(node, step.op);
+    Step step{.op = find_operator(node)};
+    step.label = label_of(node);
+    step.name_hash = name_hash(node.name);
+    step.random = draws_numbers(node, step.op);
+    step.gradient = node.gradient;
+    step.autocast = node.autocast;
     prepared.push_back(prepare_arguments(node, step.op.schema(), step.label));
     for (const auto& place : prepared.back().places) {
       for (const auto& name : place.names) {
@@ -360,6 +321,10 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
       }
     }
 
+    std::optional<at::NoGradGuard> no_gradient;
+    if (!step.gradient) no_gradient.emplace();
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+    if (!step.autocast) no_autocast.emplace(c10::autocast_dispatch_keyset);
     try {
       if (step.random) {
         const std::lock_guard<std::mutex> lock(generator_mutex());

@@ -40,7 +40,8 @@ struct NodeObserver {
 /// draws. The default generator is the process's: all segments of a process take turns at it. Values are
 /// dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed in
 /// place by the nodes that write them (batch norm).
-/// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h).
+/// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h), but for those whose
+/// `autocast` is false. Nodes whose `gradient` is false run without autograd.
 /// An operator that makes a list of tensors (split, unbind) makes one value per element.
 class Segment {
  public:

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,10 +24,26 @@ struct Initialiser {
   bool operator==(const Initialiser&) const = default;
 };
 
+/// A first value that a file has: where in the archive it is (models/pt2_archive.h).
+struct StoredTensor {
+  std::string record;         ///< the bytes of its storage; several tensors may share one
+  int64_t record_bytes = 0;   ///< size of the storage
+  TensorType type;            ///< of the tensor
+  std::vector<int64_t> strides;
+  int64_t storage_offset = 0;  ///< elements
+};
+
+class Pt2Archive;
+
 struct Model {
   Graph graph;
   std::vector<Initialiser> parameter_initialisers;  ///< one per graph.parameters
   std::vector<Initialiser> buffer_initialisers;     ///< one per graph.buffers
+  /// Of an exported program: first values by name, which win over the initialisers, and the file they are in.
+  std::map<std::string, StoredTensor> stored;
+  std::shared_ptr<const Pt2Archive> archive;
+  /// The graph runs with the number of samples that its types speak of, and no other: some node has it as an argument.
+  bool fixed_batch = false;
 };
 
 /// Numbers (not bytes) in all parameters, trainable or not.

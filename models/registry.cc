@@ -45,10 +45,6 @@ Model build_model(const std::string& spec, int64_t batch_size) {
     model.graph.name = spec;
     return model;
   }
-  if (name.ends_with(".pt2")) {
-    options.fail("", "files of torch.export cannot be read by this version; expected a built-in model",
-                 "Next: pipewright-profiler models lists the built-in ones");
-  }
   options.fail("", "unknown model '" + name + "'" + suggestion(name, names),
                "Next: pipewright-profiler models lists all, with their options");
 }

@@ -25,6 +25,7 @@ const std::vector<ModelRow>& model_rows();
 
 /// The training graph with its loss for minibatches of `batch_size` samples; graph.name is `spec`.
 /// InputError: unknown model or option (nearest match), value out of range, an image too small for the model.
+/// Programs call load_model() of models/load.h, which takes files too.
 Model build_model(const std::string& spec, int64_t batch_size);
 
 }  // namespace pipewright

@@ -17,7 +17,20 @@ void sort_unique(std::vector<int>* numbers) {
   numbers->erase(std::unique(numbers->begin(), numbers->end()), numbers->end());
 }
 
-// Nodes by the parameters they share, transitively: a-b by one name and b-c by another is one group.
+// The profile's sets `together`, by node.
+std::vector<NodeSet> together_sets(const Profile& profile) {
+  std::map<std::string, size_t> position;
+  for (size_t v = 0; v < profile.nodes.size(); ++v) position.emplace(profile.nodes[v].name, v);
+  std::vector<NodeSet> sets;
+  for (const auto& names : profile.together) {
+    sets.emplace_back(profile.nodes.size());
+    for (const std::string& name : names) sets.back().set(position.at(name));
+  }
+  return sets;
+}
+
+// Nodes by the parameters they share and the sets they are in, transitively: a-b by one name and b-c by another is
+// one group.
 std::vector<NodeSet> tied_groups(const Profile& profile) {
   const size_t count = profile.nodes.size();
   std::map<std::string, NodeSet> users;
@@ -26,8 +39,10 @@ std::vector<NodeSet> tied_groups(const Profile& profile) {
       users.try_emplace(name, NodeSet(count)).first->second.set(v);
     }
   }
+  std::vector<NodeSet> sets = together_sets(profile);
+  for (auto& [name, group] : users) sets.push_back(std::move(group));
   std::vector<NodeSet> groups;
-  for (auto& [name, group] : users) {
+  for (const NodeSet& group : sets) {
     if (group.count() < 2) continue;
     NodeSet merged = group;
     std::vector<NodeSet> rest;
@@ -127,7 +142,14 @@ std::string separated_tie(const Dataflow& flow, const NodeSet& done) {
         }
       }
     }
-    PW_CHECK(false, "a tied group is connected by the names its nodes share");
+    for (const NodeSet& set : together_sets(flow.profile)) {
+      if (!set.intersects(done) || set.is_subset_of(done)) continue;
+      const size_t a = (set & done).find_first();
+      const size_t b = (set - done).find_first();
+      return "memory, written in place by nodes that include '" + flow.profile.nodes[a].name + "' and '" +
+             flow.profile.nodes[b].name + "'";
+    }
+    PW_CHECK(false, "a tied group is connected by the names its nodes share and the sets they are in");
   }
   return "";
 }

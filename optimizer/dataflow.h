@@ -30,7 +30,7 @@ struct Dataflow {
   std::vector<NodeSet> ancestors;              ///< proper ones
   std::vector<std::vector<int>> values_made;   ///< by node: indices of `values`
   std::vector<std::vector<int>> values_read;   ///< by node: indices of `values`, each once
-  /// Groups of two or more nodes that share a parameter: no cut may separate them.
+  /// Groups of two or more nodes that share a parameter, or that the profile has `together`: no cut may separate them.
   std::vector<NodeSet> tied;
   std::vector<int64_t> transient_bytes;  ///< by node: values read and made
   std::vector<int64_t> saved_bytes;      ///< by node

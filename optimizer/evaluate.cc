@@ -78,6 +78,20 @@ void check_tied(const Plan& plan, const Readers& readers) {
   }
 }
 
+void check_together(const Dataflow& flow, const std::vector<int>& stage_of) {
+  std::map<std::string, int> stages;
+  for (int v = 0; v < flow.size(); ++v) stages.emplace(flow.profile.nodes[v].name, stage_of[v]);
+  for (const auto& set : flow.profile.together) {
+    for (const std::string& name : set) {
+      if (stages.at(name) == stages.at(set[0])) continue;
+      throw PlanError("plan: nodes '" + set[0] + "' of stage " + std::to_string(stages.at(set[0])) + " and '" + name +
+                          "' of stage " + std::to_string(stages.at(name)) +
+                          " share memory that is written in place: a cut between them would change the result",
+                      "Put all nodes of this set of the profile's `together` into one stage: " + join(set, ", ") + ".");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model) {
@@ -138,6 +152,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   }
 
   check_tied(plan, readers);
+  check_together(flow, stage_of);
   NodeSet done(flow.size());
   for (int s = 0; s + 1 < stages; ++s) {
     for (int v = 0; v < flow.size(); ++v) {

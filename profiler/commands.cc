@@ -17,6 +17,7 @@
 #include "graph/profile.h"
 #include "graph/units.h"
 #include "models/autocast.h"
+#include "models/load.h"
 #include "models/registry.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
@@ -156,7 +157,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   check_writable(output, "--output");
 
   const std::string precision = options["precision"].as<std::string>();
-  Model model = build_model(spec, measuring.batch_size);
+  Model model = load_model(spec, measuring.batch_size);
   model.graph = with_precision(std::move(model.graph), precision, measuring.batch_size);
   std::string data = "synthetic";
   std::vector<at::Tensor> inputs;
@@ -222,7 +223,7 @@ void graph_command(const std::vector<std::string>& arguments) {
   const int64_t batch_size = integer(options, "batch-size", 1, kMostSamples);
   for (const char* name : {"output", "dot"})
     if (options.count(name)) check_writable(options[name].as<std::string>(), std::string("--") + name);
-  const Graph graph = build_model(spec, batch_size).graph;
+  const Graph graph = load_model(spec, batch_size).graph;
   if (options.count("output")) write_document(options["output"].as<std::string>(), graph);
   if (options.count("dot")) write_file(options["dot"].as<std::string>(), graph_dot(graph));
   std::cout << (options["json"].as<bool>() ? document_text(graph) : graph_listing(graph));

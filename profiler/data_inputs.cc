@@ -15,7 +15,7 @@ DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t
   constexpr int64_t kMinibatches = 4;  // the first one also opens files and fills caches, and does not count
   const std::unique_ptr<Dataset> dataset = open_dataset(data_spec, "train");
   check_dataset_for_graph(*dataset, graph, data_spec);
-  const Sampler sampler(dataset->size(), batch_size, seed, /*shuffle=*/true);
+  const Sampler sampler(dataset->size(), batch_size, seed, /*shuffle=*/!dataset->in_order());
   if (sampler.minibatches_per_epoch() == 0)
     throw InputError("--data " + data_spec + " has " + std::to_string(dataset->size()) +
                      " samples; expected at least one minibatch of " + std::to_string(batch_size));

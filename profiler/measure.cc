@@ -6,6 +6,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -181,7 +182,14 @@ class Bench {
   }
 
   static std::vector<at::Tensor> backward(const at::Tensor& loss, const std::vector<at::Tensor>& leaves) {
-    return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
+    try {
+      return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      throw RunError("the backward failed: " + message.substr(0, message.find('\n')),
+                     "Likely cause: the model changes in place what its backward needs; PyTorch cannot train "
+                     "it either.");
+    }
   }
 
   /// SGD with momentum, out of place for the weights, as the runtime keeps versions. The new weights are
@@ -368,6 +376,7 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
                         {"date", utc_date()}};
   for (size_t i = 0; i < bench.size(); ++i)
     profile.nodes.push_back(profiled_node(model.graph, i, bench, samples[i], saved[i]));
+  profile.together = model.graph.together;
   profile.whole = {median(whole_forward), median(whole_backward), median(whole_step)};
   return profile;
 }

@@ -14,7 +14,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/units.h"
-#include "models/registry.h"
+#include "models/load.h"
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
 
@@ -134,7 +134,7 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
     fs::remove_all(partial);
     fs::create_directories(partial);
     CheckpointManifest manifest = checkpoint.manifest;
-    manifest.plan = single_stage_plan(build_model(manifest.run.model, manifest.run.batch_size).graph, 1);
+    manifest.plan = single_stage_plan(load_model(manifest.run.model, manifest.run.batch_size).graph, 1);
     manifest.run.plan.clear();
     CheckpointFile file;
     file.file = "stage-0.safetensors";

@@ -25,12 +25,16 @@ Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
     return made;
   };
   full_ = programs(batch);
-  rest_ = programs(data.size() % batch);
+  rest_ = programs(samples(job, data) % batch);
+}
+
+int64_t Evaluation::samples(const Job& job, const Dataset& data) {
+  return job.model.fixed_batch ? data.size() - data.size() % job.run.batch_size : data.size();
 }
 
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
                      const std::function<void(const EvaluatedMinibatch&)>& report) {
-  const int64_t samples = data_.size();
+  const int64_t samples = Evaluation::samples(job_, data_);
   const int64_t batch = job_.run.batch_size;
   const Span span{0, (samples + batch - 1) / batch};
   const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {

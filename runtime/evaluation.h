@@ -27,8 +27,12 @@ class Evaluation {
  public:
   Evaluation(const Job& job, const Dataset& data, Worker& worker);
 
-  /// All samples once. The pipeline has drained; so it has at the end. All ranks call it. `hooks.before` and
-  /// `hooks.after` are called, the others are not.
+  /// Samples that are evaluated: all, or, of a model that takes whole minibatches only (Model::fixed_batch),
+  /// those that fill some.
+  static int64_t samples(const Job& job, const Dataset& data);
+
+  /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
+  /// `hooks.before` and `hooks.after` are called, the others are not.
   void run(WorkerHooks hooks, LoadObserver loading,
            const std::function<void(const EvaluatedMinibatch&)>& report);
 

@@ -7,7 +7,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/autocast.h"
-#include "models/registry.h"
+#include "models/load.h"
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
@@ -58,7 +58,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
   if (run.device != "cpu") {
     throw InputError("device '" + run.device + "': this version trains on cpu", "give --device cpu");
   }
-  Job job{run, build_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false)};
+  Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false)};
   make_update_rule(run.optimizer);  // its name is an input like any other
   if (run.plan.empty()) {
     job.plan = single_stage_plan(job.model.graph, world_size.value_or(1));

@@ -55,16 +55,31 @@ std::set<std::string> differentiable_values(const Graph& graph) {
   for (const Parameter& parameter : graph.parameters) {
     if (parameter.trainable && dtype_is_floating(parameter.type.dtype)) differentiable.insert(parameter.name);
   }
+  // What is written in place is also read by the names that it had before: a gradient that reaches one node of a set
+  // of Graph::together may come out of any of them.
+  std::map<std::string, const Node*> nodes;
+  for (const Node& node : graph.nodes) nodes[node.name] = &node;
+  std::map<std::string, const std::vector<std::string>*> sharing;
+  for (const auto& set : graph.together) {
+    for (const std::string& name : set) sharing[name] = &set;
+  }
   std::set<std::string> values;
-  for (const Node& node : graph.nodes) {
-    const auto read = node.reads();
-    const bool flows = std::any_of(read.begin(), read.end(),
-                                   [&](const auto& name) { return differentiable.count(name) > 0; });
-    if (!flows) continue;
+  const auto add_outputs = [&](const Node& node) {
     for (const std::string& name : node.outputs) {
       if (!dtype_is_floating(graph.values.at(name).dtype)) continue;
       differentiable.insert(name);
       values.insert(name);
+    }
+  };
+  for (const Node& node : graph.nodes) {
+    const auto read = node.reads();
+    const bool flows = node.gradient && std::any_of(read.begin(), read.end(), [&](const auto& name) {
+                         return differentiable.count(name) > 0;
+                       });
+    if (!flows) continue;
+    add_outputs(node);
+    if (const auto set = sharing.find(node.name); set != sharing.end()) {
+      for (const std::string& name : *set->second) add_outputs(*nodes.at(name));
     }
   }
   return values;

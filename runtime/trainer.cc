@@ -104,7 +104,7 @@ void Training::open() {
   settings.total_minibatches = data_.length().minibatches;
   if (evaluation_data_) {
     settings.evaluation_minibatches =
-        (evaluation_data_->size() + job_.run.batch_size - 1) / job_.run.batch_size;
+        (Evaluation::samples(job_, *evaluation_data_) + job_.run.batch_size - 1) / job_.run.batch_size;
   }
   settings.period_minibatches = period_;
   settings.next_minibatch = data_.first_minibatch();

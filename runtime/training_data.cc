@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/operators.h"
 
 namespace pipewright {
 namespace {
@@ -29,7 +30,8 @@ void check_position(const Checkpoint& checkpoint, const RunLength& length) {
 TrainingData::TrainingData(const Job& job)
     : job_(job),
       data_(open_dataset(job.run.data, "train")),
-      sampler_(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed), /*shuffle=*/true) {
+      sampler_(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed),
+               /*shuffle=*/!data_->in_order()) {
   check_dataset_for_graph(*data_, job.model.graph, job.run.data);
   length_.minibatches_per_epoch = sampler_.minibatches_per_epoch();
   if (length_.minibatches_per_epoch == 0) {
@@ -73,6 +75,19 @@ std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {
   if (job.run.evaluation_data.empty()) return nullptr;
   auto data = open_dataset(job.run.evaluation_data, "evaluation");
   check_dataset_for_graph(*data, job.model.graph, job.run.evaluation_data);
+  for (const Node& node : evaluation_graph(job.model.graph).nodes) {
+    if (!draws_numbers(node, find_operator(node))) continue;
+    throw InputError(
+        "model '" + job.run.model + "' cannot be evaluated: " + label_of(node) +
+            " would draw random numbers there too",
+        "leave out --evaluation-data; or export a model that draws by dropout or stochastic depth only");
+  }
+  if (job.model.fixed_batch && data->size() < job.run.batch_size) {
+    throw InputError("evaluation data '" + job.run.evaluation_data + "' has " + std::to_string(data->size()) +
+                         " samples, and model '" + job.run.model + "' takes minibatches of " +
+                         std::to_string(job.run.batch_size) + " only",
+                     "give more evaluation data");
+  }
   return data;
 }
 

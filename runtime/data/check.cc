@@ -69,6 +69,28 @@ std::string kinds_that_have(const std::string& field) {
   return field == "tokens" ? "likely: --data synthetic-text" : "likely: another data set or another model";
 }
 
+TensorType sample_type_of(const Graph& graph, const std::string& input) {
+  TensorType type = graph.values.at(input);
+  PW_CHECK(!type.shape.empty(), "graph input " << input << " has no batch dimension");
+  type.shape.erase(type.shape.begin());
+  return type;
+}
+
+// Of a model whose inputs can be bound to fields of other names: the first field of the right type that no
+// input has.
+std::string binding_remedy(const Dataset& dataset, const Graph& graph, const std::string& input) {
+  Spec model = parse_spec(graph.name, "model");
+  if (!model.name.ends_with(".pt2")) return kinds_that_have(input);
+  const TensorType wanted = sample_type_of(graph, input);
+  for (const DataField& field : dataset.fields()) {
+    const bool taken = std::find(graph.inputs.begin(), graph.inputs.end(), field.name) != graph.inputs.end();
+    if (taken || !(field.sample_type == wanted)) continue;
+    return "likely: --model " + with_options(std::move(model), {{input, field.name}});
+  }
+  return "no field that is left is " + type_text(wanted) +
+         " a sample; --data tensors:file=FILE.safetensors takes tensors of any type";
+}
+
 }  // namespace
 
 void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec) {
@@ -83,12 +105,10 @@ void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const s
       std::string list;
       for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
       throw InputError(where + "the model reads the field '" + input + "', the data set has " + list,
-                       kinds_that_have(input));
+                       binding_remedy(dataset, graph, input));
     }
     const TensorType& got = dataset.fields()[static_cast<size_t>(found - names.begin())].sample_type;
-    TensorType expected = graph.values.at(input);
-    PW_CHECK(!expected.shape.empty(), "graph input " << input << " has no batch dimension");
-    expected.shape.erase(expected.shape.begin());
+    const TensorType expected = sample_type_of(graph, input);
     if (got.dtype != expected.dtype) {
       throw InputError(where + "field '" + input + "': got " + type_text(got) + ", expected " +
                            type_text(expected) + " a sample",

@@ -33,6 +33,7 @@ class Dataset {
   virtual int64_t size() const = 0;  ///< samples
   virtual const std::vector<DataField>& fields() const = 0;
   virtual int64_t classes() const = 0;  ///< labels lie in [0, classes)
+  virtual bool in_order() const { return false; }  ///< training takes the samples as they stand, not shuffled
   /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, aligned for the
   /// field's dtype and no more). A pure function of its arguments: the same bytes from any thread, rank and
   /// run. RunError names the file when a sample cannot be read.

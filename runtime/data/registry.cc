@@ -17,6 +17,8 @@ const std::vector<DatasetRow>& dataset_rows() {
        "a smooth random picture for each class, plus noise; needs no files"},
       {"synthetic-text", open_synthetic_text, "vocabulary=256, tokens=64, samples=10000, seed=0",
        "tokens of a random Markov chain, to predict the next; needs no files"},
+      {"tensors", open_tensor_file, "file=FILE.safetensors, samples=ALL",
+       "your own tensors, one for each input of the model, in the order of the file"},
   };
   return rows;
 }

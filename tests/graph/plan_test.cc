@@ -62,6 +62,34 @@ TEST_CASE("optional keys of a plan may be left out") {
   CHECK(document_text(parse_document<Plan>(again, "p")) == again);
 }
 
+TEST_CASE("nodes that share memory which one of them writes stay in one stage") {
+  const auto misfit_together = [](std::vector<std::string> set) {
+    return misfit([&](Plan&, Graph& graph) { graph.together = {std::move(set)}; });
+  };
+  const Plan plan = sample_plan();
+  const std::string first = plan.stages[0].nodes[0];
+  const std::string second = plan.stages[0].nodes[1];
+  const std::string later = plan.stages[1].nodes[0];
+  Graph graph = sample_graph();
+  graph.together = {{first, second}};
+  CHECK_NOTHROW(graph.validate("g"));
+  Plan undigested = plan;
+  undigested.graph_digest.clear();
+  CHECK_NOTHROW(check_plan_for_graph(undigested, graph));
+  CHECK(misfit_together({first, later}) ==
+        "plan: nodes \"" + first + "\" of stage 0 and \"" + later +
+            "\" of stage 1 share memory that is written in place: a cut between them would change the result");
+
+  graph.together = {{first}};
+  CHECK(error_of<InputError>([&] { graph.validate("g"); }) == "g: together[0]: expected two nodes or more");
+  graph.together = {{first, second}, {second, later}};
+  CHECK(error_of<InputError>([&] { graph.validate("g"); }) ==
+        "g: together[1]: \"" + second + "\" stands there twice");
+  graph.together = {{first, first + "x"}};
+  CHECK(error_of<InputError>([&] { graph.validate("g"); }) ==
+        "g: together[0]: there is no node \"" + first + "x\"; did you mean '" + first + "'?");
+}
+
 TEST_CASE("a plan has to fit its graph") {
   CHECK_NOTHROW(check_plan_for_graph(sample_plan(), sample_graph()));
   CHECK(misfit([](Plan& p, Graph&) { p.stages[0].nodes[1] = "relv"; }) ==

@@ -270,6 +270,12 @@ Graph random_graph(std::mt19937_64& random) {
     graph.nodes.push_back(std::move(node));
   }
   graph.outputs = {graph.nodes.back().outputs.front()};
+  for (Node& node : graph.nodes) {
+    node.gradient = below(random, 4) > 0;
+    node.autocast = below(random, 4) > 0;
+  }
+  if (graph.nodes.size() > 3 && coin(random))
+    graph.together = {{graph.nodes[0].name, graph.nodes[2].name}, {graph.nodes[1].name, graph.nodes[3].name}};
   return graph;
 }
 
@@ -305,6 +311,8 @@ Profile random_profile(std::mt19937_64& random) {
     profile.nodes.push_back(std::move(node));
   }
   profile.whole = {positive(random, 1e3), positive(random, 1e3), positive(random, 1e3)};
+  if (profile.nodes.size() > 2 && coin(random))
+    profile.together = {{profile.nodes[0].name, profile.nodes[2].name}};
   return profile;
 }
 

@@ -33,8 +33,8 @@ TEST_CASE("errors of preparation name the node, what was got and what is known")
              Contains("'self' is given twice"));
   CHECK_THAT(message(node("n", "aten::linear", {{"input", tensor("x")}})),
              Contains("'weight' (Tensor) is missing"));
-  CHECK_THAT(message(node("n", "aten::relu", {{"self", int64_t{3}}})),
-             Contains("'self' is integer 3; expected Tensor"));
+  CHECK_THAT(message(node("n", "aten::relu", {{"self", std::string("x")}})),
+             Contains("'self' is text 'x'; expected Tensor"));
   CHECK_THAT(message(node("n", "aten::relu", {{"self", NoneArgument{}}})),
              Contains("'self' is none; expected Tensor"));
   CHECK_THAT(message(node("n", "aten::softmax", {{"self", tensor("x")}, {"dim", 1.5}}, "int")),

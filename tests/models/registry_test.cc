@@ -26,7 +26,6 @@ TEST_CASE("an unknown model or option names the nearest") {
   CHECK_THAT(error_of("transformer-xl"), Contains("known: mlp, convnet"));
   CHECK_THAT(error_of("vgg16:clases=10"), Contains("unknown option 'clases'") && Contains("'classes'"));
   CHECK_THAT(error_of("gpt:image=32"), Contains("unknown option 'image'"));
-  CHECK_THAT(error_of("model.pt2"), Contains("torch.export"));
 }
 
 TEST_CASE("malformed SPECs are refused") {

@@ -1,10 +1,13 @@
 // What every data set must be. A new one adds a line to `specs`.
+#include <ATen/ops/ones.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <thread>
 
+#include "models/safetensors.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
 #include "tests/support/skip.h"
@@ -21,6 +24,9 @@ std::vector<std::string> specs(const TemporaryFolder& folder) {
       "synthetic-images", "synthetic-images:classes=3,image=17,channels=3,samples=50,noise=0.5,seed=9",
       "synthetic-text",   "synthetic-text:vocabulary=7,tokens=5,samples=20,seed=3",
       folder_spec,        folder_spec + ",crop=padded,channels=1,corrupt=skip"};
+  const auto own = folder.path() / "own.safetensors";
+  write_safetensors(own, {{"pixels", at::ones({30, 2, 3})}, {"labels", at::ones({30}, at::kLong)}}, {});
+  all.push_back("tensors:file=" + own.string());
   if (std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
     all.insert(all.end(), {"fashion-mnist:samples=200", "fashion-mnist:samples=200,image=32,channels=3"});
   }

@@ -1,0 +1,25 @@
+// Programs of torch.export as models: the graph of the file, its loss, its weights.
+#pragma once
+
+#include <cstdint>
+
+#include "models/model.h"
+#include "models/registry.h"
+
+namespace pipewright {
+
+/// The program in the file that the SPEC names. Options:
+///   loss=program|cross_entropy|mse  `program`: the first output is the loss, a floating-point scalar.
+///   Otherwise it is
+///                    computed, as a mean, from an output and a field of the minibatch.
+///   output=N         the output that the loss is computed from, counted from 0.
+///   labels=FIELD     the field that the loss compares it with; by default "labels" (cross_entropy) or
+///   "targets" (mse). INPUT=FIELD      the field of the minibatch that goes to the program's input INPUT; by
+///   default the one of its name.
+/// Weights are read when initial_parameter() asks for them. Parameters that share memory are one, under the
+/// name that comes first. InputError as Pt2Archive, read_pt2_program() and with_storage_groups(), and
+/// for a loss that is none, a weight that the file has not or has otherwise, and weights that share only a
+/// part of their memory.
+Model build_exported_model(ModelOptions& options, int64_t batch_size);
+
+}  // namespace pipewright

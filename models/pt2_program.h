@@ -1,0 +1,36 @@
+// From an exported program's JSON (torch/_export/serde/schema.py, version 8.17) to a Graph.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace pipewright {
+
+/// A parameter, buffer or constant of the program.
+struct Pt2State {
+  std::string name;  ///< its full name: "layer1.0.conv1.weight"
+  TensorType type;
+  bool parameter = false;
+  bool trainable = false;
+};
+
+struct Pt2Program {
+  /// Names of values are the program's; a layer is the path of the module, "" for what the outermost one does
+  /// itself. `outputs` are all tensors that the program hands out. Parameters and buffers are those that a
+  /// node reads. `together` is empty, `name` too.
+  Graph graph;
+  std::vector<Pt2State> state;  ///< all, read or not, in the program's order
+  bool fixed_batch = false;     ///< as Model::fixed_batch
+};
+
+/// `program`: a text of models/NAME.json; `where` for messages. Sub-graphs that switch gradients or autocast
+/// off are part of the graph, and checks that make no value are left out. Sizes that the file leaves open are
+/// those of a batch of `batch_size`. InputError that names the place, the node and the reason: another
+/// version or dialect of the schema, a size or dtype that Pipewright has not, control flow, operators of
+/// Python, values that are no tensors, inputs that do not have `batch_size` samples.
+Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size);
+
+}  // namespace pipewright

@@ -1,0 +1,216 @@
+// What the reader of exported programs takes, and what it says of the rest.
+#include <catch2/catch.hpp>
+
+#include "graph/error.h"
+#include "models/initialise.h"
+#include "models/load.h"
+#include "models/pt2_archive.h"
+#include "models/pt2_symbols.h"
+#include "tests/models/pt2_files.h"
+#include "tests/support/temporary_folder.h"
+
+namespace pipewright {
+namespace {
+
+using namespace testing;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+
+const std::string kProgram = "models/model.json";
+const std::string kWeights = "data/weights/model_weights_config.json";
+
+/// What load_model() says of a SPEC, with the remedy.
+std::string refusal(const std::string& spec, int64_t batch_size = 4) {
+  try {
+    const Model model = load_model(spec, batch_size);
+    for (const auto& [name, stored] : model.stored) model.archive->read(stored);
+  } catch (const InputError& error) {
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return std::string(error.what()) + " | " + error.remedy();
+  }
+  return "no error";
+}
+
+std::string refusal_after(const std::string& fixture, const std::string& record,
+                          const std::function<void(Json&)>& edit) {
+  const TemporaryFolder folder;
+  return refusal(edited_json(fixture, folder.path(), record, edit).string());
+}
+
+Json& node(Json& program, const std::string& target) {
+  for (Json& one : program["graph_module"]["graph"]["nodes"]) {
+    if (one["target"].get<std::string>().starts_with(target)) return one;
+  }
+  throw std::runtime_error("no node " + target);
+}
+
+TEST_CASE("a program becomes a graph with its names, layers and weights") {
+  const Model model = load_model(pt2_fixture("residual"), 4);
+  CHECK(model.graph.name == pt2_fixture("residual"));
+  CHECK(model.graph.inputs == std::vector<std::string>{"images", "labels"});
+  CHECK(model.graph.values.at("images") == TensorType{"float32", {4, 1, 8, 8}});
+  CHECK(model.graph.outputs == std::vector<std::string>{"cross_entropy_loss", "linear"});
+  CHECK(model.fixed_batch);
+  const Node& stem = model.graph.nodes[0];
+  CHECK(stem.op == "aten::conv2d");
+  CHECK(stem.layer == "stem");
+  CHECK(model.graph.parameters[0].name == "stem.weight");
+  CHECK(model.graph.parameters[0].trainable);
+  CHECK(initial_parameter(model, "stem.weight", 0).sizes() == at::IntArrayRef({4, 1, 3, 3}));
+  CHECK(initial_buffer(model, "bn1.num_batches_tracked").scalar_type() == at::kLong);
+  CHECK(initial_parameter(model, "stem.weight", 0).abs().sum().item<float>() > 0);
+}
+
+TEST_CASE("an open batch takes any number of samples, a fixed one its own") {
+  for (const int64_t batch : {2, 4, 7})
+    CHECK(load_model(pt2_fixture("open_batch"), batch).graph.values.at("features").shape[0] == batch);
+  CHECK(load_model(pt2_fixture("open_batch"), 4).fixed_batch);  // some node has the number as an argument
+  CHECK_THAT(refusal(pt2_fixture("open_batch"), 1), Contains("no fewer samples"));
+  CHECK_THAT(refusal(pt2_fixture("residual"), 8),
+             Contains("input \"images\" was exported for minibatches of 4 samples, got 8") &&
+                 Contains("Give --batch-size 4") && Contains("--dynamic-batch"));
+}
+
+TEST_CASE("parts without gradient or autocast are nodes that say so") {
+  const Graph graph = load_model(pt2_fixture("modes"), 4).graph;
+  int without_gradient = 0, without_autocast = 0;
+  for (const Node& one : graph.nodes) {
+    without_gradient += one.gradient ? 0 : 1;
+    without_autocast += one.autocast ? 0 : 1;
+  }
+  CHECK(without_gradient >= 4);
+  CHECK(without_autocast >= 3);
+}
+
+TEST_CASE("a program without a loss is given one by the SPEC") {
+  const std::string file = pt2_fixture("no_loss");
+  CHECK_THAT(refusal(file), Contains("expected the loss, a floating-point scalar") &&
+                                Contains("--model " + file + ":loss=cross_entropy"));
+  const Graph graph = load_model(file + ":loss=cross_entropy,labels=classes,features=pixels", 4).graph;
+  CHECK(graph.inputs == std::vector<std::string>{"pixels", "classes"});
+  CHECK(graph.nodes.back().op == "aten::cross_entropy_loss");
+  CHECK(graph.outputs[0] == graph.nodes.back().name);
+  CHECK_THAT(refusal(file + ":loss=mse,output=1"), Contains("output") && Contains("0..0"));
+  CHECK_THAT(refusal(file + ":loss=hinge"), Contains("cross_entropy"));
+  CHECK_THAT(refusal(file + ":loss=mse,feature=x"),
+             Contains("unknown option 'feature'") && Contains("'features'"));
+  CHECK_THAT(refusal(pt2_fixture("residual") + ":loss=cross_entropy"), Contains("output=N"));
+}
+
+TEST_CASE("files that are no exported programs say what they are") {
+  const TemporaryFolder folder;
+  CHECK_THAT(refusal((folder.path() / "none.pt2").string()), Contains("none.pt2"));
+  const auto text = folder.path() / "text.pt2";
+  write_file(text, "This is no archive.");
+  CHECK_THAT(refusal(text.string()), Contains("cannot be read as a zip archive"));
+  const auto with = [&](const std::function<void(Records&)>& edit) {
+    return refusal(edited("no_loss_mse", folder.path(), edit).string() + ":loss=mse");
+  };
+  CHECK(with([](Records&) {}) == "no error");
+  CHECK_THAT(with([](Records& r) {
+               r = {{"serialized_exported_program.json", "{}"}};
+             }),
+             Contains("the layout of PyTorch 2.8 and earlier") && Contains("Export again"));
+  CHECK_THAT(with([](Records& r) { r = {{"data.pkl", "x"}}; }), Contains("TorchScript"));
+  CHECK_THAT(with([](Records& r) { r.erase("archive_format"); }), Contains("archive_format"));
+  CHECK_THAT(with([](Records& r) { r["archive_version"] = "1"; }),
+             Contains("archive_version: got \"1\", expected \"0\""));
+  CHECK_THAT(with([](Records& r) { r["models/other.json"] = "{}"; }), Contains("several programs"));
+  CHECK_THAT(with([](Records& r) { r.erase(kProgram); }), Contains("models/NAME.json"));
+  CHECK_THAT(with([](Records& r) { r.erase(kWeights); }), Contains("has no record '" + kWeights + "'"));
+  CHECK_THAT(with([](Records& r) { r.erase("data/weights/weight_1"); }),
+             Contains("has no record 'data/weights/weight_1'"));
+  CHECK_THAT(with([](Records& r) { r["data/weights/weight_1"].pop_back(); }),
+             Contains("reach beyond") && Contains("weight_1"));
+}
+
+TEST_CASE("weights that are pickles, lie elsewhere or do not fit are refused") {
+  const auto with = [](const std::function<void(Json&)>& edit) {
+    return refusal_after("residual", kWeights, [&](Json& json) { edit(json["config"]["stem.weight"]); });
+  };
+  CHECK_THAT(with([](Json& w) { w["use_pickle"] = true; }),
+             Contains("stem.weight") && Contains("never opened"));
+  for (const char* path : {"../../byteorder", "/etc/passwd", "..", "", "a\\b"})
+    CHECK_THAT(with([&](Json& w) { w["path_name"] = path; }), Contains("expected a plain name"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["sizes"][0]["as_int"] = 5; }), Contains("reach beyond"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["storage_offset"]["as_int"] = 1; }),
+             Contains("reach beyond"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["sizes"][0]["as_int"] = int64_t{1} << 60; }),
+             Contains("is not in 0.."));
+  CHECK_THAT(with([](Json& w) {
+               w["tensor_meta"]["sizes"][0]["as_int"] = 1000000;
+               w["tensor_meta"]["strides"][0]["as_int"] = 0;
+             }),
+             Contains("more elements than record"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["dtype"] = 2; }), Contains("int8 are not supported"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["layout"] = 1; }), Contains("strided"));
+  CHECK_THAT(refusal_after("residual", kWeights, [](Json& j) { j["config"].erase("stem.weight"); }),
+             Contains("the program reads \"stem.weight\", which the archive does not store"));
+}
+
+TEST_CASE("programs that cannot run say which node and why") {
+  const auto with = [](const std::function<void(Json&)>& edit) {
+    return refusal_after("residual", kProgram, edit);
+  };
+  CHECK_THAT(with([](Json& p) { p["schema_version"]["major"] = 9; }),
+             Contains("got schema version 9, expected 8"));
+  CHECK_THAT(with([](Json& p) { p["verifiers"] = {"ATEN"}; }), Contains("made for inference"));
+  CHECK_THAT(
+      with([](Json& p) { node(p, "torch.ops.aten.conv2d")["target"] = "torch.ops.higher_order.cond"; }),
+      Contains("node \"conv2d\" (stem, torch.ops.higher_order.cond)") && Contains("control flow"));
+  CHECK_THAT(
+      with([](Json& p) { node(p, "torch.ops.aten.conv2d")["target"] = "torch.ops.mine.blur.default"; }),
+      Contains("node 'conv2d' (stem, mine::blur)") && Contains("has no operator 'mine::blur'") &&
+          Contains("Operators of other libraries"));
+  CHECK_THAT(with([](Json& p) { node(p, "torch.ops.aten.conv2d")["target"] = "my_module.blur"; }),
+             Contains("is a function of Python"));
+  CHECK_THAT(with([](Json& p) {
+               node(p, "torch.ops.aten.linear")["inputs"][0]["arg"] = {{"as_complex", 1}};
+             }),
+             Contains("\"as_complex\", which is not supported"));
+  CHECK_THAT(with([](Json& p) {
+               node(p, "torch.ops.aten.linear")["outputs"][0] = {{"as_sym_float", 1}};
+             }),
+             Contains("which nothing before it makes"));
+  CHECK_THAT(with([](Json& p) { p["graph_module"]["graph"]["tensor_values"]["conv2d"]["dtype"] = 10; }),
+             Contains("complex64 are not supported"));
+  CHECK_THAT(with([](Json& p) {
+               node(p, "torch.ops.aten.relu_")["inputs"][0]["arg"]["as_tensor"]["name"] = "p_stem_weight";
+             }),
+             Contains("writes into parameter 'stem.weight'") && Contains("Weights change by updates only"));
+  CHECK_THAT(with([](Json& p) {
+               p["graph_module"]["signature"]["output_specs"][0] = {{"buffer_mutation", 1}};
+             }),
+             Contains("made for inference"));
+}
+
+TEST_CASE("sizes are computed as Python computes them") {
+  Pt2Symbols symbols;
+  symbols.bind("s77", 6);
+  const auto value = [&](const std::string& text) { return symbols.evaluate(text, "x"); };
+  const std::string s = "Symbol('s77', positive=True, integer=True)";
+  CHECK(value(s) == 6);
+  CHECK(value("Add(Mul(Integer(4), " + s + "), Integer(2))") == 26);
+  CHECK(value("Add(Integer(2), Mul(Integer(-3), Add(" + s + ", Integer(-1))))") == -13);
+  CHECK(value("FloorDiv(Pow(" + s + ", Integer(2)), Integer(5))") == 7);
+  CHECK(value("FloorDiv(Integer(-7), Integer(2))") == -4);
+  CHECK(value("Mod(Integer(-7), Integer(4))") == 1);
+  CHECK(value("Max(Integer(1), FloorDiv(" + s + ", Integer(4)), CeilDiv(" + s + ", Integer(4)))") == 2);
+  CHECK(value("Pow(Integer(-1), Integer(9223372036854775807))") == -1);
+  CHECK_THROWS_WITH(value("Symbol('s78')"), Contains("which no size of an input determines"));
+  CHECK_THROWS_WITH(value("Add(Symbol('u0', integer=True), Integer(1))"), Contains("known at run time only"));
+  CHECK_THROWS_WITH(value("Add(Integer(9223372036854775807), Integer(1))"), EndsWith("is more than 63 bits"));
+  CHECK_THROWS_WITH(value("Pow(Integer(3), Integer(9223372036854775807))"), EndsWith("is more than 63 bits"));
+  CHECK_THROWS_WITH(value("FloorDiv(" + s + ", Integer(0))"), EndsWith("divides by zero"));
+  for (const std::string& text : std::vector<std::string>{
+           std::string(), std::string("s77"), s + " ", "Integer(1", "Integer(x)", "Integer(1.5)",
+           "Sin(" + s + ")", "Pow(" + s + ", Integer(-1))", "Mod(Integer(1), Integer(2), Integer(3))",
+           "Add(Integer(1),Integer(2))", "Add()"})
+    CHECK_THROWS_AS(value(text), InputError);
+  std::string deep = "Integer(1)";
+  for (int i = 0; i < 100; ++i) deep = "Add(Integer(1), " + deep + ")";
+  CHECK_THROWS_WITH(value(deep), Contains("nested"));
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,227 @@
+// Exported programs of tests/models/pt2 against PyTorch, which trained them when they were made, and against
+// themselves under every place of a cut.
+#include <fstream>
+
+#include "graph/json.h"
+#include "models/initialise.h"
+#include "models/interpreter.h"
+#include "models/load.h"
+#include "models/safetensors.h"
+#include "models/storage_groups.h"
+#include "tests/runtime/pipelines.h"
+#include "tests/support/error_of.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+
+namespace {
+
+struct Fixture {
+  std::string name;
+  Model model;
+  TrainingRules rules;
+  std::vector<MinibatchFields> minibatches;
+  std::vector<double> losses;  ///< PyTorch's
+};
+
+const std::string kFolder = std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/";
+
+std::vector<std::string> fixture_names() {
+  std::vector<std::string> names;
+  const Json expected = read_json_file(kFolder + "expected.json");
+  for (const auto& entry : expected.items()) names.push_back(entry.key());
+  return names;
+}
+
+Fixture fixture(const std::string& name) {
+  const Json expected = read_json_file(kFolder + "expected.json")[name];
+  const auto batch = expected["batch_size"].get<int64_t>();
+  const auto options = expected["options"].get<std::string>();
+  Fixture made{
+      name, load_model(kFolder + name + ".pt2" + (options.empty() ? "" : ":" + options), batch), {}, {}, {}};
+  made.losses = expected["losses"].get<std::vector<double>>();
+  made.rules.optimizer.learning_rate = expected["learning_rate"].get<double>();
+  made.rules.seed = expected["seed"].get<uint64_t>();
+  made.rules.total_minibatches = static_cast<int64_t>(made.losses.size());
+  const SafetensorsFile data(kFolder + name + ".safetensors");
+  for (int64_t k = 0; k < made.rules.total_minibatches; ++k) {
+    made.minibatches.emplace_back();
+    for (const std::string& field : made.model.graph.inputs) {
+      const SafetensorsEntry* entry = data.find(field);
+      REQUIRE(entry);
+      made.minibatches.back()[field] = data.read(*entry).slice(0, k * batch, (k + 1) * batch).clone();
+    }
+  }
+  return made;
+}
+
+// Positions at which a cut through the list of nodes parts nothing that belongs together.
+std::vector<size_t> cuts(const Graph& graph) {
+  std::vector<bool> free(graph.nodes.size(), true);
+  free[0] = false;
+  const auto join = [&](size_t first, size_t last) {
+    for (size_t i = first + 1; i <= last; ++i) free[i] = false;
+  };
+  std::map<std::string, size_t> position, reader;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    position[graph.nodes[i].name] = i;
+    for (const std::string& name : graph.nodes[i].reads()) {
+      const bool parameter = std::any_of(graph.parameters.begin(), graph.parameters.end(),
+                                         [&](const Parameter& p) { return p.name == name; });
+      if (parameter && !reader.emplace(name, i).second) join(reader.at(name), i);
+    }
+  }
+  for (const auto& set : graph.together) join(position.at(set.front()), position.at(set.back()));
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < free.size(); ++i) {
+    if (free[i]) positions.push_back(i);
+  }
+  return positions;
+}
+
+Plan plan_with_cuts(const Graph& graph, std::vector<size_t> begins) {
+  begins.insert(begins.begin(), 0);
+  begins.push_back(graph.nodes.size());
+  Plan plan;
+  plan.model = graph.name;
+  plan.strategy = "manual";
+  plan.schedule = "gpipe";
+  plan.weights = "flush";
+  for (size_t s = 0; s + 1 < begins.size(); ++s) {
+    Stage stage;
+    for (size_t i = begins[s]; i < begins[s + 1]; ++i) stage.nodes.push_back(graph.nodes[i].name);
+    stage.ranks = {static_cast<int64_t>(s)};
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.world_size = static_cast<int64_t>(plan.stages.size());
+  return plan;
+}
+
+PipelineRun train(const Fixture& fixture, const std::vector<size_t>& begins) {
+  const Plan plan = plan_with_cuts(fixture.model.graph, begins);
+  return run_pipeline(fixture.model, plan, fixture.rules, {{0, fixture.rules.total_minibatches}},
+                      fixture.minibatches,
+                      plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
+                                           : make_world("local", plan.world_size));
+}
+
+}  // namespace
+
+TEST_CASE("exported programs train as PyTorch trains them") {
+  at::set_num_threads(1);
+  const std::string name = GENERATE(from_range(fixture_names()));
+  CAPTURE(name);
+  const Fixture one = fixture(name);
+  const PipelineRun run = train(one, {});
+  for (size_t k = 0; k < one.losses.size(); ++k) {
+    CAPTURE(k);
+    CHECK(run.losses[k] == Approx(one.losses[k]).margin(1e-5).epsilon(0));
+  }
+}
+
+TEST_CASE("exported programs train to the same bits wherever they are cut") {
+  at::set_num_threads(1);
+  const std::string name = GENERATE(from_range(fixture_names()));
+  CAPTURE(name);
+  const Fixture one = fixture(name);
+  const PipelineRun whole = train(one, {});
+  const std::vector<size_t> places = cuts(one.model.graph);
+  std::vector<std::vector<size_t>> plans;
+  for (size_t i = 0; i < places.size(); ++i) {
+    plans.push_back({places[i]});
+    if (i > 0) plans.push_back({places[i / 2], places[i]});
+  }
+  for (const auto& begins : plans) {
+    if (begins.size() > 1 && begins[0] == begins[1]) continue;
+    std::string where;
+    for (const size_t begin : begins) where += one.model.graph.nodes[begin].name + " ";
+    CAPTURE(where);
+    const PipelineRun run = train(one, begins);
+    CHECK(run.losses == whole.losses);
+    for (const auto& [weight, copies] : run.weights) {
+      CAPTURE(weight);
+      CHECK(copies.at(0).equal(whole.weights.at(weight).at(0)));
+    }
+  }
+}
+
+TEST_CASE("what shares memory when a program runs, its operators' schemas have said") {
+  const std::string name = GENERATE(from_range(fixture_names()));
+  CAPTURE(name);
+  const Fixture one = fixture(name);
+  const Graph& graph = one.model.graph;
+  std::map<std::string, size_t> class_of;
+  const auto classes = storage_classes(graph);
+  for (size_t i = 0; i < classes.size(); ++i) {
+    for (const std::string& value : classes[i]) class_of[value] = i;
+  }
+  std::vector<size_t> nodes(graph.nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i;
+  const Segment segment(graph, nodes, graph.outputs);
+  std::vector<at::Tensor> inputs, parameters, buffers;
+  for (const auto& input : segment.inputs()) inputs.push_back(one.minibatches[0].at(input));
+  for (const auto& parameter : segment.parameters())
+    parameters.push_back(initial_parameter(one.model, parameter, 0));
+  for (const auto& buffer : segment.buffers()) buffers.push_back(initial_buffer(one.model, buffer));
+  std::vector<std::pair<std::string, at::Tensor>> made;  // kept, so that no memory is used twice
+  const auto keep = [&](const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
+    for (size_t i = 0; i < names.size(); ++i) made.emplace_back(names[i], tensors[i]);
+  };
+  keep(segment.inputs(), inputs);
+  keep(segment.parameters(), parameters);
+  keep(segment.buffers(), buffers);
+  NodeObserver observer;
+  observer.made = [&](size_t node, size_t output, const at::Tensor& tensor) {
+    made.emplace_back(graph.nodes[node].outputs.at(output), tensor);
+    const TensorType& type = graph.values.at(made.back().first);
+    CAPTURE(made.back().first);
+    CHECK(tensor.sizes() == at::IntArrayRef(type.shape));
+    CHECK(dtype_name_of(tensor.scalar_type()) == type.dtype);
+  };
+  segment.forward(inputs, parameters, buffers, {}, &observer);
+  for (const auto& [a, first] : made) {
+    for (const auto& [b, second] : made) {
+      if (first.numel() == 0 || !first.is_alias_of(second)) continue;
+      CAPTURE(a, b);
+      CHECK(class_of.at(a) == class_of.at(b));
+    }
+  }
+}
+
+TEST_CASE("evaluation draws nothing and leaves statistics alone") {
+  const std::string name = GENERATE(from_range(fixture_names()));
+  if (name == "modes") return;  // its own code changes a buffer, in evaluation too
+  CAPTURE(name);
+  const Fixture one = fixture(name);
+  const Graph graph = evaluation_graph(one.model.graph);
+  std::vector<size_t> nodes(graph.nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i;
+  const Segment segment(graph, nodes, {graph.outputs[0]});
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> inputs, parameters, buffers, before;
+  for (const auto& input : segment.inputs()) inputs.push_back(one.minibatches[0].at(input));
+  for (const auto& parameter : segment.parameters())
+    parameters.push_back(initial_parameter(one.model, parameter, 0));
+  for (const auto& buffer : segment.buffers()) buffers.push_back(initial_buffer(one.model, buffer));
+  for (const at::Tensor& buffer : buffers) before.push_back(buffer.clone());
+  const at::Tensor first = segment.forward(inputs, parameters, buffers, {1, 0})[0];
+  CHECK(segment.forward(inputs, parameters, buffers, {2, 5})[0].equal(first));
+  for (size_t i = 0; i < buffers.size(); ++i) CHECK(buffers[i].equal(before[i]));
+}
+
+TEST_CASE("a program knows what a cut must not part") {
+  const auto sets = [](const std::string& name) { return fixture(name).model.graph.together; };
+  CHECK(sets("view_across_cut").empty());  // views alone may be copied
+  CHECK(sets("no_loss").size() == 1);      // linear, silu_
+  const Graph chain = fixture("in_place_chain").model.graph;
+  CHECK(chain.nodes[0].op == "aten::clone");  // the minibatch stays what it was
+  REQUIRE(chain.together.size() == 4);
+  CHECK(chain.together[0].front() == "clone_features");
+}
+
+TEST_CASE("tied weights are one parameter, under the first of their names") {
+  const Model model = fixture("tied_embedding").model;
+  std::vector<std::string> names;
+  for (const Parameter& parameter : model.graph.parameters) names.push_back(parameter.name);
+  CHECK(names == std::vector<std::string>{"middle.weight", "middle.bias", "embedding.weight"});
+}
