@@ -92,6 +92,7 @@ Run Run::from_json(JsonReader& reader) {
     read(entry, "warmup_minibatches", run.learning_rate_policy.warmup_minibatches);
     read(entry, "gamma", run.learning_rate_policy.gamma);
     read(entry, "step_epochs", run.learning_rate_policy.step_epochs);
+    read(entry, "step_minibatches", run.learning_rate_policy.step_minibatches);
     read(entry, "power", run.learning_rate_policy.power);
     read(entry, "every", run.learning_rate_policy.every);
     entry.finish();
@@ -139,10 +140,13 @@ Json Run::to_json() const {
                        {"beta1", optimizer.beta1},
                        {"beta2", optimizer.beta2},
                        {"epsilon", optimizer.epsilon}};
-  json["learning_rate_policy"] = {
-      {"name", learning_rate_policy.name},   {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
-      {"gamma", learning_rate_policy.gamma}, {"step_epochs", learning_rate_policy.step_epochs},
-      {"power", learning_rate_policy.power}, {"every", learning_rate_policy.every}};
+  json["learning_rate_policy"] = {{"name", learning_rate_policy.name},
+                                  {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
+                                  {"gamma", learning_rate_policy.gamma},
+                                  {"step_epochs", learning_rate_policy.step_epochs},
+                                  {"step_minibatches", learning_rate_policy.step_minibatches},
+                                  {"power", learning_rate_policy.power},
+                                  {"every", learning_rate_policy.every}};
   json["learning_rate_scaling"] = learning_rate_scaling;
   json["gradient_clipping_norm"] = gradient_clipping_norm;
   json["gradient_accumulation"] = gradient_accumulation;
@@ -192,6 +196,8 @@ void Run::validate(const std::string& where) const {
               kMostCount);
   check_range(where, "learning_rate_policy.gamma", learning_rate_policy.gamma, 0.0, 1e6);
   check_range(where, "learning_rate_policy.step_epochs", learning_rate_policy.step_epochs, 1e-9, 1e9);
+  check_range(where, "learning_rate_policy.step_minibatches", learning_rate_policy.step_minibatches, 0,
+              kMostCount);
   check_range(where, "learning_rate_policy.power", learning_rate_policy.power, 0.0, 1e3);
   check_name(where, "learning_rate_policy.every", learning_rate_policy.every, {"minibatch", "epoch"});
   check_name(where, "learning_rate_scaling", learning_rate_scaling, {"none", "pipedream"});

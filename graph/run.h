@@ -24,6 +24,7 @@ struct LearningRatePolicy {
   int64_t warmup_minibatches = 0;  ///< linear from 0
   double gamma = 0.1;              ///< factor of "step" and "exponential"
   double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
+  int64_t step_minibatches = 0;    ///< above 0: every so many minibatches instead
   double power = 2;                ///< "polynomial": (1 - progress)^power
   /// How often the rate changes after the warm-up: "minibatch", or "epoch" (then it is that of the epoch's
   /// first minibatch).

@@ -1,6 +1,8 @@
 #include "runtime/bucket_reducer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,12 +12,20 @@
 
 namespace pipewright {
 
+bool has_spare_core() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return false;
+  return CPU_COUNT(&cores) > at::get_num_threads();
+}
+
 BucketReducer::BucketReducer(Transport& transport, std::vector<int64_t> ranks, int64_t tag,
-                             const GradientBuckets& buckets)
+                             const GradientBuckets& buckets, bool early)
     : transport_(transport),
       ranks_(std::move(ranks)),
       tag_(tag),
       buckets_(buckets),
+      early_(early),
       parameters_(buckets.count(), 0) {
   for (size_t i = 0; i < buckets.gradients().size(); ++i) ++parameters_[buckets.bucket_of(i)];
   missing_ = parameters_;
@@ -35,6 +45,7 @@ BucketReducer::~BucketReducer() {
 }
 
 void BucketReducer::complete(size_t parameter) {
+  if (!early_) return;
   --missing_[buckets_.bucket_of(parameter)];
   const size_t before = complete_;
   while (complete_ < buckets_.count() && missing_[complete_] == 0) ++complete_;

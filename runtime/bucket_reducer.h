@@ -16,12 +16,14 @@ namespace pipewright {
 /// All replicas go through the buckets in the same order, round after round, whatever order their gradients
 /// come in: so no two of them wait for each other. A thread of its own takes every bucket but the last, which
 /// is never complete before the backward has ended; the thread starts with the first bucket that has one
-/// behind it. The sums have the order of all_reduce_sum().
+/// behind it. The sums have the order of all_reduce_sum(). Whether a rank sums early changes no bit and may
+/// differ between the replicas.
 class BucketReducer {
  public:
-  /// `ranks`: of the replicas, in their order; `tag` as in all_reduce_sum(). Borrows transport and buckets.
-  BucketReducer(Transport& transport, std::vector<int64_t> ranks, int64_t tag,
-                const GradientBuckets& buckets);
+  /// `ranks`: of the replicas, in their order; `tag` as in all_reduce_sum(). Without `early` all buckets are
+  /// left to finish(). Borrows transport and buckets.
+  BucketReducer(Transport& transport, std::vector<int64_t> ranks, int64_t tag, const GradientBuckets& buckets,
+                bool early);
   /// With a round under way (its rank fails), aborts the transport, which ends the round.
   ~BucketReducer();
 
@@ -40,6 +42,7 @@ class BucketReducer {
   std::vector<int64_t> ranks_;
   int64_t tag_;
   const GradientBuckets& buckets_;
+  bool early_;
   std::vector<size_t> parameters_;  // by bucket: how many it has
   std::vector<size_t> missing_;     // by bucket: how many are not complete yet
   size_t complete_ = 0;             // so many buckets are complete, and so are those before them
@@ -53,5 +56,9 @@ class BucketReducer {
   std::exception_ptr error_;
   std::thread thread_;
 };
+
+/// Whether this thread may use more cores than LibTorch computes on. On the core that computes, summing early
+/// only gets in the way: what the wait loses, the backward pays (docs/launching.md).
+bool has_spare_core();
 
 }  // namespace pipewright

@@ -42,6 +42,8 @@ constexpr Row kRows[] = {
     {"warmup-minibatches", "learning_rate_policy", "warmup_minibatches", Kind::kInteger, "linear warm-up"},
     {"gamma", "learning_rate_policy", "gamma", Kind::kNumber, "factor of step and exponential"},
     {"step-epochs", "learning_rate_policy", "step_epochs", Kind::kNumber, "epochs between two steps"},
+    {"step-minibatches", "learning_rate_policy", "step_minibatches", Kind::kInteger,
+     "minibatches between two steps, instead of epochs"},
     {"power", "learning_rate_policy", "power", Kind::kNumber, "exponent of polynomial"},
     {"learning-rate-every", "learning_rate_policy", "every", Kind::kText,
      "rate changes every minibatch or epoch"},

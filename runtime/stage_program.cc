@@ -1,6 +1,7 @@
 #include "runtime/stage_program.h"
 
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -65,6 +66,15 @@ class LeafHooks {
   std::vector<at::Tensor> leaves_;
 };
 
+// Where the gradient of a received value arrives. A leaf would hold the value as long as the graph lives;
+// this leaves that to the operators that save it.
+struct ReceivedValue : torch::autograd::Node {
+  std::vector<at::Tensor> apply(std::vector<at::Tensor>&&) override {
+    PW_CHECK(false, "autograd ends at what was received");
+    return {};
+  }
+};
+
 std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::string>& names,
                                   const std::vector<bool>* wanted) {
   std::vector<MessagePart> parts;
@@ -127,35 +137,38 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
   PW_CHECK_EQ(fields.size(), fields_.size());
   const MemoryScope scope(MemoryPurpose::kActivations);
   Pass pass;
-  for (size_t i = 0; i < received.size(); ++i) {
-    received[i] = received[i].detach();
-    if (at::GradMode::is_enabled() && received_differentiable_[i]) received[i].requires_grad_(true);
-  }
-  pass.received = std::move(received);
   pass.version = std::move(version);
   pass.key = key;
   if (!options_.recompute || !at::GradMode::is_enabled()) {
-    run(pass, std::move(fields), buffers);
+    run(pass, std::move(received), std::move(fields), buffers);
     return pass;
   }
+  pass.received = received;
   for (const at::Tensor& buffer : buffers) pass.buffers.push_back(buffer.clone());
   pass.fields = fields;
   // With autograd, although its graph is dropped at once: so this forward and the second one run the same
   // kernels, and the memory that it takes here the backward will take again.
-  run(pass, std::move(fields), buffers);
+  run(pass, std::move(received), std::move(fields), buffers);
   pass.roots.clear();
+  pass.received_edges.clear();
   pass.cut_edges.clear();
   return pass;
 }
 
-void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers,
-                       const NodeObserver* observer) const {
+void StageProgram::run(Pass& pass, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
+                       const std::vector<at::Tensor>& buffers, const NodeObserver* observer) const {
+  for (size_t i = 0; i < received.size(); ++i) {
+    received[i] = received[i].detach();
+    if (!at::GradMode::is_enabled() || !received_differentiable_[i]) continue;
+    torch::autograd::create_gradient_edge(received[i], std::make_shared<ReceivedValue>());
+    pass.received_edges.push_back(gradient_edge(received[i]));
+  }
   // The segment asks for its inputs in its own order: received values and fields by name.
   std::vector<at::Tensor> inputs;
   for (const std::string& name : segment_.inputs()) {
     const auto crossing = std::find(received_.begin(), received_.end(), name);
     if (crossing != received_.end()) {
-      inputs.push_back(pass.received[static_cast<size_t>(crossing - received_.begin())]);
+      inputs.push_back(received[static_cast<size_t>(crossing - received_.begin())]);
     } else {
       const auto field = std::find(fields_.begin(), fields_.end(), name);
       PW_CHECK(field != fields_.end(),
@@ -163,6 +176,7 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields, const std::ve
       inputs.push_back(fields[static_cast<size_t>(field - fields_.begin())]);
     }
   }
+  received.clear();
   fields.clear();
   auto outputs = segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer);
   const size_t cuts_begin = outputs.size() - cuts_.values.size();
@@ -182,11 +196,11 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> fields, const std::ve
   }
 }
 
-std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Tensor> fields,
+std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Tensor> received,
+                                           std::vector<at::Tensor> fields,
                                            const std::vector<at::Tensor>& buffers) const {
   const at::NoGradGuard no_grad;
   Pass again;
-  again.received = pass.received;
   again.version = pass.version;
   again.key = pass.key;
   std::vector<at::Tensor> copies;
@@ -202,7 +216,7 @@ std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Ten
       infinite = segment_.label(node);  // may be meant: masks are filled with it
     }
   };
-  run(again, std::move(fields), copies, &observer);
+  run(again, std::move(received), std::move(fields), copies, &observer);
   if (nan.empty()) return infinite.empty() ? "" : "first in " + infinite;
   return "first not a number in " + nan +
          (infinite.empty() ? "" : ", first infinite before it in " + infinite);
@@ -211,7 +225,7 @@ std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Ten
 void StageProgram::recompute(Pass& pass) const {
   const MemoryScope scope(MemoryPurpose::kActivations);
   const at::AutoGradMode with_gradients(true);
-  run(pass, std::move(pass.fields), pass.buffers);
+  run(pass, std::move(pass.received), std::move(pass.fields), pass.buffers);
   pass.buffers.clear();
   pass.sent.clear();
 }
@@ -241,15 +255,7 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
   return roots;
 }
 
-std::vector<Edge> StageProgram::received_edges(const Pass& pass) const {
-  std::vector<Edge> edges;
-  for (size_t i = 0; i < received_.size(); ++i) {
-    if (received_differentiable_[i]) edges.push_back(gradient_edge(pass.received[i]));
-  }
-  return edges;
-}
-
-std::vector<at::Tensor> StageProgram::message_upstream(const Pass& pass, const Roots& roots,
+std::vector<at::Tensor> StageProgram::message_upstream(const Roots& roots,
                                                        const std::vector<at::Tensor>& gradients) const {
   std::vector<at::Tensor> message;
   for (size_t i = 0; i < received_.size(); ++i) {
@@ -257,7 +263,9 @@ std::vector<at::Tensor> StageProgram::message_upstream(const Pass& pass, const R
     at::Tensor gradient = gradients[message.size()];
     const at::Tensor& carried = roots.carried[i];
     if (carried.defined()) gradient = gradient.defined() ? gradient + carried : carried;
-    message.push_back(gradient.defined() ? gradient : at::zeros_like(pass.received[i]));
+    const MessagePart& part = received_parts_[i];
+    message.push_back(gradient.defined() ? gradient
+                                         : at::zeros(part.shape, at::TensorOptions().dtype(part.dtype)));
     count_memory_as(message.back(), MemoryPurpose::kMessages);
   }
   return message;
@@ -268,7 +276,7 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
   const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
-  std::vector<Edge> leaves = received_edges(pass);
+  std::vector<Edge> leaves = pass.received_edges;
   const size_t first_weight = leaves.size();
   std::vector<at::Tensor> weights;
   for (const size_t i : trainable_) weights.push_back(pass.version->weights[i]);
@@ -277,7 +285,7 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
   std::vector<at::Tensor> gradients =
       gradients_at(roots.edges, roots.gradients, leaves, /*keep_graph=*/false);
   StageGradients result;
-  result.received = message_upstream(pass, roots, gradients);
+  result.received = message_upstream(roots, gradients);
   for (size_t i = 0; i < trainable_.size(); ++i) {
     at::Tensor gradient = std::move(gradients[first_weight + i]);
     result.weights.push_back(gradient.defined() ? std::move(gradient)
@@ -292,7 +300,7 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
   const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
-  std::vector<Edge> leaves = received_edges(pass);
+  std::vector<Edge> leaves = pass.received_edges;
   const size_t first_weight = leaves.size();
   for (const size_t i : uncut_weights_) leaves.push_back(gradient_edge(pass.version->weights[trainable_[i]]));
   std::vector<size_t> cut_values;  // those that a gradient may reach
@@ -308,7 +316,7 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
   for (const size_t i : uncut_weights_) pass.weight_gradients[i] = gradients[next++];
   pass.cut_gradients.resize(pass.cut_edges.size());
   for (const size_t i : cut_values) pass.cut_gradients[i] = gradients[next++];
-  return message_upstream(pass, roots, gradients);
+  return message_upstream(roots, gradients);
 }
 
 std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientMade& made) const {

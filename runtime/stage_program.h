@@ -27,16 +27,18 @@ struct StageProgramOptions {
 /// What a forward leaves behind for its backward. Holds the weight version it read.
 struct Pass {
   std::shared_ptr<const WeightVersion> version;
-  std::vector<at::Tensor> received;  ///< leaves where a gradient flows back
-  std::vector<at::Tensor> sent;      ///< without autograd graph; the backward does not need them
-  at::Tensor loss;                   ///< last stage; likewise without
-  at::Tensor scores;                 ///< last stage, if the graph has them; as sent
+  std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
+  at::Tensor loss;               ///< last stage; likewise without
+  at::Tensor scores;             ///< last stage, if the graph has them; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
   /// and not the values frees what no operator has saved.
   std::vector<torch::autograd::Edge> roots;
+  /// Where it ends: at the received values that are differentiable. These do not hold the values either.
+  std::vector<torch::autograd::Edge> received_edges;
 
   // For recomputing.
+  std::vector<at::Tensor> received;
   std::vector<at::Tensor> fields;
   std::vector<at::Tensor> buffers;  ///< as they were before the forward
   RandomKey key;
@@ -94,10 +96,10 @@ class StageProgram {
   /// the stage read have had theirs from the first part: cut there, they would need it run once more.
   std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {}) const;
 
-  /// Runs the forward of `pass` again, on the same inputs, and names the node that first made a number that
-  /// is not finite; "" if none does. Buffers are left alone.
-  std::string where_not_finite(const Pass& pass, std::vector<at::Tensor> fields,
-                               const std::vector<at::Tensor>& buffers) const;
+  /// Runs the forward of `pass` again, on the inputs that it had, and names the node that first made a number
+  /// that is not finite; "" if none does. Buffers are left alone.
+  std::string where_not_finite(const Pass& pass, std::vector<at::Tensor> received,
+                               std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers) const;
   /// For messages: the first node of the stage that reads trainable parameter `i`, by trainable().
   const std::string& reader_of(size_t i) const { return segment_.label(trainable_reader_.at(i)); }
 
@@ -108,13 +110,12 @@ class StageProgram {
     std::vector<at::Tensor> carried;  ///< by received value: the gradient of its use further on
   };
   /// Runs the segment and fills in what comes of it.
-  void run(Pass& pass, std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers,
-           const NodeObserver* observer = nullptr) const;
+  void run(Pass& pass, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
+           const std::vector<at::Tensor>& buffers, const NodeObserver* observer = nullptr) const;
   Roots roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const;
   /// The message upstream, from the gradients of the differentiable received values.
-  std::vector<at::Tensor> message_upstream(const Pass& pass, const Roots& roots,
+  std::vector<at::Tensor> message_upstream(const Roots& roots,
                                            const std::vector<at::Tensor>& gradients) const;
-  std::vector<torch::autograd::Edge> received_edges(const Pass& pass) const;
   void recompute(Pass& pass) const;
 
   StageProgramOptions options_;

@@ -96,7 +96,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
   return result;
 }
 
-void StageReplica::check_forward(int64_t k, const Forwarded& forwarded,
+void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
                                  std::vector<at::Tensor> fields) const {
   if (!rules_.nan_guard) return;
   // Infinite values may be meant (masks); a NaN or a loss that is not finite is not.
@@ -105,7 +105,8 @@ void StageReplica::check_forward(int64_t k, const Forwarded& forwarded,
   };
   const auto& sent = forwarded.sent;
   if (all_finite(forwarded.loss) && std::none_of(sent.begin(), sent.end(), broken)) return;
-  const std::string where = program_.where_not_finite(in_flight_.at(k), std::move(fields), buffers_);
+  const std::string where =
+      program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
   const std::string what = forwarded.loss.defined()
                                ? "the loss of minibatch " + std::to_string(k) + " is " +
                                      std::to_string(forwarded.loss.item<double>()) + " on stage "

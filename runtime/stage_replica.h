@@ -85,9 +85,10 @@ class StageReplica {
   std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients,
                                    const GradientComplete& complete = {});
   /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
-  /// made a number that is not finite, if its loss is none or a value sent has none. `fields` as in
-  /// forward().
-  void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> fields) const;
+  /// made a number that is not finite, if its loss is none or a value sent has none. `received`, `fields` as
+  /// in forward().
+  void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
+                     std::vector<at::Tensor> fields) const;
   /// The same in two parts; needs a program that splits (plan's schedule).
   std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
   void backward_weight(int64_t k, const GradientComplete& complete = {});

@@ -281,6 +281,8 @@ double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t m
       static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, minibatches_per_epoch));
   const double progress =
       static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, total_minibatches));
+  if (policy.name == "step" && policy.step_minibatches > 0)
+    return base * std::pow(policy.gamma, static_cast<double>(minibatch / policy.step_minibatches));
   if (policy.name == "step") return base * std::pow(policy.gamma, std::floor(epoch / policy.step_epochs));
   if (policy.name == "polynomial") return base * std::pow(1 - progress, policy.power);
   if (policy.name == "exponential") return base * std::pow(policy.gamma, progress);

@@ -39,7 +39,8 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     reducers_.emplace_back();
     if (const GradientBuckets* buckets = stages_.back()->buckets())
       reducers_.back() = std::make_unique<BucketReducer>(
-          *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets);
+          *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets,
+          has_spare_core());
   }
   PW_CHECK(!stages_.empty(), "rank " << rank << " has no place in the plan");
   tied_ = std::make_unique<TiedExchange>(plan, stages, tags_);
@@ -209,13 +210,14 @@ class Worker::Execution {
     const StageProgram& stage = program(*lane.stage, k);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
     auto received = std::exchange(lane.received, {});
-    const std::vector<at::Tensor> kept = training() ? fields : std::vector<at::Tensor>();
+    const std::vector<at::Tensor> received_kept = training() ? received : std::vector<at::Tensor>();
+    const std::vector<at::Tensor> fields_kept = training() ? fields : std::vector<at::Tensor>();
     StageReplica::Forwarded forwarded =
         training() ? lane.stage->forward(k, std::move(received), std::move(fields))
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
     if (forwarded.loss.defined() && hooks_.forward_done)
       hooks_.forward_done(k, forwarded.loss.item<double>(), forwarded.scores);
-    if (training()) lane.stage->check_forward(k, forwarded, kept);
+    if (training()) lane.stage->check_forward(k, forwarded, received_kept, fields_kept);
     lane.to_send = std::move(forwarded.sent);
   }
 

@@ -98,6 +98,21 @@ std::string write_plan(const TemporaryFolder& folder, const std::string& name,
   return (folder / name).string();
 }
 
+// Two ranks with two stages each.
+std::string write_interleaved_plan(const TemporaryFolder& folder) {
+  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {1, 1, 1, 1});
+  plan.schedule = "interleaved";
+  plan.weights = "flush";
+  plan.microbatches = 4;
+  plan.world_size = 2;
+  for (size_t s = 0; s < 4; ++s) {
+    plan.stages[s].ranks = {static_cast<int64_t>(s % 2)};
+    plan.stages[s].in_flight = 4;
+  }
+  write_document(folder / "interleaved.json", plan);
+  return (folder / "interleaved.json").string();
+}
+
 // Losses by minibatch.
 std::vector<double> losses(const fs::path& output) {
   std::vector<double> values;
@@ -113,7 +128,7 @@ TEST_CASE(
     "killed at any time and resumed under the same plan: losses, evaluations and weights are equal bit for "
     "bit") {
   const char* count = std::getenv("PIPEWRIGHT_RESUME_RUNS");
-  const int runs = count ? std::atoi(count) : 3;
+  const int runs = count ? std::atoi(count) : 4;
   const TemporaryFolder folder;
   struct Case {
     std::vector<std::string> options;
@@ -123,6 +138,7 @@ TEST_CASE(
   const std::vector<std::vector<std::string>> all = {
       {"--plan", write_plan(folder, "121.json", {1, 2, 1}), "--momentum", "0.9"},
       {"--plan", write_plan(folder, "21.json", {2, 1}), "--optimizer", "adam"},
+      {"--plan", write_interleaved_plan(folder), "--momentum", "0.9"},
       {"--plan", write_plan(folder, "1111.json", {1, 1, 1, 1})}};
   for (const auto& options : all) {
     const auto more = options + std::vector<std::string>{"--checkpoint-every-minibatches", "9"};

@@ -1,5 +1,8 @@
 // What may cross a cut: values of any kind, over one stage or several, and parameters that several stages
 // read. With every schedule and rule, against the serial reference, bit for bit.
+#include "models/autocast.h"
+#include "models/initialise.h"
+#include "models/memory_meter.h"
 #include "runtime/partition.h"
 #include "tests/runtime/pipelines.h"
 
@@ -159,6 +162,55 @@ TEST_CASE(
   TrainingRules rules = momentum_rules();
   rules.gradient_clipping_norm = 0.05;
   compare_all(tied_layers(3), true, rules);
+}
+
+TEST_CASE("bfloat16 under autocast, float32 weights: the reference's bits with any plan") {
+  Model model = many_kinds(4);
+  model.graph = with_precision(std::move(model.graph), "bfloat16", 4);
+  compare_all(model, false, momentum_rules());
+  Model tied = tied_layers(4);
+  tied.graph = with_precision(std::move(tied.graph), "bfloat16", 4);
+  compare_all(tied, true, momentum_rules());
+}
+
+TEST_CASE("a stage keeps what autograd saved, and of its inputs and outputs none that nobody needs") {
+  at::set_num_threads(1);
+  ModelBuilder builder("chain", 32);
+  std::string x = builder.input("images", "float32", {64});
+  for (int i = 0; i < 4; ++i) {
+    const auto layer = builder.layer("layer" + std::to_string(i));
+    x = builder.relu(builder.linear(x, {.features = 64, .bias = false}));
+  }
+  const Model model = builder.finish_classification(x);
+  Plan plan = plan_of(model, {1, 1, 1}, {1, 1, 1});
+  for (Stage& stage : plan.stages) stage.nodes.clear();
+  // The middle stage: relu, linear, relu, linear. A relu saves its result, a linear its input: the two
+  // results of relu, once each, are all it needs.
+  for (size_t i = 0; i < model.graph.nodes.size(); ++i)
+    plan.stages[i < 1 ? 0 : i < 5 ? 1 : 2].nodes.push_back(model.graph.nodes[i].name);
+  constexpr int64_t kValueBytes = 32 * 64 * 4;
+  constexpr int64_t kWeightBytes = 64 * 64 * 4;
+  for (const bool recompute : {false, true}) {
+    CAPTURE(recompute);
+    StageProgramOptions options;
+    options.recompute = recompute;
+    const StageProgram program(model.graph, partition(model.graph, plan), 1, options);
+    auto version = std::make_shared<WeightVersion>();
+    for (const std::string& name : program.parameters())
+      version->weights.push_back(initial_parameter(model, name, 1).requires_grad_(true));
+    const MemoryMeter meter;
+    const MemoryMeter::Attached attached(meter);
+    std::vector<at::Tensor> received = {at::ones({32, 64})};
+    Pass pass = program.forward(std::move(received), {}, version, {}, {});
+    received.clear();
+    CHECK(meter.live_bytes() == (recompute ? 2 : 3) * kValueBytes);  // and what is sent
+    pass.sent.clear();
+    CHECK(meter.live_bytes() == (recompute ? 1 : 2) * kValueBytes);
+    StageGradients gradients = program.backward(std::move(pass), {at::ones({32, 64})});
+    CHECK(meter.live_bytes() == kValueBytes + 2 * kWeightBytes);
+    gradients = {};
+    CHECK(meter.live_bytes() == 0);
+  }
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST_CASE("buckets: each is summed as soon as it and those before it are complet
       all_reduce_sum(transport, {0, 1}, 50, buckets.flat(5));
       return;
     }
-    BucketReducer reducer(transport, {0, 1}, 50, buckets);
+    BucketReducer reducer(transport, {0, 1}, 50, buckets, true);
     for (const size_t parameter : {4, 3, 5, 1, 2, 0}) reducer.complete(parameter);
     transport.receive(at::empty({1}), 1, 99)->wait();
     reducer.finish();
@@ -52,18 +52,34 @@ TEST_CASE("buckets: each is summed as soon as it and those before it are complet
   });
 }
 
+TEST_CASE("buckets: replicas with and without a core to spare sum together") {
+  spawn(make_local_world(3), [](int64_t rank, Transport& transport) {
+    const GradientBuckets buckets(some_parameters(), 1);
+    BucketReducer reducer(transport, {0, 1, 2}, 50, buckets, rank != 1);
+    for (int round = 0; round < 20; ++round) {
+      for (size_t i = 6; i-- > 0;) {
+        buckets.gradients()[i].fill_(round);
+        if (rank < 2) reducer.complete(i);  // rank 2 had no minibatch in the round
+      }
+      reducer.finish();
+      for (const at::Tensor& sum : buckets.gradients())
+        if (!sum.eq(3 * round).all().item<bool>()) throw std::runtime_error("wrong sum");
+    }
+  });
+}
+
 TEST_CASE(
     "buckets: a peer that is lost during a sum ends the round with its error; a rank that fails, its own") {
   auto world = make_local_world(2);
   const GradientBuckets buckets(some_parameters(), 1);
   {
-    BucketReducer reducer(*world[0], {0, 1}, 50, buckets);
+    BucketReducer reducer(*world[0], {0, 1}, 50, buckets, true);
     reducer.complete(5);
     world[0]->abort("rank 1 was lost");
     CHECK_THAT(error_of<PeerError>([&] { reducer.finish(); }), Catch::Contains("rank 1 was lost"));
     CHECK_THAT(error_of<PeerError>([&] { reducer.finish(); }), Catch::Contains("rank 1 was lost"));
   }
-  BucketReducer reducer(*world[1], {0, 1}, 50, buckets);
+  BucketReducer reducer(*world[1], {0, 1}, 50, buckets, true);
   reducer.complete(5);  // goes out of scope while its sum waits for rank 0
 }
 

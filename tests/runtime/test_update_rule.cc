@@ -130,6 +130,13 @@ TEST_CASE("learning rates: warm-up and policies at known points") {
   policy.step_epochs = 2;
   CHECK(learning_rate_at(policy, 1, 19, 10, 100) == Approx(1));
   CHECK(learning_rate_at(policy, 1, 20, 10, 100) == Approx(0.1));
+  policy.step_minibatches = 7;
+  CHECK(learning_rate_at(policy, 1, 13, 10, 100) == Approx(0.1));
+  CHECK(learning_rate_at(policy, 1, 14, 10, 100) == Approx(0.01));
+  policy.every = "epoch";
+  CHECK(learning_rate_at(policy, 1, 19, 10, 100) == Approx(0.1));
+  CHECK(learning_rate_at(policy, 1, 20, 10, 100) == Approx(0.01));
+  policy.every = "minibatch";
   policy.name = "polynomial";
   CHECK(learning_rate_at(policy, 1, 50, 10, 100) == Approx(0.25));
   policy.name = "cosine";
