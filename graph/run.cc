@@ -110,6 +110,7 @@ Run Run::from_json(JsonReader& reader) {
     read(entry, "every_epochs", run.checkpoint.every_epochs);
     read(entry, "keep", run.checkpoint.keep);
     read(entry, "on_signal", run.checkpoint.on_signal);
+    read(entry, "versions", run.checkpoint.versions);
     entry.finish();
   }
   read(reader, "resume", run.resume);
@@ -157,7 +158,8 @@ Json Run::to_json() const {
   json["checkpoint"] = {{"every_minibatches", checkpoint.every_minibatches},
                         {"every_epochs", checkpoint.every_epochs},
                         {"keep", checkpoint.keep},
-                        {"on_signal", checkpoint.on_signal}};
+                        {"on_signal", checkpoint.on_signal},
+                        {"versions", checkpoint.versions}};
   json["resume"] = resume;
   json["seed"] = seed;
   json["device"] = device;
@@ -209,6 +211,7 @@ void Run::validate(const std::string& where) const {
   check_range(where, "checkpoint.every_minibatches", checkpoint.every_minibatches, 0, kMostCount);
   check_range(where, "checkpoint.every_epochs", checkpoint.every_epochs, 0, kMostCount);
   check_range(where, "checkpoint.keep", checkpoint.keep, 1, kMostCount);
+  check_name(where, "checkpoint.versions", checkpoint.versions, {"exact", "latest"});
 
   check_range(where, "seed", seed, 0, kMaxInt);
   if (device.empty()) fail_document(where, "device", "empty; expected \"cpu\"");

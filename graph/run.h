@@ -37,6 +37,9 @@ struct CheckpointSettings {
   int64_t every_epochs = 0;       ///< 0 = none
   int64_t keep = 3;               ///< the last so many stay
   bool on_signal = true;          ///< SIGINT and SIGTERM leave one to resume from
+  /// "exact": with the older weight versions that minibatches in flight read, so that the same plan goes on
+  /// as if it had never stopped; "latest": without, smaller.
+  std::string versions = "exact";
 };
 
 /// Only `model` and `data` have no default. Keys that are absent keep these values; unknown keys are errors.

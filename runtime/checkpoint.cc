@@ -21,8 +21,10 @@ namespace {
 
 constexpr const char* kFolderPrefix = "minibatch-";
 
-// Of the manifest, in its order: all but the schema and the digest itself.
+// Of the manifest, in its order: all but the schema and the digest itself. A key that is not there counts as
+// nothing.
 constexpr const char* kDigestedKeys[] = {"next_minibatch",
+                                         "pipeline_began",
                                          "minibatches_per_epoch",
                                          "evaluated_epochs",
                                          "cause",
@@ -36,6 +38,41 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   std::vector<std::string> extents;
   for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
   return "(" + join(extents, ", ") + ")";
+}
+
+CheckpointFile read_file_entry(JsonReader& entry) {
+  CheckpointFile file;
+  file.file = entry.string("file");
+  file.bytes = entry.integer("bytes", 0, kMostBytes);
+  file.digest = entry.string("digest");
+  return file;
+}
+
+// Optional key: an array of files, each with a number.
+std::map<int64_t, CheckpointFile> read_numbered(JsonReader& reader, const char* key, const char* number) {
+  std::map<int64_t, CheckpointFile> files;
+  if (!reader.has(key)) return files;
+  for (JsonReader& entry : reader.objects(key)) {
+    const int64_t n = entry.integer(number, 0, kMostCount);
+    files[n] = read_file_entry(entry);
+    entry.finish();
+  }
+  return files;
+}
+
+void write_file_entry(Json& json, const CheckpointFile& file) {
+  json["file"] = file.file;
+  json["bytes"] = file.bytes;
+  json["digest"] = file.digest;
+}
+
+void write_numbered(Json& json, const char* key, const char* number,
+                    const std::map<int64_t, CheckpointFile>& files) {
+  for (const auto& [n, file] : files) {
+    Json entry{{number, n}};
+    write_file_entry(entry, file);
+    json[key].push_back(std::move(entry));
+  }
 }
 
 // N of "minibatch-N"; nothing for other names.
@@ -75,21 +112,37 @@ std::string slot_tensor(const std::string& slot, const std::string& parameter) {
   return kOptimizerPrefix + slot + "/" + parameter;
 }
 
+CheckpointStage CheckpointStage::from_json(JsonReader& reader) {
+  CheckpointStage stage;
+  stage.state = read_file_entry(reader);
+  stage.updates = reader.integer("updates", 0, kMostCount);
+  stage.versions = read_numbered(reader, "versions", "number");
+  stage.replicas = read_numbered(reader, "replicas", "replica");
+  return stage;
+}
+
+Json CheckpointStage::to_json() const {
+  Json json;
+  write_file_entry(json, state);
+  json["updates"] = updates;
+  write_numbered(json, "versions", "number", versions);
+  write_numbered(json, "replicas", "replica", replicas);
+  return json;
+}
+
 CheckpointManifest CheckpointManifest::from_json(JsonReader& reader) {
   CheckpointManifest manifest;
   manifest.next_minibatch = reader.integer("next_minibatch", 0, kMostCount);
+  manifest.pipeline_began = manifest.next_minibatch;
+  if (reader.has("pipeline_began"))
+    manifest.pipeline_began = reader.integer("pipeline_began", 0, manifest.next_minibatch);
   manifest.minibatches_per_epoch = reader.integer("minibatches_per_epoch", 1, kMostCount);
   manifest.evaluated_epochs = reader.integer("evaluated_epochs", 0, kMostCount);
   manifest.cause = reader.string_one_of("cause", {"interval", "signal", "end"});
   for (const auto& [name, version] : reader.string_entries("libraries")) manifest.libraries[name] = version;
   for (JsonReader& entry : reader.objects("stages")) {
-    CheckpointFile file;
-    file.file = entry.string("file");
-    file.bytes = entry.integer("bytes", 0, kMostBytes);
-    file.digest = entry.string("digest");
-    file.updates = entry.integer("updates", 0, kMostCount);
+    manifest.stages.push_back(CheckpointStage::from_json(entry));
     entry.finish();
-    manifest.stages.push_back(std::move(file));
   }
   manifest.graph_digest = reader.string("graph_digest");
   JsonReader run = reader.object("run");
@@ -100,7 +153,9 @@ CheckpointManifest CheckpointManifest::from_json(JsonReader& reader) {
   plan.finish();
   // Of what the file says, not of what is made of it: later versions may add keys.
   Json said;
-  for (const char* key : kDigestedKeys) said[key] = reader.raw(key);
+  for (const char* key : kDigestedKeys) {
+    if (reader.has(key)) said[key] = reader.raw(key);
+  }
   const std::string digest = reader.string("digest");
   const std::string computed = digest_of(json_text(said));
   if (digest != computed) {
@@ -113,16 +168,14 @@ CheckpointManifest CheckpointManifest::from_json(JsonReader& reader) {
 Json CheckpointManifest::to_json() const {
   Json json;
   json["next_minibatch"] = next_minibatch;
+  json["pipeline_began"] = pipeline_began;
   json["minibatches_per_epoch"] = minibatches_per_epoch;
   json["evaluated_epochs"] = evaluated_epochs;
   json["cause"] = cause;
   json["libraries"] = Json::object();
   for (const auto& [name, version] : libraries) json["libraries"][name] = version;
   json["stages"] = Json::array();
-  for (const CheckpointFile& stage : stages) {
-    json["stages"].push_back(Json{
-        {"file", stage.file}, {"bytes", stage.bytes}, {"digest", stage.digest}, {"updates", stage.updates}});
-  }
+  for (const CheckpointStage& stage : stages) json["stages"].push_back(stage.to_json());
   json["graph_digest"] = graph_digest;
   json["run"] = run.to_json();
   json["plan"] = plan.to_json();
@@ -138,11 +191,20 @@ void CheckpointManifest::validate(const std::string& where) const {
                   std::to_string(stages.size()) + " entries, the plan has " +
                       std::to_string(plan.stages.size()) + " stages");
   }
-  for (const CheckpointFile& stage : stages) {
-    const bool plain =
-        !stage.file.empty() && stage.file[0] != '.' && stage.file.find('/') == std::string::npos;
-    if (!plain) fail_document(where, "stages", in_quotes(stage.file) + " is no name of a file in the folder");
+  for (const CheckpointFile& file : files()) {
+    const bool plain = !file.file.empty() && file.file[0] != '.' && file.file.find('/') == std::string::npos;
+    if (!plain) fail_document(where, "stages", in_quotes(file.file) + " is no name of a file in the folder");
   }
+}
+
+std::vector<CheckpointFile> CheckpointManifest::files() const {
+  std::vector<CheckpointFile> files;
+  for (const CheckpointStage& stage : stages) {
+    files.push_back(stage.state);
+    for (const auto& [number, file] : stage.versions) files.push_back(file);
+    for (const auto& [replica, file] : stage.replicas) files.push_back(file);
+  }
+  return files;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
@@ -173,25 +235,25 @@ Checkpoint open_checkpoint(const fs::path& folder) {
                      "The manifest is written last: where it is missing, writing was cut short.");
   }
   Checkpoint checkpoint{folder, read_document<CheckpointManifest>(folder / kManifestName)};
-  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
-    const fs::path file = folder / stage.file;
+  for (const CheckpointFile& expected : checkpoint.manifest.files()) {
+    const fs::path file = folder / expected.file;
     std::error_code error;
     const auto bytes = fs::file_size(file, error);
     if (error) throw InputError(file.string() + ": cannot be read: " + error.message());
-    if (static_cast<int64_t>(bytes) != stage.bytes) {
+    if (static_cast<int64_t>(bytes) != expected.bytes) {
       throw InputError(file.string() + ": has " + std::to_string(bytes) + " bytes, the manifest says " +
-                       std::to_string(stage.bytes));
+                       std::to_string(expected.bytes));
     }
   }
   return checkpoint;
 }
 
 void verify_checkpoint(const Checkpoint& checkpoint) {
-  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
-    const fs::path file = checkpoint.folder / stage.file;
+  for (const CheckpointFile& expected : checkpoint.manifest.files()) {
+    const fs::path file = checkpoint.folder / expected.file;
     const std::string digest = digest_of_file(file);
-    if (digest != stage.digest) {
-      throw InputError(file.string() + ": has digest " + digest + ", the manifest says " + stage.digest +
+    if (digest != expected.digest) {
+      throw InputError(file.string() + ": has digest " + digest + ", the manifest says " + expected.digest +
                            ": it is not what was written",
                        "");
     }
@@ -248,7 +310,8 @@ void check_resume(const Checkpoint& checkpoint, const Run& run, const Model& mod
                      "--initial-weights.");
   }
   std::vector<SafetensorsFile> files;
-  for (const CheckpointFile& stage : manifest.stages) files.emplace_back(checkpoint.folder / stage.file);
+  for (const CheckpointStage& stage : manifest.stages)
+    files.emplace_back(checkpoint.folder / stage.state.file);
   const auto check = [&](const std::string& name, const TensorType& type) {
     for (const SafetensorsFile& file : files) {
       const SafetensorsEntry* entry = file.find(name);

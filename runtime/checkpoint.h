@@ -16,23 +16,37 @@
 
 namespace pipewright {
 
-/// What one stage wrote.
+/// A file of tensors that belongs to a checkpoint.
 struct CheckpointFile {
   std::string file;  ///< a plain name in the checkpoint's folder
   int64_t bytes = 0;
-  std::string digest;   ///< digest_of() its bytes
-  int64_t updates = 0;  ///< version of the stage's weights
+  std::string digest;  ///< digest_of() its bytes
+};
+
+/// What the replicas of one stage wrote.
+struct CheckpointStage {
+  CheckpointFile state;  ///< of replica 0: latest weights, optimizer, buffers
+  int64_t updates = 0;   ///< version of the weights
+  /// Older versions that minibatches from next_minibatch on read, by number: trainable parameters.
+  std::map<int64_t, CheckpointFile> versions;
+  /// Buffers of the other replicas, where theirs are not equal to replica 0's.
+  std::map<int64_t, CheckpointFile> replicas;
+
+  static CheckpointStage from_json(JsonReader& reader);
+  Json to_json() const;
 };
 
 struct CheckpointManifest {
   static constexpr const char* kSchema = "pipewright.checkpoint/1";
 
   int64_t next_minibatch = 0;  ///< all before it are in the weights, none from it on
+  /// The pipeline was last empty before this minibatch: next_minibatch itself where it had drained.
+  int64_t pipeline_began = 0;
   int64_t minibatches_per_epoch = 1;
   int64_t evaluated_epochs = 0;                  ///< whose evaluation was over
   std::string cause;                             ///< "interval", "signal", "end"
   std::map<std::string, std::string> libraries;  ///< versions, by name
-  std::vector<CheckpointFile> stages;            ///< by stage of the plan
+  std::vector<CheckpointStage> stages;           ///< by stage of the plan
   std::string graph_digest;
   Run run;
   Plan plan;
@@ -41,6 +55,8 @@ struct CheckpointManifest {
   static CheckpointManifest from_json(JsonReader& reader);
   Json to_json() const;
   void validate(const std::string& where) const;
+
+  std::vector<CheckpointFile> files() const;  ///< all of them, by stage
 };
 
 struct Checkpoint {
@@ -60,7 +76,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& folder);
 /// Demands that every byte is as it was written, and that the files are readable. InputError otherwise.
 void verify_checkpoint(const Checkpoint& checkpoint);
 
-/// The tensors of a stage file: parameters and buffers by their own names, and beside them
+/// The tensors of a stage's `state` file: parameters and buffers by their own names, and beside them
 inline const std::string kOptimizerPrefix = "optimizer/";
 /// "optimizer/SLOT/NAME" and "optimizer/updates/NAME" (a scalar, int64) for each trainable parameter.
 std::string slot_tensor(const std::string& slot, const std::string& parameter);

@@ -17,6 +17,7 @@
 #include "models/load.h"
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
+#include "runtime/checkpoint_tensors.h"
 
 namespace pipewright {
 namespace {
@@ -41,6 +42,17 @@ std::string kind_of(const std::string& name) {
   return name.rfind(kOptimizerPrefix, 0) == 0 ? "optimizer" : "model";
 }
 
+// The version that each of the manifest's files() holds, or goes with.
+std::vector<int64_t> updates_of_files(const CheckpointManifest& manifest) {
+  std::vector<int64_t> updates;
+  for (const CheckpointStage& stage : manifest.stages) {
+    updates.push_back(stage.updates);
+    for (const auto& [number, file] : stage.versions) updates.push_back(number);
+    updates.insert(updates.end(), stage.replicas.size(), stage.updates);
+  }
+  return updates;
+}
+
 void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
   const CheckpointManifest& manifest = checkpoint.manifest;
   std::cout << checkpoint.folder.string() << ": " << manifest.next_minibatch << " minibatches ("
@@ -53,21 +65,22 @@ void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) 
             << manifest.run.seed;
   for (const auto& [name, version] : manifest.libraries) std::cout << ", " << name << " " << version;
   std::cout << "\n\n"
-            << std::left << std::setw(24) << "file" << std::right << std::setw(12) << "size" << std::setw(10)
+            << std::left << std::setw(32) << "file" << std::right << std::setw(12) << "size" << std::setw(10)
             << "updates" << std::setw(10) << "tensors" << std::setw(14) << "model" << std::setw(12)
             << "optimizer"
             << "  bytes are\n";
-  for (size_t i = 0; i < manifest.stages.size(); ++i) {
-    const CheckpointFile& stage = manifest.stages[i];
+  const auto files = manifest.files();
+  const auto updates = updates_of_files(manifest);
+  for (size_t i = 0; i < files.size(); ++i) {
     std::map<std::string, int64_t> bytes;
     size_t tensors = 0;
     if (intact[i]) {
-      const SafetensorsFile file(checkpoint.folder / stage.file);
+      const SafetensorsFile file(checkpoint.folder / files[i].file);
       tensors = file.tensors().size();
       for (const SafetensorsEntry& entry : file.tensors()) bytes[kind_of(entry.name)] += entry.bytes;
     }
-    std::cout << std::left << std::setw(24) << stage.file << std::right << std::setw(12)
-              << format_bytes(static_cast<double>(stage.bytes)) << std::setw(10) << stage.updates
+    std::cout << std::left << std::setw(32) << files[i].file << std::right << std::setw(12)
+              << format_bytes(static_cast<double>(files[i].bytes)) << std::setw(10) << updates[i]
               << std::setw(10) << tensors << std::setw(14)
               << format_bytes(static_cast<double>(bytes["model"])) << std::setw(12)
               << format_bytes(static_cast<double>(bytes["optimizer"]))
@@ -80,8 +93,9 @@ void print_json(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
   json["folder"] = checkpoint.folder.string();
   json["manifest"] = checkpoint.manifest.to_json();
   json["files"] = Json::array();
+  const auto files = checkpoint.manifest.files();
   for (size_t i = 0; i < intact.size(); ++i) {
-    const std::string& name = checkpoint.manifest.stages[i].file;
+    const std::string& name = files[i].file;
     Json file{{"file", name}, {"intact", static_cast<bool>(intact[i])}, {"tensors", Json::array()}};
     if (intact[i]) {
       const SafetensorsFile opened(checkpoint.folder / name);
@@ -98,9 +112,9 @@ void print_json(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
 void inspect(const Checkpoint& checkpoint, bool json) {
   std::vector<bool> intact;
   std::vector<std::string> damaged;
-  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
-    intact.push_back(digest_of_file(checkpoint.folder / stage.file) == stage.digest);
-    if (!intact.back()) damaged.push_back(stage.file);
+  for (const CheckpointFile& file : checkpoint.manifest.files()) {
+    intact.push_back(digest_of_file(checkpoint.folder / file.file) == file.digest);
+    if (!intact.back()) damaged.push_back(file.file);
   }
   json ? print_json(checkpoint, intact) : print_table(checkpoint, intact);
   if (!damaged.empty()) {
@@ -110,17 +124,13 @@ void inspect(const Checkpoint& checkpoint, bool json) {
   }
 }
 
-// All tensors of a verified checkpoint for which `wanted` holds, each once.
+// All tensors of a verified checkpoint that another plan would go on from, each once.
 NamedTensors all_tensors(const Checkpoint& checkpoint, bool with_optimizer) {
   verify_checkpoint(checkpoint);
+  CheckpointTensors from(checkpoint);
   NamedTensors tensors;
-  std::set<std::string> names;
-  for (const CheckpointFile& stage : checkpoint.manifest.stages) {
-    const SafetensorsFile file(checkpoint.folder / stage.file);
-    for (const SafetensorsEntry& entry : file.tensors()) {
-      if (!with_optimizer && kind_of(entry.name) == "optimizer") continue;
-      if (names.insert(entry.name).second) tensors.emplace_back(entry.name, file.read(entry));
-    }
+  for (const std::string& name : from.names()) {
+    if (with_optimizer || kind_of(name) != "optimizer") tensors.emplace_back(name, from.take(name));
   }
   return tensors;
 }
@@ -136,15 +146,16 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
     CheckpointManifest manifest = checkpoint.manifest;
     manifest.plan = single_stage_plan(load_model(manifest.run.model, manifest.run.batch_size).graph, 1);
     manifest.run.plan.clear();
-    CheckpointFile file;
-    file.file = "stage-0.safetensors";
-    for (const CheckpointFile& stage : manifest.stages) file.updates = std::max(file.updates, stage.updates);
+    manifest.pipeline_began = manifest.next_minibatch;
+    CheckpointStage whole;
+    for (const CheckpointStage& stage : manifest.stages)
+      whole.updates = std::max(whole.updates, stage.updates);
+    const std::string file = "stage-0.safetensors";
     const WrittenFile written =
-        write_safetensors(partial / file.file, all_tensors(checkpoint, true),
+        write_safetensors(partial / file, all_tensors(checkpoint, true),
                           {{"format", "pt"}, {"next_minibatch", std::to_string(manifest.next_minibatch)}});
-    file.bytes = written.bytes;
-    file.digest = written.digest;
-    manifest.stages = {file};
+    whole.state = {file, written.bytes, written.digest};
+    manifest.stages = {whole};
     write_document(partial / kManifestName, manifest);
     fs::rename(partial, absolute);
   } catch (const fs::filesystem_error& error) {

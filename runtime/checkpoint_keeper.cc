@@ -46,34 +46,23 @@ fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) 
   return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
 }
 
-CheckpointFile write_stage_file(const fs::path& run_folder, int64_t next_minibatch, int64_t stage,
-                                const NamedTensors& tensors, int64_t updates) {
+CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
+                                     const std::string& name, const NamedTensors& tensors) {
   const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
   on_disk(folder, [&] { fs::create_directories(folder); });
-  CheckpointFile file;
-  file.file = "stage-" + std::to_string(stage) + ".safetensors";
-  const WrittenFile written = write_safetensors(folder / file.file, tensors,
-                                                {{"format", "pt"},
-                                                 {"next_minibatch", std::to_string(next_minibatch)},
-                                                 {"stage", std::to_string(stage)}});
-  file.bytes = written.bytes;
-  file.digest = written.digest;
-  file.updates = updates;
-  return file;
+  const std::string file = name + ".safetensors";
+  const WrittenFile written = write_safetensors(
+      folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
+  return {file, written.bytes, written.digest};
 }
 
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointFile>& files) {
+std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages) {
   Json json;
   json["kind"] = "checkpoint";
   json["next_minibatch"] = next_minibatch;
-  json["files"] = Json::array();
-  for (const auto& [stage, file] : files) {
-    json["files"].push_back(Json{{"stage", stage},
-                                 {"file", file.file},
-                                 {"bytes", file.bytes},
-                                 {"digest", file.digest},
-                                 {"updates", file.updates}});
-  }
+  json["stages"] = Json::array();
+  for (const auto& [number, stage] : stages)
+    json["stages"].push_back(Json{{"stage", number}, {"files", stage.to_json()}});
   return json.dump();
 }
 
@@ -84,71 +73,99 @@ bool CheckpointKeeper::take(const std::string& line) {
   if (line.rfind(R"({"kind":"checkpoint")", 0) != 0) return false;
   const Json json = parse_json(line, "line of a rank");
   const std::lock_guard lock(mutex_);
-  Reached& reached = reached_[json.at("next_minibatch").get<int64_t>()];
-  ++reached.ranks;
-  for (const Json& entry : json.at("files")) {
-    reached.files[entry.at("stage").get<int64_t>()] = {
-        entry.at("file").get<std::string>(), entry.at("bytes").get<int64_t>(),
-        entry.at("digest").get<std::string>(), entry.at("updates").get<int64_t>()};
+  Written& written = written_[json.at("next_minibatch").get<int64_t>()];
+  ++written.ranks;
+  for (const Json& entry : json.at("stages")) {
+    JsonReader reader(entry.at("files"), "line of a rank");
+    CheckpointStage part = CheckpointStage::from_json(reader);
+    CheckpointStage& stage = written.stages[entry.at("stage").get<int64_t>()];
+    if (!part.state.file.empty()) stage.state = std::move(part.state);
+    stage.updates = part.updates;  // equal on all replicas
+    stage.versions.merge(part.versions);
+    stage.replicas.merge(part.replicas);
   }
   changed_.notify_all();
   return true;
 }
 
 void CheckpointKeeper::begin(CheckpointManifest manifest) {
-  PW_CHECK(!pending_, "a checkpoint begins while another is incomplete");
-  pending_ = std::move(manifest);
+  PW_CHECK(pending_.empty() || pending_.back().next_minibatch < manifest.next_minibatch,
+           "a checkpoint of minibatch " << manifest.next_minibatch << " begins after a later one");
+  pending_.push_back(std::move(manifest));
 }
 
 std::optional<fs::path> CheckpointKeeper::poll() {
-  if (!pending_) return {};
-  std::map<int64_t, CheckpointFile> files;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto reached = reached_.find(pending_->next_minibatch);
-    if (reached == reached_.end() || reached->second.ranks < world_size_) return {};
-    files = std::move(reached->second.files);
-    reached_.erase(reached);
+  if (completed_.valid()) {
+    if (completed_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return {};
+    pending_.pop_front();
+    return completed_.get();
   }
-  const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(pending_->next_minibatch);
-  complete(std::move(files));
-  pending_.reset();
-  return folder;
+  if (pending_.empty()) return {};
+  const std::lock_guard lock(mutex_);
+  const auto written = written_.find(pending_.front().next_minibatch);
+  if (written == written_.end() || written->second.ranks < world_size_) return {};
+  completed_ = std::async(std::launch::async,
+                          [this, manifest = pending_.front(), stages = std::move(written->second.stages)] {
+                            return complete(manifest, stages);
+                          });
+  written_.erase(written);
+  return {};
 }
 
 std::optional<fs::path> CheckpointKeeper::wait(const std::function<void()>& check) {
-  while (pending_) {
+  while (pending()) {
     if (auto folder = poll()) return folder;
     check();
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(20));
+    if (completed_.valid()) {
+      completed_.wait_for(std::chrono::milliseconds(20));
+    } else {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
   }
   return {};
 }
 
-void CheckpointKeeper::complete(std::map<int64_t, CheckpointFile> files) {
-  const fs::path partial = partial_checkpoint(run_folder_, pending_->next_minibatch);
-  const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(pending_->next_minibatch);
-  for (auto& [stage, file] : files) {
+void CheckpointKeeper::settle() noexcept {
+  try {
+    poll();
+    while (completed_.valid()) {
+      completed_.wait();
+      poll();  // takes the result
+      poll();  // begins with the next, if that has been written
+    }
+  } catch (const std::exception&) {
+    // The run has failed already, of this or of something else.
+  }
+  try {
+    remove_partial_checkpoints(run_folder_);
+  } catch (const std::exception&) {
+  }
+}
+
+fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) const {
+  const fs::path partial = partial_checkpoint(run_folder_, manifest.next_minibatch);
+  const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(manifest.next_minibatch);
+  for (auto& [number, stage] : stages) manifest.stages.push_back(std::move(stage));
+  PW_CHECK_EQ(manifest.stages.size(), manifest.plan.stages.size());
+  for (const CheckpointFile& file : manifest.files()) {
     std::error_code error;
     const auto bytes = fs::file_size(partial / file.file, error);
     if (error || static_cast<int64_t>(bytes) != file.bytes) {
-      throw RunError(
-          (partial / file.file).string() + ": is not there as stage " + std::to_string(stage) + " wrote it",
-          "The run folder must lie on a file system that all ranks share.");
+      throw RunError((partial / file.file).string() + ": is not there as its rank wrote it",
+                     "The run folder must lie on a file system that all ranks share.");
     }
-    pending_->stages.push_back(std::move(file));
   }
-  PW_CHECK_EQ(pending_->stages.size(), pending_->plan.stages.size());
   // After a power cut too the book reaches as far as the checkpoint.
   sync_to_disk(run_folder_ / "metrics.jsonl");
-  write_document(partial / kManifestName, *pending_);
+  write_document(partial / kManifestName, manifest);
   on_disk(folder, [&] {
     if (fs::exists(folder)) remove_checkpoint(folder);
     fs::rename(partial, folder);
     remove_old();
   });
   sync_to_disk(checkpoints_of(run_folder_));
+  return folder;
 }
 
 void CheckpointKeeper::remove_old() const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,16 +19,18 @@ namespace pipewright {
 /// Where a checkpoint is put together: hidden until it is whole.
 std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
-/// Writes a stage's file into the partial checkpoint, which is made if it is not there. RunError (disk full).
-CheckpointFile write_stage_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
-                                int64_t stage, const NamedTensors& tensors, int64_t updates);
+/// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError
+/// (disk full).
+CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
+                                     const std::string& name, const NamedTensors& tensors);
 
-/// What every rank tells rank 0 when it has reached minibatch N, as the last of its lines before it goes on:
-/// replica 0 of a stage with the file it wrote, by stage.
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointFile>& files);
+/// What every rank tells rank 0 when it has written its part of the checkpoint of minibatch N: the files, by
+/// stage. It reports all minibatches before N first.
+std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages);
 
-/// Rank 0's part: completes a checkpoint when all ranks have reached it. So whatever ranks reported before it
-/// (losses, evaluations) has been reported when the manifest appears.
+/// Rank 0's part: completes a checkpoint when all ranks have written theirs. So whatever ranks reported
+/// before that (losses, evaluations) has been reported when the manifest appears. Several can be incomplete
+/// at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
   /// keep: whole checkpoints that stay, the latest ones.
@@ -35,31 +39,38 @@ class CheckpointKeeper {
   /// False if the line is no checkpoint_line(). From any thread.
   bool take(const std::string& line);
 
-  /// `manifest` lacks its stages. The one before is complete.
+  /// `manifest` lacks its stages. Minibatches ascend.
   void begin(CheckpointManifest manifest);
-  bool pending() const { return pending_.has_value(); }
-  /// Completes the pending checkpoint if all ranks have reached it: manifest, rename, older ones removed.
-  /// RunError; what was whole before stays whole. The folder of what it completed, or nothing.
+  bool pending() const { return !pending_.empty(); }
+  /// Sees to it that the first pending checkpoint is completed, by a thread of its own, if all ranks have
+  /// written it: manifest, rename, older ones removed. The folder of one that has been since, or nothing.
+  /// RunError; what was whole before stays whole.
   std::optional<std::filesystem::path> poll();
-  /// Waits until poll() has completed the pending one; calls `check` meanwhile, which may throw.
+  /// Waits until poll() has seen the first pending one completed; calls `check` meanwhile, which may throw.
   std::optional<std::filesystem::path> wait(const std::function<void()>& check);
+  /// After a failure, the last call: completes what all ranks have written, gives the room of what they have
+  /// not back, as far as it goes.
+  void settle() noexcept;
 
  private:
-  void complete(std::map<int64_t, CheckpointFile> files);
+  using Stages = std::map<int64_t, CheckpointStage>;  // by number
+
+  std::filesystem::path complete(CheckpointManifest manifest, Stages stages) const;
   void remove_old() const;
 
   const std::filesystem::path run_folder_;
   const int64_t world_size_;
   const int64_t keep_;
-  std::optional<CheckpointManifest> pending_;
+  std::deque<CheckpointManifest> pending_;
+  std::future<std::filesystem::path> completed_;  // of the first of them
 
-  struct Reached {
+  struct Written {
     int64_t ranks = 0;
-    std::map<int64_t, CheckpointFile> files;  // by stage
+    Stages stages;
   };
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  std::map<int64_t, Reached> reached_;  // by N
+  std::map<int64_t, Written> written_;  // by N
 };
 
 /// Before a run: removes what earlier ones left half written. A run that does not go on from one of this

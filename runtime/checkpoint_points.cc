@@ -39,23 +39,23 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
   return latest > 0 && next_stop(latest, period, length) == n;
 }
 
-std::vector<Span> spans_of_epoch(int64_t epoch, int64_t from, const CheckpointSettings& settings,
-                                 int64_t period, const RunLength& length) {
+Span span_of_epoch(int64_t epoch, int64_t from, const RunLength& length) {
   const int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
-  int64_t first = std::max(from, epoch * length.minibatches_per_epoch);
-  std::vector<Span> spans;
+  PW_CHECK(from >= epoch * length.minibatches_per_epoch && from < end, from << " is not in epoch " << epoch);
+  return {from, end - from};
+}
+
+std::vector<int64_t> checkpoints_within(Span span, const CheckpointSettings& settings, int64_t period,
+                                        const RunLength& length) {
+  std::vector<int64_t> within;
   const int64_t every = settings.every_minibatches;
-  while (first < end) {
-    int64_t stop = end;
-    if (every > 0) {
-      int64_t multiple = (first / every) * every;
-      while (multiple <= 0 || next_stop(multiple, period, length) <= first) multiple += every;
-      if (multiple < end) stop = next_stop(multiple, period, length);
-    }
-    spans.push_back({first, stop - first});
-    first = stop;
+  if (every == 0) return within;
+  for (int64_t multiple = std::max<int64_t>(1, span.first / every) * every; multiple < span.end();
+       multiple += every) {
+    const int64_t n = next_stop(multiple, period, length);
+    if (n > span.first && n < span.end() && (within.empty() || within.back() < n)) within.push_back(n);
   }
-  return spans;
+  return within;
 }
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Where a run writes checkpoints, and so where its spans end: pure functions.
+// Where a run writes checkpoints: pure functions.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace pipewright {
 
 /// Minibatches after which every stage has just ended a round, counted from the start of the run: the least
-/// common multiple of the stages' rounds. A drain there cuts no round short.
+/// common multiple of the stages' rounds.
 int64_t round_period(const PipelineShape& shape);
 
 /// Minibatches of a run and its parts.
@@ -26,9 +26,12 @@ int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length);
 /// `every_minibatches`, at every so many epochs, and at the end if either is asked for.
 bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t period, const RunLength& length);
 
-/// The spans of one epoch from minibatch `from` on: cut where a checkpoint is due. Empty if `from` is behind
-/// the epoch.
-std::vector<Span> spans_of_epoch(int64_t epoch, int64_t from, const CheckpointSettings& settings,
-                                 int64_t period, const RunLength& length);
+/// What is trained of one epoch from minibatch `from` of it on, in one go.
+Span span_of_epoch(int64_t epoch, int64_t from, const RunLength& length);
+
+/// The minibatches within the span, behind its first, before which a checkpoint is due: each begins a round
+/// of every stage. One at the end of the span is not among them.
+std::vector<int64_t> checkpoints_within(Span span, const CheckpointSettings& settings, int64_t period,
+                                        const RunLength& length);
 
 }  // namespace pipewright

@@ -4,51 +4,12 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <set>
 
-#include "graph/digest.h"
 #include "graph/error.h"
+#include "runtime/checkpoint_tensors.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
-namespace {
-
-// Tensors of a checkpoint by name. Files are opened when the first tensor is asked for and compared with the
-// manifest once one of theirs is taken.
-class CheckpointTensors {
- public:
-  explicit CheckpointTensors(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
-    for (const CheckpointFile& stage : checkpoint.manifest.stages)
-      files_.emplace_back(checkpoint.folder / stage.file);
-  }
-
-  bool has(const std::string& name) const { return file_with(name) < files_.size(); }
-
-  at::Tensor take(const std::string& name) {
-    const size_t i = file_with(name);
-    PW_CHECK(i < files_.size(), name << " is not in " << checkpoint_.folder.string());
-    if (compared_.insert(i).second) {
-      const CheckpointFile& stage = checkpoint_.manifest.stages[i];
-      if (digest_of_file(files_[i].path()) != stage.digest)
-        throw InputError(files_[i].path().string() + ": is not what was written: its digest differs");
-    }
-    return files_[i].read(*files_[i].find(name));
-  }
-
- private:
-  // Tied parameters are in several files, with equal values: the first counts.
-  size_t file_with(const std::string& name) const {
-    size_t i = 0;
-    while (i < files_.size() && !files_[i].find(name)) ++i;
-    return i;
-  }
-
-  const Checkpoint& checkpoint_;
-  std::vector<SafetensorsFile> files_;
-  std::set<size_t> compared_;
-};
-
-}  // namespace
-
 NamedTensors stage_tensors(const StageProgram& stage, const StageState& state) {
   NamedTensors tensors;
   for (size_t i = 0; i < stage.parameters().size(); ++i) {
@@ -97,6 +58,52 @@ StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& st
     state.optimizer.slots.emplace_back(slot, std::move(values));
   }
   return state;
+}
+
+void add_in_flight_state(const Checkpoint& checkpoint, const StageReplica& stage, StageState& state) {
+  CheckpointTensors tensors(checkpoint);
+  const CheckpointStage& written = checkpoint.manifest.stages.at(static_cast<size_t>(stage.stage()));
+  state.updates = written.updates;
+  if (!written.replicas.empty()) {
+    for (size_t i = 0; i < state.buffers.size(); ++i) {
+      state.buffers[i] = tensors.buffer_of(stage.stage(), stage.replica(), stage.program().buffers()[i]);
+    }
+  }
+  for (const auto& [number, file] : written.versions) {
+    std::vector<at::Tensor>& trainable = state.older[number];
+    for (const size_t i : stage.program().trainable())
+      trainable.push_back(tensors.weight_of(stage.stage(), number, stage.program().parameters()[i]));
+  }
+}
+
+namespace {
+
+bool same_pipeline(const Plan& a, const Plan& b) {
+  const auto same_stage = [](const Stage& x, const Stage& y) {
+    return x.nodes == y.nodes && x.ranks.size() == y.ranks.size() && x.in_flight == y.in_flight &&
+           x.shares == y.shares;
+  };
+  return a.schedule == b.schedule && a.weights == b.weights && a.microbatches == b.microbatches &&
+         std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(), same_stage);
+}
+
+}  // namespace
+
+int64_t pipeline_began(const CheckpointManifest& manifest, const Plan& plan, int64_t gradient_accumulation,
+                       int64_t end) {
+  const int64_t next = manifest.next_minibatch;
+  const bool same =
+      same_pipeline(manifest.plan, plan) && manifest.run.gradient_accumulation == gradient_accumulation;
+  if (!same || end <= next) return next;
+  const PipelineShape shape = shape_of(plan, gradient_accumulation);
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    const CheckpointStage& stage = manifest.stages.at(static_cast<size_t>(s));
+    const ReadVersions read(plan.schedule, shape, s, {next, end - next}, manifest.pipeline_began);
+    for (int64_t k = next; k < end && read.of(k) < 0; ++k) {
+      if (stage.versions.count(stage.updates + read.of(k)) == 0) return next;
+    }
+  }
+  return manifest.pipeline_began;
 }
 
 }  // namespace pipewright

@@ -54,6 +54,8 @@ class RankSession {
   Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
   /// Hooks for every walk of this rank: failures elsewhere end it, and heartbeats say what it does.
   WorkerHooks hooks();
+  /// The rank is between two operations from now on, as it is after each action: what it does is not watched.
+  void rest() { progress_.end(); }
   /// Samples are waited for within a forward.
   LoadObserver loading();
 

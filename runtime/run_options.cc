@@ -59,6 +59,8 @@ constexpr Row kRows[] = {
     {"checkpoint-every-minibatches", "checkpoint", "every_minibatches", Kind::kInteger, "0 = none"},
     {"checkpoint-every-epochs", "checkpoint", "every_epochs", Kind::kInteger, "0 = none"},
     {"checkpoint-keep", "checkpoint", "keep", Kind::kInteger, "the last so many checkpoints stay"},
+    {"checkpoint-versions", "checkpoint", "versions", Kind::kText,
+     "exact: with the weights that minibatches in flight read; latest: without"},
     {"checkpoint-on-signal", "checkpoint", "on_signal", Kind::kBoolean, "SIGINT and SIGTERM leave one"},
     {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
     {"seed", "", "seed", Kind::kInteger, ""},

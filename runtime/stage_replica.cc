@@ -10,6 +10,7 @@
 #include "models/initialise.h"
 #include "models/memory_meter.h"
 #include "runtime/gradient_norm.h"
+#include "runtime/ownership.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
@@ -61,10 +62,6 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   update_rule_ = make_update_rule(rules.optimizer);
 }
 
-StageState StageReplica::state() const {
-  return {versions_->updates(), weights(), buffers_, update_rule_->state()};
-}
-
 void StageReplica::restore(StageState state) {
   PW_CHECK_EQ(state.weights.size(), program_.parameters().size());
   PW_CHECK_EQ(state.buffers.size(), program_.buffers().size());
@@ -72,21 +69,60 @@ void StageReplica::restore(StageState state) {
   versions_ = std::make_unique<WeightVersions>(std::move(state.weights), state.updates);
   buffers_ = std::move(state.buffers);
   update_rule_->restore(std::move(state.optimizer));
+  for (auto& [number, trainable] : state.older) {
+    PW_CHECK_EQ(trainable.size(), program_.trainable().size());
+    std::vector<at::Tensor>& version = older_[number] = weights();
+    for (size_t i = 0; i < trainable.size(); ++i)
+      version[program_.trainable()[i]] = trainable[i].requires_grad_(true);
+  }
 }
 
-void StageReplica::begin(Span span) {
+void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoints) {
   PW_CHECK(in_flight_.empty() && round_is_empty(), "a span begins while another one runs");
   span_ = span;
   first_version_ = versions_->updates();
-  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span);
+  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span, began);
+  checkpoints_.assign(checkpoints.begin(), checkpoints.end());
+  buffers_before_.clear();
   // Versions are kept for the forwards that will read them, and no longer.
   std::map<int64_t, int64_t> readers;
   for (const int64_t k : minibatches(span)) ++readers[first_version_ + rule_->of(k)];
-  versions_->expect(std::move(readers));
+  versions_->expect(std::move(readers), std::exchange(older_, {}));
+}
+
+std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
+  const auto pass = in_flight_.find(k);
+  auto version =
+      pass != in_flight_.end() ? pass->second.version : versions_->find(first_version_ + rule_->of(k));
+  PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
+  return version;
+}
+
+StageState StageReplica::state_before(int64_t n) {
+  StageState state{versions_->updates(), weights(), {}, update_rule_->state(), {}};
+  if (auto buffers = buffers_before_.extract(n); !buffers.empty()) {
+    state.buffers = std::move(buffers.mapped());
+  } else {
+    for (const at::Tensor& buffer : buffers_) state.buffers.push_back(buffer.clone());
+  }
+  for (int64_t k = n; k < span_.end(); ++k) {
+    const int64_t number = first_version_ + rule_->of(k);
+    if (number >= state.updates) break;
+    const bool first_reader = k == n || rule_->of(k) != rule_->of(k - 1);
+    if (!first_reader || turns_.replica_of(k) != replica_) continue;
+    const auto version = version_for(k);
+    std::vector<at::Tensor>& trainable = state.older[number];  // may stay empty
+    for (const size_t i : program_.trainable()) trainable.push_back(version->weights[i]);
+  }
+  return state;
 }
 
 StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor> received,
                                               std::vector<at::Tensor> fields) {
+  for (; !checkpoints_.empty() && checkpoints_.front() <= k; checkpoints_.pop_front()) {
+    auto& before = buffers_before_[checkpoints_.front()];
+    for (const at::Tensor& buffer : buffers_) before.push_back(buffer.clone());
+  }
   Pass pass = program_.forward(std::move(received), std::move(fields),
                                versions_->read(first_version_ + rule_->of(k)), buffers_, {rules_.seed, k});
   Forwarded result{std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
@@ -197,9 +233,8 @@ void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
   } else {
     // What autograd hands out may be shared, with a message under way for instance, or be spread out from
     // fewer elements. Ours can be written to.
-    const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
-    sum = shared || !gradient.is_contiguous() ? gradient.clone(at::MemoryFormat::Contiguous)
-                                              : std::move(gradient);
+    sum = unshared(gradient) && gradient.is_contiguous() ? std::move(gradient)
+                                                         : gradient.clone(at::MemoryFormat::Contiguous);
   }
 }
 

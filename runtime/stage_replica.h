@@ -2,6 +2,7 @@
 // round under way. Knows no peers and no order of actions.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,12 +35,15 @@ struct TrainingRules {
   int64_t total_minibatches = 1;
 };
 
-/// What the next span depends on of a stage whose pipeline has drained, on one replica.
+/// What minibatches from N on depend on of a stage, on one replica.
 struct StageState {
   int64_t updates = 0;              ///< the number of the latest version
   std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
   std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
   UpdateState optimizer;            ///< by StageProgram::trainable()
+  /// Versions before the latest that minibatches from N on read, by number: their trainable weights, by
+  /// StageProgram::trainable(). None where the pipeline is empty before N.
+  std::map<int64_t, std::vector<at::Tensor>> older;
 };
 
 class StageReplica {
@@ -62,14 +66,19 @@ class StageReplica {
   /// The largest number of minibatches that were between forward and the end of their backward.
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
-  /// Between two spans. The tensors are the stage's own: training on changes buffers and optimizer.
-  StageState state() const;
   /// Goes on from `state`, before the first span; the stage takes its tensors over.
   void restore(StageState state);
 
   /// Training: the span that forwards, backwards and updates belong to, until the next one begins. Between
-  /// spans nothing is in flight.
-  void begin(Span span);
+  /// spans nothing is in flight. The pipeline was last empty before minibatch `began`: the span's first, or,
+  /// for one that goes on from a checkpoint, an earlier one. `checkpoints`: minibatches N of the span, each
+  /// the begin of a round, for which state_before() will be asked as soon as the round before has its update.
+  void begin(Span span, int64_t began, std::vector<int64_t> checkpoints = {});
+  void begin(Span span) { begin(span, span.first); }
+  /// The state before minibatch n, once: one of `checkpoints`, or where all has come back that was begun. Of
+  /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
+  /// all. Nothing is copied but buffers, and nothing of it changes while training goes on.
+  StageState state_before(int64_t n);
   /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
   /// backward.
   struct Forwarded {
@@ -116,6 +125,7 @@ class StageReplica {
  private:
   class EarlyGradients;
   Pass take_pass(int64_t k);
+  std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
   void add_gradient(size_t trainable, at::Tensor gradient);
   bool round_is_empty() const;
   [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
@@ -138,7 +148,10 @@ class StageReplica {
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;
-  std::vector<at::Tensor> round_gradients_;  // undefined: no minibatch of the round yet
+  std::map<int64_t, std::vector<at::Tensor>> older_;           // restored, for the next span
+  std::deque<int64_t> checkpoints_;                            // before which no forward has come yet
+  std::map<int64_t, std::vector<at::Tensor>> buffers_before_;  // by checkpoint, as they were then
+  std::vector<at::Tensor> round_gradients_;                    // undefined: no minibatch of the round yet
   int64_t peak_in_flight_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -11,6 +12,7 @@
 #include "models/memory_meter.h"
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/checkpoint_state.h"
+#include "runtime/checkpoint_writer.h"
 #include "runtime/evaluation.h"
 #include "runtime/journal.h"
 #include "runtime/rank_session.h"
@@ -41,10 +43,12 @@ class Training : private RankTask {
   void post_last_words() override;
   void close(const std::string& status) override;
 
-  void train_span(Span span);
+  void train_span(Span span, std::vector<int64_t> checkpoints);
   void evaluate(int64_t epoch);
   void write_checkpoint(int64_t next_minibatch, const std::string& cause);
-  void complete_checkpoint(bool wait);
+  void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
+  void advance_checkpoints();
+  void complete_checkpoints();
   void prepare_to_stop();
   [[noreturn]] void stop();
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
@@ -66,9 +70,11 @@ class Training : private RankTask {
   RankSession session_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Evaluation> evaluation_;
-  std::unique_ptr<Journal> journal_;          // rank 0
+  std::unique_ptr<Journal> journal_;  // rank 0
+  std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
   std::filesystem::path last_checkpoint_;     // rank 0
+  int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
   TraceWriter trace_;
   MemoryMeter memory_;
@@ -130,15 +136,22 @@ void Training::take(int64_t rank, const std::string& line) {
 void Training::prepare() {
   worker_ = std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(),
                                      data_.rules());
+  pipeline_began_ = data_.pipeline_began();
   for_each_stage([&](StageReplica& stage) {
-    if (auto state = start_state(job_, stage.program())) stage.restore(std::move(*state));
+    auto state = start_state(job_, stage.program());
+    if (!state) return;
+    if (pipeline_began_ < data_.first_minibatch()) add_in_flight_state(*job_.resume, stage, *state);
+    stage.restore(std::move(*state));
   });
+  writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
+      folder_, worker_->stage_count(), job_.run.checkpoint.versions == "exact",
+      [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
 }
 
 WorkerHooks Training::hooks() {
   WorkerHooks hooks = session_.hooks();
   hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
-    complete_checkpoint(/*wait=*/false);
+    advance_checkpoints();
     before(action);
   };
   return hooks;
@@ -165,20 +178,23 @@ void Training::work() {
   prepare_to_stop();
   end_epoch();  // of a run that was stopped between an epoch and its evaluation
   for (int64_t epoch = done / length.minibatches_per_epoch; done < length.minibatches; ++epoch) {
-    for (const Span& span : spans_of_epoch(epoch, done, settings, period_, length)) {
-      train_span(span);
-      const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
-      done = stops ? stop_->stop_before() : span.end();
-      end_epoch();
-      if (checkpoint_due(done, settings, period_, length)) {
-        write_checkpoint(done, done == length.minibatches ? "end" : "interval");
-      } else if (stops) {
-        write_checkpoint(done, "signal");
-      }
-      if (stops) stop();
+    const Span span = span_of_epoch(epoch, done, length);
+    const auto within = checkpoints_within(span, settings, period_, length);
+    train_span(span, within);
+    const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
+    done = stops ? stop_->stop_before() : span.end();
+    if (done == span.end()) pipeline_began_ = done;
+    end_epoch();
+    if (std::binary_search(within.begin(), within.end(), done)) {
+      // It was written on the way.
+    } else if (checkpoint_due(done, settings, period_, length)) {
+      write_checkpoint(done, done == length.minibatches ? "end" : "interval");
+    } else if (stops) {
+      write_checkpoint(done, "signal");
     }
+    if (stops) stop();
   }
-  complete_checkpoint(/*wait=*/true);
+  complete_checkpoints();
 }
 
 void Training::prepare_to_stop() {
@@ -198,7 +214,7 @@ void Training::prepare_to_stop() {
 
 // All ranks have written the checkpoint of the same minibatch.
 void Training::stop() {
-  complete_checkpoint(/*wait=*/true);
+  complete_checkpoints();
   control().barrier("stopped", kStartPatience);
   const bool interrupt = stop_->signal() == SIGINT;
   const Failure failure{session_.place().rank, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
@@ -207,21 +223,23 @@ void Training::stop() {
   throw JobEnded(failure.code, failure.message, failure);
 }
 
-// Between two spans: the pipeline has drained.
+// All minibatches before the next one have come back, and none from it on has begun.
 void Training::write_checkpoint(int64_t next_minibatch, const std::string& cause) {
-  complete_checkpoint(/*wait=*/true);
-  std::map<int64_t, CheckpointFile> files;
-  if (worker_->replica() == 0) {
-    for_each_stage([&](const StageReplica& stage) {
-      const StageState state = stage.state();
-      files[stage.stage()] = write_stage_file(folder_, next_minibatch, stage.stage(),
-                                              stage_tensors(stage.program(), state), state.updates);
-    });
-  }
-  control().post(checkpoint_line(next_minibatch, files));
+  begin_checkpoint(next_minibatch, cause);
+  for_each_stage([&](StageReplica& stage) {
+    writer_->take(next_minibatch, stage, stage.state_before(next_minibatch),
+                  /*drained=*/pipeline_began_ == next_minibatch);
+  });
+}
+
+// Rank 0: what the manifest says; it is written when all ranks have written their parts. One checkpoint at a
+// time. Waiting for the one before stops no other rank on its way there: it lies behind this rank.
+void Training::begin_checkpoint(int64_t next_minibatch, const std::string& cause) {
   if (!keeper_) return;
+  complete_checkpoints();
   CheckpointManifest manifest;
   manifest.next_minibatch = next_minibatch;
+  manifest.pipeline_began = pipeline_began_;
   manifest.minibatches_per_epoch = data_.length().minibatches_per_epoch;
   manifest.evaluated_epochs = evaluated_epochs_;
   manifest.cause = cause;
@@ -232,14 +250,21 @@ void Training::write_checkpoint(int64_t next_minibatch, const std::string& cause
   keeper_->begin(std::move(manifest));
 }
 
-// Rank 0: the manifest, once all ranks have written. Training goes on until then.
-void Training::complete_checkpoint(bool wait) {
-  if (!keeper_ || !keeper_->pending()) return;
-  const auto folder = wait ? keeper_->wait([this] { control().check(); }) : keeper_->poll();
-  if (folder) last_checkpoint_ = *folder;
+// Between two actions: what has been written meanwhile is told, and completed.
+void Training::advance_checkpoints() {
+  writer_->poll();
+  if (!keeper_) return;
+  if (const auto folder = keeper_->poll()) last_checkpoint_ = *folder;
 }
 
-void Training::train_span(Span span) {
+void Training::complete_checkpoints() {
+  writer_->wait();
+  while (keeper_ && keeper_->pending()) {
+    if (const auto folder = keeper_->wait([this] { control().check(); })) last_checkpoint_ = *folder;
+  }
+}
+
+void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   StageLoaders loaders(
       data_.dataset(), *worker_, span, [this](int64_t k) { return data_.request(k); }, session_.loading());
   WorkerHooks hooks = this->hooks();
@@ -265,8 +290,14 @@ void Training::train_span(Span span) {
     };
     trace_.add(trace_span(session_.place().rank, action, since_start(begin), since_start(end)));
   };
+  hooks.checkpoints = std::move(checkpoints);
+  hooks.checkpoint = [this](int64_t n, StageReplica& stage) {
+    session_.rest();  // a slow disk is no update that hangs
+    if (&stage == &worker_->stage()) begin_checkpoint(n, "interval");
+    writer_->take(n, stage, stage.state_before(n), /*drained=*/false);
+  };
   const auto begin = Clock::now();
-  worker_->train(span, hooks);
+  worker_->train(span, hooks, pipeline_began_);
   trained_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
@@ -279,13 +310,14 @@ void Training::evaluate(int64_t epoch) {
 }
 
 void Training::post_last_words() {
+  writer_->settle();
   control().post(rank_line(summary_of_rank(job_, session_.place(), *worker_, memory_, trained_seconds_)));
   control().post(trace_line(trace_.json()));
 }
 
 void Training::close(const std::string& status) {
-  if (session_.place().rank == 0 && status != "done") remove_partial_checkpoints(folder_);
   if (!journal_) return;
+  if (status != "done") keeper_->settle();
   journal_->close();
   write_results(folder_, job_, *journal_, status, elapsed_seconds());
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {

@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "models/operators.h"
+#include "runtime/checkpoint_state.h"
 
 namespace pipewright {
 namespace {
@@ -55,6 +56,13 @@ int64_t TrainingData::evaluated_epochs() const {
   const int64_t evaluated = job_.resume->manifest.evaluated_epochs;
   return first_ == length_.minibatches ? evaluated
                                        : std::min(evaluated, first_ / length_.minibatches_per_epoch);
+}
+
+int64_t TrainingData::pipeline_began() const {
+  if (!job_.resume || first_ == length_.minibatches) return first_;
+  const Span rest = span_of_epoch(first_ / length_.minibatches_per_epoch, first_, length_);
+  return pipewright::pipeline_began(job_.resume->manifest, job_.plan, job_.run.gradient_accumulation,
+                                    rest.end());
 }
 
 TrainingRules TrainingData::rules() const {

@@ -24,6 +24,9 @@ class TrainingData {
   LoadRequest request(int64_t k) const;
   /// Minibatches that are done before the run begins.
   int64_t first_minibatch() const { return first_; }
+  /// The minibatch before which the pipeline was last empty: that one, or an earlier one if it goes on from a
+  /// checkpoint with minibatches in flight (pipeline_began() of runtime/checkpoint_state.h).
+  int64_t pipeline_began() const;
   /// Epochs whose evaluation is done by then: an epoch that goes on is evaluated again at its end.
   int64_t evaluated_epochs() const;
   TrainingRules rules() const;

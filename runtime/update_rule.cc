@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/memory_meter.h"
+#include "runtime/ownership.h"
 #include "runtime/step_kernels.h"
 
 namespace pipewright {
@@ -126,6 +127,14 @@ std::vector<at::Tensor> like(const std::vector<at::Tensor>& weights, bool zeros)
   return slots;
 }
 
+// Before a step changes slots: what a checkpoint holds stays as it is.
+void own(std::vector<at::Tensor>& slots) {
+  const MemoryScope scope(MemoryPurpose::kOptimizer);
+  for (at::Tensor& slot : slots) {
+    if (!unshared(slot)) slot = slot.clone();
+  }
+}
+
 class Sgd : public UpdateRule {
  public:
   explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
@@ -136,6 +145,7 @@ class Sgd : public UpdateRule {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
     if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
+    own(velocity_);
     auto next = step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
                          [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                            using T = std::remove_pointer_t<decltype(arrays.next)>;
@@ -186,6 +196,8 @@ class Adam : public UpdateRule {
       first_moment_ = like(weights, /*zeros=*/true);
       second_moment_ = like(weights, /*zeros=*/true);
     }
+    own(first_moment_);
+    own(second_moment_);
     for (int64_t& updates : updates_) ++updates;
     return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
                     [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {

@@ -1,4 +1,5 @@
-// Optimizer rules: out of place in the weights unless asked otherwise, in place in their own slots.
+// Optimizer rules: out of place in the weights unless asked otherwise, in place in their own slots, which are
+// copied first where a checkpoint holds them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +38,8 @@ class UpdateRule {
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }
 
-  /// For checkpoints. The tensors are the rule's own: the next step changes them.
+  /// For checkpoints. The tensors stay as they are as long as somebody holds them: the next step then works
+  /// on copies.
   virtual UpdateState state() const = 0;
   /// Goes on from `state`, which the rule takes over; it comes from a rule with equal slot_names().
   virtual void restore(UpdateState state) = 0;

@@ -4,16 +4,9 @@
 
 #include "graph/error.h"
 #include "models/memory_meter.h"
+#include "runtime/ownership.h"
 
 namespace pipewright {
-namespace {
-
-// Nobody else sees what is written to it.
-bool unshared(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
-}
-
-}  // namespace
 
 WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number) {
   for (const at::Tensor& weight : first) count_memory_as(weight, MemoryPurpose::kWeights);
@@ -52,16 +45,33 @@ std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
   return room;
 }
 
+void WeightVersions::expect(std::map<int64_t, int64_t> readers,
+                            std::map<int64_t, std::vector<at::Tensor>> older) {
+  readers_ = std::move(readers);
+  kept_for_.clear();
+  for (auto& [number, weights] : older) {
+    PW_CHECK_LT(number, latest_->number);
+    if (readers_.count(number) == 0) continue;
+    for (const at::Tensor& weight : weights) count_memory_as(weight, MemoryPurpose::kVersions);
+    kept_for_[number] = make(number, std::move(weights));
+  }
+  peak_live_ = std::max(peak_live_, books_->live);
+}
+
+std::shared_ptr<const WeightVersion> WeightVersions::find(int64_t number) const {
+  if (number == latest_->number) return latest_;
+  const auto kept = kept_for_.find(number);
+  return kept == kept_for_.end() ? nullptr : kept->second;
+}
+
 std::shared_ptr<const WeightVersion> WeightVersions::read(int64_t number) {
   const auto expected = readers_.find(number);
   PW_CHECK(expected != readers_.end(), "no forward was to read version " << number);
   const bool last = --expected->second == 0;
   if (last) readers_.erase(expected);
-  if (number == latest_->number) return latest_;
-  const auto kept = kept_for_.find(number);
-  PW_CHECK(kept != kept_for_.end(), "version " << number << " is not there; the latest is " << updates());
-  std::shared_ptr<const WeightVersion> version = kept->second;
-  if (last) kept_for_.erase(kept);
+  std::shared_ptr<const WeightVersion> version = find(number);
+  PW_CHECK(version, "version " << number << " is not there; the latest is " << updates());
+  if (last) kept_for_.erase(number);
   return version;
 }
 

@@ -27,11 +27,11 @@ class WeightVersions {
 
   std::shared_ptr<const WeightVersion> latest() const { return latest_; }
   /// How many forwards will read each version from now on, by version number. A version that is no longer the
-  /// latest is kept for them; those that nobody will read go with publish().
-  void expect(std::map<int64_t, int64_t> readers) {
-    readers_ = std::move(readers);
-    kept_for_.clear();
-  }
+  /// latest is kept for them; those that nobody will read go with publish(). `older`: versions before the
+  /// latest, for forwards that read them.
+  void expect(std::map<int64_t, int64_t> readers, std::map<int64_t, std::vector<at::Tensor>> older = {});
+  /// The latest version, or one that is kept for a forward; else null.
+  std::shared_ptr<const WeightVersion> find(int64_t number) const;
   /// For a forward that expect() announced. Hold it until the backward of that minibatch has ended.
   std::shared_ptr<const WeightVersion> read(int64_t number);
   /// Where the next version's weights `which` (positions) can be written, so that no memory comes and goes

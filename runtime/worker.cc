@@ -237,6 +237,7 @@ class Worker::Execution {
         clips && (worker_.plan_.weights == "flush" || !worker_.plan_.tied_parameters.empty());
     if (worker_.tied_->empty() && !over_model) {
       lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : 0);
+      report_checkpoint(round, lane);
       return;
     }
     // Copies of one parameter may be in several stages of this rank, whose updates follow each other, and the
@@ -248,7 +249,15 @@ class Worker::Execution {
     for (Lane& each : lanes_) {
       each.stage->update(round, over_model ? of_model : clips ? each.stage->gradient_square_sum() : 0);
       each.averaged = false;
+      report_checkpoint(round, each);
     }
+  }
+
+  void report_checkpoint(int64_t round, Lane& lane) {
+    const StageTurns& turns = lane.stage->turns();
+    const int64_t end = turns.round_begin(round, span_) + turns.round_size(round, span_);
+    if (std::binary_search(hooks_.checkpoints.begin(), hooks_.checkpoints.end(), end))
+      hooks_.checkpoint(end, *lane.stage);
   }
 
   /// The same on every rank; replica 0 of each stage tells the stage's.
@@ -294,11 +303,12 @@ class Worker::Execution {
   std::vector<Lane> lanes_;
 };
 
-void Worker::train(Span span, const WorkerHooks& hooks) {
+void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began) {
   const at::AutoGradMode with_gradients(true);
-  for (const auto& stage : stages_) stage->begin(span);
+  for (const auto& stage : stages_) stage->begin(span, began.value_or(span.first), hooks.checkpoints);
   Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
-  average_buffers();
+  const bool cut_short = hooks.stop_before && hooks.stop_before() < span.end();
+  if (!cut_short) average_buffers();
 }
 
 void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {

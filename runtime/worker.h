@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "graph/plan.h"
@@ -30,6 +31,11 @@ struct WorkerHooks {
   /// training, it may fall from "none" to a number that no stage has reached, once. Then every stage has
   /// ended a round before it.
   std::function<int64_t()> stop_before;
+  /// Minibatches of the span before which a checkpoint is due, ascending; each begins a round of every stage.
+  std::vector<int64_t> checkpoints;
+  /// One of the rank's stages has made all updates before minibatch n, one of `checkpoints`, and none from it
+  /// on: its state_before(n) can be taken. For each stage in the order of `checkpoints`.
+  std::function<void(int64_t n, StageReplica&)> checkpoint;
   /// After every action.
   std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
@@ -60,8 +66,9 @@ class Worker {
   int64_t replica() const { return stages_[0]->replica(); }
 
   /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage hold equal
-  /// weights, and their floating buffers are set to their average (docs/semantics.md).
-  void train(Span span, const WorkerHooks& hooks);
+  /// weights, and their floating buffers are set to their average (docs/semantics.md) unless stop_before cut
+  /// the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
+  void train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began = {});
 
   /// Forward only, in evaluation mode, with the latest weights. `program(stage, k)` runs minibatch k of the
   /// span; it outlives the call. Weights and buffers do not change.

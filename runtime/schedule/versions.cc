@@ -2,11 +2,12 @@
 
 namespace pipewright {
 
-ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage,
-                           Span span) {
+ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage, Span span,
+                           int64_t began) {
   const StageTurns turns(shape, stage);
   round_length_ = turns.round_length();
   first_round_ = turns.round_of(span.first);
+  empty_round_ = turns.round_of(began);
   switch (shape.weights) {
     case WeightRule::kStash:
       lag_ = turns.run_ahead(schedule_named(schedule).depths(shape)[stage]);

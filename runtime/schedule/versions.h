@@ -9,11 +9,14 @@
 
 namespace pipewright {
 
-/// The version that each minibatch reads at one stage, counted in updates of the span: all rounds that end
-/// `lag` minibatches or more before it. With L the length of a round, and as the span's first round is number
-/// 0,
+/// The version that each minibatch reads at one stage, counted in updates since the begin of the span: all
+/// rounds that end `lag` minibatches or more before it, but none from before the pipeline was last empty.
+/// With L the length of a round and the pipeline empty before minibatch `began`,
 ///
-///   version(k) = max(0, floor((k - lag) / L) - floor(first / L))
+///   version(k) = max(floor(began / L), floor((k - lag) / L)) - floor(first / L)
+///
+/// A span whose pipeline starts empty has began = first, and no version is negative. One that goes on from a
+/// checkpoint within a span has began < first: its first minibatches read versions from before it.
 ///
 ///   stash     lag = what this stage runs ahead    vertical  lag = what stage 0 runs ahead
 ///   2bw       lag = L                             flush     lag = 0
@@ -23,14 +26,18 @@ namespace pipewright {
 class ReadVersions {
  public:
   /// The shape goes with the schedule (check_schedule_shape).
-  ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage, Span span);
+  ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage, Span span)
+      : ReadVersions(schedule, shape, stage, span, span.first) {}
+  ReadVersions(const std::string& schedule, const PipelineShape& shape, int64_t stage, Span span,
+               int64_t began);
   int64_t of(int64_t minibatch) const {
-    const int64_t reached = minibatch - lag_;
-    return reached < 0 ? 0 : std::max<int64_t>(0, reached / round_length_ - first_round_);
+    const int64_t reached = std::max<int64_t>(0, minibatch - lag_) / round_length_;
+    return std::max(empty_round_, reached) - first_round_;
   }
 
  private:
   int64_t lag_, round_length_, first_round_;
+  int64_t empty_round_;  // of `began`
 };
 
 /// How many versions of a stage's weights a rank holds: the latest, and those that are there and have

@@ -106,12 +106,19 @@ struct PipelineRun {
 
 using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 
+/// What else a rank of a test does: before the first span and after the last one, on its thread.
+struct RankExtras {
+  std::function<void(Worker&, WorkerHooks&)> prepare;
+  std::function<void(Worker&)> finish;
+  std::optional<int64_t> began;  ///< of the only span (Worker::train)
+};
+
 /// Trains the spans with one thread a rank.
 inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const TrainingRules& rules,
                                 const std::vector<Span>& spans,
                                 const std::vector<MinibatchFields>& minibatches,
                                 std::vector<std::unique_ptr<Transport>> world,
-                                const BeforeAction& before = {}) {
+                                const BeforeAction& before = {}, const RankExtras& extras = {}) {
   plan.validate("test plan");
   check_plan_for_graph(plan, model.graph);
   PipelineRun run;
@@ -140,7 +147,9 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
       run.losses[static_cast<size_t>(k)] = loss;
     };
     if (before) hooks.before = [&, rank](const Action& action) { before(rank, action); };
-    for (const Span& span : spans) worker.train(span, hooks);
+    if (extras.prepare) extras.prepare(worker, hooks);
+    for (const Span& span : spans) worker.train(span, hooks, extras.began);
+    if (extras.finish) extras.finish(worker);
     const std::lock_guard lock(mutex);
     for (size_t n = 0; n < worker.stage_count(); ++n) {
       const StageReplica& stage = worker.stage(n);

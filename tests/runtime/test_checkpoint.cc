@@ -88,6 +88,7 @@ struct Written {
   void write(CheckpointKeeper& keeper, int64_t n) const {
     CheckpointManifest manifest;
     manifest.next_minibatch = n;
+    manifest.pipeline_began = n;
     manifest.minibatches_per_epoch = 100;
     manifest.cause = "interval";
     manifest.run = run;
@@ -97,11 +98,13 @@ struct Written {
       CHECK_FALSE(keeper.poll());
       const StageProgram program = stage(plan, s);
       const auto number = static_cast<int64_t>(s);
-      const auto file =
-          write_stage_file(folder.path(), n, number, stage_tensors(program, state_of(program, n)), n);
-      REQUIRE(keeper.take(checkpoint_line(n, {{number, file}})));
+      CheckpointStage stage;
+      stage.updates = n;
+      stage.state = write_checkpoint_file(folder.path(), n, "stage-" + std::to_string(s),
+                                          stage_tensors(program, state_of(program, n)));
+      REQUIRE(keeper.take(checkpoint_line(n, {{number, stage}})));
     }
-    CHECK(keeper.poll() == checkpoints_of(folder.path()) / checkpoint_name(n));
+    CHECK(keeper.wait([] {}) == checkpoints_of(folder.path()) / checkpoint_name(n));
   }
 
   fs::path at(int64_t n) const { return checkpoints_of(folder.path()) / checkpoint_name(n); }
@@ -247,7 +250,7 @@ TEST_CASE("a fresh run moves the checkpoints of an earlier one aside; going back
   CHECK(fs::exists(written.folder / "checkpoints-2" / "minibatch-5"));
 }
 
-TEST_CASE("spans cover an epoch, end where checkpoints are due, and cut no round but the epoch's last") {
+TEST_CASE("checkpoints within an epoch are where they are due, and cut no round") {
   std::mt19937_64 random(5);
   for (int i = 0; i < 2000; ++i) {
     CheckpointSettings settings;
@@ -260,24 +263,27 @@ TEST_CASE("spans cover an epoch, end where checkpoints are due, and cut no round
     int64_t done = 0;
     std::vector<int64_t> due;
     for (int64_t epoch = 0; done < length.minibatches; ++epoch) {
-      const auto spans = spans_of_epoch(epoch, done, settings, period, length);
-      REQUIRE(!spans.empty());
-      for (const Span& span : spans) {
-        REQUIRE(span.first == done);
-        REQUIRE(span.count > 0);
-        // Where a run goes on, its spans are the rest of those without an interruption.
-        CHECK(spans_of_epoch(epoch, done, settings, period, length).size() ==
-              spans.size() - static_cast<size_t>(&span - spans.data()));
-        done = span.end();
-        const bool epoch_end = done % length.minibatches_per_epoch == 0 || done == length.minibatches;
-        if (checkpoint_due(done, settings, period, length)) {
-          due.push_back(done);
-        } else {
-          CHECK(epoch_end);
-        }
-        if (!epoch_end) CHECK(done % period == 0);
-      }
+      const Span span = span_of_epoch(epoch, done, length);
+      REQUIRE(span.first == done);
+      done = span.end();
       REQUIRE(done == std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches));
+      const auto within = checkpoints_within(span, settings, period, length);
+      std::vector<int64_t> expected;
+      for (int64_t n = span.first + 1; n < done; ++n) {
+        if (!checkpoint_due(n, settings, period, length)) continue;
+        CHECK(n % period == 0);
+        expected.push_back(n);
+      }
+      CHECK(within == expected);
+      // A run that goes on from one of them writes the rest.
+      if (!within.empty()) {
+        const int64_t from = within[random() % within.size()];
+        const auto rest = checkpoints_within(span_of_epoch(epoch, from, length), settings, period, length);
+        CHECK(std::vector<int64_t>(std::upper_bound(within.begin(), within.end(), from), within.end()) ==
+              rest);
+      }
+      due.insert(due.end(), within.begin(), within.end());
+      if (checkpoint_due(done, settings, period, length)) due.push_back(done);
     }
     if (settings.every_minibatches > 0) {
       int64_t before = 0;
@@ -289,9 +295,9 @@ TEST_CASE("spans cover an epoch, end where checkpoints are due, and cut no round
     const bool any = settings.every_minibatches > 0 || settings.every_epochs > 0;
     CHECK((!due.empty() && due.back() == length.minibatches) == any);
   }
-  CHECK(checkpoint_due(40, {20, 0, 3, true}, 8, {100, 100}));
-  CHECK(checkpoint_due(24, {20, 0, 3, true}, 8, {100, 100}));
-  CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true}, 8, {100, 100}));
+  CHECK(checkpoint_due(40, {20, 0, 3, true, "exact"}, 8, {100, 100}));
+  CHECK(checkpoint_due(24, {20, 0, 3, true, "exact"}, 8, {100, 100}));
+  CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true, "exact"}, 8, {100, 100}));
 }
 
 TEST_CASE("initial weights: every tensor of the model and no other; floating values are converted") {
