@@ -229,6 +229,15 @@ Graph with_storage_groups(Graph graph) {
       if (!fresh) set_of[std::max(root(i), root(first->second))] = std::min(root(i), root(first->second));
     }
   }
+  // A counter of minibatches depends on nothing: it goes with what comes next in its module.
+  for (size_t i = 0; i + 1 < graph.nodes.size(); ++i) {
+    const auto read = graph.nodes[i].reads();
+    const bool counts = !read.empty() && std::all_of(read.begin(), read.end(), [&](const std::string& name) {
+      return graph.values.count(name) == 0 && last_write.count(storages.class_of(name)) != 0;
+    });
+    if (counts && graph.nodes[i + 1].layer == graph.nodes[i].layer)
+      set_of[std::max(root(i), root(i + 1))] = std::min(root(i), root(i + 1));
+  }
   std::map<size_t, std::vector<std::string>> sets;
   for (size_t i = 0; i < graph.nodes.size(); ++i) sets[root(i)].push_back(graph.nodes[i].name);
   graph.together.clear();

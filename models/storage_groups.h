@@ -12,7 +12,8 @@ namespace pipewright {
 /// argument (or may be), or that it writes the argument and returns it. A message between stages is a copy:
 /// what is written behind the cut would not be seen before it. So for every piece of memory that some node
 /// writes, the nodes that touch it, from its maker to the last that writes it, are one set; who only reads it
-/// afterwards may be elsewhere. A buffer lives on to the next minibatch: all its nodes are one set.
+/// afterwards may be elsewhere. A buffer lives on to the next minibatch: all its nodes are one set. What
+/// changes a buffer and reads nothing else goes with the node behind it.
 ///
 /// An input of the graph that is written is first copied by a new node `clone_INPUT`, so that the data stays
 /// what it was. InputError that names the node: an operator that this LibTorch has not (a custom one, say), a

@@ -82,10 +82,14 @@ std::string binding_remedy(const Dataset& dataset, const Graph& graph, const std
   Spec model = parse_spec(graph.name, "model");
   if (!model.name.ends_with(".pt2")) return kinds_that_have(input);
   const TensorType wanted = sample_type_of(graph, input);
+  // The program's own name of the input, if the SPEC has bound it to a field already.
+  const auto bound = std::find_if(model.options.begin(), model.options.end(),
+                                  [&](const auto& option) { return option.second == input; });
+  const std::string name = bound == model.options.end() ? input : bound->first;
   for (const DataField& field : dataset.fields()) {
     const bool taken = std::find(graph.inputs.begin(), graph.inputs.end(), field.name) != graph.inputs.end();
     if (taken || !(field.sample_type == wanted)) continue;
-    return "likely: --model " + with_options(std::move(model), {{input, field.name}});
+    return "likely: --model " + with_options(std::move(model), {{name, field.name}});
   }
   return "no field that is left is " + type_text(wanted) +
          " a sample; --data tensors:file=FILE.safetensors takes tensors of any type";

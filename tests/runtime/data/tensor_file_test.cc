@@ -77,6 +77,8 @@ TEST_CASE("an exported program's input without a field is told how to bind one")
     return std::string();
   };
   CHECK(remedy() == "likely: --model mine.pt2:loss=cross_entropy,x=pixels");
+  graph.name = "mine.pt2:loss=cross_entropy,input=x";  // bound to a field that is not there
+  CHECK(remedy() == "likely: --model mine.pt2:loss=cross_entropy,input=pixels");
   graph.values["x"] = {"float32", {2, 7}};
   CHECK(remedy() ==
         "no field that is left is float32 (7) a sample; --data tensors:file=FILE.safetensors takes tensors "
