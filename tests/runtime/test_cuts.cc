@@ -4,6 +4,7 @@
 #include "models/initialise.h"
 #include "models/memory_meter.h"
 #include "runtime/partition.h"
+#include "tests/models/hand_graph.h"
 #include "tests/runtime/pipelines.h"
 
 namespace pipewright::testing {
@@ -211,6 +212,61 @@ TEST_CASE("a stage keeps what autograd saved, and of its inputs and outputs none
     gradients = {};
     CHECK(meter.live_bytes() == 0);
   }
+}
+
+// Trains two spans with an evaluation between them, the second one with new workers that start from the
+// states of the first: the weights must be those of the reference.
+void check_going_on(const Model& model, const Plan& plan) {
+  CAPTURE(plan.shape_text(), plan.schedule, plan.weights);
+  const std::vector<Span> spans = {{0, 7}, {7, 6}};
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 13;
+  const auto minibatches = random_minibatches(model.graph, 13, 5);
+  const auto expected = train_serially(model, plan, rules, spans,
+                                       [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  const Graph evaluated = evaluation_graph(model.graph);
+  std::map<std::pair<int64_t, int64_t>, StageState> states;  // by stage, replica
+  std::mutex mutex;
+  for (const Span& span : spans) {
+    spawn(make_local_world(plan.world_size), [&](int64_t rank, Transport& transport) {
+      at::set_num_threads(1);
+      Worker worker(model, plan, rank, &transport, rules);
+      std::map<int64_t, StageProgram> programs;
+      for (size_t i = 0; i < worker.stage_count(); ++i) {
+        const int64_t s = worker.stage(i).stage();
+        programs.emplace(s, StageProgram(evaluated, partition(evaluated, plan), static_cast<size_t>(s)));
+        const std::lock_guard lock(mutex);
+        const auto state = states.find({s, worker.replica()});
+        if (state != states.end()) worker.stage(i).restore(state->second);
+      }
+      WorkerHooks hooks;
+      hooks.fields = [&](int64_t stage, int64_t k) {
+        return pick(minibatches[static_cast<size_t>(k)], programs.at(stage).fields());
+      };
+      worker.train(span, hooks);
+      worker.evaluate(
+          {0, 5}, [&](int64_t s, int64_t) -> const StageProgram& { return programs.at(s); }, hooks);
+      const std::lock_guard lock(mutex);
+      for (size_t i = 0; i < worker.stage_count(); ++i)
+        states[{worker.stage(i).stage(), worker.replica()}] = worker.stage(i).state_before(span.end());
+    });
+  }
+  const auto interfaces = partition(model.graph, plan);
+  for (const auto& [place, state] : states) {
+    const StageProgram program(model.graph, interfaces, static_cast<size_t>(place.first));
+    for (size_t i = 0; i < state.weights.size(); ++i) {
+      INFO(program.parameters()[i] << " at stage " << place.first << " replica " << place.second);
+      CHECK(state.weights[i].equal(expected.weights.at(program.parameters()[i])));
+    }
+  }
+}
+
+TEST_CASE("workers go on from the states of others after an evaluation; tied copies, several stages a rank") {
+  at::set_num_threads(1);
+  const Model tied = tied_layers(3);
+  for (const Plan& plan : all_plans(tied, true)) check_going_on(tied, plan);
+  const Model kinds = many_kinds(3);
+  for (const Plan& plan : all_plans(kinds, false)) check_going_on(kinds, plan);
 }
 
 }  // namespace
