@@ -166,8 +166,7 @@ Comparison compare(const Inputs& inputs) {
   const std::string prefix = "gpus=" + std::to_string(comparison.devices);
   std::vector<std::string> names = {"one device", "dp", "model-parallel", "straight", "hybrid"};
   if (plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices &&
-      cost_model_named(inputs.request.objective).simulated &&
-      !cost_inputs(inputs.profile, inputs.topology, inputs.request.optimizer_slots).placed()) {
+      cost_model_named(inputs.request.objective).simulated) {
     names.insert(names.end(), {"flush", "2bw"});
   }
   bool any = false;

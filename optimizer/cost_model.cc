@@ -235,9 +235,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   if (!alike) {
     for (const TopologyDevice& device : topology.devices) {
       inputs.speeds.push_back(device.relative_speed);
-      const int64_t common = topology.memory_bytes;
-      const int64_t own = device.memory_bytes;
-      inputs.memories.push_back(own > 0 && common > 0 ? std::min(own, common) : std::max(own, common));
+      inputs.memories.push_back(tighter_limit(device.memory_bytes, topology.memory_bytes));
     }
   } else if (inputs.levels.size() == 1 && !inputs.levels[0].shared) {
     inputs.levels.clear();
@@ -255,19 +253,22 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
 
 int64_t memory_limit_bytes(const Topology& topology) {
   int64_t limit = topology.memory_bytes;
-  for (const TopologyDevice& device : topology.devices) {
-    if (device.memory_bytes > 0 && (limit == 0 || device.memory_bytes < limit)) limit = device.memory_bytes;
-  }
+  for (const TopologyDevice& device : topology.devices) limit = tighter_limit(limit, device.memory_bytes);
   return limit;
 }
 
 int64_t memory_limit_bytes(const Topology& topology, const Stage& stage) {
-  if (topology.devices.empty()) return topology.memory_bytes;
   int64_t limit = topology.memory_bytes;
-  for (const int64_t rank : stage.ranks) {
-    const int64_t own = topology.devices.at(rank).memory_bytes;
-    if (own > 0 && (limit == 0 || own < limit)) limit = own;
-  }
+  if (topology.devices.empty()) return limit;
+  for (const int64_t rank : stage.ranks) limit = tighter_limit(limit, topology.devices.at(rank).memory_bytes);
+  return limit;
+}
+
+int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes,
+                           const std::vector<int64_t>& ranks) {
+  if (inputs.memories.empty()) return common_bytes;
+  int64_t limit = 0;
+  for (const int64_t rank : ranks) limit = tighter_limit(limit, inputs.memories[rank]);
   return limit;
 }
 

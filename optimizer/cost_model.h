@@ -52,6 +52,7 @@ struct CostInputs {
   int64_t minibatches_per_update = 0;
   int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
   bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
+  bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update
   /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
   /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
   std::vector<TopologyLevel> levels;
@@ -159,10 +160,17 @@ int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector
 /// InputError for a topology that the model does not describe.
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots);
 
+/// The smaller of two limits in bytes; 0 = none.
+inline int64_t tighter_limit(int64_t a, int64_t b) {
+  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
+}
+
 /// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
 int64_t memory_limit_bytes(const Topology& topology);
 /// The same of the devices that the stage's ranks are.
 int64_t memory_limit_bytes(const Topology& topology, const Stage& stage);
+/// The same, of devices of which each may have `common_bytes` where the inputs do not name its own.
+int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const std::vector<int64_t>& ranks);
 
 /// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
 /// / m).

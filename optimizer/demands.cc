@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "optimizer/search_levels.h"
 #include "optimizer/search_stage.h"
 
 namespace pipewright {
@@ -31,25 +32,7 @@ bool within_layer(const std::string& layer, const std::string& of) {
 
 class Search {
  public:
-  Search(const Question& q, const StageDemands& demands, const std::vector<NodeSet>& pinned)
-      : q_(q), demands_(demands) {
-    named_ = std::max<int64_t>(static_cast<int64_t>(pinned.size()), q.least_stages);
-    if (!demands.replicas.empty()) named_ = std::max(named_, demands.replicas.rbegin()->first + 1);
-    // One more place stands for all later stages, or, where their number counts, there is one for each.
-    places_ = demands.most_stages > 0 ? demands.most_stages : named_ + 1;
-    endless_ = demands.most_stages == 0;
-    // Before a stage, just the nodes pinned to earlier ones are done.
-    const States& states = *q.states;
-    NodeSet all(states.states[0].done.size());
-    for (const NodeSet& set : pinned) all |= set;
-    NodeSet earlier(all.size());
-    for (int64_t place = 0; place <= places_; ++place) {
-      std::vector<char> begins(states.size());
-      for (int i = 0; i < states.size(); ++i) begins[i] = (states.states[i].done & all) == earlier;
-      begins_.push_back(std::move(begins));
-      if (place < static_cast<int64_t>(pinned.size())) earlier |= pinned[place];
-    }
-  }
+  Search(const Question& q, const StagePlaces& places) : q_(q), places_(places) {}
 
   std::optional<Answer> within(double period) const {
     const States& states = *q_.states;
@@ -58,10 +41,11 @@ class Search {
     const int64_t most_of_a_stage = std::min(q_.devices, q_.most_replicas);
     // best[place][table][state]
     std::vector<std::vector<std::vector<Suffix>>> best(
-        places_ + 1,
+        places_.count() + 1,
         std::vector<std::vector<Suffix>>(tables, std::vector<Suffix>(static_cast<size_t>(states.size()))));
     // The end is a suffix of no stages, for a plan that has all the stages named.
-    for (int64_t place = named_; place <= places_; ++place) best[place][0][last].possible = true;
+    for (int64_t place = 0; place <= places_.count(); ++place)
+      best[place][0][last].possible = places_.ends(place);
     for (int i = last - 1; i >= 0; --i) {
       for (const int j : states.after(i)) {
         // No model is faster than its compute shared out evenly.
@@ -69,9 +53,9 @@ class Search {
         if (least_replicas > static_cast<double>(most_of_a_stage)) continue;
         StageLoad load;
         bool made = false;
-        for (int64_t place = 0; place < places_; ++place) {
-          const int64_t next = endless_ ? std::min(place + 1, places_ - 1) : place + 1;
-          if (!begins_[place][i] || !begins_[next][j]) continue;
+        for (int64_t place = 0; place < places_.count(); ++place) {
+          const int64_t next = places_.next(place);
+          if (!places_.begins(place, i) || !places_.begins(next, j)) continue;
           for (int wanted = 0; wanted < tables; ++wanted) {
             for (int rest = wanted; rest >= 0; --rest) {
               const Suffix& after = best[next][rest][j];
@@ -107,7 +91,7 @@ class Search {
       answer.stages.push_back({i, suffix.next, suffix.replicas});
       table = suffix.rest_replicated ? 1 : 0;
       i = suffix.next;
-      place = endless_ ? std::min(place + 1, places_ - 1) : place + 1;
+      place = places_.next(place);
     }
     search_detail::finish(q_, &answer);
     return answer;
@@ -122,8 +106,7 @@ class Search {
   /// Smallest number that is possible; 0 if none is.
   int64_t fewest(const StageLoad& load, int64_t place, int64_t least, int64_t most, int64_t later,
                  double period) const {
-    if (const auto given = demands_.replicas.find(place); given != demands_.replicas.end()) {
-      const int64_t replicas = given->second;
+    if (const int64_t replicas = places_.replicas(place); replicas > 0) {
       const bool in_range = replicas >= least && replicas <= most && replicas <= q_.most_replicas;
       return in_range && possible(load, replicas, later, period) ? replicas : 0;
     }
@@ -146,11 +129,7 @@ class Search {
   }
 
   const Question& q_;
-  const StageDemands& demands_;
-  int64_t named_ = 0;   // stages that there must be
-  int64_t places_ = 0;  // stages told apart
-  bool endless_ = true;
-  std::vector<std::vector<char>> begins_;  // by place, by state
+  const StagePlaces& places_;
 };
 
 }  // namespace
@@ -192,13 +171,10 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& de
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
                                           const std::vector<NodeSet>& pinned, double proof) {
   PW_CHECK(!question.all_devices && !question.single_stage, "demands leave the number of devices open");
-  if (demands.most_stages > 0) {
-    const int64_t named = std::max<int64_t>(
-        static_cast<int64_t>(pinned.size()),
-        demands.replicas.empty() ? question.least_stages : demands.replicas.rbegin()->first + 1);
-    if (std::max(named, question.least_stages) > demands.most_stages) return std::nullopt;
-  }
-  const Search search(question, demands, pinned);
+  const StagePlaces places(*question.states, demands, pinned, question.least_stages);
+  if (!places.possible()) return std::nullopt;
+  if (question.inputs.placed()) return search_detail::search_placed(question, places, proof);
+  const Search search(question, places);
   std::optional<Answer> best = search.within(std::numeric_limits<double>::infinity());
   if (!best) return best;
   double high = best->period_seconds;

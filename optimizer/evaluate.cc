@@ -297,11 +297,17 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     prediction.bottleneck =
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
-  if (model.simulated && plan.world_size <= kMostSimulatedRanks && inputs.speeds.empty()) {
-    const double steady = simulated_seconds(plan, times);
+  // Fill and drain are known to the simulation alone; it takes the replicas of a stage for equally fast, at
+  // their pace together.
+  if (model.simulated && plan.world_size <= kMostSimulatedRanks && (inputs.speeds.empty() || flushes)) {
+    Plan even = plan;
+    if (!inputs.speeds.empty()) {
+      for (Stage& stage : even.stages) stage.shares.clear();
+    }
+    const double steady = simulated_seconds(even, times);
     // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
-    // waiting.
-    prediction.minibatch_seconds = flushes ? steady : std::max(formula, steady);
+    // waiting. On one level the formula takes an update interval's exchange for too long.
+    prediction.minibatch_seconds = flushes && !inputs.placed() ? steady : std::max(formula, steady);
     if (prediction.minibatch_seconds > 1.01 * formula) {
       char waiting[64];
       std::snprintf(waiting, sizeof waiting, "; %.3g %% more for %s",

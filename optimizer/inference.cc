@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "optimizer/search_levels.h"
 
 namespace pipewright {
 namespace {
@@ -28,13 +29,18 @@ InferenceCost inference_cost(const StageLoad& load, const CostInputs& inputs) {
   if (!load.first) cost.receive_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
   const double send = load.last ? 0 : message_seconds(static_cast<double>(load.out_bytes), inputs);
   cost.link_seconds = std::max(cost.receive_seconds, send);
-  cost.memory_bytes =
-      load.parameter_bytes + load.buffer_bytes + 2 * (load.in_bytes + load.out_bytes) + load.workspace_bytes;
+  cost.memory_bytes = inference_memory_bytes(load);
   return cost;
+}
+
+int64_t inference_memory_bytes(const StageLoad& load) {
+  return load.parameter_bytes + load.buffer_bytes + 2 * (load.in_bytes + load.out_bytes) +
+         load.workspace_bytes;
 }
 
 std::optional<InferenceAnswer> search_inference(const Question& q, double period_seconds) {
   PW_CHECK(period_seconds > 0, "a period");
+  if (q.inputs.placed()) return search_detail::search_placed_inference(q, period_seconds);
   const States& states = *q.states;
   const int last = states.last();
   const int64_t devices = q.devices;
@@ -77,6 +83,7 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
     found.answer.period_seconds =
         std::max(found.answer.period_seconds,
                  std::max(cost.forward_seconds, cost.link_seconds) / static_cast<double>(suffix.replicas));
+    found.stages.push_back(cost);
     found.answer.devices += suffix.replicas;
     left -= suffix.replicas;
     i = suffix.next;

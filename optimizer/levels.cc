@@ -68,19 +68,24 @@ int nearest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
 }  // namespace
 
 LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)
-    : model_(model), inputs_(inputs), sizes_{1}, half_duplex_(model.levels == LevelRule::kSharedNic) {
+    : inputs_(inputs), sizes_{1}, half_duplex_(model.levels == LevelRule::kSharedNic) {
   if (half_duplex_ && inputs.levels.size() > 2) {
     throw InputError("--objective: 'pipedream-shared-nic' is for two levels of links; the topology has " +
                      std::to_string(inputs.levels.size()));
   }
+  using Carries = GroupLink::Carries;
   int64_t members = 1;
   for (size_t l = 0; l < inputs.levels.size(); ++l) {
     const TopologyLevel& level = inputs.levels[l];
     const int64_t group = members * level.count;
+    const double bandwidth = level.bandwidth_bytes_per_second;
     if (level.shared) {
-      links_.push_back({group, members, level.bandwidth_bytes_per_second, true});
+      links_.push_back({group, members, bandwidth, true, Carries::kAlike});
+    } else if (l > 0 && inputs.forward_only) {
+      links_.push_back({members, 1, bandwidth, false, Carries::kOut});
+      links_.push_back({members, 1, bandwidth, false, Carries::kIn});
     } else if (l > 0) {
-      links_.push_back({members, 1, level.bandwidth_bytes_per_second, false});
+      links_.push_back({members, 1, bandwidth, false, Carries::kAlike});
     }
     if (l > 0) sizes_.push_back(members);
     members = group;
@@ -94,35 +99,45 @@ int LevelCosts::level_between(int64_t a, int64_t b) const {
   return 0;
 }
 
-double LevelCosts::exchange_seconds(double bytes, int64_t replicas, int64_t most_inside, int64_t servers,
-                                    double slowest_link_seconds, int level) const {
-  if (replicas == 1 || bytes == 0) return 0;
+double LevelCosts::exchange_seconds_per_byte(int64_t replicas, int64_t most_inside, int64_t servers,
+                                             double slowest_link) const {
   const double inside = inputs_.bandwidth_bytes_per_second;
   if (half_duplex_) {
     const auto g = static_cast<double>(most_inside);
     const auto q = static_cast<double>(servers);
     const double outside = inputs_.levels.size() > 1 ? inputs_.levels[1].bandwidth_bytes_per_second : inside;
-    return 4 * (g - 1) / g * bytes / inside + 4 * (q - 1) / q * bytes / outside;
+    return 4 * (g - 1) / g / inside + 4 * (q - 1) / q / outside;
   }
-  const double latency =
-      inputs_.levels.empty() ? inputs_.latency_seconds : inputs_.levels[level].latency_seconds;
-  return 2 * latency + std::max(slowest_link_seconds, 2 * crossing(1, replicas) * bytes / inside);
+  return std::max(slowest_link, 2 * crossing(1, replicas) / inside);
 }
 
-double LevelCosts::exchange_link_seconds(const GroupLink& link, double bytes, double crossing,
-                                         int64_t servers) const {
+double LevelCosts::exchange_latency_seconds(int level) const {
+  if (half_duplex_) return 0;
+  return 2 * (inputs_.levels.empty() ? inputs_.latency_seconds : inputs_.levels[level].latency_seconds);
+}
+
+double LevelCosts::exchange_link_seconds_per_byte(const GroupLink& link, double crossing,
+                                                  int64_t servers) const {
   if (half_duplex_) {
     const auto q = static_cast<double>(servers);
-    return 4 * (q - 1) / q * bytes / link.bandwidth_bytes_per_second;
+    return 4 * (q - 1) / q / link.bandwidth_bytes_per_second;
   }
-  return 2 * crossing * bytes / link.bandwidth_bytes_per_second;
+  return 2 * crossing / link.bandwidth_bytes_per_second;
 }
 
-double LevelCosts::cut_link_seconds(const GroupLink& link, double bytes, double ours, double theirs,
+double LevelCosts::cut_link_seconds(const GroupLink& link, double bytes, double before, double after,
                                     double product, double member_product) const {
-  // A shared link sees what its members pass to each other once, and what leaves the group.
-  const double part =
-      link.shared ? 2 * (ours + theirs - product - member_product) : ours + theirs - 2 * product;
+  double part = 0;
+  if (link.shared) {
+    // It sees what its members pass to each other once, and what leaves the group; and gradients come back.
+    part = (inputs_.forward_only ? 1 : 2) * (before + after - product - member_product);
+  } else if (link.carries == GroupLink::Carries::kOut) {
+    part = before - product;
+  } else if (link.carries == GroupLink::Carries::kIn) {
+    part = after - product;
+  } else {
+    part = before + after - 2 * product;
+  }
   return (half_duplex_ ? 2 : 1) * bytes * std::max(0.0, part) / link.bandwidth_bytes_per_second;
 }
 
@@ -134,6 +149,15 @@ double LevelCosts::inner_cut_seconds(double bytes, int64_t ours_inside, int64_t 
          inputs_.bandwidth_bytes_per_second;
 }
 
+double LevelCosts::message_seconds(int64_t bytes, int level) const {
+  double bandwidth = inputs_.bandwidth_bytes_per_second;
+  for (int l = 1; l <= level; ++l)
+    bandwidth = std::min(bandwidth, inputs_.levels[l].bandwidth_bytes_per_second);
+  const double latency =
+      inputs_.levels.empty() ? inputs_.latency_seconds : inputs_.levels[level].latency_seconds;
+  return latency + static_cast<double>(bytes) / bandwidth;
+}
+
 double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int out_level) const {
   if (half_duplex_) return 0;
   const auto message = [&](int64_t bytes, int level) {
@@ -142,20 +166,33 @@ double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int 
     const bool shared = !inputs_.levels.empty() && inputs_.levels[0].shared;
     return latency + (shared ? 0 : static_cast<double>(bytes) / inputs_.bandwidth_bytes_per_second);
   };
-  double seconds = 0;
-  if (!load.first) seconds += message(load.charged_in_bytes, in_level);
-  if (!load.last) seconds += message(load.charged_out_bytes, out_level);
-  return seconds;
+  const double in = load.first ? 0 : message(load.charged_in_bytes, in_level);
+  const double out = load.last ? 0 : message(load.charged_out_bytes, out_level);
+  // What comes in goes back as gradients.
+  return inputs_.forward_only ? std::max(in, out) : in + out;
+}
+
+double LevelCosts::compute_seconds(const StageLoad& load) const {
+  return inputs_.forward_only ? load.forward_seconds : load.compute_seconds();
 }
 
 double LevelCosts::gradient_bytes(const StageLoad& load) const {
+  if (inputs_.forward_only) return 0;
   return static_cast<double>(half_duplex_ ? load.parameter_bytes : load.trainable_bytes);
 }
 
 double LevelCosts::step_seconds(const StageLoad& load) const {
-  return half_duplex_ ? 0 : static_cast<double>(load.trainable_bytes) * inputs_.step_seconds_per_byte;
+  if (half_duplex_ || inputs_.forward_only) return 0;
+  return static_cast<double>(load.trainable_bytes) * inputs_.step_seconds_per_byte;
 }
 
+std::vector<int64_t> LevelCosts::shares(const std::vector<double>& seconds, double overhead_seconds) const {
+  return best_shares(seconds, inputs_.minibatches_per_update > 0 ? 0 : overhead_seconds);
+}
+
+namespace {
+
+/// Period of replicas with these shares.
 double shared_period(const std::vector<double>& seconds, const std::vector<int64_t>& shares,
                      double overhead) {
   double slowest = 0;
@@ -167,6 +204,8 @@ double shared_period(const std::vector<double>& seconds, const std::vector<int64
   }
   return (slowest + overhead) / static_cast<double>(round);
 }
+
+}  // namespace
 
 std::vector<int64_t> best_shares(const std::vector<double>& seconds, double overhead_seconds) {
   std::vector<int64_t> shares(seconds.size(), 1);
@@ -197,6 +236,11 @@ double PlacedPrice::total_seconds() const {
   return slowest;
 }
 
+double PlacedPrice::latency_seconds() const {
+  return std::accumulate(replica_seconds.begin(), replica_seconds.end(), 0.0) +
+         std::accumulate(receive_seconds.begin(), receive_seconds.end(), 0.0);
+}
+
 PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                          const CostModel& model, const CostInputs& inputs) {
   const LevelCosts costs(model, inputs);
@@ -210,8 +254,7 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
     const double bytes = costs.gradient_bytes(loads[s]);
     const int64_t shares = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
     const auto round = static_cast<double>(stage.shares.empty() ? replicas : shares);
-    const double update =
-        inputs.minibatches_per_update > 0 ? static_cast<double>(inputs.minibatches_per_update) : round;
+    const double update = costs.minibatches_of_update(round);
     const auto servers =
         ranks_by_group(stage, costs.sizes().size() > 1 ? costs.sizes()[1] : int64_t{1} << 40);
     int64_t most_inside = 0;
@@ -230,21 +273,28 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
         }
       }
       for (const auto& [group, part] : crossing) {
-        const double seconds = costs.exchange_link_seconds(links[l], bytes, part, server_count);
-        busy[l][group] += seconds / update;
+        const double seconds = costs.exchange_link_seconds_per_byte(links[l], part, server_count);
+        busy[l][group] += seconds * bytes / update;
         slowest = std::max(slowest, seconds);
       }
     }
     const int span = span_level(stage, costs);
-    const double exchange = costs.exchange_seconds(bytes, replicas, most_inside, server_count, slowest, span);
+    double exchange = 0;
+    if (replicas > 1 && bytes > 0) {
+      exchange = costs.exchange_latency_seconds(span) +
+                 bytes * costs.exchange_seconds_per_byte(replicas, most_inside, server_count, slowest);
+    }
     price.exchange_seconds.push_back(exchange);
 
     double compute = 0;  // of a round, on the replica that takes longest
+    double slowest_replica = 0;
     double most_share = 1;
     for (size_t q = 0; q < stage.ranks.size(); ++q) {
       const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
       const double speed = inputs.speeds.empty() ? 1 : inputs.speeds[stage.ranks[q]];
-      compute = std::max(compute, share * loads[s].compute_seconds() / speed);
+      const double seconds = costs.compute_seconds(loads[s]) / speed;
+      compute = std::max(compute, share * seconds);
+      slowest_replica = std::max(slowest_replica, seconds);
       most_share = std::max(most_share, share);
     }
     const auto level_to = [&](size_t other) {
@@ -256,6 +306,12 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
     };
     price.in_levels.push_back(s > 0 ? level_to(s - 1) : 0);
     price.out_levels.push_back(s + 1 < stages.size() ? level_to(s + 1) : 0);
+    price.replica_seconds.push_back(slowest_replica);
+    price.receive_seconds.push_back(0);
+    if (s > 0) {
+      const int level = std::max(price.out_levels[s - 1], price.in_levels[s]);
+      price.receive_seconds.back() = costs.message_seconds(loads[s].in_bytes, level);
+    }
     StagePeriod period;
     period.compute_seconds = compute / round;
     period.gradient_sync_seconds = exchange / update;
@@ -324,12 +380,7 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs) {
   const PlacedPrice price = price_placed(loads, stages, cost_model_named("pipewright"), inputs);
-  const auto message = [&](int64_t bytes, int level) {
-    double bandwidth = inputs.bandwidth_bytes_per_second;
-    for (int l = 1; l <= level; ++l)
-      bandwidth = std::min(bandwidth, inputs.levels[l].bandwidth_bytes_per_second);
-    return inputs.levels[level].latency_seconds + static_cast<double>(bytes) / bandwidth;
-  };
+  const LevelCosts costs(cost_model_named("pipewright"), inputs);
   std::vector<StageTimes> times;
   for (size_t s = 0; s < stages.size(); ++s) {
     StageTimes mine = stage_times(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
@@ -343,8 +394,10 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     mine.backward_seconds *= slower;
     mine.backward_weight_seconds *= slower;
     mine.reduce_seconds = price.exchange_seconds[s];
-    if (!loads[s].last) mine.send_activation_seconds = message(loads[s].out_bytes, price.out_levels[s]);
-    if (!loads[s].first) mine.send_gradient_seconds = message(loads[s].in_bytes, price.in_levels[s]);
+    if (!loads[s].last)
+      mine.send_activation_seconds = costs.message_seconds(loads[s].out_bytes, price.out_levels[s]);
+    if (!loads[s].first)
+      mine.send_gradient_seconds = costs.message_seconds(loads[s].in_bytes, price.in_levels[s]);
     times.push_back(mine);
   }
   return times;

@@ -12,6 +12,7 @@
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
 #include "optimizer/inference.h"
+#include "optimizer/levels.h"
 #include "optimizer/memory_check.h"
 #include "optimizer/run_rules.h"
 #include "optimizer/search.h"
@@ -21,6 +22,9 @@
 
 namespace pipewright {
 namespace {
+
+/// Bounds are lower by this part, for sums in another order.
+constexpr double kBoundRounding = 1e-9;
 
 /// What a strategy asks of the search.
 struct Strategy {
@@ -119,6 +123,7 @@ void check_demands(const PlanRequest& request, Question* question) {
                                const std::vector<NodeSet>& pinned) {
   Question roomy = q;
   roomy.memory_bytes = 0;
+  roomy.inputs.memories.clear();
   if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
     throw InfeasibleError("no plan with the stages demanded fits " +
                               format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
@@ -201,22 +206,33 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   return plan;
 }
 
+/// The least period, to a percent, with which there is a plan for answering; nothing if there is none.
+std::optional<double> least_inference_period(const Question& question, double impossible) {
+  double low = impossible;
+  double high = 2 * low;
+  while (!search_inference(question, high)) {
+    if (high > kMostSeconds) return std::nullopt;
+    low = high;
+    high *= 2;
+  }
+  while (high > 1.01 * low) {
+    const double middle = low + (high - low) / 2;
+    (search_inference(question, middle) ? high : low) = middle;
+  }
+  return high;
+}
+
 /// Forward only. The depths are those that keep such a pipeline full; `predicted` has forwards alone.
 Plan inference_plan(const Question& question, const PlanRequest& request, const Profile& profile) {
   const double period = request.inference_period_seconds;
   const std::optional<InferenceAnswer> found = search_inference(question, period);
   if (!found) {
-    double least = period;  // the least that is possible, to a percent
-    for (double tried = period; tried < kMostSeconds; tried *= 1.01) {
-      least = tried;
-      if (search_inference(question, tried)) break;
-    }
+    const std::optional<double> least = least_inference_period(question, period);
     throw InfeasibleError(
         "no plan on " + std::to_string(question.devices) + " devices takes a minibatch every " +
             format_seconds(period) + (question.memory_bytes > 0 ? " within the memory" : ""),
-        least < kMostSeconds / 2
-            ? "--period " + format_seconds(least) + " is possible; so are more devices, or faster links."
-            : "Give more memory or more devices.");
+        least ? "--period " + format_seconds(*least) + " is possible; so are more devices, or faster links."
+              : "Give more memory or more devices.");
   }
   Plan plan = plan_of(found->answer, *question.states, profile);
   plan.strategy = "manual";
@@ -229,13 +245,13 @@ Plan inference_plan(const Question& question, const PlanRequest& request, const 
   double work = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     plan.stages[s].in_flight = depths[s];
-    const StageLoad load =
-        load_between(*question.states, found->answer.stages[s].from, found->answer.stages[s].to);
-    const InferenceCost cost = inference_cost(load, question.inputs);
+    const InferenceCost& cost = found->stages[s];
     StagePrediction stage;
     stage.compute_seconds = cost.forward_seconds;
     stage.receive_seconds = cost.receive_seconds;
     if (s > 0) prediction.stages[s - 1].send_seconds = cost.receive_seconds;
+    const StageLoad load =
+        load_between(*question.states, found->answer.stages[s].from, found->answer.stages[s].to);
     stage.memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
     stage.memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
     prediction.stages.push_back(stage);
@@ -243,8 +259,9 @@ Plan inference_plan(const Question& question, const PlanRequest& request, const 
   }
   prediction.bottleneck = "latency " + format_seconds(found->latency_seconds) + " (" + format_seconds(work) +
                           " of it compute), forward only";
+  const double forward = question.states->states.back().forward_seconds;
   prediction.lower_bound_seconds =
-      std::min(prediction.minibatch_seconds, work / static_cast<double>(plan.world_size));
+      std::min(prediction.minibatch_seconds, shared_out_seconds(forward, plan.stages, question.inputs));
   if (profile.minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
     prediction.samples_per_second =
         static_cast<double>(profile.minibatch_samples) / prediction.minibatch_seconds;
@@ -263,6 +280,38 @@ const std::vector<StrategyRow>& strategies() {
   }();
   return rows;
 }
+
+namespace {
+
+/// What no plan that the question allows is faster than. The period of an exact search is itself that. Where
+/// times add up it is the sum of all work, where nothing better is known the work shared out evenly.
+double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
+                     const Answer& answer) {
+  const State& whole = q.states->states.back();
+  const double work = whole.forward_seconds + whole.backward_seconds;
+  double speed = 0;  // of all devices, not those of this plan alone
+  double fastest = 0;
+  for (int64_t d = 0; d < q.devices; ++d) {
+    const double own = q.inputs.speeds.empty() ? 1 : q.inputs.speeds[d];
+    speed += own;
+    fastest = std::max(fastest, own);
+  }
+  if (q.one_in_flight) return work / fastest;
+  const double shared = work / speed * (1 - kBoundRounding);
+  if (request.schedule == "interleaved") return shared;
+  if (q.inputs.placed()) {
+    if (!q.states->exact) return shared;
+    if (!drains(request)) return answer.bound_seconds;
+    // The answer is but one of several candidates.
+    const std::optional<Answer> any = search(q);
+    return any ? any->bound_seconds : shared;
+  }
+  // On one level the search takes the exchange of update intervals for too long.
+  if (q.inputs.minibatches_per_update > 0) return shared;
+  return wide != nullptr ? wide->bound_seconds : answer.period_seconds * (1 - kBoundRounding);
+}
+
+}  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& asked, PlanNotes* notes) {
   const Strategy& strategy = strategy_named(asked.strategy);
@@ -283,13 +332,6 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // One stage, or stages of equal work, need no more cuts.
   const bool placed = question.inputs.placed();
   const bool widen = !states.exact && !question.single_stage && !question.one_in_flight && !placed;
-  if (placed && (request.demands.any() || drains(request) || question.inputs.minibatches_per_update > 0 ||
-                 request.inference_period_seconds > 0)) {
-    throw InputError(
-        "topology: several levels, a shared link or devices that differ; with them no stages are "
-        "demanded, stages update after rounds of their own, and plans are for training",
-        "Plan for one level of equal devices, or without those options.");
-  }
   // One rank a stage cannot use more ranks than there are stages.
   if (question.most_replicas == 1 && !placed)
     question.devices = std::min(question.devices, longest_chain(states));
@@ -378,21 +420,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   plan.strategy = request.strategy;
   plan.profile_digest = document_digest(profile);
   plan.topology_digest = document_digest(topology);
-  // The period of an exact search is itself the bound. Where times add up it is the sum of all work, and with
-  // update intervals, whose exchange the search takes for too much, work shared out evenly.
-  const bool by_period = question.inputs.minibatches_per_update == 0;
-  if (placed && !(answer->exact && states.exact)) {
-    double speed = 0;  // of all devices, not those of this plan alone
-    for (int64_t d = 0; d < question.devices; ++d)
-      speed += question.inputs.speeds.empty() ? 1 : question.inputs.speeds[d];
-    const State& whole = states.states.back();
-    plan.predicted->lower_bound_seconds =
-        (whole.forward_seconds + whole.backward_seconds) / speed * (1 - 1e-9);
-  } else if (widen && by_period) {
-    plan.predicted->lower_bound_seconds = std::min(wide->bound_seconds, seconds(plan));
-  } else if (!question.one_in_flight && by_period) {
-    plan.predicted->lower_bound_seconds = std::min(answer->period_seconds * (1 - 1e-9), seconds(plan));
-  }
+  plan.predicted->lower_bound_seconds =
+      std::min(seconds(plan), bound_seconds(question, request, wide ? &*wide : nullptr, *answer));
   if (question.memory_bytes > 0) {
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       PW_CHECK_LE(plan.predicted->stages[s].memory.total_bytes(),

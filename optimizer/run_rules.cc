@@ -41,6 +41,10 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
     q.replicated = false;
     q.all_devices = true;
     q.memory_bytes = question.memory_bytes / request.stages_per_rank;
+    // Cut as on one level of equal devices, priced where they stand.
+    q.inputs.levels.clear();
+    q.inputs.speeds.clear();
+    q.inputs.memories.clear();
     if (std::optional<Answer> answer = search(q)) found.push_back(std::move(*answer));
   }
   return found;
@@ -153,15 +157,6 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   PipelineShape shape = shape_of(*plan);
   const int64_t budget =
       plan->schedule == "interleaved" ? memory_bytes / shape.stages_per_rank : memory_bytes;
-  const auto limit_of = [&](const Stage& stage) {
-    if (inputs.memories.empty()) return budget;
-    int64_t limit = 0;
-    for (const int64_t rank : stage.ranks) {
-      const int64_t own = inputs.memories[rank];
-      if (own > 0 && (limit == 0 || own < limit)) limit = own;
-    }
-    return limit;
-  };
   std::vector<int64_t> bound;
   std::vector<int64_t> most;
   int64_t later = 0;
@@ -169,8 +164,8 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   for (int64_t s = 0; s < shape.stages(); ++s) {
     later -= shape.replicas[s];
     bound.push_back(in_flight_bound(later, shape.replicas[s]));
-    most.push_back(
-        in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, limit_of(plan->stages[s]), inputs));
+    const int64_t limit = memory_limit_bytes(inputs, budget, plan->stages[s].ranks);
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
     if (most.back() < 1) return false;
     if (deepest > 0) most.back() = std::min(most.back(), deepest);
   }

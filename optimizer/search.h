@@ -55,6 +55,8 @@ struct Answer {
   std::vector<FoundStage> stages;
   double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
   int64_t devices = 0;
+  /// Where devices are placed: no answer is faster.
+  double bound_seconds = 0;
   bool exact = true;  ///< false: the space of placements was too large to search all of it
 };
 

@@ -47,7 +47,13 @@ class Recursion {
   }
 
   std::optional<Answer> answer() {
-    for (int i = 0; i < size_; ++i) fill_servers(i);
+    // The whole model on all servers alike is a plan: what takes longer is in none that is better.
+    fill_servers(0);
+    achieved_ = prices_.first_above(server_[at(size_ - 1, 0)], bytes_.back() - bytes_[0], outer_, inner_) *
+                (1 + 1e-12);
+    for (int i = 1; i < size_; ++i) {
+      if (may_begin_run(i)) fill_servers(i);
+    }
     // The level above, from the front.
     std::vector<std::vector<double>> best(outer_ + 1, std::vector<double>(size_, kImpossible));
     std::vector<std::vector<std::pair<int, int64_t>>> from(
@@ -75,6 +81,7 @@ class Recursion {
 
     Answer answer;
     answer.period_seconds = best[outer_].back();
+    answer.bound_seconds = answer.period_seconds * (1 - kTolerance);
     answer.devices = q_.devices;
     int64_t servers = outer_;
     for (int j = size_ - 1; j > 0;) {
@@ -90,14 +97,28 @@ class Recursion {
  private:
   size_t at(int j, int k) const { return static_cast<size_t>(j) * size_ + k; }
 
+  /// Whether some number of servers could do what comes before the cut, and the others the rest, in the time
+  /// achieved.
+  bool may_begin_run(int i) const {
+    for (int64_t before = 1; before < outer_; ++before) {
+      if (work_[i] <= achieved_ * static_cast<double>(before * inner_) &&
+          work_.back() - work_[i] <= achieved_ * static_cast<double>((outer_ - before) * inner_))
+        return true;
+    }
+    return false;
+  }
+
   /// Best pipelines of i..j on m devices, for all j and m: by_devices_[m][j]; the whole server goes to
   /// `server_`.
   void fill_servers(int i) {
     by_devices_.assign(inner_ + 1, std::vector<double>(size_, kImpossible));
+    // A run from here on may be replicated on all servers, or on all but one.
+    const double longest = achieved_ * static_cast<double>(i == 0 ? outer_ : outer_ - 1);
     for (const int j : states_.after(i)) {
       const double work = compute_between(states_, i, j);
       for (int64_t m = 1; m <= inner_; ++m) {
-        double best = prices_.inside(work, bytes_[j] - bytes_[i], m);
+        if (work > longest * static_cast<double>(m)) continue;
+        double best = std::min(longest, prices_.inside(work, bytes_[j] - bytes_[i], m));
         for (int64_t last = 1; last < m; ++last) {
           const double* later = &later_[last][at(j, 0)];
           const double* before = by_devices_[m - last].data();
@@ -161,6 +182,7 @@ class Recursion {
   std::vector<std::vector<double>> later_;  ///< by devices, then by (end, begin): a stage with one before it
   std::vector<std::vector<double>> by_devices_;  ///< by devices, then by end
   std::vector<double> server_;                   ///< by (end, begin)
+  double achieved_ = kImpossible;                ///< period of a plan
 };
 
 }  // namespace

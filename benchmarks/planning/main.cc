@@ -89,18 +89,20 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
   question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
   question.devices = topology.device_count();
   int64_t devices = 0;
+  double bound = 0;
   const double search_seconds = median_seconds([&] {
     const std::optional<Answer> answer = search(question);
     period = answer->period_seconds;
     devices = answer->devices;
+    bound = answer->exact ? period : answer->bound_seconds;
   });
   std::string shape;
   for (const TopologyLevel& level : topology.levels) {
     shape += (shape.empty() ? "" : "x") + std::to_string(level.count);
   }
-  std::printf("| %-13s | %6d | %-8s | %-10s | %10.6g | %7lld | %9.3f | %9.3f |\n", name.c_str(),
+  std::printf("| %-13s | %6d | %-8s | %-10s | %10.6g | %7lld | %9.3f | %9.3f | %6.2f %% |\n", name.c_str(),
               states.size(), shape.c_str(), objective, 1e3 * period, static_cast<long long>(devices),
-              1e3 * search_seconds, 1e3 * states_seconds);
+              1e3 * search_seconds, 1e3 * states_seconds, 100 * (period / bound - 1));
   std::fflush(stdout);
 }
 
@@ -122,8 +124,8 @@ int run(int argc, char** argv) {
     return 2;
   }
   std::printf(
-      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms |\n");
-  std::printf("| --- | --: | --- | --- | --: | --: | --: | --: |\n");
+      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms | above the bound |\n");
+  std::printf("| --- | --: | --- | --- | --: | --: | --: | --: | --: |\n");
   for (const char* name :
        {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"}) {
     const std::filesystem::path file = std::filesystem::path(argv[1]) / (std::string(name) + ".txt");

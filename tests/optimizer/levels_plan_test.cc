@@ -74,7 +74,8 @@ TEST_CASE("With the link of each server in the price, plans beat those of PipeDr
   ours.objective = "pipedream-shared-nic";
   PlanRequest theirs;
   theirs.objective = "pipedream";
-  for (const char* name : {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50"}) {
+  for (const char* name :
+       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101", "inception_v3"}) {
     INFO(name);
     const Profile profile = published_profile(name);
     const Plan plan = make_plan(profile, topology, ours);
@@ -134,6 +135,63 @@ TEST_CASE("Random plans on levels keep every promise") {
       CHECK(more.period_seconds <= notes.period_seconds * (1 + 1e-9));
     }
   }
+}
+
+TEST_CASE("Plans that drain, keep two versions or obey demands keep their promises on levels too") {
+  std::mt19937 random(32);
+  int drained = 0;
+  int demanded = 0;
+  for (int c = 0; c < 150; ++c) {
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 1, 6)), true, 0);
+    Topology topology = servers(pick(random, 1, 3), pick(random, 1, 3), 1e7, 1e6);
+    if (pick(random, 0, 3) == 0) topology.levels[pick(random, 0, 1)].shared = true;
+    const bool differ = pick(random, 0, 2) == 0;
+    for (int64_t d = 0; differ && d < topology.device_count(); ++d)
+      topology.devices.push_back({"host", d % 2 == 0 ? 1.0 : 0.5, 0});
+    PlanRequest request;
+    const char* schedules[] = {"1f1b", "gpipe", "1f1b-flush", "zb-h1", "interleaved"};
+    request.schedule = schedules[pick(random, 0, 4)];
+    if (request.schedule == "1f1b") request.weights = pick(random, 0, 1) == 0 ? "2bw" : "stash";
+    if (request.schedule != "interleaved" && pick(random, 0, 1) == 0) {
+      request.demands.most_stages = pick(random, 1, 3);
+      if (pick(random, 0, 1) == 0) request.demands.replicas[0] = pick(random, 1, 2);
+    }
+    INFO("case " << c << ", " << request.schedule << " on " << topology.to_json().dump());
+    Plan plan;
+    try {
+      plan = make_plan(profile, topology, request);
+    } catch (const InfeasibleError&) {
+      CHECK((request.demands.any() || request.schedule == "interleaved"));
+      continue;
+    }
+    drained += plan.weights == "flush";
+    demanded += request.demands.any();
+    plan.validate("plan");
+    const Prediction again = evaluate_plan(plan, profile, topology, request);
+    CHECK(plan.predicted->minibatch_seconds == Approx(again.minibatch_seconds).epsilon(1e-9).margin(1e-15));
+    CHECK(plan.predicted->lower_bound_seconds <= plan.predicted->minibatch_seconds * (1 + 1e-9));
+    if (request.demands.most_stages > 0)
+      CHECK(static_cast<int64_t>(plan.stages.size()) <= request.demands.most_stages);
+    if (!request.demands.replicas.empty())
+      CHECK(static_cast<int64_t>(plan.stages[0].ranks.size()) == request.demands.replicas.at(0));
+  }
+  CHECK(drained > 50);
+  CHECK(demanded > 20);
+}
+
+TEST_CASE("A plan for answering on servers says its latency, or the least period there is") {
+  std::mt19937 random(5);
+  Profile profile = testing::random_profile(random, 6, true, 100);
+  for (ProfiledNode& node : profile.nodes) node.forward_seconds = 1e-3;
+  PlanRequest request;
+  request.inference_period_seconds = 2e-3;
+  const Plan plan = make_plan(profile, servers(3, 2, 1e9, 1e8), request);
+  CHECK_THAT(plan.predicted->bottleneck, Catch::Contains("latency"));
+  CHECK(plan.predicted->minibatch_seconds <= 2e-3 * (1 + 1e-9));
+  request.inference_period_seconds = 1e-4;
+  CHECK_THAT(
+      testing::error_of<InfeasibleError>([&] { make_plan(profile, servers(3, 2, 1e9, 1e8), request); }),
+      Catch::Contains("takes a minibatch every"));
 }
 
 TEST_CASE("Twenty plans from one question on two levels are one plan") {

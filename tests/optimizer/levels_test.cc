@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "optimizer/demands.h"
+#include "optimizer/inference.h"
 #include "optimizer/search.h"
 #include "optimizer/states.h"
 #include "tests/optimizer/random_profile.h"
@@ -20,6 +22,16 @@ using testing::pick;
 class AllPlacements {
  public:
   AllPlacements(const Question& q, int64_t largest) : q_(q), largest_(largest) {}
+
+  void demand(const StageDemands& demands, const std::vector<NodeSet>& pinned) {
+    demands_ = demands;
+    pinned_ = pinned;
+  }
+  /// Of those within the period, forward only.
+  double least_latency(double period) {
+    most_period_ = period * (1 + 1e-9);
+    return least_period();
+  }
 
   double least_period() {
     walk(q_.states->last(), 0, true);
@@ -48,15 +60,40 @@ class AllPlacements {
     StageLoad load = load_between(*q_.states, i, j);
     load.workspace_bytes = workspace_between(*q_.states, i, j);
     load.recompute = recompute;
+    const int64_t memory = limit_of(positions);
+    if (memory == 0) return true;
+    if (q_.inputs.forward_only) return inference_memory_bytes(load) <= memory;
+    const auto m = static_cast<int64_t>(positions.size());
+    return stage_memory(load, m, assumed_in_flight(q_, later, m), q_.inputs).total_bytes() <= memory;
+  }
+
+  /// 0: none.
+  int64_t limit_of(const std::vector<int64_t>& positions) const {
     int64_t memory = q_.memory_bytes;
     for (const int64_t p : positions) {
       if (q_.inputs.memories.empty()) break;
       const int64_t own = q_.inputs.memories[turned_ ? q_.devices - 1 - p : p];
       if (own > 0 && (memory == 0 || own < memory)) memory = own;
     }
-    if (memory == 0) return true;
-    const auto m = static_cast<int64_t>(positions.size());
-    return stage_memory(load, m, 1 + (later + m - 1) / m, q_.inputs).total_bytes() <= memory;
+    return memory;
+  }
+
+  bool obeys() const {
+    const auto count = static_cast<int64_t>(pieces_.size());
+    if (demands_.most_stages > 0 && count > demands_.most_stages) return false;
+    if (!demands_.replicas.empty() && demands_.replicas.rbegin()->first >= count) return false;
+    if (static_cast<int64_t>(pinned_.size()) > count) return false;
+    for (int64_t s = 0; s < count; ++s) {
+      const Piece& piece = pieces_[static_cast<size_t>(count - 1 - s)];
+      const auto given = demands_.replicas.find(s);
+      if (given != demands_.replicas.end() && given->second != static_cast<int64_t>(piece.positions.size()))
+        return false;
+      const NodeSet nodes = q_.states->states[piece.to].done - q_.states->states[piece.from].done;
+      for (size_t p = 0; p < pinned_.size(); ++p) {
+        if (static_cast<int64_t>(p) != s && nodes.intersects(pinned_[p])) return false;
+      }
+    }
+    return true;
   }
 
   void walk(int j, int64_t used, bool /*top*/) {
@@ -79,7 +116,7 @@ class AllPlacements {
     }
     const auto& levels = q_.inputs.levels;
     const bool blocks = levels.size() == 2 && !levels[0].shared && !levels[1].shared &&
-                        q_.inputs.speeds.empty() && q_.inputs.memories.empty();
+                        q_.inputs.speeds.empty() && q_.inputs.memories.empty() && !q_.inputs.forward_only;
     if (!blocks || used % levels[0].count != 0) return;
     for (int64_t copies = 2; used + copies * levels[0].count <= q_.devices; ++copies) {
       block(j, used, copies, 0);
@@ -111,7 +148,7 @@ class AllPlacements {
   }
 
   void price(int64_t used) {
-    if ((q_.all_devices || turned_) && used != q_.devices) return;
+    if (((q_.all_devices || turned_) && used != q_.devices) || !obeys()) return;
     const bool alike = q_.inputs.speeds.empty() && q_.inputs.memories.empty();
     const bool turn = turned_ || (alike && used % largest_ == 0);
     std::vector<StageLoad> loads;
@@ -126,14 +163,20 @@ class AllPlacements {
       if (!q_.inputs.speeds.empty()) {
         std::vector<double> seconds;
         for (const int64_t rank : stage.ranks)
-          seconds.push_back(loads.back().compute_seconds() / q_.inputs.speeds[rank]);
+          seconds.push_back(LevelCosts(*q_.model, q_.inputs).compute_seconds(loads.back()) /
+                            q_.inputs.speeds[rank]);
         const PlacedPrice alone = price_placed({loads.back()}, {stage}, *q_.model, q_.inputs);
         const LevelCosts costs(*q_.model, q_.inputs);
-        stage.shares = best_shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(loads.back()));
+        stage.shares = costs.shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(loads.back()));
       }
       stages.push_back(stage);
     }
-    const double period = price_placed(loads, stages, *q_.model, q_.inputs).total_seconds();
+    const PlacedPrice price = price_placed(loads, stages, *q_.model, q_.inputs);
+    double period = price.total_seconds();
+    if (most_period_ > 0) {
+      if (period > most_period_) return;
+      period = price.latency_seconds();
+    }
     if (period < best_ * (1 - 1e-9) || (period < best_ * (1 + 1e-9) && used < devices_)) {
       devices_ = used;
       shape_.clear();
@@ -152,6 +195,9 @@ class AllPlacements {
   const Question& q_;
   int64_t largest_;
   bool turned_ = false;
+  double most_period_ = 0;  // 0: none
+  StageDemands demands_;
+  std::vector<NodeSet> pinned_;
   std::vector<Piece> pieces_;
   double best_ = 1e300;
   int64_t devices_ = int64_t{1} << 40;
@@ -178,8 +224,39 @@ int64_t cases(int64_t usual) {
   return text != nullptr ? std::atoll(text) : usual;
 }
 
+/// Up to two devices of other speed or memory.
+void make_different(std::mt19937& random, Topology* topology) {
+  const double speeds[] = {1, 2, 0.5, 1.5};
+  const double first = speeds[pick(random, 0, 3)];
+  const double second = speeds[pick(random, 0, 3)];
+  const int64_t border = pick(random, 0, topology->device_count());
+  for (int64_t d = 0; d < topology->device_count(); ++d) {
+    topology->devices.push_back(
+        {"host", d < border ? first : second, d < border ? 0 : pick(random, 0, 1) * 40000});
+  }
+}
+
+StageDemands random_demands(std::mt19937& random, const Profile& profile) {
+  StageDemands demands;
+  if (pick(random, 0, 1) == 0) demands.most_stages = pick(random, 1, 3);
+  for (int64_t i = pick(random, 0, 2); i > 0; --i) demands.replicas[pick(random, 0, 2)] = pick(random, 1, 3);
+  for (int64_t i = pick(random, 0, 1); i > 0; --i) {
+    const auto node = static_cast<size_t>(pick(random, 0, 99)) % profile.nodes.size();
+    demands.pins[profile.nodes[node].name] = pick(random, 0, 2);
+  }
+  return demands;
+}
+
+/// What else is asked for.
+struct Asked {
+  Recompute recompute = Recompute::kNever;
+  bool demands = false;
+  bool intervals = false;
+};
+
 void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ,
-                        Recompute recompute = Recompute::kNever) {
+                        const Asked& asked = {}) {
+  const Recompute recompute = asked.recompute;
   std::mt19937 random(seed);
   const CostModel& model = cost_model_named(model_name);
   int64_t infeasible = 0;
@@ -189,16 +266,7 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     const Profile profile =
         testing::random_profile(random, static_cast<int>(pick(random, 1, chain ? 4 : 4)), chain, 60);
     Topology topology = random_levels(random, model.levels == LevelRule::kSharedNic);
-    if (differ) {
-      const double speeds[] = {1, 2, 0.5, 1.5};
-      const double first = speeds[pick(random, 0, 3)];
-      const double second = speeds[pick(random, 0, 3)];
-      const int64_t border = pick(random, 0, topology.device_count());
-      for (int64_t d = 0; d < topology.device_count(); ++d) {
-        topology.devices.push_back(
-            {"host", d < border ? first : second, d < border ? 0 : pick(random, 0, 1) * 40000});
-      }
-    }
+    if (differ) make_different(random, &topology);
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
     Question q;
     const Dataflow flow(profile);
@@ -215,14 +283,28 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     int64_t largest = 1;
     for (size_t l = 0; l + 1 < q.inputs.levels.size(); ++l) largest *= q.inputs.levels[l].count;
     if (q.inputs.levels.back().shared) largest = q.devices;
+    StageDemands demands;
+    std::vector<NodeSet> pinned;
+    if (asked.demands) {
+      q.all_devices = false;
+      demands = random_demands(random, profile);
+      pinned = pinned_nodes(profile, demands);
+    }
+    if (asked.intervals) {
+      const bool flush = pick(random, 0, 1) == 0;
+      q.inputs.weights = flush ? WeightRule::kFlush : WeightRule::kTwoVersions;
+      q.interval = q.inputs.minibatches_per_update = pick(random, 1, 12);
+      q.whole_interval = flush && pick(random, 0, 1) == 0;
+    }
     AllPlacements all(q, largest);
+    all.demand(demands, pinned);
     const double expected = all.least_period();
     std::string levels;
     for (const TopologyLevel& level : q.inputs.levels) {
       levels += " " + std::to_string(level.count) + (level.shared ? "s" : "");
     }
     INFO("case " << c << levels << ", best " << all.shape());
-    const std::optional<Answer> got = search(q);
+    const std::optional<Answer> got = demands.any() ? search_with_demands(q, demands, pinned) : search(q);
     INFO("case " << c << " of seed " << seed << ": " << profile.nodes.size() << " nodes, " << q.devices
                  << " devices, " << q.inputs.levels.size() << " levels, memory " << q.memory_bytes << ", all "
                  << q.all_devices);
@@ -233,6 +315,8 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     }
     if (!got) continue;
     REQUIRE(got->exact);
+    CHECK(got->bound_seconds <= got->period_seconds);
+    CHECK(got->bound_seconds >= got->period_seconds * (1 - 3e-9));
     REQUIRE(got->period_seconds == Approx(expected).epsilon(3e-9).margin(1e-15));
     CHECK(got->devices == all.devices());
     std::vector<int64_t> ranks;
@@ -243,7 +327,8 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
   }
   if (count >= 100) {
     CHECK(infeasible > 0);
-    CHECK((recomputing > 0) == (recompute != Recompute::kNever));
+    INFO("seed " << seed << ", " << recomputing << " stages recompute");
+    if (!asked.demands && !differ) CHECK((recomputing > 0) == (recompute != Recompute::kNever));
   }
 }
 
@@ -256,8 +341,58 @@ TEST_CASE("Placement on devices that differ equals brute force") {
 }
 
 TEST_CASE("Placement where stages may recompute equals brute force") {
-  compare_placements(14, cases(800), "pipewright", false, Recompute::kWhereNeeded);
-  compare_placements(15, cases(400), "pipewright", true, Recompute::kWhereNeeded);
+  const Asked asked = {Recompute::kWhereNeeded};
+  compare_placements(14, cases(800), "pipewright", false, asked);
+  compare_placements(15, cases(400), "pipewright", true, asked);
+}
+
+TEST_CASE("Placement of stages that are demanded equals brute force") {
+  const Asked asked = {Recompute::kNever, true};
+  compare_placements(16, cases(1500), "pipewright", false, asked);
+  compare_placements(17, cases(600), "pipewright", true, asked);
+  compare_placements(18, cases(600), "pipedream-shared-nic", false, asked);
+}
+
+TEST_CASE("Placement with update intervals equals brute force") {
+  compare_placements(19, cases(1000), "pipewright", false, {Recompute::kNever, false, true});
+  compare_placements(20, cases(500), "pipewright", true, {Recompute::kWhereNeeded, true, true});
+}
+
+TEST_CASE("Least latency at a rate on levels and on devices that differ equals brute force") {
+  std::mt19937 random(21);
+  const CostModel& model = cost_model_named("pipewright");
+  int64_t found_some = 0;
+  int64_t found_none = 0;
+  for (int64_t c = 0; c < cases(1500); ++c) {
+    const Profile profile =
+        testing::random_profile(random, static_cast<int>(pick(random, 1, 4)), pick(random, 0, 2) > 0, 60);
+    Topology topology = random_levels(random, false);
+    if (pick(random, 0, 1) == 0) make_different(random, &topology);
+    if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
+    Question q;
+    const Dataflow flow(profile);
+    const States states = enumerate_states(flow, model, true);
+    q.states = &states;
+    q.model = &model;
+    q.inputs = cost_inputs(profile, topology, 1);
+    if (!q.inputs.placed()) continue;
+    q.devices = topology.device_count();
+    if (pick(random, 0, 2) == 0 && q.inputs.memories.empty()) q.memory_bytes = pick(random, 5000, 30000);
+    const double period = static_cast<double>(pick(random, 1, 12)) * 1e-3;
+    const std::optional<InferenceAnswer> got = search_inference(q, period);
+    q.inputs.forward_only = true;
+    AllPlacements all(q, q.devices);
+    const double expected = all.least_latency(period);
+    INFO("case " << c << ", best " << all.shape());
+    REQUIRE(got.has_value() == (expected < 1e299));
+    got ? ++found_some : ++found_none;
+    if (!got) continue;
+    CHECK(got->latency_seconds == Approx(expected).epsilon(3e-9).margin(1e-15));
+    CHECK(got->answer.period_seconds <= period * (1 + 3e-9));
+    CHECK(got->answer.devices == all.devices());
+  }
+  CHECK(found_some > 100);
+  CHECK(found_none > 30);
 }
 
 TEST_CASE("Placement with one link in turn for each server equals brute force") {
