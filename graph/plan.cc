@@ -3,44 +3,40 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "graph/byte_fields.h"
 #include "graph/document.h"
 #include "graph/limits.h"
 #include "graph/nearest.h"
 
 namespace pipewright {
 
+namespace {
+
+const std::vector<ByteField<StageMemory>>& memory_fields() {
+  static const std::vector<ByteField<StageMemory>> fields = {
+      {"weights_bytes", &StageMemory::weights_bytes},
+      {"versions_bytes", &StageMemory::versions_bytes},
+      {"gradients_bytes", &StageMemory::gradients_bytes},
+      {"optimizer_bytes", &StageMemory::optimizer_bytes},
+      {"activations_bytes", &StageMemory::activations_bytes},
+      {"messages_bytes", &StageMemory::messages_bytes},
+      {"workspace_bytes", &StageMemory::workspace_bytes}};
+  return fields;
+}
+
+}  // namespace
+
 StageMemory& StageMemory::operator+=(const StageMemory& other) {
-  weights_bytes += other.weights_bytes;
-  versions_bytes += other.versions_bytes;
-  gradients_bytes += other.gradients_bytes;
-  optimizer_bytes += other.optimizer_bytes;
-  activations_bytes += other.activations_bytes;
-  messages_bytes += other.messages_bytes;
-  workspace_bytes += other.workspace_bytes;
+  for (const ByteField<StageMemory>& field : memory_fields()) this->*field.bytes += other.*field.bytes;
   return *this;
 }
 
 StageMemory stage_memory_from_json(JsonReader reader) {
-  StageMemory memory;
-  reader.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
-                 "messages_bytes", "workspace_bytes"});
-  memory.weights_bytes = reader.integer("weights_bytes", 0, kMostBytes);
-  memory.versions_bytes = reader.integer("versions_bytes", 0, kMostBytes);
-  memory.gradients_bytes = reader.integer("gradients_bytes", 0, kMostBytes);
-  memory.optimizer_bytes = reader.integer("optimizer_bytes", 0, kMostBytes);
-  memory.activations_bytes = reader.integer("activations_bytes", 0, kMostBytes);
-  memory.messages_bytes = reader.integer("messages_bytes", 0, kMostBytes);
-  memory.workspace_bytes = reader.integer("workspace_bytes", 0, kMostBytes);
-  reader.finish();
-  return memory;
+  return read_byte_fields(std::move(reader), memory_fields());
 }
 
-Json stage_memory_to_json(const StageMemory& memory) {
-  return {{"weights_bytes", memory.weights_bytes},         {"versions_bytes", memory.versions_bytes},
-          {"gradients_bytes", memory.gradients_bytes},     {"optimizer_bytes", memory.optimizer_bytes},
-          {"activations_bytes", memory.activations_bytes}, {"messages_bytes", memory.messages_bytes},
-          {"workspace_bytes", memory.workspace_bytes}};
-}
+Json stage_memory_to_json(const StageMemory& memory) { return write_byte_fields(memory, memory_fields()); }
+
 namespace {
 
 const std::vector<std::string>& strategies() {

@@ -1,5 +1,6 @@
 #include "graph/summary.h"
 
+#include "graph/byte_fields.h"
 #include "graph/limits.h"
 
 namespace pipewright {
@@ -10,29 +11,16 @@ const std::vector<std::string>& statuses() {
   return names;
 }
 
-RankMemory memory_from_json(JsonReader reader) {
-  reader.expect({"weights_bytes", "versions_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
-                 "messages_bytes", "other_bytes"});
-  RankMemory memory;
-  memory.weights_bytes = reader.integer("weights_bytes", 0, kMostBytes);
-  memory.versions_bytes = reader.integer("versions_bytes", 0, kMostBytes);
-  memory.gradients_bytes = reader.integer("gradients_bytes", 0, kMostBytes);
-  memory.optimizer_bytes = reader.integer("optimizer_bytes", 0, kMostBytes);
-  memory.activations_bytes = reader.integer("activations_bytes", 0, kMostBytes);
-  memory.messages_bytes = reader.integer("messages_bytes", 0, kMostBytes);
-  memory.other_bytes = reader.integer("other_bytes", 0, kMostBytes);
-  reader.finish();
-  return memory;
-}
-
-Json memory_to_json(const RankMemory& memory) {
-  return {{"weights_bytes", memory.weights_bytes},
-          {"versions_bytes", memory.versions_bytes},
-          {"gradients_bytes", memory.gradients_bytes},
-          {"optimizer_bytes", memory.optimizer_bytes},
-          {"activations_bytes", memory.activations_bytes},
-          {"messages_bytes", memory.messages_bytes},
-          {"other_bytes", memory.other_bytes}};
+const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
+  static const std::vector<ByteField<MeasuredMemory>> fields = {
+      {"weights_bytes", &MeasuredMemory::weights_bytes},
+      {"versions_bytes", &MeasuredMemory::versions_bytes},
+      {"gradients_bytes", &MeasuredMemory::gradients_bytes},
+      {"optimizer_bytes", &MeasuredMemory::optimizer_bytes},
+      {"activations_bytes", &MeasuredMemory::activations_bytes},
+      {"messages_bytes", &MeasuredMemory::messages_bytes},
+      {"other_bytes", &MeasuredMemory::other_bytes}};
+  return fields;
 }
 
 RankSummary rank_from_json(JsonReader& reader) {
@@ -49,7 +37,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.sync_wait_seconds = reader.number("sync_wait_seconds", 0, kMostSeconds);
   rank.peak_memory_bytes = reader.integer("peak_memory_bytes", 0, kMostBytes);
   rank.predicted_memory_bytes = reader.integer("predicted_memory_bytes", 0, kMostBytes);
-  if (reader.has("memory")) rank.memory = memory_from_json(reader.object("memory"));
+  if (reader.has("memory")) rank.memory = read_byte_fields(reader.object("memory"), memory_fields());
   if (reader.has("predicted_memory"))
     rank.predicted_memory = stage_memory_from_json(reader.object("predicted_memory"));
   rank.sent_bytes = reader.integer("sent_bytes", 0, kMostBytes);
@@ -71,7 +59,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["sync_wait_seconds"] = rank.sync_wait_seconds;
   json["peak_memory_bytes"] = rank.peak_memory_bytes;
   json["predicted_memory_bytes"] = rank.predicted_memory_bytes;
-  json["memory"] = memory_to_json(rank.memory);
+  json["memory"] = write_byte_fields(rank.memory, memory_fields());
   if (rank.predicted_memory) json["predicted_memory"] = stage_memory_to_json(*rank.predicted_memory);
   json["sent_bytes"] = rank.sent_bytes;
   json["peak_in_flight"] = rank.peak_in_flight;

@@ -19,7 +19,7 @@ struct EvaluationSummary {
 
 /// Tensors of a rank by purpose, as counted by the allocator hook: of each purpose the most there was at a
 /// time, so the sum may exceed the peak of the whole.
-struct RankMemory {
+struct MeasuredMemory {
   int64_t weights_bytes = 0;      ///< one version of the parameters
   int64_t versions_bytes = 0;     ///< further weight versions
   int64_t gradients_bytes = 0;    ///< made by backwards: of weights, and on the way there
@@ -43,7 +43,7 @@ struct RankSummary {
   int64_t peak_in_flight = 0;
   int64_t peak_weight_versions = 0;
   int64_t updates = 0;
-  RankMemory memory{};                            ///< optional key
+  MeasuredMemory memory{};                            ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
 };
 

@@ -27,11 +27,12 @@ Topology Topology::from_json(JsonReader& reader) {
   topology.memory_bytes = reader.integer("memory_bytes", 0, kMostBytes);
   if (reader.has("devices")) {
     for (JsonReader& entry : reader.objects("devices")) {
-      entry.expect({"host", "relative_speed", "memory_bytes"});
+      entry.expect({"host", "relative_speed", "memory_bytes", "class"});
       TopologyDevice device;
       device.host = entry.string("host");
       device.relative_speed = entry.number("relative_speed", 1e-6, 1e6);
       device.memory_bytes = entry.integer("memory_bytes", 0, kMostBytes);
+      if (entry.has("class")) device.device_class = entry.string("class");
       entry.finish();
       topology.devices.push_back(std::move(device));
     }
@@ -55,6 +56,7 @@ Json Topology::to_json() const {
       json["devices"].push_back({{"host", device.host},
                                  {"relative_speed", device.relative_speed},
                                  {"memory_bytes", device.memory_bytes}});
+      if (!device.device_class.empty()) json["devices"].back()["class"] = device.device_class;
     }
   }
   return json;

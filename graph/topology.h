@@ -18,8 +18,9 @@ struct TopologyLevel {
 
 struct TopologyDevice {
   std::string host;
-  double relative_speed = 1;
+  double relative_speed = 1;  ///< of what the profile, or that of its class, was measured on
   int64_t memory_bytes = 0;
+  std::string device_class = {};  ///< "class": has a profile of its own; "" = none
 };
 
 struct Topology {
@@ -37,6 +38,7 @@ struct Topology {
 };
 
 /// N devices behind one kind of link: what `--gpus N --bandwidths B --latency T --memory M` means.
-Topology flat_topology(int64_t devices, double bandwidth_bytes_per_second, double latency_seconds, int64_t memory_bytes);
+Topology flat_topology(int64_t devices, double bandwidth_bytes_per_second, double latency_seconds,
+                       int64_t memory_bytes);
 
 }  // namespace pipewright

@@ -155,6 +155,7 @@ double one_device_seconds(const Inputs& inputs) {
   one.request.weights.clear();
   one.request.microbatches = 0;
   one.request.recompute = "never";
+  one.request.class_profiles.clear();
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 

@@ -46,13 +46,13 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows, const 
   return text + "</table>\n";
 }
 
-std::vector<std::vector<std::string>> stage_rows(const Plan& plan) {
+std::vector<std::vector<std::string>> stage_rows(const Plan& plan, const Topology& topology) {
   std::vector<std::vector<std::string>> rows = {
       {"stage", "ranks", "depth", "compute", "gradient sync", "send", "memory", "layers"}};
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePrediction& predicted = plan.predicted->stages[s];
-    rows.push_back({std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
+    rows.push_back({std::to_string(s), devices_text(stage, topology), depth_text(stage),
                     format_seconds(predicted.compute_seconds),
                     format_seconds(predicted.gradient_sync_seconds), format_seconds(predicted.send_seconds),
                     format_bytes(static_cast<double>(predicted.memory.total_bytes())),
@@ -63,7 +63,8 @@ std::vector<std::vector<std::string>> stage_rows(const Plan& plan) {
 
 /// The model from left to right: a box for each stage with its layers, an arrow with what crosses each cut.
 /// Colours come from the page, so that they follow its light or dark scheme.
-std::string stages_svg(const Plan& plan, const Profile& profile) {
+std::string stages_svg(const Plan& plan, const Inputs& inputs) {
+  const Profile& profile = inputs.profile;
   constexpr int kBox = 210, kGap = 96, kLine = 16, kHead = 58;
   constexpr size_t kMostLayers = 14;
   size_t lines = 1;
@@ -99,7 +100,8 @@ std::string stages_svg(const Plan& plan, const Profile& profile) {
     out << "<rect class=\"stage\" x=\"" << x << "\" y=\"2\" width=\"" << kBox << "\" height=\"" << height - 4
         << "\" rx=\"6\"/>\n<text class=\"head\" x=\"" << x + 10 << "\" y=\"22\">stage " << s << "</text>\n"
         << "<text x=\"" << x + 10 << "\" y=\"40\">" << stage.ranks.size()
-        << (stage.ranks.size() == 1 ? " rank (" : " ranks (") << ranks_text(stage.ranks) << "), "
+        << (stage.ranks.size() == 1 ? " rank: " : " ranks: ")
+        << xml_escaped(devices_text(stage, inputs.topology)) << ", "
         << xml_escaped(format_seconds(plan.predicted->stages[s].compute_seconds))
         << (stage.recompute ? ", recomputes" : "") << "</text>\n";
     for (size_t l = 0; l < stage.layers.size() && l <= kMostLayers; ++l) {
@@ -159,8 +161,8 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
     for (const Contender& each : comparison.contenders) {
       if (!each.plan) text += "\n" + each.name + ": " + each.why_not + "\n";
     }
-    return text + "\n## The plan\n\n" + markdown_table(stage_rows(plan)) + "\n## The question\n\n" +
-           markdown_table(settings);
+    return text + "\n## The plan\n\n" + markdown_table(stage_rows(plan, inputs.topology)) +
+           "\n## The question\n\n" + markdown_table(settings);
   }
   std::string text =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -170,8 +172,8 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) text += "<p>" + xml_escaped(each.name + ": " + each.why_not) + "</p>\n";
   }
-  return text + "<h2>The plan</h2>\n<figure>\n" + stages_svg(plan, inputs.profile) + "</figure>\n" +
-         html_table(stage_rows(plan), "Stages") + "<h2>The question</h2>\n" +
+  return text + "<h2>The plan</h2>\n<figure>\n" + stages_svg(plan, inputs) + "</figure>\n" +
+         html_table(stage_rows(plan, inputs.topology), "Stages") + "<h2>The question</h2>\n" +
          html_table(settings, "Settings") + "</body>\n</html>\n";
 }
 

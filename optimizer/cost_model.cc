@@ -41,9 +41,12 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
   return terms;
 }
 
-bool costs_nothing(const ProfiledNode& node) {
-  return node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 &&
-         node.parameters.empty();
+bool costs_nothing(const Dataflow& flow, int v) {
+  const ProfiledNode& node = flow.profile.nodes[v];
+  double slowest = node.compute_seconds();
+  for (const std::vector<PassSeconds>& nodes : flow.class_seconds)
+    slowest = std::max(slowest, nodes[v].forward_seconds + nodes[v].backward_seconds);
+  return slowest == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 && node.parameters.empty();
 }
 
 // A node that costs nothing and reads nothing but inputs of the graph (or other such nodes) never does better
@@ -54,10 +57,9 @@ NodeSet free_sources(const Dataflow& flow) {
   NodeSet free(flow.size());
   for (int v = 0; v < flow.size(); ++v) {
     const ProfiledNode& node = flow.profile.nodes[v];
-    if (!costs_nothing(node) || flow.successors[v].size() != 1) continue;
+    if (!costs_nothing(flow, v) || flow.successors[v].size() != 1) continue;
     const int reader = flow.successors[v][0];
-    if (costs_nothing(flow.profile.nodes[reader]) && flow.successors[reader].empty())
-      continue;  // see free_sinks
+    if (costs_nothing(flow, reader) && flow.successors[reader].empty()) continue;  // see free_sinks
     int64_t made = 0;
     for (const ProfiledValue& output : node.outputs) made += output.bytes;
     int64_t kept = node.saved_bytes;  // with all that would come along
@@ -76,7 +78,7 @@ NodeSet free_sinks(const Dataflow& flow, bool memory_limited) {
   for (int v = 0; v < flow.size(); ++v) {
     const ProfiledNode& node = flow.profile.nodes[v];
     const bool reads = !flow.predecessors[v].empty();
-    if (!costs_nothing(node) || !flow.successors[v].empty() || !reads) continue;
+    if (!costs_nothing(flow, v) || !flow.successors[v].empty() || !reads) continue;
     if (!memory_limited || node.saved_bytes == 0) free.set(v);
   }
   return free;
@@ -152,6 +154,17 @@ NodeSet pipedream_late(const Dataflow& flow) {
   return late;
 }
 
+/// The largest part of a node's seconds in a class that its least seconds are; empty: those of the profile.
+double pace_of(const Dataflow& flow, const std::vector<PassSeconds>& nodes) {
+  double pace = 0;
+  for (int v = 0; v < flow.size(); ++v) {
+    const double seconds = nodes.empty() ? flow.profile.nodes[v].compute_seconds()
+                                         : nodes[v].forward_seconds + nodes[v].backward_seconds;
+    if (seconds > 0) pace = std::max(pace, flow.least_seconds[v] / seconds);
+  }
+  return pace > 0 ? pace : 1;
+}
+
 }  // namespace
 
 const char* StagePeriod::binding() const {
@@ -219,7 +232,8 @@ int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector
   return most;
 }
 
-CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots) {
+CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
+                       const ClassProfiles& classes) {
   CostInputs inputs;
   for (const TopologyLevel& level : topology.levels) {
     if (level.count > 1) inputs.levels.push_back(level);  // nothing passes the others
@@ -227,7 +241,8 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   if (inputs.levels.empty()) inputs.levels.push_back(topology.levels.at(0));
   inputs.bandwidth_bytes_per_second = inputs.levels[0].bandwidth_bytes_per_second;
   inputs.latency_seconds = inputs.levels[0].latency_seconds;
-  bool alike = true;
+  inputs.classes = classes_of_devices(topology, classes);
+  bool alike = inputs.classes.empty();
   for (const TopologyDevice& device : topology.devices) {
     const TopologyDevice& first = topology.devices[0];
     alike = alike && device.relative_speed == 1 && device.memory_bytes == first.memory_bytes;
@@ -241,14 +256,34 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
     inputs.levels.clear();
   }
   inputs.optimizer_slots = optimizer_slots;
-  const Dataflow flow(profile);
+  const Dataflow flow(profile, classes);
   int64_t trainable = 0;
   for (int v = 0; v < flow.size(); ++v) {
     if (flow.owns_parameters[v]) trainable += profile.nodes[v].trainable_parameter_bytes;
   }
   if (trainable > 0)
     inputs.step_seconds_per_byte = profile.whole.step_seconds / static_cast<double>(trainable);
+  // An update takes what it takes in the slowest class that is there.
+  std::vector<double> ratios = {pace_of(flow, {})};
+  for (const auto& [name, measured] : classes) {
+    const auto number = static_cast<int>(ratios.size());
+    ratios.push_back(pace_of(flow, flow.class_seconds[ratios.size() - 1]));
+    if (std::count(inputs.classes.begin(), inputs.classes.end(), number) == 0 || trainable == 0) continue;
+    inputs.step_seconds_per_byte =
+        std::max(inputs.step_seconds_per_byte, measured.whole.step_seconds / static_cast<double>(trainable));
+  }
+  for (size_t d = 0; d < inputs.speeds.size(); ++d)
+    inputs.paces.push_back(inputs.speeds[d] * ratios[inputs.classes.empty() ? 0 : inputs.classes[d]]);
   return inputs;
+}
+
+double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device) {
+  const auto d = static_cast<size_t>(device);
+  const PassSeconds pass = load.pass_seconds(inputs.classes.empty() ? 0 : inputs.classes[d]);
+  const double again = load.recompute ? pass.forward_seconds : 0;
+  const double seconds =
+      inputs.forward_only ? pass.forward_seconds : pass.forward_seconds + again + pass.backward_seconds;
+  return inputs.speeds.empty() ? seconds : seconds / inputs.speeds[d];
 }
 
 int64_t memory_limit_bytes(const Topology& topology) {

@@ -22,8 +22,10 @@ struct StageLoad {
   double forward_seconds = 0;
   double backward_seconds = 0;
   double backward_weight_seconds = 0;  ///< of these, for gradients of weights; only evaluation fills it
-  int64_t parameter_bytes = 0;         ///< a tied parameter counts once
-  int64_t trainable_bytes = 0;         ///< of these, what a gradient exists for
+  double least_seconds = 0;          ///< forward and backward, each node on the device that is fastest at it
+  std::vector<PassSeconds> classes;  ///< on devices of the k-th class, at [k - 1]
+  int64_t parameter_bytes = 0;       ///< a tied parameter counts once
+  int64_t trainable_bytes = 0;       ///< of these, what a gradient exists for
   int64_t buffer_bytes = 0;
   int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
   int64_t held_bytes = 0;        ///< of the values sent on, what no node saves: kept till the backward too
@@ -38,6 +40,11 @@ struct StageLoad {
 
   double recompute_seconds() const { return recompute ? forward_seconds : 0; }
   double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }
+  /// On a device of the class; 0: none.
+  PassSeconds pass_seconds(int device_class) const {
+    if (device_class == 0) return {forward_seconds, backward_seconds};
+    return classes[static_cast<size_t>(device_class) - 1];
+  }
 };
 
 /// What is the same for all stages of one question.
@@ -57,6 +64,9 @@ struct CostInputs {
   /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
   std::vector<TopologyLevel> levels;
   std::vector<double> speeds;
+  std::vector<int> classes;  ///< by device, classes_of_devices(); speeds are then there too
+  /// By device, where speeds are: no node takes less there than its least seconds divided by this.
+  std::vector<double> paces;
   std::vector<int64_t> memories;
 
   bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
@@ -157,8 +167,13 @@ int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
 int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
                         const NodeSet& from, const NodeSet& to);
 
-/// InputError for a topology that the model does not describe.
-CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots);
+/// InputError for a topology that the model does not describe, and as classes_of_devices() and Dataflow say.
+CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
+                       const ClassProfiles& classes = {});
+
+/// What a minibatch of the load takes on a device: forward, backward, and forward again where it recomputes;
+/// the forward alone where there is no more.
+double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device);
 
 /// The smaller of two limits in bytes; 0 = none.
 inline int64_t tighter_limit(int64_t a, int64_t b) {

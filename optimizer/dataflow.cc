@@ -29,8 +29,8 @@ std::vector<NodeSet> together_sets(const Profile& profile) {
   return sets;
 }
 
-// Nodes by the parameters they share and the sets they are in, transitively: a-b by one name and b-c by another is
-// one group.
+// Nodes by the parameters they share and the sets they are in, transitively: a-b by one name and b-c by
+// another is one group.
 std::vector<NodeSet> tied_groups(const Profile& profile) {
   const size_t count = profile.nodes.size();
   std::map<std::string, NodeSet> users;
@@ -61,7 +61,8 @@ std::vector<NodeSet> tied_groups(const Profile& profile) {
 
 }  // namespace
 
-Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
+Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes)
+    : profile(the_profile), class_seconds(seconds_by_class(the_profile, classes)) {
   const int count = static_cast<int>(profile.nodes.size());
   predecessors.resize(count);
   successors.resize(count);
@@ -124,6 +125,11 @@ Dataflow::Dataflow(const Profile& the_profile) : profile(the_profile) {
     for (const int value : values_made[v]) transient += values[value].bytes;
     transient_bytes.push_back(transient);
     saved_bytes.push_back(profile.nodes[v].saved_bytes);
+    least_seconds.push_back(profile.nodes[v].compute_seconds());
+    for (const std::vector<PassSeconds>& nodes : class_seconds) {
+      const double seconds = nodes[v].forward_seconds + nodes[v].backward_seconds;
+      least_seconds.back() = std::min(least_seconds.back(), seconds);
+    }
   }
   tied = tied_groups(profile);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/profile.h"
+#include "optimizer/device_classes.h"
 
 namespace pipewright {
 
@@ -21,7 +22,7 @@ struct DataflowValue {
 
 /// Borrows the profile, which must be valid and outlive this.
 struct Dataflow {
-  explicit Dataflow(const Profile& profile);
+  explicit Dataflow(const Profile& profile, const ClassProfiles& classes = {});
 
   const Profile& profile;
   std::vector<DataflowValue> values;  ///< outputs of nodes only: graph inputs are loaded where they are read
@@ -30,13 +31,16 @@ struct Dataflow {
   std::vector<NodeSet> ancestors;              ///< proper ones
   std::vector<std::vector<int>> values_made;   ///< by node: indices of `values`
   std::vector<std::vector<int>> values_read;   ///< by node: indices of `values`, each once
-  /// Groups of two or more nodes that share a parameter, or that the profile has `together`: no cut may separate them.
+  /// Groups of two or more nodes that share a parameter, or that the profile has `together`: no cut may
+  /// separate them.
   std::vector<NodeSet> tied;
   std::vector<int64_t> transient_bytes;  ///< by node: values read and made
   std::vector<int64_t> saved_bytes;      ///< by node
   /// False for a node all of whose parameters (at least one, by name) stand in earlier nodes: its bytes count
   /// there.
   std::vector<char> owns_parameters;
+  std::vector<std::vector<PassSeconds>> class_seconds;  ///< seconds_by_class()
+  std::vector<double> least_seconds;  ///< by node: forward and backward in its fastest class
 
   int size() const { return static_cast<int>(predecessors.size()); }
 };

@@ -49,7 +49,7 @@ class Search {
     for (int i = last - 1; i >= 0; --i) {
       for (const int j : states.after(i)) {
         // No model is faster than its compute shared out evenly.
-        const double least_replicas = compute_between(states, i, j) / period * (1 - kTolerance);
+        const double least_replicas = least_between(states, i, j) / period * (1 - kTolerance);
         if (least_replicas > static_cast<double>(most_of_a_stage)) continue;
         StageLoad load;
         bool made = false;

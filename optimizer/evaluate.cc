@@ -84,10 +84,11 @@ void check_together(const Dataflow& flow, const std::vector<int>& stage_of) {
   for (const auto& set : flow.profile.together) {
     for (const std::string& name : set) {
       if (stages.at(name) == stages.at(set[0])) continue;
-      throw PlanError("plan: nodes '" + set[0] + "' of stage " + std::to_string(stages.at(set[0])) + " and '" + name +
-                          "' of stage " + std::to_string(stages.at(name)) +
-                          " share memory that is written in place: a cut between them would change the result",
-                      "Put all nodes of this set of the profile's `together` into one stage: " + join(set, ", ") + ".");
+      throw PlanError(
+          "plan: nodes '" + set[0] + "' of stage " + std::to_string(stages.at(set[0])) + " and '" + name +
+              "' of stage " + std::to_string(stages.at(name)) +
+              " share memory that is written in place: a cut between them would change the result",
+          "Put all nodes of this set of the profile's `together` into one stage: " + join(set, ", ") + ".");
     }
   }
 }
@@ -111,6 +112,12 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     load.forward_seconds += node.forward_seconds;
     load.backward_seconds += node.backward_seconds();
     load.backward_weight_seconds += node.backward_weight_seconds;
+    load.least_seconds += flow.least_seconds[v];
+    load.classes.resize(flow.class_seconds.size());
+    for (size_t c = 0; c < load.classes.size(); ++c) {
+      load.classes[c].forward_seconds += flow.class_seconds[c][v].forward_seconds;
+      load.classes[c].backward_seconds += flow.class_seconds[c][v].backward_seconds;
+    }
     load.buffer_bytes += node.buffer_bytes;
     load.saved_bytes += node.saved_bytes;
     // A tied parameter counts once in each stage that has it.
@@ -175,8 +182,8 @@ void set_run_rules(const Plan& plan, CostInputs* inputs) {
 }
 
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
-                          int64_t optimizer_slots) {
-  CostInputs inputs = cost_inputs(profile, topology, optimizer_slots);
+                          const PlanRequest& request) {
+  CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   set_run_rules(plan, &inputs);
   return inputs;
 }
@@ -237,7 +244,29 @@ double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, co
   return slowest;
 }
 
-double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times) {
+bool worth_simulating(const PipelineShape& shape) {
+  // Choosing depths simulates a few times for each stage.
+  constexpr int64_t kFewRanks = 256;
+  constexpr int64_t kMostActions = 1000000;
+  const int64_t minibatches =
+      shape.weights == WeightRule::kFlush ? shape.microbatches : steady_span(shape).count;
+  return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;
+}
+
+SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>& loads,
+                                  const CostInputs& inputs) {
+  SimulationOptions how;
+  if (inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared)) return how;
+  how.network = inputs.levels;
+  for (const StageLoad& load : loads)
+    how.messages.push_back({load.out_bytes, load.in_bytes, load.trainable_bytes});
+  for (const Placement& at : placements(shape_of(plan)))
+    how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
+  return how;
+}
+
+double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
+                         const SimulationOptions& how) {
   const PipelineShape shape = shape_of(plan);
   Span span = steady_span(shape);
   const auto checked = [&](Span whole) {
@@ -247,7 +276,7 @@ double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times)
   };
   if (shape.weights != WeightRule::kFlush) {
     checked(span);
-    return steady_minibatch_seconds(plan.schedule, shape, times, span);
+    return steady_minibatch_seconds(plan.schedule, shape, times, span, how);
   }
   // Intervals repeat when every stage's round robin is back where it was.
   int64_t repeat = plan.microbatches;
@@ -258,8 +287,8 @@ double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times)
   }
   span = {0, 2 * repeat};
   checked(span);
-  const double once = simulate(plan.schedule, shape, times, Span{0, repeat}).total_seconds;
-  const double twice = simulate(plan.schedule, shape, times, span).total_seconds;
+  const double once = simulate(plan.schedule, shape, times, Span{0, repeat}, how).total_seconds;
+  const double twice = simulate(plan.schedule, shape, times, span, how).total_seconds;
   return (twice - once) / static_cast<double>(repeat);
 }
 
@@ -275,7 +304,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     const StagePeriod& period = periods[s];
     prediction.stages.push_back(
         stage_prediction(loads[s], replicas, plan.stages[s].in_flight, times[s], inputs));
-    work += loads[s].forward_seconds + loads[s].backward_seconds;
+    work += loads[s].least_seconds;
     if (period.total_seconds() <= slowest) continue;
     slowest = period.total_seconds();
     prediction.bottleneck = "stage " + std::to_string(s) + ": " + period.binding();
@@ -299,12 +328,12 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
   }
   // Fill and drain are known to the simulation alone; it takes the replicas of a stage for equally fast, at
   // their pace together.
-  if (model.simulated && plan.world_size <= kMostSimulatedRanks && (inputs.speeds.empty() || flushes)) {
+  if (model.simulated && worth_simulating(shape_of(plan)) && (inputs.speeds.empty() || flushes)) {
     Plan even = plan;
     if (!inputs.speeds.empty()) {
       for (Stage& stage : even.stages) stage.shares.clear();
     }
-    const double steady = simulated_seconds(even, times);
+    const double steady = simulated_seconds(even, times, links_in_common(even, loads, inputs));
     // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
     // waiting. On one level the formula takes an update interval's exchange for too long.
     prediction.minibatch_seconds = flushes && !inputs.placed() ? steady : std::max(formula, steady);
@@ -327,12 +356,12 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
 Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                          const PlanRequest& request) {
   const CostModel& model = cost_model_named(request.objective);
-  const CostInputs inputs = inputs_of_plan(plan, profile, topology, request.optimizer_slots);
+  const CostInputs inputs = inputs_of_plan(plan, profile, topology, request);
   if (plan.world_size > topology.device_count()) {
     throw InfeasibleError("plan: needs " + std::to_string(plan.world_size) + " devices; the topology has " +
                           std::to_string(topology.device_count()));
   }
-  const Dataflow flow(profile);
+  const Dataflow flow(profile, request.class_profiles);
   return predict(plan, loads_of_plan(plan, flow, model), model, inputs, profile.minibatch_samples);
 }
 

@@ -5,6 +5,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost_model.h"
+#include "optimizer/optimizer.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
@@ -14,7 +15,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
 
 /// cost_inputs() and how the plan runs: version rule, minibatches of an update.
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
-                          int64_t optimizer_slots);
+                          const PlanRequest& request);
 /// The part of it that the plan alone says.
 void set_run_rules(const Plan& plan, CostInputs* inputs);
 
@@ -24,16 +25,22 @@ std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoa
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 
-/// Beyond so many ranks a simulation takes longer than planning should: depths and period are then those of
-/// the formula.
-inline constexpr int64_t kMostSimulatedRanks = 256;
+/// Whether planning simulates such a plan. Otherwise that would take longer than planning should, and depths
+/// and period are those of the formula.
+bool worth_simulating(const PipelineShape& shape);
 
 /// Minibatches enough for a steady second half: whole rounds of all stages, several times the depth.
 Span steady_span(const PipelineShape& shape);
 
 /// Simulated seconds per minibatch: of the steady state or, where every update drains the pipeline, of whole
 /// update intervals. PlanError if the schedule does not finish.
-double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times);
+double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
+                         const SimulationOptions& how = {});
+
+/// Where ranks have links in common (several levels, shared links): these links, what the stages send and the
+/// devices of the ranks. Nothing where each device has one link of its own.
+SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>& loads,
+                                  const CostInputs& inputs);
 
 /// Period of the plan by the formula alone: of its slowest stage, or of the way there and back where only one
 /// minibatch is under way at a time.

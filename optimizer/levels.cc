@@ -291,8 +291,7 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
     double most_share = 1;
     for (size_t q = 0; q < stage.ranks.size(); ++q) {
       const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
-      const double speed = inputs.speeds.empty() ? 1 : inputs.speeds[stage.ranks[q]];
-      const double seconds = costs.compute_seconds(loads[s]) / speed;
+      const double seconds = compute_seconds_on(loads[s], inputs, stage.ranks[q]);
       compute = std::max(compute, share * seconds);
       slowest_replica = std::max(slowest_replica, seconds);
       most_share = std::max(most_share, share);
@@ -403,13 +402,12 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
   return times;
 }
 
-double shared_out_seconds(double compute_seconds, const std::vector<Stage>& stages,
-                          const CostInputs& inputs) {
+double shared_out_seconds(double least_seconds, const std::vector<Stage>& stages, const CostInputs& inputs) {
   double speed = 0;
   for (const Stage& stage : stages) {
-    for (const int64_t rank : stage.ranks) speed += inputs.speeds.empty() ? 1 : inputs.speeds[rank];
+    for (const int64_t rank : stage.ranks) speed += inputs.paces.empty() ? 1 : inputs.paces[rank];
   }
-  return compute_seconds / speed;
+  return least_seconds / speed;
 }
 
 }  // namespace pipewright

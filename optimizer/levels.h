@@ -108,7 +108,8 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs);
 
-/// The work of a minibatch shared out over the ranks by their speed: no plan on them is faster.
-double shared_out_seconds(double compute_seconds, const std::vector<Stage>& stages, const CostInputs& inputs);
+/// The least work of a minibatch (StageLoad::least_seconds of all stages) shared out over the ranks by their
+/// pace: no plan on them is faster.
+double shared_out_seconds(double least_seconds, const std::vector<Stage>& stages, const CostInputs& inputs);
 
 }  // namespace pipewright

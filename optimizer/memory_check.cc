@@ -12,16 +12,6 @@ namespace {
 
 std::string text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-void add(const StageMemory& memory, StageMemory* sum) {
-  sum->weights_bytes += memory.weights_bytes;
-  sum->versions_bytes += memory.versions_bytes;
-  sum->gradients_bytes += memory.gradients_bytes;
-  sum->optimizer_bytes += memory.optimizer_bytes;
-  sum->activations_bytes += memory.activations_bytes;
-  sum->messages_bytes += memory.messages_bytes;
-  sum->workspace_bytes += memory.workspace_bytes;
-}
-
 }  // namespace
 
 std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& prediction,
@@ -38,7 +28,7 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
   std::map<int64_t, int64_t> recomputing_bytes;
   for (size_t s = 0; s < prediction.stages.size(); ++s) {
     for (const int64_t rank : plan.stages[s].ranks) {
-      add(prediction.stages[s].memory, &by_rank[rank]);
+      by_rank[rank] += prediction.stages[s].memory;
       recomputing_bytes[rank] += recomputing.stages[s].memory.total_bytes();
     }
   }

@@ -25,6 +25,8 @@ namespace {
 
 /// Bounds are lower by this part, for sums in another order.
 constexpr double kBoundRounding = 1e-9;
+/// An exact number of devices takes a table by cut and number.
+constexpr int64_t kMostCounted = 256;
 
 /// What a strategy asks of the search.
 struct Strategy {
@@ -288,16 +290,15 @@ namespace {
 double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
                      const Answer& answer) {
   const State& whole = q.states->states.back();
-  const double work = whole.forward_seconds + whole.backward_seconds;
-  double speed = 0;  // of all devices, not those of this plan alone
+  double pace = 0;  // of all devices, not those of this plan alone
   double fastest = 0;
   for (int64_t d = 0; d < q.devices; ++d) {
-    const double own = q.inputs.speeds.empty() ? 1 : q.inputs.speeds[d];
-    speed += own;
+    const double own = q.inputs.paces.empty() ? 1 : q.inputs.paces[d];
+    pace += own;
     fastest = std::max(fastest, own);
   }
-  if (q.one_in_flight) return work / fastest;
-  const double shared = work / speed * (1 - kBoundRounding);
+  if (q.one_in_flight) return whole.least_seconds / fastest;
+  const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
   if (request.schedule == "interleaved") return shared;
   if (q.inputs.placed()) {
     if (!q.states->exact) return shared;
@@ -319,12 +320,12 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   const CostModel& model = cost_model_named(request.objective);
   Question question;
   question.model = &model;
-  question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  question.inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
   question.recompute = recompute_named(request.recompute);
-  const Dataflow flow(profile);
+  const Dataflow flow(profile, request.class_profiles);
   States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
   strategy.ask(&question);
@@ -335,9 +336,9 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // One rank a stage cannot use more ranks than there are stages.
   if (question.most_replicas == 1 && !placed)
     question.devices = std::min(question.devices, longest_chain(states));
-  if (question.all_devices && question.devices > kMostSimulatedRanks) {
+  if (question.all_devices && question.devices > kMostCounted) {
     throw InputError("use of all devices: " + std::to_string(question.devices) + " is not in 1.." +
-                         std::to_string(kMostSimulatedRanks),
+                         std::to_string(kMostCounted),
                      "Without --use-all-devices any number can be planned for.");
   }
 

@@ -9,6 +9,7 @@
 #include "graph/profile.h"
 #include "graph/topology.h"
 #include "optimizer/demands.h"
+#include "optimizer/device_classes.h"
 
 namespace pipewright {
 
@@ -27,6 +28,7 @@ struct PlanRequest {
   int64_t stages_per_rank = 2;    ///< schedule "interleaved"
   /// "auto": where a stage fits its memory no other way, "never", "always".
   std::string recompute = "auto";
+  ClassProfiles class_profiles = {};  ///< of the classes that the topology names
 };
 
 /// What the search says of itself, beside the plan.

@@ -1,10 +1,12 @@
 #include "optimizer/options.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/nearest.h"
 #include "graph/pipedream.h"
 #include "graph/units.h"
 
@@ -84,7 +86,7 @@ std::vector<TopologyDevice> device_classes(const std::string& text) {
     const auto wrong = [&](const std::string& what) {
       throw InputError("--device-classes: got " + in_quotes(part) + "; " + what,
                        "COUNT:SPEED or COUNT:SPEED:MEMORY, separated by commas: 4:1,2:0.5:8GiB. The speed is "
-                       "relative to the profile's device.");
+                       "relative to the profile's device, or the name of a class that --class-profile has.");
     };
     std::vector<std::string> fields(1);
     for (const char c : part) {
@@ -99,9 +101,13 @@ std::vector<TopologyDevice> device_classes(const std::string& text) {
     TopologyDevice device;
     const char* const end = fields[1].data() + fields[1].size();
     const auto [rest, error] = std::from_chars(fields[1].data(), end, device.relative_speed);
-    if (error != std::errc() || rest != end || !(device.relative_speed >= 1e-6) ||
-        device.relative_speed > 1e6)
-      wrong("its speed is not a number from 1e-6 to 1e6");
+    if (error == std::errc::invalid_argument && !fields[1].empty()) {
+      device.relative_speed = 1;
+      device.device_class = fields[1];
+    } else if (error != std::errc() || rest != end || !(device.relative_speed >= 1e-6) ||
+               device.relative_speed > 1e6) {
+      wrong("its speed is neither a number from 1e-6 to 1e6 nor the name of a class");
+    }
     if (fields.size() == 3) device.memory_bytes = parse_bytes(fields[2], "--device-classes");
     if (static_cast<int64_t>(devices.size()) + count > kMostRanks) wrong("too many devices");
     devices.insert(devices.end(), static_cast<size_t>(count), device);
@@ -123,8 +129,10 @@ void add_device_options(po::options_description* options) {
       ("shared", po::value<std::string>()->default_value("no"),
        "yes: all below that level share one link; one, or one for each level")  //
       ("device-classes", po::value<std::string>(),
-       "4:1,2:0.5:8GiB: 4 devices as profiled, then 2 of half the speed")  //
-      ("memory", po::value<std::string>(), "each device may hold: 16GiB; without it there is no limit");
+       "4:1,2:0.5:8GiB: 4 as profiled, 2 of half the speed; 2:slow: of a class")  //
+      ("class-profile", po::value<std::vector<std::string>>(),
+       "CLASS=FILE, for each class: its profile")  //
+      ("memory", po::value<std::string>(), "of a device: 16GiB; without it no limit");
 }
 
 void add_pricing_options(po::options_description* options) {
@@ -144,7 +152,7 @@ void add_run_options(po::options_description* options) {
       ("microbatches", po::value<int64_t>(), "minibatches of an update, with flush and 2bw")      //
       ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
       ("recompute", po::value<std::string>()->default_value("auto"),
-       "stages run their forward twice to keep less: auto (where nothing else fits), never, always");
+       "forwards run twice to keep less: auto, never, always");
 }
 
 void add_demand_options(po::options_description* options) {
@@ -298,6 +306,33 @@ Topology topology_from(const po::variables_map& values, int64_t devices_if_unsai
   }
   topology.validate(given(values, "topology") ? values["topology"].as<std::string>() : "command line");
   return topology;
+}
+
+ClassProfiles class_profiles_from(const po::variables_map& values, const Topology& topology,
+                                  std::vector<Setting>* settings) {
+  ClassProfiles profiles;
+  if (values.count("class-profile") == 0) return profiles;
+  std::vector<std::string> named;
+  for (const TopologyDevice& device : topology.devices) {
+    const bool known = std::find(named.begin(), named.end(), device.device_class) != named.end();
+    if (!device.device_class.empty() && !known) named.push_back(device.device_class);
+  }
+  for (const std::string& part : values["class-profile"].as<std::vector<std::string>>()) {
+    const size_t at = part.find('=');
+    if (at == std::string::npos || at == 0 || at + 1 == part.size())
+      throw InputError("--class-profile: got " + in_quotes(part) +
+                       "; expected CLASS=FILE: slow=profile.json");
+    const std::string name = part.substr(0, at);
+    if (std::find(named.begin(), named.end(), name) == named.end()) {
+      throw InputError(
+          "--class-profile: no device is of class " + in_quotes(name) + suggestion(name, named),
+          "Classes are named by --device-classes 4:1,2:slow or by `class` in a topology's devices.");
+    }
+    if (!profiles.emplace(name, read_profile(part.substr(at + 1))).second)
+      throw InputError("--class-profile: names class " + in_quotes(name) + " twice");
+    settings->push_back({"class-profile", part, "command line"});
+  }
+  return profiles;
 }
 
 PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* settings) {

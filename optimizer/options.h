@@ -28,7 +28,8 @@ struct Inputs {
   std::vector<Setting> settings;
 };
 
-/// --gpus, --topology, --levels, --bandwidths, --latency, --shared, --device-classes, --memory.
+/// --gpus, --topology, --levels, --bandwidths, --latency, --shared, --device-classes, --class-profile,
+/// --memory.
 void add_device_options(boost::program_options::options_description* options);
 /// --objective, --optimizer-slots.
 void add_pricing_options(boost::program_options::options_description* options);
@@ -45,6 +46,9 @@ Plan read_plan(const boost::program_options::variables_map& values);
 /// it must be said.
 Topology topology_from(const boost::program_options::variables_map& values, int64_t devices_if_unsaid,
                        std::vector<Setting>* settings);
+/// --class-profile. InputError for a class that no device of the topology is of.
+ClassProfiles class_profiles_from(const boost::program_options::variables_map& values,
+                                  const Topology& topology, std::vector<Setting>* settings);
 /// The demands of --replicas alone.
 StageDemands replicas_from(const boost::program_options::variables_map& values,
                            std::vector<Setting>* settings);

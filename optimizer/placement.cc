@@ -32,25 +32,29 @@ Placement::Placement(const Question& q, bool reversed)
   if (levels.back().shared || !all_alike || q.all_devices) largest_ = q.devices;
   const bool separate = levels.size() == 2 && !levels[0].shared && !levels[1].shared;
   if (separate && all_alike && q.most_replicas > 1 && !q.inputs.forward_only) server_ = costs_.sizes()[1];
-  speed_sum_ = static_cast<double>(q.devices);
-  if (!q.inputs.speeds.empty()) {
-    fastest_ = *std::max_element(q.inputs.speeds.begin(), q.inputs.speeds.end());
-    speed_sum_ = std::accumulate(q.inputs.speeds.begin(), q.inputs.speeds.end(), 0.0);
+  pace_sum_ = static_cast<double>(q.devices);
+  if (!q.inputs.paces.empty()) {
+    fastest_ = *std::max_element(q.inputs.paces.begin(), q.inputs.paces.end());
+    pace_sum_ = std::accumulate(q.inputs.paces.begin(), q.inputs.paces.end(), 0.0);
   }
   limited_memory_ = q.memory_bytes > 0 || !q.inputs.memories.empty();
   stretches_.resize(static_cast<size_t>(largest_));
   workspace_.resize(states_.size());
 }
 
-double Placement::speed_of(int64_t position) const {
-  if (q_.inputs.speeds.empty()) return 1;
-  return q_.inputs.speeds[reversed_ ? q_.devices - 1 - position : position];
+std::vector<double> Placement::seconds_on(const PlacedStage& stage, bool recompute, int64_t begin,
+                                          int64_t end) const {
+  StageLoad load = stage.load;
+  load.recompute = recompute;
+  std::vector<double> seconds;
+  for (int64_t p = begin; p < end; ++p) seconds.push_back(compute_seconds_on(load, q_.inputs, device_at(p)));
+  return seconds;
 }
 
 int64_t Placement::memory_of(int64_t begin, int64_t end) const {
   if (q_.inputs.memories.empty()) return q_.memory_bytes;
   std::vector<int64_t> ranks;
-  for (int64_t p = begin; p < end; ++p) ranks.push_back(reversed_ ? q_.devices - 1 - p : p);
+  for (int64_t p = begin; p < end; ++p) ranks.push_back(device_at(p));
   return memory_limit_bytes(q_.inputs, q_.memory_bytes, ranks);
 }
 
@@ -154,9 +158,12 @@ bool Placement::possible_alone(const PlacedStage& stage, int64_t begin, int64_t 
   if (!compute) return false;
   const auto m = static_cast<double>(replicas);
   if (!q_.inputs.speeds.empty()) {
-    double speeds = 0;
-    for (int64_t p = begin; p < begin + replicas; ++p) speeds += speed_of(p);
-    return *compute <= period_ * speeds * (1 + kTolerance);
+    double rate = 0;  // minibatches a second, with nothing else to do
+    for (const double seconds : seconds_on(stage, recompute, begin, begin + replicas)) {
+      if (seconds <= 0) return true;  // differences of sums round
+      rate += 1 / seconds;
+    }
+    return 1 <= period_ * rate * (1 + kTolerance);
   }
   const Stretch& stretch = this->stretch(begin, replicas);
   const double update = costs_.minibatches_of_update(m);
@@ -193,13 +200,10 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
   double round = m;
   double largest_share = 1;
   double compute = *fitted_seconds;  // of the replica that takes longest, a round
-  double slowest_speed = 1;
+  double slowest = *fitted_seconds;  // of a minibatch
   if (!q_.inputs.speeds.empty()) {
-    std::vector<double> seconds;
-    for (int64_t p = begin; p < end; ++p) {
-      seconds.push_back(*fitted_seconds / speed_of(p));
-      slowest_speed = p == begin ? speed_of(p) : std::min(slowest_speed, speed_of(p));
-    }
+    const std::vector<double> seconds = seconds_on(stage, label.recompute, begin, end);
+    slowest = *std::max_element(seconds.begin(), seconds.end());
     label.shares = costs_.shares(seconds, exchange + stage.step);
     round = static_cast<double>(std::accumulate(label.shares.begin(), label.shares.end(), int64_t{0}));
     compute = 0;
@@ -244,7 +248,7 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
 
   if (q_.inputs.forward_only) {
     label.first_span = stretch.span;
-    label.latency_seconds = after.latency_seconds + stage.compute / slowest_speed;
+    label.latency_seconds = after.latency_seconds + slowest;
     if (!stage.load.last) {
       const int level = std::max(stretch.out_level, after.first_span);
       label.latency_seconds += costs_.message_seconds(stage.load.out_bytes, level);

@@ -65,8 +65,8 @@ class Placement {
   /// Devices of a server where pipelines inside servers are looked at; 0: they are not.
   int64_t server() const { return server_; }
   bool limited_memory() const { return limited_memory_; }
-  double fastest() const { return fastest_; }      ///< speed of a device
-  double speed_sum() const { return speed_sum_; }  ///< of all of them
+  double fastest() const { return fastest_; }    ///< pace of a device (CostInputs::paces)
+  double pace_sum() const { return pace_sum_; }  ///< of all of them
 
   PlacedStage stage(int from, int to) const;
 
@@ -107,8 +107,10 @@ class Placement {
   bool possible_in_block(const PlacedStage& stage, double compute, int64_t copies, int64_t filled,
                          int64_t replicas) const;
   Stretch made(int64_t begin, int64_t replicas) const;
-  double speed_of(int64_t position) const;
-  /// Seconds of a minibatch on a device of speed 1, recomputing where it must; nothing if it does not fit.
+  int64_t device_at(int64_t position) const { return reversed_ ? q_.devices - 1 - position : position; }
+  /// Where devices differ: seconds of a minibatch on each of [begin, end).
+  std::vector<double> seconds_on(const PlacedStage& stage, bool recompute, int64_t begin, int64_t end) const;
+  /// Seconds of a minibatch where devices are alike, recomputing where it must; nothing if it does not fit.
   std::optional<double> fitted(const PlacedStage& stage, int64_t replicas, int64_t later, int64_t memory,
                                bool* recompute) const;
   int64_t memory_of(int64_t begin, int64_t end) const;
@@ -122,7 +124,7 @@ class Placement {
   int64_t largest_ = 1;
   int64_t server_ = 0;
   double fastest_ = 1;
-  double speed_sum_ = 1;
+  double pace_sum_ = 1;
   bool limited_memory_ = false;
   mutable std::vector<std::vector<std::unique_ptr<Stretch>>> stretches_;  ///< by begin modulo largest, length
   mutable std::vector<std::vector<int64_t>> workspace_;                   ///< by from, to; -1: not known yet

@@ -39,6 +39,7 @@ Inputs question_from(const po::variables_map& values) {
   inputs.settings.push_back({"profile", file, "command line"});
   inputs.topology = topology_from(values, 0, &inputs.settings);
   inputs.request = request_from(values, &inputs.settings);
+  inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
   const bool output = values.count("output") != 0;
   inputs.settings.push_back(
       {"output", output ? values["output"].as<std::string>() : "none", output ? "command line" : "default"});

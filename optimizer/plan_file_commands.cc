@@ -41,6 +41,7 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
   inputs.profile = read_profile(required(values, "profile"));
   inputs.topology = topology_from(values, plan.world_size, &inputs.settings);
   inputs.request = request_from(values, &inputs.settings);
+  inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
   if (!plan.graph_digest.empty() && !inputs.profile.graph_digest.empty() &&
       plan.graph_digest != inputs.profile.graph_digest) {
     throw PlanError("plan: was made for graph " + plan.graph_digest + "; the profile is of graph " +
@@ -70,9 +71,8 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
 
 std::vector<StageTimes> measured_times(const Plan& plan, const Inputs& inputs) {
   const CostModel& model = cost_model_named("pipewright");
-  const Dataflow flow(inputs.profile);
-  const CostInputs cost =
-      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
+  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
   return times_of(plan, loads_of_plan(plan, flow, model), cost);
 }
 
@@ -191,11 +191,9 @@ void run_simulate(const Arguments& arguments) {
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
   check_plan_runs(plan);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  SimulationOptions how;
   const auto transfers = values["transfers"].as<std::string>();
   if (transfers != "overlapped" && transfers != "blocking")
     throw InputError("--transfers: got " + in_quotes(transfers) + "; expected overlapped or blocking");
-  how.blocking_transfers = transfers == "blocking";
   for (const auto& [option, known] : {std::pair<const char*, std::vector<std::string>>{"output", {".svg"}},
                                       {"memory-over-time", {".svg", ".csv"}}}) {
     if (values.count(option) == 0) continue;
@@ -208,17 +206,18 @@ void run_simulate(const Arguments& arguments) {
   double slot = 0;
   if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
   const PipelineShape shape = shape_of(plan);
-  const Simulation run = simulate(plan.schedule, shape, measured_times(plan, inputs), span, how);
+  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
+  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, cost_model_named("pipewright"));
+  SimulationOptions how = links_in_common(plan, loads, cost);
+  how.blocking_transfers = transfers == "blocking";
+  const Simulation run = simulate(plan.schedule, shape, times_of(plan, loads, cost), span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
                      format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
                      " columns");
   }
-  const Dataflow flow(inputs.profile);
-  const CostInputs cost =
-      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
-  const std::vector<StageBytes> bytes =
-      bytes_of(loads_of_plan(plan, flow, cost_model_named("pipewright")), cost);
+  const std::vector<StageBytes> bytes = bytes_of(loads, cost);
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
   std::cout << plan.shape_text() << ", " << span.count
             << " minibatches: " << format_seconds(run.total_seconds) << "; steady state "

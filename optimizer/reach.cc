@@ -15,7 +15,7 @@ constexpr int64_t kNone = -1;
 }  // namespace
 
 StageBounds::StageBounds(const Question& q, const Placement& placement)
-    : q_(q), states_(*q.states), fastest_(placement.fastest()), speed_sum_(placement.speed_sum()) {
+    : q_(q), states_(*q.states), fastest_(placement.fastest()), pace_sum_(placement.pace_sum()) {
   const LevelCosts& costs = placement.costs();
   // With update intervals an exchange is not the dearer for a minibatch the fewer replicas there are.
   const bool counted = q.inputs.minibatches_per_update == 0 && q.inputs.speeds.empty();
@@ -24,13 +24,19 @@ StageBounds::StageBounds(const Question& q, const Placement& placement)
   const bool counts = !costs.half_duplex() && !q.inputs.levels[0].shared;
   for (int i = 0; i < states_.size(); ++i) {
     const StageLoad before = load_between(states_, 0, i);
-    work_.push_back(costs.compute_seconds(before));
+    work_.push_back(least_work(before));
     gradients_.push_back(costs.gradient_bytes(before));
     cut_.push_back(counts && i > 0 && i < states_.last()
                        ? static_cast<double>(states_.states[i].charged_bytes) /
                              q.inputs.levels[0].bandwidth_bytes_per_second
                        : 0);
   }
+}
+
+double StageBounds::least_work(const StageLoad& load) const {
+  if (!q_.inputs.forward_only) return load.least_seconds;
+  // Paces are those of forward and backward together.
+  return q_.inputs.classes.empty() ? load.forward_seconds : 0;
 }
 
 double StageBounds::least_exchange(const Placement& placement, int64_t replicas) const {
@@ -56,7 +62,7 @@ double StageBounds::least_exchange(const Placement& placement, int64_t replicas)
   return 2 * slowest;
 }
 
-double StageBounds::least_period() const { return work_.back() / speed_sum_ * (1 - kTolerance); }
+double StageBounds::least_period() const { return work_.back() / pace_sum_ * (1 - kTolerance); }
 
 void StageBounds::set_period(double seconds) {
   period_ = seconds;

@@ -26,13 +26,14 @@ class StageBounds {
 
  private:
   int64_t devices_of(double seconds) const;
+  double least_work(const StageLoad& load) const;
   double least_exchange(const Placement& placement, int64_t replicas) const;
   void fill_behind();
 
   const Question& q_;
   const States& states_;
   double fastest_;
-  double speed_sum_;
+  double pace_sum_;
   double period_ = 0;
   double per_period_ = 0;
   std::vector<double> work_;       ///< by state: of what is before it

@@ -47,6 +47,17 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return text;
 }
 
+std::string devices_text(const Stage& stage, const Topology& topology) {
+  std::vector<std::string> classes;
+  for (const int64_t rank : stage.ranks) {
+    if (topology.devices.empty()) break;
+    const std::string& name = topology.devices.at(static_cast<size_t>(rank)).device_class;
+    if (!name.empty() && std::find(classes.begin(), classes.end(), name) == classes.end())
+      classes.push_back(name);
+  }
+  return ranks_text(stage.ranks) + (classes.empty() ? "" : " (" + join(classes, ", ") + ")");
+}
+
 std::string depth_text(const Stage& stage) {
   return std::to_string(stage.in_flight) + (stage.recompute ? ", recomputes" : "");
 }
@@ -84,9 +95,8 @@ int64_t largest_memory(const Prediction& prediction) {
 
 std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
   const CostModel& model = cost_model_named(inputs.request.objective);
-  const Dataflow flow(inputs.profile);
-  const CostInputs cost =
-      inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request.optimizer_slots);
+  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
+  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
   const std::vector<StagePeriod> periods = periods_of(plan, loads, model, cost);
   TextTable table({"stage", "ranks", "depth", "compute", "gradient sync", "update", "transfer",
@@ -94,7 +104,7 @@ std::string stage_table(const Plan& plan, const Prediction& prediction, const In
   for (size_t s = 0; s < loads.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePeriod& period = periods[s];
-    table.add({std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
+    table.add({std::to_string(s), devices_text(stage, inputs.topology), depth_text(stage),
                format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
                format_seconds(period.step_seconds), format_seconds(period.link_seconds),
                format_seconds(period.total_seconds()), period.binding(),

@@ -24,6 +24,8 @@ class TextTable {
 
 /// "3 ranks 4-6"-style list: "0", "0-2", "0,2,4".
 std::string ranks_text(const std::vector<int64_t>& ranks);
+/// The stage's ranks, and the classes of their devices: "2-3 (slow)".
+std::string devices_text(const Stage& stage, const Topology& topology);
 /// The stage's in_flight; "3, recomputes" where it does.
 std::string depth_text(const Stage& stage);
 /// "3-1", and which stages recompute: "3-1, recomputing 0".

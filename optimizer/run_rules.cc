@@ -171,7 +171,8 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   }
 
   std::vector<int64_t> depths;
-  if (plan->world_size <= kMostSimulatedRanks && inputs.speeds.empty()) {
+  shape.in_flight = bound;
+  if (worth_simulating(shape) && inputs.speeds.empty()) {
     shape.in_flight = most;
     depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs));
   } else {

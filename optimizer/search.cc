@@ -115,6 +115,8 @@ std::optional<Answer> search_least_memory(const Question& question) {
   // Memory does not depend on where a stage is.
   q.inputs.levels.clear();
   q.inputs.speeds.clear();
+  q.inputs.classes.clear();
+  q.inputs.paces.clear();
   q.inputs.memories.clear();
   std::optional<Answer> best = any_answer(q);
   if (!best) return best;

@@ -86,7 +86,7 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
   load.recompute = *recompute;
   if (!q.inputs.speeds.empty()) {
     std::vector<double> seconds;
-    for (const double speed : q.inputs.speeds) seconds.push_back(load.compute_seconds() / speed);
+    for (int64_t d = 0; d < q.devices; ++d) seconds.push_back(compute_seconds_on(load, q.inputs, d));
     const LevelCosts costs(*q.model, q.inputs);
     const PlacedPrice alone = price_placed({load}, {stage}, *q.model, q.inputs);
     stage.shares = costs.shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(load));

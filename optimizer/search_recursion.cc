@@ -38,9 +38,8 @@ class Recursion {
     for (int k = 0; k < size_; ++k) {
       for (const int j : states_.after(k)) {
         for (int64_t m = 1; m <= inner_; ++m) {
-          later_[m][at(j, k)] =
-              prices_.later(prices_.inside(compute_between(states_, k, j), bytes_[j] - bytes_[k], m), cut_[k],
-                            cut_[j], 0, m);
+          later_[m][at(j, k)] = prices_.later(
+              prices_.inside(least_between(states_, k, j), bytes_[j] - bytes_[k], m), cut_[k], cut_[j], 0, m);
         }
       }
     }
@@ -115,7 +114,7 @@ class Recursion {
     // A run from here on may be replicated on all servers, or on all but one.
     const double longest = achieved_ * static_cast<double>(i == 0 ? outer_ : outer_ - 1);
     for (const int j : states_.after(i)) {
-      const double work = compute_between(states_, i, j);
+      const double work = least_between(states_, i, j);
       for (int64_t m = 1; m <= inner_; ++m) {
         if (work > longest * static_cast<double>(m)) continue;
         double best = std::min(longest, prices_.inside(work, bytes_[j] - bytes_[i], m));
@@ -146,7 +145,7 @@ class Recursion {
       int from = i;
       int64_t replicas = devices;
       const double best = by_devices_[devices][j];
-      if (prices_.inside(compute_between(states_, i, j), bytes_[j] - bytes_[i], devices) > best) {
+      if (prices_.inside(least_between(states_, i, j), bytes_[j] - bytes_[i], devices) > best) {
         for (int k = i + 1; k < j && from == i; ++k) {
           for (int64_t last = 1; last < devices && from == i; ++last) {
             if (std::max(by_devices_[devices - last][k], later_[last][at(j, k)]) <= best) {

@@ -127,6 +127,7 @@ class Sums {
  public:
   explicit Sums(const Dataflow& flow) : flow_(flow), waiting_(flow.values.size()) {
     state_.done = NodeSet(flow.size());
+    state_.classes.resize(flow.class_seconds.size());
     for (size_t i = 0; i < waiting_.size(); ++i)
       waiting_[i] = static_cast<int>(flow.values[i].readers.size());
   }
@@ -136,6 +137,11 @@ class Sums {
       const ProfiledNode& node = flow_.profile.nodes[v];
       state_.forward_seconds += node.forward_seconds;
       state_.backward_seconds += node.backward_seconds();
+      state_.least_seconds += flow_.least_seconds[v];
+      for (size_t c = 0; c < state_.classes.size(); ++c) {
+        state_.classes[c].forward_seconds += flow_.class_seconds[c][v].forward_seconds;
+        state_.classes[c].backward_seconds += flow_.class_seconds[c][v].backward_seconds;
+      }
       state_.buffer_bytes += node.buffer_bytes;
       state_.saved_bytes += node.saved_bytes;
       if (flow_.owns_parameters[v]) {
@@ -231,6 +237,11 @@ StageLoad load_between(const States& states, int i, int j) {
   StageLoad load;
   load.forward_seconds = to.forward_seconds - from.forward_seconds;
   load.backward_seconds = to.backward_seconds - from.backward_seconds;
+  load.least_seconds = to.least_seconds - from.least_seconds;
+  for (size_t c = 0; c < to.classes.size(); ++c) {
+    load.classes.push_back({to.classes[c].forward_seconds - from.classes[c].forward_seconds,
+                            to.classes[c].backward_seconds - from.classes[c].backward_seconds});
+  }
   load.parameter_bytes = to.parameter_bytes - from.parameter_bytes;
   load.trainable_bytes = to.trainable_bytes - from.trainable_bytes;
   load.buffer_bytes = to.buffer_bytes - from.buffer_bytes;
@@ -250,10 +261,10 @@ int64_t workspace_between(const States& states, int i, int j) {
                          states.states[j].done);
 }
 
-double compute_between(const States& states, int i, int j) {
+double least_between(const States& states, int i, int j) {
   const State& from = states.states[i];
   const State& to = states.states[j];
-  return to.forward_seconds - from.forward_seconds + (to.backward_seconds - from.backward_seconds);
+  return to.least_seconds - from.least_seconds;
 }
 
 }  // namespace pipewright

@@ -16,6 +16,8 @@ struct State {
   NodeSet done;
   double forward_seconds = 0;
   double backward_seconds = 0;
+  double least_seconds = 0;               ///< on whatever device each node is fastest
+  std::vector<PassSeconds> classes = {};  ///< as StageLoad::classes
   int64_t parameter_bytes = 0;
   int64_t trainable_bytes = 0;
   int64_t buffer_bytes = 0;
@@ -95,7 +97,7 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
 /// walk over the nodes.
 StageLoad load_between(const States& states, int i, int j);
 int64_t workspace_between(const States& states, int i, int j);
-/// Its compute_seconds() alone.
-double compute_between(const States& states, int i, int j);
+/// Its least_seconds alone.
+double least_between(const States& states, int i, int j);
 
 }  // namespace pipewright

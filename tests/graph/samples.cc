@@ -163,7 +163,8 @@ Topology sample_topology() {
   topology.levels = {{2, 12e9, 5e-6, false}, {2, 1.25e9, 5e-5, true}};
   topology.memory_bytes = int64_t{16} << 30;
   for (int i = 0; i < 4; ++i)
-    topology.devices.push_back({i < 2 ? "node-a" : "node-b", i == 3 ? 0.5 : 1.0, int64_t{16} << 30});
+    topology.devices.push_back(
+        {i < 2 ? "node-a" : "node-b", i == 3 ? 0.5 : 1.0, int64_t{16} << 30, i == 2 ? "slow" : ""});
   return topology;
 }
 
@@ -223,8 +224,8 @@ Summary sample_summary() {
                    {2, 1, 0, "node-b", 0.99, 1e-4, 0, 1200, 996, 262144, 1, 1, 1024}};
   for (RankSummary& rank : summary.ranks) {
     const bool first = rank.stage == 0;
-    rank.memory =
-        first ? RankMemory{512, 1024, 640, 512, 1024, 256, 128} : RankMemory{96, 0, 200, 96, 640, 160, 8};
+    rank.memory = first ? MeasuredMemory{512, 1024, 640, 512, 1024, 256, 128}
+                        : MeasuredMemory{96, 0, 200, 96, 640, 160, 8};
     rank.predicted_memory =
         first ? StageMemory{512, 1024, 512, 512, 512, 128, 64} : StageMemory{96, 0, 96, 96, 512, 132, 64};
   }

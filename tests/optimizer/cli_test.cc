@@ -318,7 +318,10 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong("--profile profile.json --gpus 4 --shared maybe", "yes or no");
   wrong("--profile profile.json --gpus 4 --device-classes 2:1", "makes 2 devices");
   wrong("--profile profile.json --device-classes 2", "two or three fields");
-  wrong("--profile profile.json --device-classes 2:fast", "speed");
+  wrong("--profile profile.json --device-classes 2:fast", "device 0 is of class \"fast\"");
+  wrong("--profile profile.json --device-classes 2:", "speed");
+  wrong("--profile profile.json --device-classes 1:1,1:slow --class-profile slwo=profile.json", "'slow'");
+  wrong("--profile profile.json --device-classes 1:1,1:slow --class-profile slow", "CLASS=FILE");
   wrong("--profile profile.json --device-classes 2:1:8", "8");
   wrong(kQuestion + "--replicas 0", "STAGE:REPLICAS");
   wrong(kQuestion + "--replicas 0:1,0:2", "stage 0 twice");
@@ -392,6 +395,32 @@ TEST_CASE("recompute: what does not fit otherwise does, and every command knows 
   const Outcome kept = cli.run("check --plan kept.json" + given);
   CHECK(kept.code == 4);
   CHECK_THAT(kept.error, Catch::Contains("With \"recompute\": true it needs"));
+}
+
+TEST_CASE("classes of devices, each with a profile of its own") {
+  const Cli cli;
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  for (ProfiledNode& node : profile.nodes) node.forward_seconds *= 3;
+  write_document(cli.path("slow.json"), profile);
+  const std::string devices =
+      " --profile profile.json --device-classes 2:1,2:slow --bandwidths 1GB/s --class-profile "
+      "slow=slow.json ";
+  const Outcome planned = cli.run("plan" + devices + "--output p.json");
+  INFO(planned.error);
+  REQUIRE(planned.code == 0);
+  CHECK(cli.run("check --plan p.json" + devices).code == 0);
+  const Plan plan = read_document<Plan>(cli.path("p.json"));
+  const Outcome evaluated = cli.run("evaluate --plan p.json --json" + devices);
+  REQUIRE(evaluated.code == 0);
+  CHECK(parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds ==
+        Approx(plan.predicted->minibatch_seconds).epsilon(1e-9));
+  REQUIRE(cli.run("compare" + devices + "--report r.md").code == 0);
+  CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("slow"));
+  profile.nodes.pop_back();
+  write_document(cli.path("slow.json"), profile);
+  const Outcome other = cli.run("plan" + devices);
+  CHECK(other.code == 2);
+  CHECK_THAT(other.error, Catch::Contains("--class-profile slow: lacks node"));
 }
 
 TEST_CASE("print-config names every setting and its source") {

@@ -221,6 +221,67 @@ TEST_CASE("A slow device gets fewer minibatches") {
   CHECK(plan.predicted->lower_bound_seconds == Approx(0.75));
 }
 
+TEST_CASE("Each stage stands on the class of devices that is fast at it") {
+  Profile profile;
+  profile.model = "two";
+  profile.minibatch_samples = 1;
+  ProfiledNode a;
+  a.name = "a";
+  a.forward_seconds = 1;
+  a.outputs = {{"a.out", 8}};
+  ProfiledNode b = a;
+  b.name = "b";
+  b.forward_seconds = 9;
+  b.inputs = {"a.out"};
+  b.outputs = {{"b.out", 8}};
+  profile.nodes = {a, b};
+  PlanRequest request;
+  Profile& other = request.class_profiles["other"];
+  other = profile;
+  std::swap(other.nodes[0].forward_seconds, other.nodes[1].forward_seconds);
+  Topology topology = flat_topology(2, 1e12, 0, 0);
+  topology.devices = {{"first", 1, 0}, {"second", 1, 0, "other"}};
+  for (const int64_t expected : {0, 1}) {
+    const Plan plan = make_plan(profile, topology, request);
+    REQUIRE(plan.stages.size() == 2);
+    CHECK(plan.stages[0].ranks == std::vector<int64_t>{expected});
+    CHECK(plan.predicted->minibatch_seconds == Approx(1));
+    CHECK(plan.predicted->lower_bound_seconds == Approx(1));
+    CHECK(evaluate_plan(plan, profile, topology, request).minibatch_seconds == Approx(1));
+    std::swap(topology.devices[0], topology.devices[1]);
+  }
+  other.nodes.pop_back();
+  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
+             Catch::Contains("lacks node \"b\""));
+  request.class_profiles.clear();
+  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
+             Catch::Contains("is of class \"other\""));
+}
+
+TEST_CASE("A class that takes twice as long everywhere is a relative speed of a half") {
+  std::mt19937 random(7);
+  for (int c = 0; c < 60; ++c) {
+    Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 1, 5)), c % 2 == 0, 50);
+    profile.whole.step_seconds = 0;  // a relative speed is of the nodes alone
+    Topology slow = servers(2, 2, 1e7, 1e6);
+    for (int d = 0; d < 4; ++d) slow.devices.push_back({"host", d < 2 ? 1 : 0.5, 0});
+    Topology classed = slow;
+    PlanRequest request;
+    request.class_profiles["half"] = profile;
+    for (ProfiledNode& node : request.class_profiles["half"].nodes) {
+      node.forward_seconds *= 2;
+      node.backward_input_seconds *= 2;
+      node.backward_weight_seconds *= 2;
+    }
+    for (int d = 2; d < 4; ++d) classed.devices[d] = {"host", 1, 0, "half"};
+    PlanNotes of_speed;
+    PlanNotes of_class;
+    make_plan(profile, slow, {}, &of_speed);
+    make_plan(profile, classed, request, &of_class);
+    CHECK(of_class.period_seconds == Approx(of_speed.period_seconds).epsilon(1e-9).margin(1e-15));
+  }
+}
+
 TEST_CASE("The original's objective says what it does not describe") {
   std::mt19937 random(5);
   const Profile profile = testing::random_profile(random, 4, true, 0);

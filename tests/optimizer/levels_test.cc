@@ -59,8 +59,11 @@ class AllPlacements {
   bool fits(int i, int j, const std::vector<int64_t>& positions, int64_t later, bool recompute) const {
     StageLoad load = load_between(*q_.states, i, j);
     load.workspace_bytes = workspace_between(*q_.states, i, j);
-    load.recompute = recompute;
     const int64_t memory = limit_of(positions);
+    // In classes that differ, running the forward twice changes the shares, which may suit a link. The search
+    // recomputes for memory alone.
+    if (recompute && !q_.inputs.classes.empty() && fits(i, j, positions, later, false)) return false;
+    load.recompute = recompute;
     if (memory == 0) return true;
     if (q_.inputs.forward_only) return inference_memory_bytes(load) <= memory;
     const auto m = static_cast<int64_t>(positions.size());
@@ -163,8 +166,7 @@ class AllPlacements {
       if (!q_.inputs.speeds.empty()) {
         std::vector<double> seconds;
         for (const int64_t rank : stage.ranks)
-          seconds.push_back(LevelCosts(*q_.model, q_.inputs).compute_seconds(loads.back()) /
-                            q_.inputs.speeds[rank]);
+          seconds.push_back(compute_seconds_on(loads.back(), q_.inputs, rank));
         const PlacedPrice alone = price_placed({loads.back()}, {stage}, *q_.model, q_.inputs);
         const LevelCosts costs(*q_.model, q_.inputs);
         stage.shares = costs.shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(loads.back()));
@@ -252,6 +254,7 @@ struct Asked {
   Recompute recompute = Recompute::kNever;
   bool demands = false;
   bool intervals = false;
+  bool classes = false;  // devices of classes that are measured by themselves
 };
 
 void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ,
@@ -267,13 +270,29 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
         testing::random_profile(random, static_cast<int>(pick(random, 1, chain ? 4 : 4)), chain, 60);
     Topology topology = random_levels(random, model.levels == LevelRule::kSharedNic);
     if (differ) make_different(random, &topology);
+    ClassProfiles measured;
+    for (const std::string name : {"a", "b"}) {
+      if (!asked.classes) break;
+      const Profile other = testing::random_profile(random, static_cast<int>(profile.nodes.size()), true, 0);
+      measured[name] = profile;
+      for (size_t v = 0; v < profile.nodes.size(); ++v) {
+        ProfiledNode& node = measured[name].nodes[v];
+        node.forward_seconds = other.nodes[v].forward_seconds;
+        node.backward_input_seconds = other.nodes[v].backward_input_seconds;
+        node.backward_weight_seconds = other.nodes[v].backward_weight_seconds;
+      }
+    }
+    for (size_t d = 0; asked.classes && d < topology.devices.size(); ++d) {
+      const char* names[] = {"", "a", "b"};
+      topology.devices[d].device_class = names[3 * d / topology.devices.size()];
+    }
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
     Question q;
-    const Dataflow flow(profile);
+    const Dataflow flow(profile, measured);
     const States states = enumerate_states(flow, model, true);
     q.states = &states;
     q.model = &model;
-    q.inputs = cost_inputs(profile, topology, 1);
+    q.inputs = cost_inputs(profile, topology, 1, measured);
     if (!q.inputs.placed()) continue;
     q.devices = topology.device_count();
     q.recompute = recompute;
@@ -393,6 +412,14 @@ TEST_CASE("Least latency at a rate on levels and on devices that differ equals b
   }
   CHECK(found_some > 100);
   CHECK(found_none > 30);
+}
+
+TEST_CASE("Placement on classes of devices, each measured by itself, equals brute force") {
+  compare_placements(22, cases(1500), "pipewright", true, {.classes = true});
+  compare_placements(23, cases(300), "pipewright", true,
+                     {.recompute = Recompute::kWhereNeeded, .classes = true});
+  compare_placements(24, cases(400), "pipewright", true,
+                     {.demands = true, .intervals = true, .classes = true});
 }
 
 TEST_CASE("Placement with one link in turn for each server equals brute force") {

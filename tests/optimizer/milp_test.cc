@@ -1,8 +1,11 @@
-// Max-load placement against a mixed-integer program solved by GLPK, which shares no idea with the search.
+// Max-load placement and pipelines against mixed-integer programs solved by GLPK, which share no idea with
+// the searches.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 
 #include "optimizer/max_load.h"
+#include "optimizer/search.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"
 
@@ -56,15 +59,17 @@ class Program {
   }
   /// low <= sum; `equal`: sum == low.
   void row(const std::vector<std::pair<int, double>>& terms, double low, bool equal = false) {
+    std::map<int, double> sums;  // GLPK takes a column once
+    for (const auto& [number, factor] : terms) sums[number] += factor;
     std::vector<int> columns = {0};
     std::vector<double> factors = {0};
-    for (const auto& [number, factor] : terms) {
+    for (const auto& [number, factor] : sums) {
       columns.push_back(number);
       factors.push_back(factor);
     }
     const int number = glp_add_rows(program_, 1);
     glp_set_row_bnds(program_, number, equal ? GLP_FX : GLP_LO, low, low);
-    glp_set_mat_row(program_, number, static_cast<int>(terms.size()), columns.data(), factors.data());
+    glp_set_mat_row(program_, number, static_cast<int>(sums.size()), columns.data(), factors.data());
   }
   double least() {
     glp_iocp options;
@@ -141,7 +146,232 @@ TEST_CASE("Max load: equals a mixed-integer program") {
   CHECK(infeasible < 20);
 }
 
+/// Least period in milliseconds of a pipeline with these replicas and stages that recompute, by the formulas
+/// of docs/cost-model.md; infinite if none fits. x[v][s]: node v is in stage s; z[u][s]: value u crosses the
+/// cut after stage s.
+class PipelineProgram {
+ public:
+  PipelineProgram(const Dataflow& flow, const CostInputs& inputs, int64_t memory_bytes,
+                  const std::vector<int64_t>& replicas, uint32_t recomputing)
+      : flow_(flow), inputs_(inputs), stages_(static_cast<int>(replicas.size())) {
+    period_ = program_.column(GLP_CV, 1);
+    place_nodes();
+    int64_t later = 0;
+    for (const int64_t m : replicas) later += m;
+    for (int s = 0; s < stages_; ++s) {
+      later -= replicas[s];
+      const bool recompute = (recomputing >> s & 1) != 0;
+      bound_period(s, replicas[s], recompute);
+      if (memory_bytes > 0)
+        bound_memory(s, replicas[s], 1 + (later + replicas[s] - 1) / replicas[s], recompute, memory_bytes);
+    }
+  }
+  double least() { return program_.least(); }
+
+ private:
+  using Sum = std::vector<std::pair<int, double>>;
+
+  void place_nodes() {
+    const int nodes = flow_.size();
+    x_.resize(nodes);
+    for (int v = 0; v < nodes; ++v) {
+      Sum once;
+      for (int s = 0; s < stages_; ++s) once.emplace_back(x_[v].emplace_back(program_.column(GLP_BV, 0)), 1);
+      program_.row(once, 1, true);
+    }
+    for (int s = 0; s < stages_; ++s) {
+      Sum some;
+      for (int v = 0; v < nodes; ++v) some.emplace_back(x_[v][s], 1);
+      program_.row(some, 1);
+      for (const NodeSet& group : flow_.tied) {
+        const size_t first = group.find_first();
+        for (size_t v = group.find_next(first); v != NodeSet::npos; v = group.find_next(v))
+          program_.row({{x_[first][s], 1}, {x_[v][s], -1}}, 0, true);
+      }
+    }
+    for (const DataflowValue& value : flow_.values) {
+      std::vector<int>& z = z_.emplace_back();
+      for (int s = 0; s + 1 < stages_; ++s) z.push_back(program_.column(GLP_CV, 0));
+      for (const int reader : value.readers) {
+        Sum order;
+        for (int s = 0; s < stages_; ++s) {
+          order.emplace_back(x_[reader][s], s);
+          order.emplace_back(x_[value.producer][s], -s);
+        }
+        program_.row(order, 0);
+        for (int s = 0; s + 1 < stages_; ++s) {
+          Sum crosses = {{z[s], 1}};
+          for (int t = 0; t <= s; ++t) {
+            crosses.emplace_back(x_[value.producer][t], -1);
+            crosses.emplace_back(x_[reader][t], 1);
+          }
+          program_.row(crosses, 0);
+        }
+      }
+    }
+  }
+
+  /// sum += factor * what `of` says of each node of the stage.
+  template <typename Of>
+  void add_nodes(Sum& sum, int s, double factor, const Of& of) const {
+    for (int v = 0; v < flow_.size(); ++v) sum.emplace_back(x_[v][s], factor * static_cast<double>(of(v)));
+  }
+  /// sum += factor * bytes that cross the cut after stage s.
+  void add_cut(Sum& sum, int s, double factor, bool unsaved = false) const {
+    if (s < 0 || s + 1 >= stages_) return;
+    for (size_t u = 0; u < flow_.values.size(); ++u) {
+      const DataflowValue& value = flow_.values[u];
+      const int64_t saved = unsaved ? flow_.saved_bytes[value.producer] : 0;
+      sum.emplace_back(z_[u][s], factor * static_cast<double>(std::max<int64_t>(0, value.bytes - saved)));
+    }
+  }
+  int64_t trainable(int v) const {
+    return flow_.owns_parameters[v] != 0 ? flow_.profile.nodes[v].trainable_parameter_bytes : 0;
+  }
+
+  void bound_period(int s, int64_t replicas, bool recompute) {
+    const auto m = static_cast<double>(replicas);
+    const double bandwidth = inputs_.bandwidth_bytes_per_second;
+    const auto node = [&](int v) { return flow_.profile.nodes[v]; };
+    Sum device = {{period_, m}};
+    add_nodes(device, s, -1e3, [&](int v) {
+      return (recompute ? 2 : 1) * node(v).forward_seconds + node(v).backward_input_seconds +
+             node(v).backward_weight_seconds;
+    });
+    const double exchange = replicas > 1 ? 2 * (m - 1) / m / bandwidth : 0;
+    add_nodes(device, s, -1e3 * (exchange + inputs_.step_seconds_per_byte),
+              [&](int v) { return trainable(v); });
+    const int trains = program_.column(GLP_CV, 0);
+    for (int v = 0; v < flow_.size(); ++v) {
+      if (trainable(v) > 0) program_.row({{trains, 1}, {x_[v][s], -1}}, 0);
+    }
+    if (replicas > 1) device.emplace_back(trains, -1e3 * 2 * inputs_.latency_seconds);
+    program_.row(device, 0);
+    Sum link = {{period_, m}};
+    add_cut(link, s - 1, -1e3 / bandwidth);
+    add_cut(link, s, -1e3 / bandwidth);
+    const int neighbours = (s > 0) + (s + 1 < stages_);
+    program_.row(link, neighbours * 1e3 * inputs_.latency_seconds);
+  }
+
+  void bound_memory(int s, int64_t replicas, int64_t depth, bool recompute, int64_t memory_bytes) {
+    const auto v = static_cast<double>(depth);
+    const auto slots = static_cast<double>(inputs_.optimizer_slots);
+    const auto nodes = [&](Sum& sum, double factor, const auto& of) { add_nodes(sum, s, factor, of); };
+    const auto parameters = [&](int n) {
+      return flow_.owns_parameters[n] != 0 ? flow_.profile.nodes[n].parameter_bytes : 0;
+    };
+    const auto buffers = [&](int n) { return flow_.profile.nodes[n].buffer_bytes; };
+    const auto saved = [&](int n) { return flow_.saved_bytes[n]; };
+    const auto weights = [&](int n) { return trainable(n); };
+    Sum free;  // -sum >= -memory
+    nodes(free, -1, parameters);
+    nodes(free, -1, buffers);
+    nodes(free, -(v - 1) - 1 - slots, weights);
+    // Gradients beyond one set of them.
+    const int more = program_.column(GLP_CV, 0);
+    free.emplace_back(more, -1);
+    Sum exceeds = {{more, 1}};
+    nodes(exceeds, replicas > 1 ? -2 : depth == 1 ? -1 : 0, weights);
+    nodes(exceeds, 1, saved);
+    add_cut(exceeds, s - 1, 1);
+    if (recompute) {
+      nodes(exceeds, 1, buffers);
+      add_cut(exceeds, s, 1);
+    }
+    program_.row(exceeds, 0);
+    // Activations, messages.
+    const double times = recompute ? 1 : v;
+    nodes(free, -times, saved);
+    add_cut(free, s, -times, /*unsaved=*/true);
+    add_cut(free, s - 1, -v - 2 - (v + 1));
+    add_cut(free, s, -2.0 - 3 - (recompute ? v : 0));
+    if (recompute) nodes(free, -v, buffers);
+    const int workspace = program_.column(GLP_CV, 0);
+    free.emplace_back(workspace, -1);
+    for (int n = 0; n < flow_.size(); ++n) {
+      Sum transient = {{workspace, 1}, {x_[n][s], -static_cast<double>(flow_.transient_bytes[n])}};
+      for (int after = n + 1; after < flow_.size(); ++after)
+        transient.emplace_back(x_[after][s], static_cast<double>(flow_.saved_bytes[after]));
+      program_.row(transient, 0);
+    }
+    program_.row(free, -static_cast<double>(memory_bytes));
+  }
+
+  const Dataflow& flow_;
+  const CostInputs& inputs_;
+  int stages_;
+  Program program_;
+  int period_ = 0;
+  std::vector<std::vector<int>> x_;
+  std::vector<std::vector<int>> z_;
+};
+
+/// Over all numbers of replicas.
+double least_period(const Dataflow& flow, const CostInputs& inputs, int64_t devices, int64_t memory_bytes,
+                    Recompute recompute, std::vector<int64_t>* replicas) {
+  double least = std::numeric_limits<double>::infinity();
+  const int64_t stages = static_cast<int64_t>(replicas->size());
+  if (stages > 0) {
+    const uint32_t ways = recompute == Recompute::kNever ? 1 : uint32_t{1} << stages;
+    for (uint32_t recomputing = 0; recomputing < ways; ++recomputing)
+      least = std::min(least, PipelineProgram(flow, inputs, memory_bytes, *replicas, recomputing).least());
+  }
+  if (stages == flow.size()) return least;
+  for (int64_t m = 1; m <= devices; ++m) {
+    replicas->push_back(m);
+    least = std::min(least, least_period(flow, inputs, devices - m, memory_bytes, recompute, replicas));
+    replicas->pop_back();
+  }
+  return least;
+}
+
+TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limits and recompute") {
+  std::mt19937 random(12);
+  int infeasible = 0;
+  int recomputing = 0;
+  for (int c = 0; c < 60; ++c) {
+    Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 5)), c % 2 == 0, 50);
+    for (ProfiledNode& node : profile.nodes) {
+      node.forward_seconds += 1e-3;  // none is without cost
+      if (c % 3 == 2) node.saved_bytes += 5000;
+    }
+    Question q;
+    q.model = &cost_models()[0];
+    q.inputs.bandwidth_bytes_per_second = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
+    q.inputs.latency_seconds = static_cast<double>(pick(random, 0, 1)) * 3e-4;
+    q.inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
+    q.devices = pick(random, 2, 4);
+    q.recompute = c % 3 == 2 ? Recompute::kWhereNeeded : Recompute::kNever;
+    const Dataflow flow(profile);
+    const States states = enumerate_states(flow, *q.model, c % 3 > 0);
+    q.states = &states;
+    if (c % 3 == 1) q.memory_bytes = pick(random, 20000, 70000);
+    if (c % 3 == 2) {  // near the least with which there is a plan
+      q.memory_bytes =
+          fullest_stage(q, *search_least_memory(q)).memory.total_bytes() + pick(random, -300, 3000);
+    }
+    std::vector<int64_t> replicas;
+    const double expected = least_period(flow, q.inputs, q.devices, q.memory_bytes, q.recompute, &replicas);
+    const std::optional<Answer> found = search(q);
+    INFO("case " << c << ", " << profile.nodes.size() << " nodes, " << q.devices << " devices, memory "
+                 << q.memory_bytes);
+    REQUIRE(found.has_value() == std::isfinite(expected));
+    infeasible += !found;
+    if (!found) continue;
+    CHECK(1e3 * found->period_seconds == Approx(expected).epsilon(1e-6));
+    for (const FoundStage& stage : found->stages) recomputing += stage.recompute;
+  }
+  CHECK(infeasible > 0);
+  CHECK(infeasible < 30);
+  CHECK(recomputing > 0);
+}
+
 #else
+
+TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limits and recompute") {
+  testing::skip("built without libglpk-dev");
+}
 
 TEST_CASE("Max load: equals a mixed-integer program") { testing::skip("built without libglpk-dev"); }
 

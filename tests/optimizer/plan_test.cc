@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "graph/document.h"
@@ -134,6 +135,43 @@ TEST_CASE("The memory that an InfeasibleError names is enough, and a byte less i
     CHECK_THAT(message, Catch::Contains("stage "));
   }
   CHECK(seen > 100);
+}
+
+TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make a plan worse") {
+  std::mt19937 random(18);
+  int64_t compared = 0;
+  int64_t rescued = 0;
+  for (int c = 0; c < 200; ++c) {
+    const Profile profile =
+        testing::random_profile(random, static_cast<int>(pick(random, 1, 6)), c % 2 == 0, 50);
+    const int64_t devices = pick(random, 1, 5);
+    const int64_t memory = pick(random, 8, 60) * 1000;
+    const double bandwidth = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
+    const auto period = [&](int64_t count, double bytes_per_second, int64_t bytes, const char* recompute) {
+      PlanRequest request;
+      request.recompute = recompute;
+      PlanNotes notes;
+      try {
+        make_plan(profile, flat_topology(count, bytes_per_second, 1e-4, bytes), request, &notes);
+      } catch (const InfeasibleError&) {
+        return std::numeric_limits<double>::infinity();
+      }
+      return notes.period_seconds;
+    };
+    INFO("case " << c << ", " << devices << " devices, memory " << memory);
+    for (const char* recompute : {"never", "auto", "always"}) {
+      const double now = period(devices, bandwidth, memory, recompute);
+      CHECK(period(devices + 1, bandwidth, memory, recompute) <= now * (1 + 1e-9));
+      CHECK(period(devices, 2 * bandwidth, memory, recompute) <= now * (1 + 1e-9));
+      CHECK(period(devices, bandwidth, memory + 5000, recompute) <= now * (1 + 1e-9));
+      const double free = period(devices, bandwidth, memory, "auto");
+      CHECK(free <= now * (1 + 1e-9));
+      compared += std::isfinite(now);
+      rescued += std::isfinite(free) && !std::isfinite(now);
+    }
+  }
+  CHECK(compared > 300);
+  CHECK(rescued > 0);
 }
 
 TEST_CASE("Fifty plans from one question are one plan") {
