@@ -7,11 +7,12 @@
 
 #include "graph/error.h"
 #include "runtime/partition.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 
 Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
-    : job_(job), data_(data), worker_(worker) {
+    : job_(job), shape_(shape_of(job.plan, job.run.gradient_accumulation)), data_(data), worker_(worker) {
   const int64_t batch = job.run.batch_size;
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
@@ -32,11 +33,20 @@ int64_t Evaluation::samples(const Job& job, const Dataset& data) {
   return job.model.fixed_batch ? data.size() - data.size() % job.run.batch_size : data.size();
 }
 
+int64_t Evaluation::minibatches() const {
+  return (samples(job_, data_) + job_.run.batch_size - 1) / job_.run.batch_size;
+}
+
+int64_t Evaluation::rank_of(int64_t minibatch) const {
+  const auto last = static_cast<int64_t>(job_.plan.stages.size()) - 1;
+  return job_.plan.stages.back().ranks[static_cast<size_t>(replica_of(shape_, last, minibatch))];
+}
+
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
-                     const std::function<void(const EvaluatedMinibatch&)>& report) {
+                     const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report) {
   const int64_t samples = Evaluation::samples(job_, data_);
   const int64_t batch = job_.run.batch_size;
-  const Span span{0, (samples + batch - 1) / batch};
+  const Span span{0, minibatches()};
   const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {
     for (const auto& [number, made] : (k + 1) * batch <= samples ? full_ : rest_)
       if (number == stage) return *made;
@@ -65,16 +75,20 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
   };
   hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& scores) {
     EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
-    if (scores.defined() && !expected.empty()) {
-      // Scores are (..., classes) or, after flattening positions, (samples x positions, classes); labels lose
-      // the last.
+    ScoredSamples scored{scores, {}};
+    if (!expected.empty()) {
+      scored.labels = expected.front();
+      expected.pop_front();
+    }
+    if (scored.scores.defined() && scored.labels.defined()) {
+      // Scores are (samples, ..., classes) or, after flattening positions, (samples x positions, classes);
+      // labels lack the last.
       const at::Tensor best = scores.argmax(-1).flatten();
-      const at::Tensor truth = expected.front().flatten();
+      const at::Tensor truth = scored.labels.flatten();
       result.correct = best.eq(truth).sum().item<int64_t>();
       result.scored = truth.numel();
     }
-    if (!expected.empty()) expected.pop_front();
-    report(result);
+    report(result, scored);
   };
   worker_.evaluate(span, program, hooks);
 }

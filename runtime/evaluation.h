@@ -7,19 +7,17 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
+#include "runtime/evaluated_minibatch.h"
 #include "runtime/job.h"
 #include "runtime/stage_loaders.h"
 #include "runtime/worker.h"
 
 namespace pipewright {
 
-/// Of one minibatch, on the rank that computes the loss.
-struct EvaluatedMinibatch {
-  int64_t minibatch = 0;
-  double loss = 0;
-  int64_t correct = 0;
-  int64_t scored = 0;  ///< labels that had a score
-  int64_t samples = 0;
+/// What the last stage made of a minibatch, and what it should have.
+struct ScoredSamples {
+  at::Tensor scores;  ///< (samples or positions, ..., classes); undefined if the model has none
+  at::Tensor labels;  ///< (samples, ...); undefined if the last stage reads none
 };
 
 /// One rank's part in evaluations. Borrows all it is given.
@@ -31,13 +29,19 @@ class Evaluation {
   /// those that fill some.
   static int64_t samples(const Job& job, const Dataset& data);
 
+  int64_t minibatches() const;
+  /// The rank that computes the loss of minibatch k.
+  int64_t rank_of(int64_t minibatch) const;
+
   /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
-  /// `hooks.before` and `hooks.after` are called, the others are not.
+  /// `hooks.before` and `hooks.after` are called, the others are not. `report` is called for each minibatch
+  /// on its rank_of().
   void run(WorkerHooks hooks, LoadObserver loading,
-           const std::function<void(const EvaluatedMinibatch&)>& report);
+           const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report);
 
  private:
   const Job& job_;
+  const PipelineShape shape_;
   const Dataset& data_;
   Worker& worker_;
   std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> full_, rest_;  // by stage of this rank

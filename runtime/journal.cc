@@ -31,7 +31,6 @@ double median(std::vector<double> values) {
 }
 
 // JSON has no NaN: such a number is null.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 double number_of(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
 
 }  // namespace
@@ -40,21 +39,15 @@ std::string minibatch_line(int64_t minibatch, double loss, double elapsed_second
   Json json;
   json["kind"] = "minibatch";
   json["minibatch"] = minibatch;
-  json["loss"] = number(loss);
+  json["loss"] = finite_or_null(loss);
   json["elapsed_seconds"] = elapsed_seconds;
   return json.dump();
 }
 
-std::string evaluation_line(int64_t epoch, int64_t minibatch, double loss, int64_t correct, int64_t scored,
-                            int64_t samples) {
-  Json json;
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch) {
+  Json json = minibatch.to_json();
   json["kind"] = "evaluation";
   json["epoch"] = epoch;
-  json["minibatch"] = minibatch;
-  json["loss"] = number(loss);
-  json["correct"] = correct;
-  json["scored"] = scored;
-  json["samples"] = samples;
   return json.dump();
 }
 
@@ -179,37 +172,25 @@ void Journal::take_minibatch(const Json& line) {
 
 void Journal::take_evaluation(const Json& line) {
   const int64_t epoch = line.at("epoch");
-  auto& lines = evaluations_[epoch].lines;
-  lines[line.at("minibatch").get<int64_t>()] = line;
-  if (static_cast<int64_t>(lines.size()) < settings_.evaluation_minibatches) return;
+  auto& minibatches = evaluations_[epoch];
+  const EvaluatedMinibatch minibatch = EvaluatedMinibatch::from_json(line);
+  minibatches[minibatch.minibatch] = minibatch;
+  if (static_cast<int64_t>(minibatches.size()) < settings_.evaluation_minibatches) return;
 
-  // In the order of minibatches, so that the sums do not depend on who was first.
-  EvaluationSummary evaluation;
-  int64_t correct = 0;
-  int64_t scored = 0;
-  double loss = 0;
-  for (const auto& [minibatch, entry] : lines) {
-    const int64_t samples = entry.at("samples");
-    loss += number_of(entry.at("loss")) * static_cast<double>(samples);
-    evaluation.samples += samples;
-    correct += entry.at("correct").get<int64_t>();
-    scored += entry.at("scored").get<int64_t>();
-  }
-  evaluation.loss = loss / static_cast<double>(evaluation.samples);
-  evaluation.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
+  const EvaluationSummary evaluation = summary_of(minibatches);
   last_evaluation_ = evaluation;
   evaluations_.erase(epoch);
 
   Json out;
   out["evaluation"] = {{"epoch", epoch},
-                       {"loss", number(evaluation.loss)},
-                       {"top1", number(evaluation.top1)},
+                       {"loss", finite_or_null(evaluation.loss)},
+                       {"top1", finite_or_null(evaluation.top1)},
                        {"samples", evaluation.samples}};
   write(out);
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
   std::fprintf(stderr, "epoch %ld: evaluation loss %.4f", epoch + 1, evaluation.loss);
-  if (scored > 0) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
+  if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
   std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
 }
 

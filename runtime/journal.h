@@ -13,13 +13,13 @@
 
 #include "graph/json.h"
 #include "graph/summary.h"
+#include "runtime/evaluated_minibatch.h"
 
 namespace pipewright {
 
 /// Lines as ranks post them. One JSON object each.
 std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds);
-std::string evaluation_line(int64_t epoch, int64_t minibatch, double loss, int64_t correct, int64_t scored,
-                            int64_t samples);
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch);
 std::string rank_line(const RankSummary& summary);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 
@@ -65,18 +65,14 @@ class Journal {
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
 
-  struct EvaluationSums {
-    std::map<int64_t, Json> lines;  // by minibatch, until complete
-  };
-
   JournalSettings settings_;
   std::ofstream metrics_;
   std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
-  double elapsed_before_ = 0;                      // by the history
-  std::vector<double> elapsed_seconds_;            // by minibatch, the last one next_minibatch_ - 1
-  std::vector<double> losses_;                     // likewise
-  std::map<int64_t, EvaluationSums> evaluations_;  // by epoch
+  double elapsed_before_ = 0;            // by the history
+  std::vector<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1
+  std::vector<double> losses_;           // likewise
+  std::map<int64_t, std::map<int64_t, EvaluatedMinibatch>> evaluations_;  // by epoch until complete
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;
   std::vector<std::string> traces_;

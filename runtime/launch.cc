@@ -167,7 +167,11 @@ void Launcher::start(int64_t rank) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  if (rank != 0) posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  if (rank != 0) {
+    posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  } else if (!settings_.results) {
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  }
   posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
   // A group of its own: a Ctrl-C at the terminal reaches the launcher, which passes it on once.
   posix_spawnattr_t attributes;

@@ -11,6 +11,7 @@ namespace pipewright {
 struct LaunchSettings {
   std::string command = "train";       ///< what each rank runs
   std::vector<std::string> arguments;  ///< of the command, without rank and rendezvous
+  bool results = true;                 ///< what rank 0 prints as result goes to standard output
   bool pin = true;                     ///< one core a rank, where a host has enough cores
   /// A hosts file (runtime/hosts.h); "": all ranks on this host.
   std::string hosts;

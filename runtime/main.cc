@@ -1,6 +1,4 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -15,11 +13,14 @@
 #include "graph/units.h"
 #include "runtime/checkpoint_commands.h"
 #include "runtime/control.h"
+#include "runtime/evaluate_command.h"
 #include "runtime/launch.h"
+#include "runtime/launch_options.h"
 #include "runtime/probe.h"
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/trainer.h"
+#include "runtime/verify_command.h"
 
 namespace pipewright {
 namespace {
@@ -72,79 +73,29 @@ void run_train(const std::vector<std::string>& arguments) {
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
 }
 
-// The words without some options: flags, and options that have a value ("--name=x" or "--name x").
-std::vector<std::string> without_options(const std::vector<std::string>& words,
-                                         const std::vector<std::string>& flags,
-                                         const std::vector<std::string>& with_value) {
-  std::vector<std::string> rest;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const auto is = [&](const std::string& name) { return words[i] == "--" + name; };
-    const auto has = [&](const std::string& name) { return words[i].rfind("--" + name + "=", 0) == 0; };
-    if (std::any_of(flags.begin(), flags.end(), is) || std::any_of(with_value.begin(), with_value.end(), has))
-      continue;
-    if (std::any_of(with_value.begin(), with_value.end(), is)) {
-      ++i;
-      continue;
-    }
-    rest.push_back(words[i]);
-  }
-  return rest;
-}
-
-LaunchSettings launch_settings_from(const po::variables_map& options) {
-  LaunchSettings settings;
-  settings.pin = !options["no-pin"].as<bool>();
-  if (options.count("hosts")) settings.hosts = options["hosts"].as<std::string>();
-  if (options.count("rsh")) settings.remote_shell = options["rsh"].as<std::string>();
-  if (options.count("master-addr")) settings.master_address = options["master-addr"].as<std::string>();
-  if (settings.hosts.empty() && (options.count("rsh") || options.count("master-addr"))) {
-    throw InputError("--rsh and --master-addr go with --hosts", "give --hosts FILE");
-  }
-  if (settings.remote_shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
-  return settings;
-}
-
 void run_launch(const std::vector<std::string>& arguments) {
   po::options_description description;
-  description.add(run_option_descriptions());
-  description.add_options()("ranks", po::value<int64_t>()->value_name("N"),
-                            "processes to start; default: as many as the plan says")(
-      "no-pin", po::bool_switch(), "do not bind ranks to cores")(
-      "hosts", po::value<std::string>()->value_name("FILE"),
-      "ranks on other hosts too: lines HOST or HOST slots=N")(
-      "rsh", po::value<std::string>()->value_name("COMMAND"),
-      "starts a command on another host, as COMMAND HOST LINE; default: ssh -o BatchMode=yes")(
-      "master-addr", po::value<std::string>()->value_name("H"),
-      "with --hosts: this host's address for the others; default: its name")(
-      "print-config", po::bool_switch(), "print every setting and where it came from; then stop")(
+  description.add(run_option_descriptions()).add(launch_option_descriptions());
+  description.add_options()("print-config", po::bool_switch(),
+                            "print every setting and where it came from; then stop")(
       "json", po::bool_switch(), "print the summary as JSON");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
   const Run run = run_from_options(options);
   if (options["print-config"].as<bool>()) return print_settings(options, run);
-  std::optional<int64_t> ranks;
-  if (options.count("ranks")) {
-    ranks = options["ranks"].as<int64_t>();
-    if (*ranks < 1) throw InputError("--ranks " + std::to_string(*ranks) + " is not in 1.. ");
-  }
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
-  const Job job = prepare_job(run, ranks);
+  const Job job = prepare_job(run, ranks_from(options));
 
   LaunchSettings settings = launch_settings_from(options);
-  settings.arguments = without_options(arguments, {"no-pin"}, {"ranks", "hosts", "rsh", "master-addr"});
+  settings.arguments = without_launch_options(arguments);
   launch(job, settings);
 }
 
 // Started by a launcher: one rank. Otherwise starts all of them.
 void run_probe(const std::vector<std::string>& arguments) {
   po::options_description description("Probe");
-  description.add_options()("ranks", po::value<int64_t>()->value_name("N"), "processes to start")(
-      "hosts", po::value<std::string>()->value_name("FILE"),
-      "ranks on other hosts too: lines HOST or HOST slots=N")(
-      "rsh", po::value<std::string>()->value_name("COMMAND"), "as for launch")(
-      "master-addr", po::value<std::string>()->value_name("H"), "as for launch")(
-      "no-pin", po::bool_switch(), "do not bind ranks to cores")(
-      "transport", po::value<std::string>()->default_value("auto"), "auto, gloo, shm")(
+  description.add(launch_option_descriptions());
+  description.add_options()("transport", po::value<std::string>()->default_value("auto"), "auto, gloo, shm")(
       "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime probe --ranks N [--output topology.json]");
@@ -161,19 +112,13 @@ void run_probe(const std::vector<std::string>& arguments) {
 
   if (!options.count("ranks")) throw InputError("probe: --ranks is missing", "give --ranks N, at least 2");
   Job job;
-  job.plan.world_size = options["ranks"].as<int64_t>();
-  if (job.plan.world_size < 2 || job.plan.world_size > 1024) {
-    throw InputError("--ranks " + std::to_string(job.plan.world_size) + " is not in 2..1024");
-  }
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("pipewright-probe-" + std::to_string(::getpid()));
-  job.run.output = folder.string();
+  job.plan.world_size = *ranks_from(options, 2);
+  const ScratchFolder folder("probe");
+  job.run.output = folder.path();
   LaunchSettings launch_settings = launch_settings_from(options);
   launch_settings.command = "probe";
-  launch_settings.arguments =
-      without_options(arguments, {"no-pin"}, {"ranks", "hosts", "rsh", "master-addr"});
+  launch_settings.arguments = without_launch_options(arguments);
   launch(job, launch_settings);
-  std::filesystem::remove_all(folder);  // logs that nobody needs now
 }
 
 void report_runs(const std::vector<std::string>& arguments) {
@@ -209,6 +154,9 @@ int main(int argc, char** argv) {
        "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
        {{"train", "one rank (default)", run_train},
         {"launch", "all ranks of a job", run_launch},
+        {"evaluate", "the loss and the hits of trained weights, forward only", run_evaluate},
+        {"predict", "the scores of every sample, into a file", run_predict},
+        {"verify", "a plan, or a finished run, against one process", run_verify},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},

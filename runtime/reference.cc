@@ -84,6 +84,21 @@ class SerialStage {
     sums.resize(stage.ranks.size());
   }
 
+  void restore(const StageState& state) {
+    PW_CHECK_EQ(state.weights.size(), latest().size());
+    Tensors weights;
+    for (size_t i = 0; i < state.weights.size(); ++i)
+      weights.push_back(state.weights[i].detach().clone().requires_grad_(latest()[i].requires_grad()));
+    versions.clear();
+    versions[state.updates] = std::move(weights);
+    for (Tensors& replica : buffers)
+      for (size_t b = 0; b < replica.size(); ++b) replica[b] = state.buffers.at(b).clone();
+    UpdateState remembered = state.optimizer;
+    for (auto& [name, slots] : remembered.slots)
+      for (at::Tensor& slot : slots) slot = slot.clone();
+    rule->restore(std::move(remembered));
+  }
+
   size_t replica_of(int64_t k) const {
     return cycle[static_cast<size_t>(k % static_cast<int64_t>(cycle.size()))];
   }
@@ -117,6 +132,11 @@ class SerialTraining {
     for (size_t s = 0; s < plan.stages.size(); ++s)
       stages_.emplace_back(model, interfaces[s], plan.stages[s], s + 1 == plan.stages.size(), rules);
     apply_rule();
+  }
+
+  void restore(const std::function<std::optional<StageState>(size_t)>& start) {
+    for (size_t s = 0; s < stages_.size(); ++s)
+      if (const auto state = start(s)) stages_[s].restore(*state);
   }
 
   void train(Span span, const std::function<MinibatchFields(int64_t)>& fields, std::vector<double>& losses) {
@@ -359,8 +379,10 @@ class SerialTraining {
 
 ReferenceResult train_serially(const Model& model, const Plan& plan, const TrainingRules& rules,
                                const std::vector<Span>& spans,
-                               const std::function<MinibatchFields(int64_t)>& fields) {
+                               const std::function<MinibatchFields(int64_t)>& fields,
+                               const std::function<std::optional<StageState>(size_t)>& start) {
   SerialTraining training(model, plan, rules);
+  if (start) training.restore(start);
   std::vector<double> losses;
   for (const Span& span : spans) training.train(span, fields, losses);
   ReferenceResult result = training.result();
@@ -368,14 +390,22 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
   return result;
 }
 
-Plan one_device_plan(const Model& model, const Plan& plan, int64_t gradient_accumulation) {
+Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& rules) {
   Plan single = single_stage_plan(model.graph, 1);
   single.schedule = "gpipe";
   single.weights = "flush";
+  const size_t cycle = cycle_of(plan.stages[0]).size();
+  const bool together = std::all_of(plan.stages.begin(), plan.stages.end(),
+                                    [&](const Stage& stage) { return cycle_of(stage).size() == cycle; });
+  // Nobody runs ahead of the first stage.
+  const bool fresh =
+      plan.weights != "2bw" && (plan.schedule == "model-parallel" ||
+                                run_ahead(cycle_of(plan.stages[0]), plan.stages[0].in_flight) == 0);
+  const bool clips_alike = plan.stages.size() == 1 || rules.gradient_clipping_norm == 0;
   if (plan.weights == "flush") {
     single.microbatches = plan.microbatches;
-  } else if (plan.stages.size() == 1 && plan.weights == "stash" && plan.stages[0].in_flight == 1) {
-    single.microbatches = gradient_accumulation * static_cast<int64_t>(cycle_of(plan.stages[0]).size());
+  } else if (fresh && together && clips_alike) {
+    single.microbatches = rules.gradient_accumulation * static_cast<int64_t>(cycle);
   } else {
     single.schedule.clear();
   }

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,16 @@ struct ReferenceResult {
 
 /// Trains the spans one after the other under any plan that fits the graph and its schedule. Every weight
 /// version that a later minibatch of the span reads is kept. Copies of tied parameters must have equal bits
-/// after every update: CheckError if they have not.
+/// after every update: CheckError if they have not. `start`: the state that a stage begins with; nothing
+/// where the model's initialisers say it. Its tensors stay as they are.
 ReferenceResult train_serially(const Model& model, const Plan& plan, const TrainingRules& rules,
                                const std::vector<Span>& spans,
-                               const std::function<MinibatchFields(int64_t minibatch)>& fields);
+                               const std::function<MinibatchFields(int64_t minibatch)>& fields,
+                               const std::function<std::optional<StageState>(size_t stage)>& start = nullptr);
 
 /// The plan of one device that computes the same as `plan` but for the order of sums: one stage that updates
 /// after as many minibatches. Empty name of the schedule: there is none, because the plan's rule makes
-/// gradients older or its stages update after different numbers of minibatches.
-Plan one_device_plan(const Model& model, const Plan& plan, int64_t gradient_accumulation);
+/// gradients older, its stages update after different numbers of minibatches, or they clip on their own.
+Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& rules);
 
 }  // namespace pipewright

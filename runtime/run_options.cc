@@ -135,8 +135,8 @@ po::options_description run_option_descriptions() {
   return description;
 }
 
-Run run_from_options(const po::variables_map& options) {
-  Json json = document_of(options);
+Run run_from_options(const po::variables_map& options, const std::optional<Run>& base) {
+  Json json = base && !options.count("config") ? base->to_json() : document_of(options);
   const std::string where =
       options.count("config") ? options["config"].as<std::string>() + " and options" : "options";
   if (!options.count("config")) json["schema"] = Run::kSchema;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ struct Setting {
 
 /// --config and one option per key of the run document.
 boost::program_options::options_description run_option_descriptions();
-/// Defaults, then the document of --config, then the options given. InputError as for a document that says
-/// the same.
-Run run_from_options(const boost::program_options::variables_map& options);
+/// Defaults (or `base`), then the document of --config, then the options given. InputError as for a document
+/// that says the same.
+Run run_from_options(const boost::program_options::variables_map& options,
+                     const std::optional<Run>& base = std::nullopt);
 std::vector<Setting> settings_of(const boost::program_options::variables_map& options, const Run& run);
 
 /// --rank, --world-size, --master-addr, --master-port.

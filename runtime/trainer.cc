@@ -303,9 +303,8 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
 
 void Training::evaluate(int64_t epoch) {
   if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, *evaluation_data_, *worker_);
-  evaluation_->run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done) {
-    control().post(
-        evaluation_line(epoch, done.minibatch, done.loss, done.correct, done.scored, done.samples));
+  evaluation_->run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
+    control().post(evaluation_line(epoch, done));
   });
 }
 

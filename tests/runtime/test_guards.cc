@@ -41,7 +41,8 @@ TEST_CASE("clipping with flush: any cut makes the updates of one device") {
   const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
   const Plan cut = with_schedule(plan_of(model, {1, 1, 1}, {4, 4, 4}), "gpipe", "flush", 4);
   const auto pieces = train_serially(model, cut, clipped_rules(), {{0, 8}}, fields);
-  const auto whole = train_serially(model, one_device_plan(model, cut, 1), clipped_rules(), {{0, 8}}, fields);
+  const auto whole =
+      train_serially(model, one_device_plan(model, cut, clipped_rules()), clipped_rules(), {{0, 8}}, fields);
   const auto unclipped = train_serially(model, cut, momentum_rules(), {{0, 8}}, fields);
   for (const auto& [name, weight] : pieces.weights) {
     CHECK(weight.allclose(whole.weights.at(name), 1e-5, 1e-6));

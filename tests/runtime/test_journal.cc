@@ -66,10 +66,10 @@ TEST_CASE("journal: bursts of replicas do not distort the steady state") {
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(0, evaluation_line(0, 2, 4.0, 1, 5, 5));
-  journal.take(0, evaluation_line(0, 0, 1.0, 7, 10, 10));
+  journal.take(0, evaluation_line(0, {2, 4.0, 1, 5, 5}));
+  journal.take(0, evaluation_line(0, {0, 1.0, 7, 10, 10}));
   CHECK(lines_of(folder).empty());
-  journal.take(0, evaluation_line(0, 1, 2.0, 2, 10, 10));
+  journal.take(0, evaluation_line(0, {1, 2.0, 2, 10, 10}));
   const auto lines = lines_of(folder);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0]["evaluation"]["samples"] == 25);
@@ -116,7 +116,7 @@ TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, with
     Journal journal(settings_in(folder));
     for (int64_t k = 0; k < 11; ++k) {
       journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k + 1)));
-      for (int64_t i = 0; k == 9 && i < 3; ++i) journal.take(0, evaluation_line(0, i, 0.5, 1, 2, 10));
+      for (int64_t i = 0; k == 9 && i < 3; ++i) journal.take(0, evaluation_line(0, {i, 0.5, 1, 2, 10}));
     }
   }
   const auto file = folder / "metrics.jsonl";

@@ -1,0 +1,22 @@
+// The model forward only, over the evaluation data, with weights that are there: one rank's part.
+#pragma once
+
+#include "graph/summary.h"
+#include "runtime/job.h"
+#include "runtime/place.h"
+#include "runtime/predictions.h"
+
+namespace pipewright {
+
+/// As prepare_job(), for a job that only runs the model forward. InputError unless the run names data for it,
+/// and weights: a checkpoint or initial ones. Of a checkpoint only model and tensors must fit, and the job's
+/// optimizer is one that remembers nothing.
+Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size);
+
+/// Runs `job` (prepare_evaluation) under its plan as the rank that `place` says: the same numbers as the
+/// evaluation at an epoch's end. Rank 0 gets the result and writes the predictions that are asked for; the
+/// other ranks' result is empty. The files have passed check_predictions(). Throws as train() does. Sets the
+/// number of compute threads of the process.
+EvaluationSummary evaluate(const Job& job, const Place& place, const PredictionFiles& files);
+
+}  // namespace pipewright

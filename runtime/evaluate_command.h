@@ -1,0 +1,13 @@
+// pipewright-runtime evaluate, predict
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// Started by a launcher (ours, torchrun, Slurm, Open MPI): one rank. Otherwise starts all ranks of the plan.
+void run_evaluate(const std::vector<std::string>& arguments);
+void run_predict(const std::vector<std::string>& arguments);
+
+}  // namespace pipewright

@@ -1,0 +1,393 @@
+#include "runtime/verify.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iomanip>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "graph/error.h"
+#include "models/initialise.h"
+#include "runtime/checkpoint_state.h"
+#include "runtime/journal.h"
+#include "runtime/partition.h"
+#include "runtime/reference.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/start_state.h"
+#include "runtime/training_data.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<StageProgram> programs_of(const Job& job, const Plan& plan) {
+  const auto interfaces = partition(job.model.graph, plan);
+  std::vector<StageProgram> programs;
+  for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(job.model.graph, interfaces, s);
+  return programs;
+}
+
+// Every tensor that a stage holds, once, in the order of stages.
+std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
+  std::vector<StageTensor> places;
+  std::set<std::string> known;
+  for (size_t s = 0; s < programs.size(); ++s) {
+    const StageProgram& program = programs[s];
+    const std::set<size_t> trainable(program.trainable().begin(), program.trainable().end());
+    for (size_t i = 0; i < program.parameters().size(); ++i) {
+      if (known.insert(program.parameters()[i]).second)
+        places.push_back({program.parameters()[i], static_cast<int64_t>(s), trainable.count(i) > 0});
+    }
+    for (const std::string& buffer : program.buffers()) {
+      if (known.insert(buffer).second) places.push_back({buffer, static_cast<int64_t>(s), false, true});
+    }
+  }
+  return places;
+}
+
+// Where the pipeline drained on the way to minibatch `end`: at the ends of epochs, and where a run ended that
+// was made longer later.
+std::vector<Span> spans_until(int64_t end, const TrainingData& data,
+                              const std::filesystem::path& run_folder) {
+  std::set<int64_t> drains{end};
+  for (const auto& folder : list_checkpoints(run_folder)) {
+    const CheckpointManifest manifest = open_checkpoint(folder).manifest;
+    if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
+  }
+  std::vector<Span> spans;
+  for (int64_t done = data.first_minibatch(); done < end; done = spans.back().end()) {
+    const Span planned = span_of_epoch(done / data.length().minibatches_per_epoch, done, data.length());
+    spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
+  }
+  return spans;
+}
+
+// Minibatches first, first + 1, ... as the serial program asks for them.
+std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const TrainingData& data,
+                                                         int64_t first, int64_t end,
+                                                         const std::string& what) {
+  std::vector<std::string> names;
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < data.dataset().fields().size(); ++i) {
+    const std::string& name = data.dataset().fields()[i].name;
+    const auto& inputs = job.model.graph.inputs;
+    if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) continue;
+    names.push_back(name);
+    numbers.push_back(i);
+  }
+  const auto requests = [&data, end, k = first]() mutable -> std::optional<LoadRequest> {
+    return k < end ? std::optional(data.request(k++)) : std::nullopt;
+  };
+  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, /*workers=*/1, /*ahead=*/4);
+  return [=, told = Clock::now()](int64_t k) mutable {
+    if (Clock::now() - told > std::chrono::seconds(10)) {
+      told = Clock::now();
+      std::fprintf(stderr, "%s: minibatch %ld of %ld\n", what.c_str(), k - first, end - first);
+    }
+    MinibatchFields fields;
+    auto tensors = loader->next();
+    for (size_t i = 0; i < names.size(); ++i) fields[names[i]] = std::move(tensors[i]);
+    return fields;
+  };
+}
+
+// As the model's initialisers say.
+StageState initial_state(const Job& job, const StageProgram& program) {
+  StageState state;
+  for (const std::string& name : program.parameters())
+    state.weights.push_back(initial_parameter(job.model, name, static_cast<uint64_t>(job.run.seed)));
+  for (const std::string& name : program.buffers()) state.buffers.push_back(initial_buffer(job.model, name));
+  return state;
+}
+
+// One unit in the last place, up and down in turns.
+void shifted_by_rounding(const StageProgram& program, StageState& state) {
+  for (const size_t i : program.trainable()) {
+    const at::Tensor flat = state.weights[i].flatten();
+    const at::Tensor up = at::arange(flat.numel()).remainder(2).to(flat.scalar_type()).mul(2).sub(1);
+    state.weights[i] =
+        flat.nextafter(up.mul(std::numeric_limits<double>::infinity())).view(state.weights[i].sizes());
+  }
+}
+
+TrainedModel trained_serially(const Job& job, const TrainingData& data, const Plan& plan,
+                              const std::vector<Span>& spans, const std::string& what,
+                              void (*change)(const StageProgram&, StageState&) = nullptr) {
+  const auto programs = programs_of(job, plan);
+  ReferenceResult result =
+      train_serially(job.model, plan, data.rules(), spans,
+                     minibatches_from(job, data, spans.front().first, spans.back().end(), what),
+                     [&](size_t stage) -> std::optional<StageState> {
+                       auto state = start_state(job, programs[stage]);
+                       if (!change) return state;
+                       if (!state) state = initial_state(job, programs[stage]);
+                       change(programs[stage], *state);
+                       return state;
+                     });
+  TrainedModel model;
+  model.losses = std::move(result.losses);
+  model.tensors = std::move(result.weights);
+  for (const auto& stage : result.buffers)
+    for (const auto& [name, tensor] : stage.front()) model.tensors.emplace(name, tensor);
+  return model;
+}
+
+std::map<std::string, at::Tensor> start_of(const Job& job) {
+  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const StageProgram& whole = programs.front();
+  const StageState state = start_state(job, whole).value_or(initial_state(job, whole));
+  std::map<std::string, at::Tensor> start;
+  for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
+  return start;
+}
+
+// What the ranks wrote.
+TrainedModel written_model(const Job& job, const std::filesystem::path& run_folder,
+                           const Checkpoint& checkpoint, int64_t first) {
+  TrainedModel model;
+  const int64_t end = checkpoint.manifest.next_minibatch;
+  const auto file = run_folder / "metrics.jsonl";
+  for (const std::string& line : metrics_history(file, end, 0)) {
+    const Json json = parse_json(line, file.string());
+    if (json.at("minibatch") < first) continue;
+    const Json& loss = json.at("loss");
+    model.losses.push_back(loss.is_null() ? std::nan("") : loss.get<double>());
+  }
+  if (static_cast<int64_t>(model.losses.size()) != end - first) {
+    throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +
+                         " to " + std::to_string(end - 1) + ", each in one line",
+                     "Was it cut, or does it belong to another run?");
+  }
+  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const StageProgram& whole = programs.front();
+  const StageState state = load_stage_state(checkpoint, whole, job.run.optimizer);
+  for (size_t i = 0; i < whole.parameters().size(); ++i)
+    model.tensors[whole.parameters()[i]] = state.weights[i];
+  for (size_t i = 0; i < whole.buffers().size(); ++i) model.tensors[whole.buffers()[i]] = state.buffers[i];
+  return model;
+}
+
+std::string text_of(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+std::string small_text(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, value == 0 ? "0" : "%.1e", value);
+  return text;
+}
+
+std::string index_text(const std::vector<int64_t>& index) {
+  std::string text;
+  for (const int64_t i : index) text += (text.empty() ? "" : ", ") + std::to_string(i);
+  return "[" + text + "]";
+}
+
+std::string loss_words(const ExactComparison::Loss& loss, int64_t first) {
+  return "the first loss that differs is that of minibatch " +
+         std::to_string(first + static_cast<int64_t>(loss.position)) + ": " + text_of(loss.got) +
+         " instead of " + text_of(loss.expected);
+}
+
+std::string tensor_words(const ExactComparison::Element& element) {
+  return in_quotes(element.place.name) + " of stage " + std::to_string(element.place.stage);
+}
+
+}  // namespace
+
+double Verification::allowed(size_t i) const {
+  return std::max(tolerance, 10 * std::max(rounding.parameters[i].difference, rounding.model));
+}
+
+bool Verification::holds() const {
+  if (!serial.equal()) return false;
+  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i)
+    if (!(one_device->parameters[i].difference <= allowed(i))) return false;
+  return true;
+}
+
+Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
+                    double tolerance) {
+  at::set_num_threads(static_cast<int>(job.run.threads));
+  const TrainingData data(job);
+  const int64_t first = data.first_minibatch();
+  if (end.manifest.next_minibatch <= first) {
+    throw InputError(end.folder.string() + ": nothing was trained between minibatch " +
+                         std::to_string(first) + " and this checkpoint",
+                     "verify from an earlier checkpoint, or train on");
+  }
+  if (data.pipeline_began() < first) {
+    throw InputError(job.resume->folder.string() +
+                         ": minibatches were in flight there, and verify begins with an empty pipeline",
+                     "Begin with a checkpoint of the end of an epoch or of a run, or at the beginning.");
+  }
+  Verification verification;
+  verification.minibatches = {first, end.manifest.next_minibatch - first};
+  verification.ranks = job.plan.world_size;
+  verification.places = places_of(programs_of(job, job.plan));
+  if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
+    // Buffers are averaged at the drain, which was later.
+    std::erase_if(verification.places, [&](const StageTensor& place) {
+      return place.buffer && job.plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
+    });
+  }
+  verification.tolerance = tolerance;
+
+  const TrainedModel written = written_model(job, run_folder, end, first);
+  const auto spans = spans_until(end.manifest.next_minibatch, data, run_folder);
+  const TrainedModel serial = trained_serially(job, data, job.plan, spans, "serial reference");
+  verification.serial = compare_exactly(written, serial, verification.places);
+
+  const Plan single = one_device_plan(job.model, job.plan, data.rules());
+  if (single.schedule.empty()) return verification;
+  const auto start = start_of(job);
+  const TrainedModel one = trained_serially(job, data, single, spans, "one device");
+  verification.one_device = compare_relatively(written, one, start, verification.places);
+  const TrainedModel rounded = trained_serially(job, data, single, spans, "rounding", shifted_by_rounding);
+  verification.rounding = compare_relatively(rounded, one, start, verification.places);
+  std::vector<StageTensor> parameters;
+  for (const StageTensor& place : verification.places)
+    if (place.trainable) parameters.push_back(place);
+  verification.one_device_equal = compare_exactly(written, one, parameters).equal();
+  return verification;
+}
+
+void demand(const Verification& verification, const std::filesystem::path& run_folder) {
+  if (verification.holds()) return;
+  const ExactComparison& serial = verification.serial;
+  const std::string kept = "What was compared is in " + run_folder.string() + ".";
+  if (!serial.equal()) {
+    std::string words = "verify: ";
+    if (serial.first_element) {
+      const auto& element = *serial.first_element;
+      words += "parameter " + tensor_words(element) + " differs from the serial reference at " +
+               index_text(element.index) + ": " + text_of(element.got) + " instead of " +
+               text_of(element.expected);
+      if (serial.different_tensors > 1)
+        words += " (" + std::to_string(serial.different_tensors) + " tensors differ)";
+    } else {
+      words += "all weights are equal to the serial reference's";
+    }
+    words += serial.first_loss ? "; " + loss_words(*serial.first_loss, verification.minibatches.first)
+                               : "; all losses are equal";
+    throw NumericalError(
+        words,
+        "Of a finished run: was anything in its folder changed, or was it trained by another "
+        "version or on another kind of processor? " +
+            kept);
+  }
+  const auto& parameters = verification.one_device->parameters;
+  size_t worst = 0;
+  const auto excess = [&](size_t p) { return parameters[p].difference / verification.allowed(p); };
+  for (size_t p = 1; p < parameters.size(); ++p)
+    if (excess(p) > excess(worst)) worst = p;
+  throw NumericalError(
+      "verify: parameter " + in_quotes(parameters[worst].place.name) + " of stage " +
+          std::to_string(parameters[worst].place.stage) + " lies " +
+          small_text(parameters[worst].difference) + " of its way from one device's, more than " +
+          small_text(verification.allowed(worst)),
+      "It equals the serial reference: the plan computes something else than one device. " + kept);
+}
+
+std::string verification_table(const Verification& verification, const Plan& plan) {
+  std::ostringstream out;
+  const Span& span = verification.minibatches;
+  out << "plan " << plan.shape_text() << " " << plan.schedule << " " << plan.weights << " on "
+      << verification.ranks << (verification.ranks == 1 ? " rank" : " ranks") << ", minibatches "
+      << span.first << " to " << span.end() - 1 << ", " << verification.places.size() << " tensors\n\n";
+  if (verification.one_device) {
+    const RelativeComparison& one = *verification.one_device;
+    size_t width = 9;
+    for (const auto& parameter : one.parameters) width = std::max(width, parameter.place.name.size());
+    const auto row = [&](const std::string& stage, const std::string& name, const std::string& elements,
+                         const std::string& difference, const std::string& rounding) {
+      out << std::right << std::setw(5) << stage << "  " << std::left << std::setw(static_cast<int>(width))
+          << name << std::right << std::setw(12) << elements << std::setw(18) << difference << std::setw(12)
+          << rounding << "\n";
+    };
+    row("stage", "parameter", "elements", "from one device", "rounding");
+    const RelativeComparison& rounding = verification.rounding;
+    for (size_t i = 0; i < one.parameters.size(); ++i) {
+      const auto& parameter = one.parameters[i];
+      row(std::to_string(parameter.place.stage), parameter.place.name, std::to_string(parameter.elements),
+          small_text(parameter.difference), small_text(rounding.parameters[i].difference));
+    }
+    row("", "the model", "", small_text(one.model), small_text(rounding.model));
+    row("", "losses", "", small_text(one.loss), small_text(rounding.loss));
+    out << "\n";
+  }
+  const auto& serial = verification.serial;
+  out << "serial reference   " << (serial.equal() ? "equal bit for bit: " : "DIFFERENT: ") << "losses "
+      << (serial.first_loss ? "differ" : "equal") << ", "
+      << verification.places.size() - static_cast<size_t>(serial.different_tensors) << " of "
+      << verification.places.size() << " tensors equal\n";
+  out << "one device         ";
+  if (!verification.one_device) {
+    out << "not compared: this plan's gradients are older, or its stages update at different times\n";
+  } else if (verification.one_device_equal) {
+    out << "equal bit for bit\n";
+  } else {
+    const auto* largest = verification.one_device->largest();
+    out << (verification.holds() ? "equal up to the order of sums: at most " : "DIFFERENT: up to ")
+        << small_text(largest->difference) << " (" << largest->place.name << "), allowed are "
+        << small_text(verification.tolerance) << " and ten times what rounding does\n";
+  }
+  return out.str();
+}
+
+Json verification_json(const Verification& verification) {
+  const auto number = [](double value) { return finite_or_null(value); };
+  const ExactComparison& serial = verification.serial;
+  Json json;
+  json["verdict"] = verification.holds() ? "equal" : "different";
+  json["first_minibatch"] = verification.minibatches.first;
+  json["minibatches"] = verification.minibatches.count;
+  json["ranks"] = verification.ranks;
+  json["tensors"] = verification.places.size();
+  Json& exact = json["serial_reference"];
+  exact["equal"] = serial.equal();
+  exact["different_tensors"] = serial.different_tensors;
+  exact["first_parameter"] = nullptr;
+  if (serial.first_element) {
+    exact["first_parameter"] = {{"name", serial.first_element->place.name},
+                                {"stage", serial.first_element->place.stage},
+                                {"index", serial.first_element->index},
+                                {"value", number(serial.first_element->got)},
+                                {"expected", number(serial.first_element->expected)}};
+  }
+  exact["first_loss"] = nullptr;
+  if (serial.first_loss) {
+    exact["first_loss"] = {
+        {"minibatch", verification.minibatches.first + static_cast<int64_t>(serial.first_loss->position)},
+        {"value", number(serial.first_loss->got)},
+        {"expected", number(serial.first_loss->expected)}};
+  }
+  json["one_device"] = nullptr;
+  if (!verification.one_device) return json;
+  Json& one = json["one_device"];
+  one["equal"] = verification.one_device_equal;
+  one["tolerance"] = verification.tolerance;
+  one["model"] = number(verification.one_device->model);
+  one["losses"] = number(verification.one_device->loss);
+  one["parameters"] = Json::array();
+  for (size_t i = 0; i < verification.one_device->parameters.size(); ++i) {
+    const auto& parameter = verification.one_device->parameters[i];
+    one["parameters"].push_back({{"name", parameter.place.name},
+                                 {"stage", parameter.place.stage},
+                                 {"elements", parameter.elements},
+                                 {"difference", number(parameter.difference)},
+                                 {"rounding", number(verification.rounding.parameters[i].difference)},
+                                 {"allowed", number(verification.allowed(i))}});
+  }
+  return json;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,49 @@
+// What a run must have ended with: computed in this process, compared with what its ranks wrote.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "graph/json.h"
+#include "runtime/comparison.h"
+#include "runtime/job.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+
+/// How far a parameter may lie from one device's, by RelativeComparison, where training does not enlarge what
+/// rounding does.
+constexpr double kTolerance = 1e-3;
+
+struct Verification {
+  Span minibatches;
+  int64_t ranks = 1;
+  std::vector<StageTensor> places;
+  ExactComparison serial;                        ///< with the serial reference
+  std::optional<RelativeComparison> one_device;  ///< of plans that compute the same as one device
+  bool one_device_equal = false;                 ///< bit for bit
+  /// Beside one_device: how far from one device's another one ends whose first weights are one unit in the
+  /// last place off.
+  RelativeComparison rounding;
+  double tolerance = kTolerance;
+
+  /// Of one_device->parameters[i]: the tolerance, or ten times what rounding does if that is more.
+  double allowed(size_t i) const;
+  bool holds() const;
+};
+
+/// Trains `job` serially, from its start to the checkpoint `end` of `run_folder`, and compares its weights,
+/// buffers and the losses of the run folder's metrics.jsonl; then once more on one device where that computes
+/// the same but for the order of sums. Sets the number of compute threads of the process. InputError if the
+/// checkpoint or the losses are not whole, or not of this job.
+Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
+                    double tolerance);
+
+/// NumericalError with the first parameter and the first loss that differ, unless it holds.
+void demand(const Verification& verification, const std::filesystem::path& run_folder);
+
+std::string verification_table(const Verification& verification, const Plan& plan);
+Json verification_json(const Verification& verification);
+
+}  // namespace pipewright
