@@ -28,7 +28,7 @@ const std::map<std::string, std::function<void(const std::string&, const std::st
 
 }  // namespace
 
-TEST_CASE("every JSON file of the tree is strict JSON; documents are read by their readers") {
+TEST_CASE("every JSON file of the tree is strict JSON, documents are read by their readers") {
   size_t documents = 0;
   for (const auto& file : tree()) {
     if (!has_suffix(file, {".json"})) continue;

@@ -245,7 +245,7 @@ TEST_CASE("resumed under other plans with flush: losses are those of one plan wi
   }
 }
 
-TEST_CASE("a disk that is full ends the run; older checkpoints and the metrics are intact, and it goes on") {
+TEST_CASE("a disk that is full ends the run, older checkpoints and the metrics are intact, and it goes on") {
   const TemporaryFolder folder;
   const auto plan = write_plan(folder, "11.json", {1, 1}, "model-parallel");
   // Shared memory would be short of room too.
@@ -339,7 +339,7 @@ TEST_CASE("a damaged checkpoint is refused before anything starts, and the offer
   CHECK(metrics(output).size() == kMinibatches + 3);
 }
 
-TEST_CASE("checkpoint inspect, merge, export; a run starts from what was exported") {
+TEST_CASE("checkpoint inspect, merge, export, a run starts from what was exported") {
   const TemporaryFolder folder;
   const auto plan = write_plan(folder, "121.json", {1, 2, 1});
   const fs::path output = folder / "run";
@@ -404,7 +404,7 @@ TEST_CASE("checkpoint inspect, merge, export; a run starts from what was exporte
 }
 
 TEST_CASE(
-    "SIGINT and SIGTERM leave a checkpoint at any time; the run goes on as if it had not been stopped, bit "
+    "SIGINT and SIGTERM leave a checkpoint at any time, the run goes on as if it had not been stopped, bit "
     "for "
     "bit") {
   const TemporaryFolder folder;

@@ -60,7 +60,7 @@ std::vector<std::string> scratch_folders(const TemporaryFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("verify: every rule equals the serial reference; what computes the same as one device is near it") {
+TEST_CASE("verify: every rule equals the serial reference, what computes the same as one device is near it") {
   const TemporaryFolder folder;
   struct Case {
     std::vector<int64_t> replicas;
@@ -96,7 +96,7 @@ TEST_CASE("verify: every rule equals the serial reference; what computes the sam
 }
 
 TEST_CASE(
-    "verify --run: a finished and resumed run holds; changed documents and losses do not, with exit code 6") {
+    "verify --run: a finished and resumed run holds, changed documents and losses do not, with exit code 6") {
   const TemporaryFolder folder;
   const fs::path output = folder / "run";
   const auto train = [&](const std::vector<std::string>& more) {
@@ -224,7 +224,7 @@ TEST_CASE("evaluate gives the numbers of the training run's own evaluation, unde
   CHECK(parse_json(zero.output(), "output")["loss"] == own["loss"]);
 }
 
-TEST_CASE("predict writes the same bytes under every plan; they say what evaluate says") {
+TEST_CASE("predict writes the same bytes under every plan, they say what evaluate says") {
   const TemporaryFolder folder;
   const fs::path output = folder / "run";
   REQUIRE(run(folder, std::vector<std::string>{"train", "--output", output.string(),

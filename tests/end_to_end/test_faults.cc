@@ -170,7 +170,7 @@ TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves
   CHECK(read_document<Summary>(folder / "run" / "summary.json").status == "failed");
 }
 
-TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143; the run folder is whole") {
+TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the run folder is whole") {
   const int signal = GENERATE(SIGINT, SIGTERM);
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {2, 1}));

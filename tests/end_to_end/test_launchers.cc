@@ -124,7 +124,7 @@ TEST_CASE("a rank that is already there is refused, and the job it came into goe
 }
 
 TEST_CASE(
-    "launch --hosts: ranks on several hosts through a remote shell; memory within a host, Gloo between") {
+    "launch --hosts: ranks on several hosts through a remote shell, memory within a host, Gloo between") {
   const TemporaryFolder folder;
   write_plan(folder, {2, 1});
   write_file(folder / "hosts", "left slots=2\nright\n");

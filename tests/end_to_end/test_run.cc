@@ -48,7 +48,7 @@ std::vector<std::string> without_times(const std::filesystem::path& file) {
 
 }  // namespace
 
-TEST_CASE("a second run with the same seed gives the same loss lines; another seed does not") {
+TEST_CASE("a second run with the same seed gives the same loss lines, another seed does not") {
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {2, 1}));
   std::vector<std::vector<std::string>> lines;
@@ -80,7 +80,7 @@ TEST_CASE("a second run with the same seed gives the same loss lines; another se
   CHECK_NOTHROW(parse_json(read_file(folder / "run" / "trace.json"), "trace.json"));
 }
 
-TEST_CASE("one device: the same losses with and without the launcher; --json prints the summary") {
+TEST_CASE("one device: the same losses with and without the launcher, --json prints the summary") {
   const TemporaryFolder folder;
   const auto output = [&](const char* name) {
     return std::vector<std::string>{"--output", (folder / name).string()};

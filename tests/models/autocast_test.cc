@@ -40,7 +40,7 @@ Result train_once(const Model& model) {
           torch::autograd::grad({loss}, parameters, {}, std::nullopt, false, /*allow_unused=*/true)};
 }
 
-TEST_CASE("bfloat16: losses and gradients close to float32's; weights and gradients stay float32") {
+TEST_CASE("bfloat16: losses and gradients close to float32's, weights and gradients stay float32") {
   const std::string spec = GENERATE("mlp:layers=3,width=64", "convnet", "resnet18:classes=10,image=32",
                                     "gpt:layers=2,width=32,heads=2,tokens=16,vocabulary=50");
   CAPTURE(spec);

@@ -16,7 +16,7 @@ Node dropout(const std::string& name, const std::string& input) {
   return node(name, "aten::dropout", {{"input", tensor(input)}, {"p", 0.5}, {"train", true}});
 }
 
-TEST_CASE("equal keys draw equal numbers; another seed, minibatch or node draws others") {
+TEST_CASE("equal keys draw equal numbers, another seed, minibatch or node draws others") {
   const Graph graph = graph_of({"x"}, {}, {dropout("a", "x"), dropout("b", "x")}, {"a", "b"});
   const Tensors t{{"x", at::ones({4096})}};
   const Segment both(graph, {0, 1}, {"a", "b"});

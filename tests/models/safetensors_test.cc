@@ -44,7 +44,7 @@ const std::string kOne = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]
 
 }  // namespace
 
-TEST_CASE("every dtype, empty tensors and scalars come back; equal tensors give equal bytes") {
+TEST_CASE("every dtype, empty tensors and scalars come back, equal tensors give equal bytes") {
   const TemporaryFolder folder;
   NamedTensors tensors = {
       {"weight", at::randn({3, 5})},
@@ -188,7 +188,7 @@ TEST_CASE("a file that is cut while it is open is an error") {
              Contains("was cut while it was read"));
 }
 
-TEST_CASE("an index joins its files; what disagrees is refused") {
+TEST_CASE("an index joins its files, what disagrees is refused") {
   const TemporaryFolder folder;
   write_safetensors(folder / "m-1.safetensors", {{"a", at::full({2}, 1.0f)}, {"b", at::full({1}, 2.0f)}}, {});
   write_safetensors(folder / "m-2.safetensors", {{"c", at::full({3}, 3.0f)}}, {});

@@ -22,8 +22,8 @@ struct Case {
   double first_loss_error;  ///< of |loss - log(classes)| with the first weights
 };
 
-/// Small, but every operator of every family (deeper ones of a family are more of the same). A head of small weights
-/// gives log(classes) closely; a resnet's does not.
+/// Small, but every operator of every family (deeper ones of a family are more of the same). A head of small
+/// weights gives log(classes) closely; a resnet's does not.
 std::vector<Case> cases() {
   return {{"mlp:layers=3,width=32,image=4,classes=5", 5, 0.3},
           {"mlp:layers=0,channels=3,image=4,classes=5", 5, 1.0},
@@ -73,7 +73,7 @@ Segment whole(const Graph& graph, const std::vector<std::string>& outputs) {
   return Segment(graph, nodes, outputs);
 }
 
-TEST_CASE("every model runs forward and backward; all values have the types that the graph says") {
+TEST_CASE("every model runs forward and backward, all values have the types that the graph says") {
   for (const Case& c : cases()) {
     INFO(c.spec);
     const Model model = build_model(c.spec, 3);

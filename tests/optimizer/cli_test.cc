@@ -234,7 +234,7 @@ TEST_CASE("plans of every schedule and version rule are checked, priced again an
   }
 }
 
-TEST_CASE("inference plans name their latency; too fast a rate exits 4 with what is possible") {
+TEST_CASE("inference plans name their latency, too fast a rate exits 4 with what is possible") {
   const Cli cli;
   const Outcome planned = cli.run("plan " + kQuestion + "--for inference --period 1s --output p.json");
   INFO(planned.error);

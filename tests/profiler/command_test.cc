@@ -61,7 +61,7 @@ TEST_CASE("profile, then report, by way of files") {
   }
 }
 
-TEST_CASE("with a data set, its minibatches are used and timed; --json prints what is written") {
+TEST_CASE("with a data set, its minibatches are used and timed, --json prints what is written") {
   const Folder folder;
   const std::string profile = folder / "profile.json";
   const Result result =

@@ -40,7 +40,7 @@ Profile sample() {
   return profile;
 }
 
-TEST_CASE("nodes of one layer are added up; what stays inside it is not its output") {
+TEST_CASE("nodes of one layer are added up, what stays inside it is not its output") {
   const auto layers = layer_costs(sample());
   REQUIRE(layers.size() == 3);
   CHECK(layers[0].name == "embed");

@@ -237,7 +237,7 @@ TEST_CASE("a checkpoint of another job is refused with the key that differs") {
   CHECK_THAT(error([](Run& run) { run.optimizer.name = "adam"; }), Contains("keeps other tensors"));
 }
 
-TEST_CASE("a fresh run moves the checkpoints of an earlier one aside; going back in time moves the later") {
+TEST_CASE("a fresh run moves the checkpoints of an earlier one aside, going back in time moves the later") {
   const Written written({5, 10, 15});
   const auto back = find_resume(written.resuming(written.at(10).string()), true);
   prepare_checkpoints(written.folder.path(), back);
@@ -300,7 +300,7 @@ TEST_CASE("checkpoints within an epoch are where they are due, and cut no round"
   CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true, "exact"}, 8, {100, 100}));
 }
 
-TEST_CASE("initial weights: every tensor of the model and no other; floating values are converted") {
+TEST_CASE("initial weights: every tensor of the model and no other, floating values are converted") {
   const TemporaryFolder folder;
   const Model model = build_model("convnet:width=2,image=8", 2);
   NamedTensors good;

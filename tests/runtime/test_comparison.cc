@@ -48,7 +48,7 @@ std::vector<StageTensor> parameters_of(const Model& model) {
 
 }  // namespace
 
-TEST_CASE("equal models are equal; NaN is NaN, but zero has a sign") {
+TEST_CASE("equal models are equal, NaN is NaN, but zero has a sign") {
   CHECK(compare_exactly(model_of(0), model_of(0), kPlaces).equal());
   TrainedModel nan = model_of(0);
   nan.losses[1] = std::nan("");
@@ -91,7 +91,7 @@ TEST_CASE("a distance is measured by how far training has moved the parameter") 
   CHECK(comparison.loss == 0);
 }
 
-TEST_CASE("rounding in a parameter that does not move is no difference; what is not finite is the largest") {
+TEST_CASE("rounding in a parameter that does not move is no difference, what is not finite is the largest") {
   TrainedModel still = model_of(0);
   still.tensors["b"] = at::full({4}, 1e-9);
   TrainedModel rounded = model_of(0);
@@ -102,7 +102,7 @@ TEST_CASE("rounding in a parameter that does not move is no difference; what is 
         std::numeric_limits<double>::infinity());
 }
 
-TEST_CASE("plans that compute what one device computes: the same weights up to rounding; others have none") {
+TEST_CASE("plans that compute what one device computes: the same weights up to rounding, others have none") {
   at::set_num_threads(1);
   const Model model = build_model("mlp:layers=4,width=16,image=4,channels=1", 4);
   const auto places = parameters_of(model);
@@ -141,7 +141,7 @@ TEST_CASE("plans that compute what one device computes: the same weights up to r
   CHECK(one_device_plan(model, plan_of(model, {3}, {1}), clipped).schedule == "gpipe");
 }
 
-TEST_CASE("the serial reference goes on from a state as if it had never stopped; the state stays as it is") {
+TEST_CASE("the serial reference goes on from a state as if it had never stopped, the state stays as it is") {
   at::set_num_threads(1);
   const Model model = build_model("convnet:width=4,image=16", 4);
   for (const std::string name : {"sgd", "adam"}) {

@@ -85,7 +85,7 @@ TEST_CASE("control: last words that come while the background thread is busy els
   CHECK(got == std::vector<std::string>{"last words"});
 }
 
-TEST_CASE("control: a barrier opens when all are there; one that stays away is a named error") {
+TEST_CASE("control: a barrier opens when all are there, one that stays away is a named error") {
   Ranks ranks(2);
   std::thread late([&] { ranks[1].barrier("both", 20s); });
   ranks[0].barrier("both", 20s);
@@ -98,7 +98,7 @@ TEST_CASE("control: a barrier opens when all are there; one that stays away is a
   }
 }
 
-TEST_CASE("control: the first failure counts; every other rank is woken and ends with 5") {
+TEST_CASE("control: the first failure counts, every other rank is woken and ends with 5") {
   Ranks ranks(3);
   const Failure first = ranks[2].fail({2, ExitCode::kNumerical, "rank 2: the loss is nan"});
   CHECK(first.message == "rank 2: the loss is nan");

@@ -261,7 +261,7 @@ void check_going_on(const Model& model, const Plan& plan) {
   }
 }
 
-TEST_CASE("workers go on from the states of others after an evaluation; tied copies, several stages a rank") {
+TEST_CASE("workers go on from the states of others after an evaluation, tied copies, several stages a rank") {
   at::set_num_threads(1);
   const Model tied = tied_layers(3);
   for (const Plan& plan : all_plans(tied, true)) check_going_on(tied, plan);

@@ -69,7 +69,7 @@ TEST_CASE("buckets: replicas with and without a core to spare sum together") {
 }
 
 TEST_CASE(
-    "buckets: a peer that is lost during a sum ends the round with its error; a rank that fails, its own") {
+    "buckets: a peer that is lost during a sum ends the round with its error, a rank that fails, its own") {
   auto world = make_local_world(2);
   const GradientBuckets buckets(some_parameters(), 1);
   {
@@ -126,7 +126,7 @@ TEST_CASE("a backward tells of each gradient as soon as it is there: the last la
   }
 }
 
-TEST_CASE("buckets of any size make the same bits, with every schedule; short rounds and idle replicas too") {
+TEST_CASE("buckets of any size make the same bits, with every schedule, short rounds and idle replicas too") {
   at::set_num_threads(1);
   const Model model = [] {
     ModelBuilder builder("chain", 3);

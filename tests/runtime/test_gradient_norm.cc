@@ -27,7 +27,7 @@ TEST_CASE("the sum of squares is that of all numbers, whatever the dtype and the
   CHECK(square_sum({}) == 0);
 }
 
-TEST_CASE("clipping scales to the norm, and only larger ones; shared memory is scaled once") {
+TEST_CASE("clipping scales to the norm, and only larger ones, shared memory is scaled once") {
   const at::Tensor shared = at::full({4}, 3.0);
   std::vector<at::Tensor> gradients = {shared, shared};
   const double norm = std::sqrt(8 * 9.0);

@@ -18,7 +18,7 @@ TrainingRules clipped_rules() {
   return rules;
 }
 
-TEST_CASE("clipping: over the model with flush, by stage else; the reference's bits") {
+TEST_CASE("clipping: over the model with flush, by stage else, the reference's bits") {
   at::set_num_threads(1);
   const Model model = build_model("mlp:layers=4,width=16,image=4,channels=1", 4);
   const auto check = [&](const Plan& plan) {
@@ -61,7 +61,7 @@ std::string failure_of(const Model& model, TrainingRules rules) {
   return "";
 }
 
-TEST_CASE("the guard names minibatch, stage and node; without it training goes on") {
+TEST_CASE("the guard names minibatch, stage and node, without it training goes on") {
   at::set_num_threads(1);
   const Model model = build_model("mlp:layers=4,width=16,image=4,channels=1", 4);
   TrainingRules rules = momentum_rules();

@@ -33,7 +33,7 @@ std::vector<Json> lines_of(const TemporaryFolder& folder) {
 }
 }  // namespace
 
-TEST_CASE("journal: minibatches are written in order whatever order they come in; losses keep all digits") {
+TEST_CASE("journal: minibatches are written in order whatever order they come in, losses keep all digits") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
   for (const int64_t k : {1, 0, 3, 2, 7, 6, 5, 4})

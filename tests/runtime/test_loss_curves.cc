@@ -11,7 +11,7 @@
 using namespace pipewright;
 using pipewright::testing::TemporaryFolder;
 
-TEST_CASE("loss curves: read by minibatch; evaluations are left out; null is not finite") {
+TEST_CASE("loss curves: read by minibatch, evaluations are left out, null is not finite") {
   const TemporaryFolder folder;
   write_file(folder / "metrics.jsonl",
              "{\"minibatch\": 0, \"loss\": 2.5}\n{\"evaluation\": {\"epoch\": 0}}\n"

@@ -76,7 +76,7 @@ TEST_CASE("oracle: the same over Gloo and shared memory") {
   }
 }
 
-TEST_CASE("oracle: convolutions and batch norm; running statistics are averaged over replicas at the drain") {
+TEST_CASE("oracle: convolutions and batch norm, running statistics are averaged over replicas at the drain") {
   at::set_num_threads(1);
   const Model model = build_model("convnet:width=4,image=16", 4);
   for (const Case& c : {kCases[2], kCases[3], kCases[7]})
@@ -195,7 +195,7 @@ TEST_CASE("one device without a plan is plain SGD, bit for bit") {
   CHECK(worker.stage().versions().updates() == 9);
 }
 
-TEST_CASE("spans: begin anywhere, are short, drain in between; any rule") {
+TEST_CASE("spans: begin anywhere, are short, drain in between, any rule") {
   at::set_num_threads(1);
   const Model model = residual_model(4);
   const std::vector<Span> spans = {{0, 7}, {7, 1}, {8, 5}};

@@ -62,7 +62,7 @@ TEST_CASE("progress: the last 200 operations are kept, and a thread that works i
   CHECK(progress.now().stalled_seconds == 0);
 }
 
-TEST_CASE("heartbeat: text form round trips; other text is an error, not a crash") {
+TEST_CASE("heartbeat: text form round trips, other text is an error, not a crash") {
   const Beat beat{7, {{"average gradients of round 3", {1, 2}, true}, 1.5, 0.25}, true};
   const Beat again = Beat::from_text(beat.to_text());
   CHECK(again.number == 7);

@@ -147,7 +147,7 @@ TEST_CASE("streamed and ordinary stores, and slices at odd places, write the sam
   }
 }
 
-TEST_CASE("weights of 16 bits are stepped as floats; gradients with other strides are read right") {
+TEST_CASE("weights of 16 bits are stepped as floats, gradients with other strides are read right") {
   OptimizerSettings settings;
   settings.momentum = 0.9;
   const auto rule = make_update_rule(settings);
@@ -160,7 +160,7 @@ TEST_CASE("weights of 16 bits are stepped as floats; gradients with other stride
 }
 
 TEST_CASE(
-    "a version takes its parameters' bytes; nobody's memory is written in place, a dead version's is used "
+    "a version takes its parameters' bytes, nobody's memory is written in place, a dead version's is used "
     "again") {
   const std::vector<int64_t> sizes = {10'000, 64, 2'000};
   const int64_t bytes = 4 * (10'000 + 64 + 2'000);

@@ -271,7 +271,7 @@ TEST_CASE(
   if (cases >= 60) CHECK(with_older_versions > 20);
 }
 
-TEST_CASE("checkpoint.versions latest: smaller files; the same plan goes on with an empty pipeline") {
+TEST_CASE("checkpoint.versions latest: smaller files, the same plan goes on with an empty pipeline") {
   at::set_num_threads(1);
   RandomCase c;
   c.model = small_model(false);

@@ -19,7 +19,7 @@ std::vector<at::Tensor> random_tensors(uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("sgd: decay, momentum, Nesterov; old weights stay, new ones are leaves") {
+TEST_CASE("sgd: decay, momentum, Nesterov, old weights stay, new ones are leaves") {
   OptimizerSettings settings;
   settings.momentum = GENERATE(0.0, 0.9);
   settings.weight_decay = GENERATE(0.0, 0.01);

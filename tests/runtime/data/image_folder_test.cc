@@ -120,7 +120,7 @@ TEST_CASE("image-folder: half of the visits are flipped, none with flip=no") {
   }
 }
 
-TEST_CASE("image-folder: random resized crops cover parts of the image; padded crops move it") {
+TEST_CASE("image-folder: random resized crops cover parts of the image, padded crops move it") {
   const TemporaryFolder folder;
   write_picture(folder.path() / "only" / "1.png", picture(64, 64, 1));
   const auto resized = open(folder.path(), ",image=32,flip=no"),
@@ -246,7 +246,7 @@ TEST_CASE("image-folder: layouts that cannot be used are said before training") 
   CHECK_THAT(open_error(folder.path() / "cats" / "1.jpg"), Catch::Contains("expected a folder"));
 }
 
-TEST_CASE("image-folder: what is ignored is a remark; hidden files are not even that") {
+TEST_CASE("image-folder: what is ignored is a remark, hidden files are not even that") {
   const TemporaryFolder folder;
   write_pictures(folder.path());
   write_bytes(folder.path() / "README", "x");

@@ -78,7 +78,7 @@ TEST_CASE("minibatches come in order, equal to direct reads, for any workers and
   }
 }
 
-TEST_CASE("only the fields asked for are read, in the order asked for; tensors are fresh and aligned") {
+TEST_CASE("only the fields asked for are read, in the order asked for, tensors are fresh and aligned") {
   const Numbers numbers;
   for (const int64_t workers : {0, 2}) {
     Loader loader(numbers, {1}, std::vector<LoadRequest>{{{3, 4}, {}}, {{3, 4}, {}}}, workers, 2);

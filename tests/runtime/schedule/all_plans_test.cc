@@ -230,7 +230,7 @@ TEST_CASE("random plans with uneven shares: every schedule") {
   if (std::getenv("PIPEWRIGHT_ALL_PLANS")) std::cerr << "uneven shares: " << tally.runs << " runs\n";
 }
 
-TEST_CASE("vertical: every stage reads what the first stage would; 2bw: an interval that is too short") {
+TEST_CASE("vertical: every stage reads what the first stage would, 2bw: an interval that is too short") {
   PipelineShape shape{{2, 2, 2}, {4, 3, 1}};
   const ScheduleCheck stash = check_schedule("1f1b", shape, {0, 40});
   shape.weights = WeightRule::kVertical;

@@ -100,7 +100,7 @@ TEST_CASE("closed forms: interleaved with any number of microbatches from p on i
 }
 
 TEST_CASE(
-    "closed forms: zb-h1 idles for (p - 1)(F + B - 2W); with depth 2p - 1 for (p - 1) max(0, F + B - 3W)") {
+    "closed forms: zb-h1 idles for (p - 1)(F + B - 2W), with depth 2p - 1 for (p - 1) max(0, F + B - 3W)") {
   for (const Parts& parts : {Parts{1, 1, 1}, Parts{1, 1.2, 0.8}, Parts{1, 1.5, 0.5}})
     for (int64_t p = 1; p <= 6; ++p)
       for (const int64_t m : {2 * p, 4 * p, 4 * p + 3}) {
@@ -142,7 +142,7 @@ TEST_CASE("closed forms: bubble fractions of the schedules side by side") {
   }
 }
 
-TEST_CASE("closed forms: asynchronous 1f1b has no idle time; p - s in flight; versions by rule") {
+TEST_CASE("closed forms: asynchronous 1f1b has no idle time, p - s in flight, versions by rule") {
   const Parts parts{1, 1, 1};
   for (int64_t p = 1; p <= 6; ++p) {
     CAPTURE(p);

@@ -93,7 +93,7 @@ TEST_CASE("drawn: interleaved") {
         "..\n");
 }
 
-TEST_CASE("drawn: updates and reduces that take time; wide cells align") {
+TEST_CASE("drawn: updates and reduces that take time, wide cells align") {
   CHECK(draw_text(simulate("1f1b", {{2}, {1}}, {{1, 2, 1, 1, 0, 0}}, {9, 2}), 1) ==
         "rank 0  stage 0 replica 0 | ..  ..  ..  AR4 U4  F10 B10 B10 AR5 U5\n"
         "rank 1  stage 0 replica 1 | F9  B9  B9  AR4 U4  ..  ..  ..  AR5 U5\n");

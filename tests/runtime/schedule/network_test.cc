@@ -222,7 +222,7 @@ TEST_CASE("a server's link is shared by its ranks") {
   CHECK_THROWS_AS(simulate("forward", shape, times, Span{0, 2}, options), CheckError);
 }
 
-TEST_CASE("a reduce on a network is a ring; two on one server's link take turns") {
+TEST_CASE("a reduce on a network is a ring, two on one server's link take turns") {
   SimulationOptions options;
   options.network = {level(4, 100, false, 0.5)};
   options.messages.assign(1, {0, 0, 200});
@@ -256,7 +256,7 @@ TEST_CASE("blocking transfers are added to the compute at both ends") {
   CHECK(pair.ranks[0].send_wait_seconds == Approx(5));
 }
 
-TEST_CASE("queues: a send waits for its receiver to ask; too short a queue deadlocks and is found") {
+TEST_CASE("queues: a send waits for its receiver to ask, too short a queue deadlocks and is found") {
   const std::vector<StageTimes> times = {{1, 1}, {4, 0}};
   SimulationOptions options;
   options.send_queue = 1;

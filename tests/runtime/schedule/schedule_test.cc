@@ -111,7 +111,7 @@ TEST_CASE("rounds are clipped to the span") {
   CHECK(turns.rounds_of({7, 0}).count == 0);
 }
 
-TEST_CASE("schedules are found by name; a wrong name, shape or span is an error") {
+TEST_CASE("schedules are found by name, a wrong name, shape or span is an error") {
   CHECK(std::string(schedule_named("1f1b").name) == "1f1b");
   CHECK_THROWS_AS(schedule_named("1f1c"), InputError);
   CHECK_THROWS_WITH(schedule_named("1f1c"), Catch::Contains("'1f1c'") && Catch::Contains("'1f1b'"));

@@ -56,7 +56,7 @@ TEST_CASE("equal stages: fill and drain cost stages - 1 minibatches") {
     }
 }
 
-TEST_CASE("depth 1 starves: the sum of all times per minibatch; so does model-parallel at any depth") {
+TEST_CASE("depth 1 starves: the sum of all times per minibatch, so does model-parallel at any depth") {
   const std::vector<StageTimes> times = {
       {1, 2, 0, 0, 0.25, 9}, {3, 1, 0, 0, 0.5, 0.125}, {2, 2, 0, 0, 9, 0.125}};
   const double sum = 3 + 4 + 4 + 0.25 + 0.5 + 0.125 + 0.125;

@@ -6,7 +6,7 @@
 using namespace pipewright;
 using namespace std::chrono_literals;
 
-TEST_CASE("store: what one process sets, another gets; counters add; absent keys are absent") {
+TEST_CASE("store: what one process sets, another gets, counters add, absent keys are absent") {
   Store server = Store::serve(0);
   REQUIRE(server.port() > 0);
   Store client = Store::join("127.0.0.1", server.port(), 10s);

@@ -259,7 +259,7 @@ TEST_CASE("shm: a send that does not fit returns at once and goes on while its r
   send->wait();
 }
 
-TEST_CASE("shm: what a rank sent before it left still arrives; then it is missed") {
+TEST_CASE("shm: what a rank sent before it left still arrives, then it is missed") {
   auto world = make_world("shm", 2);
   world[0]->send(numbered(5, {100}), 1, 0)->wait();
   world[0].reset();
