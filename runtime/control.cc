@@ -139,13 +139,18 @@ void Control::store_is_served_by(int64_t rank) {
   store_server_ = std::move(report);
 }
 
-// "; rank 0, which serves it: its process 12 on node3 has died", or "".
-std::string Control::server_words() const {
+// What is known without the store: "rank 0, which serves it: its process 12 on node3 has died; last heard of
+// in forward of minibatch 7 since 0.1 s; here: rank 1, send activation of minibatch 6".
+std::string Control::words_without_store() const {
   const std::lock_guard lock(mutex_);
-  if (!store_server_ || !store_server_->process || store_server_->rank == rank_) return "";
-  RankReport report = *store_server_;
-  report.state = state_of(*report.process);
-  return "; " + named(report.rank) + ", which serves it: " + state_words(report);
+  std::string server;
+  if (store_server_ && store_server_->process && store_server_->rank != rank_) {
+    RankReport report = *store_server_;
+    report.state = state_of(*report.process);
+    server = joined({named(report.rank) + ", which serves it: " + state_words(report), it_was_in(report)});
+  }
+  const std::string here = progress_ ? progress_->now().activity.operation : "";
+  return joined({server, here.empty() ? "" : "here: " + named(rank_) + ", " + here});
 }
 
 void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
@@ -291,7 +296,7 @@ void Control::run() {
       changed_.wait_for(lock, 5ms, [this] { return stop_; });
     }
   } catch (const PeerError& error) {
-    take({rank_, ExitCode::kPeerLost, error.what() + server_words()});
+    take({rank_, ExitCode::kPeerLost, joined({error.what(), words_without_store()})});
   } catch (const std::exception& error) {
     // The sink: rank 0 cannot write its book.
     const auto* coded = dynamic_cast<const Error*>(&error);
@@ -316,17 +321,15 @@ void Control::guard() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kInterval, [this] { return thread_ended_; })) {
     if (Clock::now() - last_contact_ <= timeout_) continue;
-    std::string why = "rank " + std::to_string(rank_) + ": the store has not answered for " +
-                      seconds_text(timeout_) +
-                      ": the process that serves it (the launcher, or rank 0) is stopped or cut off";
     lock.unlock();
-    why += server_words();
+    const std::string why =
+        joined({named(rank_) + ": the store has not answered for " + seconds_text(timeout_) +
+                    ": the process that serves it (the launcher, or rank 0) is stopped or cut off",
+                words_without_store()});
     take({rank_, ExitCode::kPeerLost, why});
     lock.lock();
     if (changed_.wait_for(lock, 2 * kLastWords, [this] { return thread_ended_; })) return;
     if (last_words_) last_words_(why);
-    const std::string here = progress_ ? progress_->now().activity.operation : "";
-    if (!here.empty()) why += "; here: " + named(rank_) + ", " + here;
     std::fprintf(stderr, "pipewright-runtime: error: %s\n", why.c_str());
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(ExitCode::kPeerLost));
@@ -350,8 +353,21 @@ void Control::beat_and_watch(Store& store) {
   if (progress) beat.progress = progress->now();
   store.set(beat_key(rank_), beat.to_text());
   if (world_size_ == 1 || failed_) return;
+  heed_store_server(store);
   watch_neighbour(store);
   if (!failed_) watch_progress(store, beat.progress);
+}
+
+// Once it has gone, nobody can ask what it did last.
+void Control::heed_store_server(Store& store) {
+  const auto server = [&] {
+    const std::lock_guard lock(mutex_);
+    return store_server_;
+  }();
+  if (!server || server->rank == rank_) return;
+  RankReport report = read_report(store, server->rank);
+  const std::lock_guard lock(mutex_);
+  store_server_ = std::move(report);
 }
 
 void Control::watch_neighbour(Store& store) {

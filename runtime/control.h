@@ -94,11 +94,12 @@ class Control {
   std::optional<Failure> failure() const;
 
  private:
-  std::string server_words() const;
+  std::string words_without_store() const;
   void run();    // the background thread
   void guard();  // a second one: is the first still getting through to the store?
   void end_thread();
   void beat_and_watch(Store& store);
+  void heed_store_server(Store& store);
   void watch_neighbour(Store& store);
   void watch_progress(Store& store, const ProgressNow& now);
   void look_for_failure(Store& store);
