@@ -239,6 +239,10 @@ std::string in_quotes(const std::string& text) {
 
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+double number_or_nan(const Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
 void fail_document(const std::string& where, const std::string& path, const std::string& message,
                    const std::string& remedy) {
   throw InputError(where + ": " + (path.empty() ? "" : path + ": ") + message, remedy);

@@ -80,6 +80,8 @@ std::string described(const Json& json);
 std::string join(const std::vector<std::string>& words, const std::string& separator);
 /// The finite number, or null: for what may be unknown. JSON has no NaN.
 Json finite_or_null(double value);
+/// Back from there: NaN for null. `json` is a number or null.
+double number_or_nan(const Json& json);
 
 /// InputError with line and column if `text` is not JSON. Duplicate keys, nesting deeper than 64 and texts of
 /// more than a GiB are errors too.

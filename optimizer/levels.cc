@@ -172,10 +172,6 @@ double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int 
   return inputs_.forward_only ? std::max(in, out) : in + out;
 }
 
-double LevelCosts::compute_seconds(const StageLoad& load) const {
-  return inputs_.forward_only ? load.forward_seconds : load.compute_seconds();
-}
-
 double LevelCosts::gradient_bytes(const StageLoad& load) const {
   if (inputs_.forward_only) return 0;
   return static_cast<double>(half_duplex_ ? load.parameter_bytes : load.trainable_bytes);

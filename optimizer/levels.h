@@ -66,7 +66,6 @@ class LevelCosts {
 
   double gradient_bytes(const StageLoad& load) const;
   double step_seconds(const StageLoad& load) const;
-  double compute_seconds(const StageLoad& load) const;
 
   /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those of least
   /// period, with `overhead_seconds` of exchange and update where these come once in a round.

@@ -79,6 +79,7 @@ PlacedStage Placement::stage(int from, int to) const {
   stage.from = from;
   stage.to = to;
   stage.load = load_between(states_, from, to);
+  stage.compute = compute_seconds_on(stage.load, q_.inputs, 0);
   stage.load.recompute = q_.recompute == Recompute::kAlways;
   if (limited_memory_) {  // it takes a walk over the nodes
     std::vector<int64_t>& known = workspace_[from];
@@ -86,7 +87,6 @@ PlacedStage Placement::stage(int from, int to) const {
     if (known[to] < 0) known[to] = workspace_between(states_, from, to);
     stage.load.workspace_bytes = known[to];
   }
-  stage.compute = costs_.compute_seconds(stage.load) - stage.load.recompute_seconds();
   stage.step = costs_.step_seconds(stage.load);
   stage.gradient_bytes = costs_.gradient_bytes(stage.load);
   stage.in_bytes = stage.load.first ? 0 : static_cast<double>(stage.load.charged_in_bytes);

@@ -43,7 +43,7 @@ struct PlacedStage {
   int from = 0;
   int to = 0;
   StageLoad load;
-  double compute = 0;  ///< without recomputing
+  double compute = 0;  ///< without recomputing; where devices are alike
   double step = 0;
   double gradient_bytes = 0;
   double in_bytes = 0;  ///< charged

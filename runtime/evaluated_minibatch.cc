@@ -15,9 +15,8 @@ Json EvaluatedMinibatch::to_json() const {
 }
 
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
-  const Json& loss = json.at("loss");
-  return {json.at("minibatch"), loss.is_null() ? std::nan("") : loss.get<double>(), json.at("correct"),
-          json.at("scored"), json.at("samples")};
+  return {json.at("minibatch"), number_or_nan(json.at("loss")), json.at("correct"), json.at("scored"),
+          json.at("samples")};
 }
 
 EvaluationSummary summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {

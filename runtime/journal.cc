@@ -31,7 +31,6 @@ double median(std::vector<double> values) {
 }
 
 // JSON has no NaN: such a number is null.
-double number_of(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
 
 }  // namespace
 
@@ -108,10 +107,10 @@ Journal::Journal(JournalSettings settings) : settings_(std::move(settings)) {
     const Json json = parse_json(line, file.string());
     if (json.contains("evaluation")) {
       const Json& evaluation = json["evaluation"];
-      last_evaluation_ = {number_of(evaluation.at("loss")), number_of(evaluation.at("top1")),
+      last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
                           evaluation.at("samples").get<int64_t>()};
     } else {
-      losses_.push_back(number_of(json.at("loss")));
+      losses_.push_back(number_or_nan(json.at("loss")));
       elapsed_seconds_.push_back(json.at("elapsed_seconds").get<double>());
     }
   }
@@ -156,7 +155,7 @@ void Journal::take_minibatch(const Json& line) {
   early_[line.at("minibatch").get<int64_t>()] = line;
   while (!early_.empty() && early_.begin()->first == next_minibatch_) {
     const Json next = std::move(early_.extract(early_.begin()).mapped());
-    losses_.push_back(number_of(next.at("loss")));
+    losses_.push_back(number_or_nan(next.at("loss")));
     elapsed_seconds_.push_back(elapsed_before_ + next.at("elapsed_seconds").get<double>());
     Json out;
     out["minibatch"] = next_minibatch_;

@@ -36,7 +36,7 @@ LossCurve read_losses(const std::filesystem::path& metrics_file) {
     if (!minibatch.is_number_integer() || !(loss.is_number() || loss.is_null())) {
       throw InputError(where + ": neither a minibatch with its loss nor an evaluation");
     }
-    losses[minibatch.get<int64_t>()] = loss.is_null() ? std::nan("") : loss.get<double>();
+    losses[minibatch.get<int64_t>()] = number_or_nan(loss);
   }
   return losses;
 }

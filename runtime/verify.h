@@ -3,9 +3,8 @@
 
 #include <filesystem>
 #include <optional>
-#include <string>
+#include <vector>
 
-#include "graph/json.h"
 #include "runtime/comparison.h"
 #include "runtime/job.h"
 #include "runtime/schedule/schedule.h"
@@ -39,11 +38,5 @@ struct Verification {
 /// checkpoint or the losses are not whole, or not of this job.
 Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
                     double tolerance);
-
-/// NumericalError with the first parameter and the first loss that differ, unless it holds.
-void demand(const Verification& verification, const std::filesystem::path& run_folder);
-
-std::string verification_table(const Verification& verification, const Plan& plan);
-Json verification_json(const Verification& verification);
 
 }  // namespace pipewright

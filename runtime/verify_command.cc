@@ -12,6 +12,7 @@
 #include "runtime/run_options.h"
 #include "runtime/training_data.h"
 #include "runtime/verify.h"
+#include "runtime/verify_report.h"
 
 namespace pipewright {
 namespace {

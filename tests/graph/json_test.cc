@@ -214,6 +214,8 @@ TEST_CASE("a number that JSON cannot hold is a defect of the writer") {
   CHECK(finite_or_null(std::nan("")).is_null());
   CHECK(finite_or_null(std::numeric_limits<double>::infinity()).is_null());
   CHECK(finite_or_null(1.5) == 1.5);
+  CHECK(std::isnan(number_or_nan(nullptr)));
+  CHECK(number_or_nan(1.5) == 1.5);
 }
 
 TEST_CASE("digests are fixed for ever") {

@@ -270,6 +270,10 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
         testing::random_profile(random, static_cast<int>(pick(random, 1, chain ? 4 : 4)), chain, 60);
     Topology topology = random_levels(random, model.levels == LevelRule::kSharedNic);
     if (differ) make_different(random, &topology);
+    for (TopologyDevice& device : topology.devices) {
+      // So little that some stages do not fit otherwise.
+      if (recompute != Recompute::kNever) device.memory_bytes = std::min<int64_t>(device.memory_bytes, 16000);
+    }
     ClassProfiles measured;
     for (const std::string name : {"a", "b"}) {
       if (!asked.classes) break;
@@ -347,7 +351,7 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
   if (count >= 100) {
     CHECK(infeasible > 0);
     INFO("seed " << seed << ", " << recomputing << " stages recompute");
-    if (!asked.demands && !differ) CHECK((recomputing > 0) == (recompute != Recompute::kNever));
+    if (!asked.demands && !asked.classes) CHECK((recomputing > 0) == (recompute != Recompute::kNever));
   }
 }
 

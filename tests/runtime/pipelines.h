@@ -172,20 +172,8 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
   return run;
 }
 
-/// Trains for real and compares every weight, buffer and loss with the reference's, bit for bit, and what the
-/// ranks held with what the dry run says.
-inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
-                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
-                    const BeforeAction& before = {}) {
-  rules.total_minibatches = spans.back().end();
-  const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
-  const ReferenceResult expected = train_serially(
-      model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
-  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before);
-
-  CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
-  CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
-  CHECK(run.weights.size() == model.graph.parameters.size());
+/// Weights and buffers are the reference's, bit for bit.
+inline void check_state(const PipelineRun& run, const ReferenceResult& expected) {
   for (const auto& [name, replicas] : run.weights) {
     for (const at::Tensor& weight : replicas) {
       INFO(name << " differs by " << (weight - expected.weights.at(name)).abs().max().item<double>());
@@ -200,6 +188,23 @@ inline void compare(const Model& model, const Plan& plan, TrainingRules rules, c
       }
     }
   }
+}
+
+/// Trains for real and compares every weight, buffer and loss with the reference's, bit for bit, and what the
+/// ranks held with what the dry run says.
+inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
+                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
+                    const BeforeAction& before = {}) {
+  rules.total_minibatches = spans.back().end();
+  const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
+  const ReferenceResult expected = train_serially(
+      model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before);
+
+  CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
+  CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
+  CHECK(run.weights.size() == model.graph.parameters.size());
+  check_state(run, expected);
   if (spans.size() != 1) return;
   const auto theory = check_schedule(plan.schedule, shape_of(plan, rules.gradient_accumulation), spans[0]);
   CHECK(theory.problem == "");

@@ -202,20 +202,7 @@ void check_equal(const PipelineRun& run, const ReferenceResult& expected, int64_
   const auto skip = static_cast<ptrdiff_t>(first);
   CHECK(std::vector<double>(run.losses.begin() + skip, run.losses.end()) ==
         std::vector<double>(expected.losses.begin() + skip, expected.losses.end()));
-  for (const auto& [name, copies] : run.weights) {
-    for (const at::Tensor& weight : copies) {
-      INFO(name);
-      CHECK(weight.equal(expected.weights.at(name)));
-    }
-  }
-  for (size_t s = 0; s < run.buffers.size(); ++s) {
-    for (size_t q = 0; q < run.buffers[s].size(); ++q) {
-      for (const auto& [name, buffer] : run.buffers[s][q]) {
-        INFO(name << " at stage " << s << " replica " << q);
-        CHECK(buffer.equal(expected.buffers[s][q].at(name)));
-      }
-    }
-  }
+  check_state(run, expected);
 }
 
 std::vector<int64_t> after(const std::vector<int64_t>& checkpoints, int64_t n) {
