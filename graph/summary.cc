@@ -26,7 +26,8 @@ const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
 RankSummary rank_from_json(JsonReader& reader) {
   reader.expect({"rank", "stage", "replica", "host", "busy_fraction", "receive_wait_seconds",
                  "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "memory",
-                 "predicted_memory", "sent_bytes", "peak_in_flight", "peak_weight_versions", "updates"});
+                 "predicted_memory", "sent_bytes", "peak_in_flight", "peak_weight_versions", "updates",
+                 "weights_digest"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
   rank.stage = reader.integer("stage", 0, kMostRanks - 1);
@@ -44,6 +45,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.peak_in_flight = reader.integer("peak_in_flight", 0, kMostCount);
   rank.peak_weight_versions = reader.integer("peak_weight_versions", 0, kMostCount);
   rank.updates = reader.integer("updates", 0, kMostCount);
+  if (reader.has("weights_digest")) rank.weights_digest = reader.string("weights_digest");
   reader.finish();
   return rank;
 }
@@ -65,6 +67,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["peak_in_flight"] = rank.peak_in_flight;
   json["peak_weight_versions"] = rank.peak_weight_versions;
   json["updates"] = rank.updates;
+  if (!rank.weights_digest.empty()) json["weights_digest"] = rank.weights_digest;
   return json;
 }
 

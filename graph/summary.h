@@ -43,7 +43,9 @@ struct RankSummary {
   int64_t peak_in_flight = 0;
   int64_t peak_weight_versions = 0;
   int64_t updates = 0;
-  MeasuredMemory memory{};                            ///< optional key
+  /// Of its stages' last weights, one after the other: equal for replicas. Optional key; "": not said.
+  std::string weights_digest{};
+  MeasuredMemory memory{};                        ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
 };
 

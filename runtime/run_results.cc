@@ -1,8 +1,11 @@
 #include "runtime/run_results.h"
 
 #include <algorithm>
+#include <map>
 
+#include "graph/digest.h"
 #include "graph/document.h"
+#include "graph/error.h"
 #include "runtime/launch.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/transport/process_state.h"
@@ -29,8 +32,13 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
                  peak(MemoryPurpose::kOther)};
   rank.sent_bytes = counts.sent_bytes;
   // Of several stages: memory adds up; of what is counted, the largest is told.
+  Digest weights;
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
+    for (const at::Tensor& weight : stage.weights()) {
+      const at::Tensor bytes = weight.cpu().contiguous();
+      weights.add(bytes.data_ptr(), bytes.nbytes());
+    }
     rank.peak_in_flight = std::max(rank.peak_in_flight, stage.peak_in_flight());
     rank.peak_weight_versions = std::max(rank.peak_weight_versions, stage.versions().peak_live());
     rank.updates = std::max(rank.updates, stage.versions().updates());
@@ -40,11 +48,12 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
     if (!rank.predicted_memory) rank.predicted_memory.emplace();
     *rank.predicted_memory += predicted;
   }
+  rank.weights_digest = weights.text();
   return rank;
 }
 
-void write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
-                   const std::string& status, double wall_seconds) {
+Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
+                      const std::string& status, double wall_seconds) {
   Summary summary = journal.summary();
   summary.status = status;
   summary.world_size = job.plan.world_size;
@@ -58,6 +67,23 @@ void write_results(const std::filesystem::path& folder, const Job& job, const Jo
   TraceWriter trace;
   for (const std::string& document : journal.traces()) trace.append(document);
   write_file(folder / "trace.json", trace.json());
+  return summary;
+}
+
+void demand_equal_replicas(const Summary& summary) {
+  std::map<int64_t, const RankSummary*> first_of_stage;
+  for (const RankSummary& rank : summary.ranks) {
+    const RankSummary& first = *first_of_stage.try_emplace(rank.stage, &rank).first->second;
+    if (rank.weights_digest == first.weights_digest) continue;
+    const auto words = [](const RankSummary& of) {
+      return "rank " + std::to_string(of.rank) + " on " + of.host + " (" + of.weights_digest + ")";
+    };
+    throw NumericalError("stage " + std::to_string(rank.stage) +
+                             ": its replicas ended with different weights: " + words(first) + " and " +
+                             words(rank),
+                         "They make the same updates from the same sums: do the hosts have the same LibTorch "
+                         "and processors, and sound memory? Compare with pipewright-runtime verify.");
+  }
 }
 
 }  // namespace pipewright

@@ -15,8 +15,12 @@ namespace pipewright {
 RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
                             const MemoryMeter& memory, double trained_seconds);
 
-/// summary.json and trace.json, of what the closed journal has heard.
-void write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
-                   const std::string& status, double wall_seconds);
+/// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.
+Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
+                      const std::string& status, double wall_seconds);
+
+/// NumericalError that names the first two replicas of a stage that ended with different weights: each update
+/// of theirs is made from the same sums.
+void demand_equal_replicas(const Summary& summary);
 
 }  // namespace pipewright

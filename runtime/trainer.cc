@@ -318,11 +318,12 @@ void Training::close(const std::string& status) {
   if (!journal_) return;
   if (status != "done") keeper_->settle();
   journal_->close();
-  write_results(folder_, job_, *journal_, status, elapsed_seconds());
+  const Summary summary = write_results(folder_, job_, *journal_, status, elapsed_seconds());
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
     if (!data) continue;
     for (const std::string& remark : data->remarks()) std::fprintf(stderr, "data: %s\n", remark.c_str());
   }
+  if (status == "done") demand_equal_replicas(summary);
 }
 
 }  // namespace

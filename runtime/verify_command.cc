@@ -10,6 +10,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/launch_options.h"
 #include "runtime/run_options.h"
+#include "runtime/run_results.h"
 #include "runtime/training_data.h"
 #include "runtime/verify.h"
 #include "runtime/verify_report.h"
@@ -118,6 +119,8 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   verify_checkpoint(end);
   find_resume(run, /*every_byte=*/true);
   const Job job = prepare_job(run, std::nullopt);
+  if (fs::exists(folder / "summary.json"))
+    demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
   const Verification verification = verify(job, folder, end, tolerance_from(options));
   report(verification, job.plan, folder, options["json"].as<bool>());
 }

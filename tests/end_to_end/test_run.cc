@@ -76,7 +76,10 @@ TEST_CASE("a second run with the same seed gives the same loss lines, another se
     CHECK(rank.peak_weight_versions == (rank.stage == 0 ? 2 : 1));
     CHECK(rank.peak_memory_bytes > 0);
     CHECK(rank.sent_bytes > 0);
+    CHECK_THAT(rank.weights_digest, Catch::StartsWith("xxh128:"));
   }
+  CHECK(summary.ranks[0].weights_digest == summary.ranks[1].weights_digest);  // replicas
+  CHECK(summary.ranks[0].weights_digest != summary.ranks[2].weights_digest);
   CHECK_NOTHROW(parse_json(read_file(folder / "run" / "trace.json"), "trace.json"));
 }
 
