@@ -30,15 +30,15 @@ PlacedTable::PlacedTable(const Question& q, const StagePlaces& places, bool reve
       dominance_(placement_, q.inputs.forward_only),
       limited_(tries(q, placement_.largest()) > kMostTries) {}
 
-bool PlacedTable::possible(double period) {
+bool PlacedTable::possible(double period, int64_t most_devices) {
   placement_.set_period(period);
   bounds_.set_period(period);
-  if (limited_) return bounds_.least_behind(0) <= q_.devices;
-  return reach_.fill();
+  if (limited_) return bounds_.least_behind(0) <= most_devices;
+  return reach_.fill(most_devices);
 }
 
-std::optional<Answer> PlacedTable::within(double period) {
-  if (!possible(period)) return std::nullopt;
+std::optional<Answer> PlacedTable::within(double period, int64_t most_devices) {
+  if (!possible(period, most_devices)) return std::nullopt;
   const States& states = *q_.states;
   const int last = states.last();
   labels_.assign(static_cast<size_t>(places_.count() + 1) * states.size(), {});
@@ -59,6 +59,7 @@ std::optional<Answer> PlacedTable::within(double period) {
   for (const Label& label : at(0, 0).labels()) {
     if (label.copies > 1 || (q_.replicated && !label.replicated)) continue;
     if ((q_.all_devices || placement_.reversed()) && label.devices != q_.devices) continue;
+    if (label.devices > most_devices) continue;
     if (best == nullptr || better(label, *best)) best = &label;
   }
   if (best == nullptr) return std::nullopt;
@@ -86,8 +87,9 @@ void PlacedTable::extend(int64_t place, int i, int j) {
     const bool in_blocks = placement_.server() > 1 && reach_.most_behind_any_block(i) >= 0;
     if (!in_blocks) most = std::min(most, reach_.most_of_any(i));
   }
-  const int64_t least = bounds_.least_devices(i, j);
-  if (behind.least_devices() + least > most) return;
+  const int64_t room = most - behind.least_devices();
+  const int64_t least = room > 0 ? bounds_.least_devices(i, j, room) : 1;
+  if (least > room) return;
   const PlacedStage stage = placement_.stage(i, j);
   const int64_t wanted = places_.replicas(place);
   // The set of (place, j) does not change: stages lead to larger cuts.

@@ -21,11 +21,11 @@ class PlacedTable {
   bool limited() const { return limited_; }
   /// No plan is faster.
   double least_period() const { return bounds_.least_period(); }
-  /// False: no plan is within the period. True says nothing.
-  bool possible(double period);
-  /// A plan within the period, of fewest devices; forward only, of least latency. Nothing if there is none
-  /// (or, if limited, none was found).
-  std::optional<Answer> within(double period);
+  /// False: no plan of at most so many devices is within the period. True says nothing.
+  bool possible(double period, int64_t most_devices);
+  /// A plan within the period, of fewest devices; forward only, of least latency. Nothing if there is none of
+  /// at most so many devices (or, if limited, none was found).
+  std::optional<Answer> within(double period, int64_t most_devices);
   /// Of the answer found last; forward only.
   double latency_seconds() const { return latency_seconds_; }
 

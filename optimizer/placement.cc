@@ -64,14 +64,15 @@ int64_t Placement::server_size() const {
 
 std::optional<double> Placement::fitted(const PlacedStage& stage, int64_t replicas, int64_t later,
                                         int64_t memory, bool* recompute) const {
+  *recompute = stage.load.recompute;
   if (q_.inputs.forward_only) {
     if (memory > 0 && inference_memory_bytes(stage.load) > memory) return std::nullopt;
-    return stage.compute;
+  } else if (memory > 0) {
+    const std::optional<bool> again = recompute_to_fit(q_, stage.load, replicas, later, memory);
+    if (!again) return std::nullopt;
+    *recompute = *again;
   }
-  const std::optional<bool> again = recompute_to_fit(q_, stage.load, replicas, later, memory);
-  if (!again) return std::nullopt;
-  *recompute = *again;
-  return *again ? stage.compute + stage.load.forward_seconds : stage.compute;
+  return *recompute ? stage.compute + stage.load.forward_seconds : stage.compute;
 }
 
 PlacedStage Placement::stage(int from, int to) const {
@@ -192,35 +193,37 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
   const double exchange = replicas > 1 && stage.gradient_bytes > 0
                               ? stretch.exchange_latency + stage.gradient_bytes * stretch.exchange_per_byte
                               : 0;
-  const double device_link = costs_.device_link_seconds(stage.load, stretch.in_level, stretch.out_level);
-  Label label;
+  bool recompute = false;
   const std::optional<double> fitted_seconds =
-      fitted(stage, replicas, begin, memory_of(begin, end), &label.recompute);
+      fitted(stage, replicas, begin, memory_of(begin, end), &recompute);
   if (!fitted_seconds) return std::nullopt;
+  std::vector<int64_t> shares;
   double round = m;
   double largest_share = 1;
   double compute = *fitted_seconds;  // of the replica that takes longest, a round
   double slowest = *fitted_seconds;  // of a minibatch
   if (!q_.inputs.speeds.empty()) {
-    const std::vector<double> seconds = seconds_on(stage, label.recompute, begin, end);
+    const std::vector<double> seconds = seconds_on(stage, recompute, begin, end);
     slowest = *std::max_element(seconds.begin(), seconds.end());
-    label.shares = costs_.shares(seconds, exchange + stage.step);
-    round = static_cast<double>(std::accumulate(label.shares.begin(), label.shares.end(), int64_t{0}));
+    shares = costs_.shares(seconds, exchange + stage.step);
+    round = static_cast<double>(std::accumulate(shares.begin(), shares.end(), int64_t{0}));
     compute = 0;
     for (size_t q = 0; q < seconds.size(); ++q)
-      compute = std::max(compute, seconds[q] * static_cast<double>(label.shares[q]));
-    largest_share = static_cast<double>(*std::max_element(label.shares.begin(), label.shares.end()));
+      compute = std::max(compute, seconds[q] * static_cast<double>(shares[q]));
+    largest_share = static_cast<double>(*std::max_element(shares.begin(), shares.end()));
   }
   const double update = costs_.minibatches_of_update(round);
   if (compute / round + (exchange + stage.step) / update > period_) return std::nullopt;
+  const double device_link = costs_.device_link_seconds(stage.load, stretch.in_level, stretch.out_level);
   if (device_link * largest_share / round > period_) return std::nullopt;
   const auto part = [&](int64_t from, int64_t to) {
-    if (label.shares.empty()) return static_cast<double>(to - from) / m;
-    return static_cast<double>(
-               std::accumulate(label.shares.begin() + from, label.shares.begin() + to, int64_t{0})) /
+    if (shares.empty()) return static_cast<double>(to - from) / m;
+    return static_cast<double>(std::accumulate(shares.begin() + from, shares.begin() + to, int64_t{0})) /
            round;
   };
 
+  std::optional<Label> placed(std::in_place);
+  Label& label = *placed;
   for (const Stretch::Piece& piece : stretch.pieces) {
     const GroupLink& link = costs_.links()[piece.link];
     const double ours = part(piece.begin, piece.end);
@@ -260,7 +263,9 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
   label.next = stage.to;
   label.begin = begin;
   label.replicas = replicas;
-  return label;
+  label.shares = std::move(shares);
+  label.recompute = recompute;
+  return placed;
 }
 
 Label Placement::begin_block(const Label& after, int64_t copies, double out_bytes) const {

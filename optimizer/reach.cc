@@ -66,17 +66,19 @@ double StageBounds::least_period() const { return work_.back() / pace_sum_ * (1 
 
 void StageBounds::set_period(double seconds) {
   period_ = seconds;
-  per_period_ = seconds > 0 ? 1 / seconds : 1e200;
+  per_period_ = (seconds > 0 ? 1 / seconds : 1e200) / fastest_ * (1 - kTolerance);
   fill_behind();
 }
 
 int64_t StageBounds::devices_of(double seconds) const {
   const double most = static_cast<double>(q_.devices) + 1;
-  const double shared = seconds / fastest_ * per_period_ * (1 - kTolerance) - kRounding;
-  return static_cast<int64_t>(std::ceil(std::clamp(shared, 0.0, most)));
+  const double shared = seconds * per_period_ - kRounding;
+  const double real = std::clamp(shared, 0.0, most);
+  const auto whole = static_cast<int64_t>(real);
+  return static_cast<double>(whole) < real ? whole + 1 : whole;  // std::ceil is a call
 }
 
-int64_t StageBounds::least_devices(int from, int to) const {
+int64_t StageBounds::least_devices(int from, int to, int64_t most) const {
   const double seconds = work_[to] - work_[from];
   double link = cut_[from] + cut_[to];
   if (!q_.inputs.speeds.empty()) {
@@ -87,7 +89,7 @@ int64_t StageBounds::least_devices(int from, int to) const {
   // All pass on what crosses the cuts, and two or more exchange their gradients: the more they are, the more.
   int64_t least = std::max<int64_t>(1, devices_of(std::max(seconds, link)));
   const double bytes = gradients_[to] - gradients_[from];
-  while (least <= q_.devices) {
+  while (least <= most) {
     const int64_t needed = devices_of(seconds + bytes * exchange_[static_cast<size_t>(least)]);
     if (needed <= least) break;
     least = needed;
@@ -108,15 +110,18 @@ void StageBounds::fill_behind() {
     const int64_t most = q_.devices - least_before(i);
     int64_t fewest = q_.devices + 1;
     for (const int j : states_.after(i)) {
-      if (behind_[j] >= std::min(fewest, most + 1)) continue;
-      fewest = std::min(fewest, behind_[j] + least_devices(i, j));
+      const int64_t room = std::min(fewest - 1, most) - behind_[j];
+      if (room <= 0) continue;
+      const int64_t least = least_devices(i, j, room);
+      if (least > room) continue;
+      fewest = behind_[j] + least;
       if (fewest <= shared) break;  // it cannot be less
     }
     behind_[i] = std::max(fewest, shared);
   }
 }
 
-bool Reach::fill() {
+bool Reach::fill(int64_t most_devices) {
   const States& states = *q_.states;
   const int64_t largest = placement_.largest();
   row_ = static_cast<size_t>(largest);
@@ -127,9 +132,9 @@ bool Reach::fill() {
     blocks_.assign(block_at(states.size(), 0, 0), kNone);
     most_of_any_block_.assign(states.size(), kNone);
   }
-  if (bounds_.least_behind(0) > q_.devices) return false;
+  if (bounds_.least_behind(0) > most_devices) return false;
   const bool all = q_.all_devices || placement_.reversed();
-  for (int64_t d = all ? q_.devices : 0; d <= q_.devices; ++d) raise(0, d);
+  for (int64_t d = all ? q_.devices : 0; d <= most_devices; ++d) raise(0, d);
   for (int i = 0; i < states.last(); ++i) {
     const int64_t most =
         std::max(most_of_any_[i], placement_.server() > 1 ? most_of_any_block_[i] + q_.devices : kNone);
@@ -160,7 +165,11 @@ void Reach::raise_block(int state, int64_t copies, int64_t filled, int64_t devic
 
 void Reach::extend(int i, int j) {
   const int64_t behind = bounds_.least_behind(j);
-  const int64_t least = bounds_.least_devices(i, j);
+  int64_t room = most_of_any_[i] - behind;
+  if (placement_.server() > 1 && most_of_any_block_[i] >= 0) room = q_.devices;
+  if (room <= 0) return;
+  const int64_t least = bounds_.least_devices(i, j, room);
+  if (least > room) return;
   const bool at_end = j == q_.states->last();  // there the suffix has no devices, or whole rounds of groups
   std::optional<PlacedStage> stage;
   const auto the_stage = [&]() -> const PlacedStage& {

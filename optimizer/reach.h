@@ -18,8 +18,8 @@ class StageBounds {
 
   double least_period() const;  ///< the work shared out over all devices
   void set_period(double seconds);
-  /// Fewest devices of a stage; more than all, if it cannot be.
-  int64_t least_devices(int from, int to) const;
+  /// Fewest devices of a stage; if they are more than `most`, some number above it.
+  int64_t least_devices(int from, int to, int64_t most) const;
   /// Of all that comes before a cut, or behind it.
   int64_t least_before(int state) const;
   int64_t least_behind(int state) const { return behind_[state]; }
@@ -35,7 +35,7 @@ class StageBounds {
   double fastest_;
   double pace_sum_;
   double period_ = 0;
-  double per_period_ = 0;
+  double per_period_ = 0;          ///< of the fastest device, a little less
   std::vector<double> work_;       ///< by state: of what is before it
   std::vector<double> gradients_;  ///< the same, bytes that are exchanged
   std::vector<double> cut_;        ///< on the links of a stage's devices, at least
@@ -48,8 +48,8 @@ class Reach {
   Reach(const Question& question, const Placement& placement, const StageBounds& bounds)
       : q_(question), placement_(placement), bounds_(bounds) {}
 
-  /// For the period of placement and bounds. False: no plan is within it.
-  bool fill();
+  /// For the period of placement and bounds. False: no plan of at most so many devices is within it.
+  bool fill(int64_t most_devices);
   /// Most devices that a suffix beginning after `state` may have, of those with this number modulo
   /// Placement::largest(); -1: none may.
   int64_t most(int state, int64_t devices) const {

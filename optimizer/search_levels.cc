@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "graph/error.h"
+#include "optimizer/few_cuts.h"
 #include "optimizer/levels.h"
 #include "optimizer/placed_table.h"
 #include "optimizer/recursion.h"
@@ -14,58 +16,118 @@ namespace {
 
 /// Where not all placements are looked at, the last digits of the period say nothing.
 constexpr double kLimitedProof = 1e-3;
+constexpr double kFirstStep = 1e-3;
+// What a first plan is searched among, and how well.
+constexpr int kFewCuts = 48;
+constexpr int kNear = 5;
+constexpr double kFewProof = 1e-3;
 
 /// A period that no plan has, from `low` on, as near to what cannot be refuted without placing stages as
 /// refuting one more is worth.
-double refuted_period(PlacedTable* table, double low) {
+double refuted_period(PlacedTable* table, double low, int64_t devices) {
   double step = 0.01;
-  while (low > 0 && step < 1e9 && !table->possible(low * (1 + step))) {
+  while (low > 0 && step < 1e9 && !table->possible(low * (1 + step), devices)) {
     low *= 1 + step;
     step *= 2;
   }
-  const double near = table->limited() ? 1 + kLimitedProof : 1.01;
-  for (double high = low * (1 + step); low > 0 && high > low * near;) {
+  for (double high = low * (1 + step); low > 0 && high > low * (1 + kLimitedProof);) {
     const double middle = low + (high - low) / 2;
-    (table->possible(middle) ? high : low) = middle;
+    (table->possible(middle, devices) ? high : low) = middle;
   }
   return low;
 }
 
-std::optional<Answer> least_period(const Question& q, const StagePlaces& places, double proof,
-                                   bool reversed) {
-  PlacedTable table(q, places, reversed);
-  std::optional<Answer> best;
-  const double refuted = refuted_period(&table, table.least_period());
-  double low = refuted;
-  double high = kNoLimit;
-  const auto tried = [&](double period) {
-    std::optional<Answer> found = table.within(period);
+/// The cuts of the plan and those on both sides of them.
+std::vector<int> around(const Answer& answer, int states) {
+  std::set<int> numbers = {0, states - 1};
+  for (const FoundStage& stage : answer.stages) {
+    for (int i = std::max(0, stage.to - kNear); i <= std::min(states - 1, stage.to + kNear); ++i)
+      numbers.insert(i);
+  }
+  return {numbers.begin(), numbers.end()};
+}
+
+/// Between a period that no plan has and one that was achieved.
+class PeriodSearch {
+ public:
+  PeriodSearch(const Question& q, const StagePlaces& places, bool reversed)
+      : q_(q), table_(q, places, reversed) {}
+
+  std::optional<Answer> least(std::optional<Answer> start, double proof) {
+    best_ = std::move(start);
+    low_ = table_.least_period();
+    high_ = best_ ? best_->period_seconds : kNoLimit;
+    if (table_.limited()) {
+      proof = std::max(proof, kLimitedProof);
+      low_ = refuted_period(&table_, low_, q_.devices);
+    }
+    const double refuted = low_;
+    if (!best_ && !any(refuted)) return std::nullopt;
+    // What is known is nearly the best, mostly.
+    const double least_step = proof / 2;  // so that one failure is enough, rounded as it may be
+    for (double step = least_step; high_ - low_ > proof * high_;) {
+      const bool nearer = tried(std::max(high_ * (1 - step), low_ + (high_ - low_) / 2));
+      step = nearer ? std::max(kFirstStep, 4 * step) : least_step;
+    }
+    fewest();
+    best_->bound_seconds = table_.limited() ? refuted : std::min(low_, high_) * (1 - kTolerance);
+    return std::move(best_);
+  }
+
+ private:
+  bool tried(double period) {
+    std::optional<Answer> found = table_.within(period, q_.devices);
     if (!found) {
-      low = period;
+      low_ = period;
       return false;
     }
     PW_CHECK(found->period_seconds <= period * (1 + kTolerance), "a placement costs what the search says");
-    high = std::min(high, found->period_seconds);
-    best = std::move(found);
+    high_ = std::min(high_, found->period_seconds);
+    best_ = std::move(found);
     return true;
+  }
+  /// From below: many placements are within a long period, and few within a short one.
+  bool any(double from) {
+    for (double step = 0.01; from > 0 && step < 1e9; step *= 2) {
+      if (tried(from * (1 + step))) return true;
+    }
+    return tried(kNoLimit);
+  }
+  void fewest() {
+    std::optional<Answer> fewer =
+        table_.within(high_ * (1 + kTolerance), table_.limited() ? q_.devices : best_->devices - 1);
+    if (fewer && fewer->period_seconds <= high_ * (1 + 2 * kTolerance)) best_ = std::move(fewer);
+  }
+
+  const Question& q_;
+  PlacedTable table_;
+  std::optional<Answer> best_;
+  double low_ = 0;
+  double high_ = kNoLimit;
+};
+
+/// With a plan along some of the cuts to begin with.
+std::optional<Answer> least_period(const Question& q, const StagePlaces& places, double proof,
+                                   bool reversed) {
+  std::optional<Answer> start;
+  const auto try_some = [&](const std::vector<int>& numbers) {
+    const States states = some_of(*q.states, numbers);
+    Question few = q;
+    few.states = &states;
+    const StagePlaces few_places = places.among(numbers);
+    std::optional<Answer> found = PeriodSearch(few, few_places, reversed).least({}, kFewProof);
+    if (!found || (start && found->period_seconds >= start->period_seconds)) return;
+    for (FoundStage& stage : found->stages) {
+      stage.from = numbers[stage.from];
+      stage.to = numbers[stage.to];
+    }
+    start = std::move(found);
   };
-  // From below: many placements are within a long period, and few within a short one.
-  double step = 0.01;
-  while (low > 0 && !tried(low * (1 + step))) {
-    step *= 2;
-    if (step > 1e9) break;
+  if (q.states->size() > 2 * kFewCuts) {
+    try_some(thinned(*q.states, kFewCuts));
+    if (start) try_some(around(*start, q.states->size()));
   }
-  if (!best && !tried(kNoLimit)) return std::nullopt;
-  if (table.limited()) proof = std::max(proof, kLimitedProof);
-  while (high - low > proof * high) {
-    tried(low + (high - low) / 2);
-    if (high - low < 0.02 * high && high - low > proof * high) tried(high * (1 - proof));
-  }
-  std::optional<Answer> fewest = table.within(high * (1 + kTolerance));
-  PW_CHECK(table.limited() || fewest.has_value(), "a period that was achieved stays possible");
-  if (fewest && fewest->period_seconds <= high * (1 + 2 * kTolerance)) best = std::move(fewest);
-  best->bound_seconds = table.limited() ? refuted : std::min(low, high) * (1 - kTolerance);
-  return best;
+  return PeriodSearch(q, places, reversed).least(std::move(start), proof);
 }
 
 /// Devices that differ may be used in the other order too, all of them.
@@ -150,7 +212,7 @@ std::optional<InferenceAnswer> search_placed_inference(const Question& question,
   for (const bool reversed : {false, true}) {
     if (reversed && !has_other_order(q)) break;
     PlacedTable table(q, places, reversed);
-    std::optional<Answer> found = table.within(period_seconds * (1 + kTolerance));
+    std::optional<Answer> found = table.within(period_seconds * (1 + kTolerance), q.devices);
     if (!found || (best && best->latency_seconds <= table.latency_seconds() * (1 + kTolerance))) continue;
     best = InferenceAnswer{std::move(*found), table.latency_seconds()};
   }

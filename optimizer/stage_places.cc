@@ -24,6 +24,15 @@ StagePlaces::StagePlaces(const States& states, const StageDemands& demands,
   }
 }
 
+StagePlaces StagePlaces::among(const std::vector<int>& states) const {
+  StagePlaces some = *this;
+  for (size_t place = 0; place < begins_.size(); ++place) {
+    some.begins_[place].clear();
+    for (const int state : states) some.begins_[place].push_back(begins_[place][state]);
+  }
+  return some;
+}
+
 int64_t StagePlaces::replicas(int64_t place) const {
   const auto given = replicas_.find(place);
   return given == replicas_.end() ? 0 : given->second;

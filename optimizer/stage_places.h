@@ -31,6 +31,9 @@ class StagePlaces {
   StagePlaces(const States& states, const StageDemands& demands, const std::vector<NodeSet>& pinned,
               int64_t least_stages);
 
+  /// The same for some of the states, given by number.
+  StagePlaces among(const std::vector<int>& states) const;
+
   /// False: more stages are named than there may be.
   bool possible() const { return named_ <= places_; }
   /// Places of stages are [0, count()).

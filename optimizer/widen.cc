@@ -6,6 +6,7 @@
 
 #include "optimizer/bound.h"
 #include "optimizer/down_sets.h"
+#include "optimizer/few_cuts.h"
 #include "optimizer/orders.h"
 
 namespace pipewright {
@@ -70,26 +71,9 @@ std::vector<NodeSet> around(const Contraction& graph, const NodeSet& cut, int64_
   return cuts;
 }
 
-/// At most `most` of the states of an order: of each stretch of compute the one where least crosses.
-std::vector<NodeSet> thinned(const States& states, int most) {
+std::vector<NodeSet> thinned_cuts(const States& states, int most) {
   std::vector<NodeSet> cuts;
-  const State& whole = states.states.back();
-  const double all = done_seconds(whole);
-  int last_part = -1;
-  int64_t least = 0;
-  for (const State& state : states.states) {
-    const double done = done_seconds(state);
-    const int part = all > 0 ? static_cast<int>(done / all * most) : 0;
-    if (states.size() <= most || part != last_part) {
-      cuts.push_back(state.done);
-    } else if (state.charged_bytes <= least) {
-      cuts.back() = state.done;
-    } else {
-      continue;
-    }
-    last_part = part;
-    least = state.charged_bytes;
-  }
+  for (const int number : thinned(states, most)) cuts.push_back(states.states[number].done);
   return cuts;
 }
 
@@ -188,7 +172,7 @@ class Best {
 void look_around(const Contraction& graph, const States& order, Best* best) {
   for (int round = 0; round < kRounds; ++round) {
     const States& states = best->states();
-    std::vector<NodeSet> cuts = thinned(states, kBesideBest);
+    std::vector<NodeSet> cuts = thinned_cuts(states, kBesideBest);
     const auto stages = static_cast<int64_t>(best->answer()->stages.size());
     for (const FoundStage& stage : best->answer()->stages) {
       const NodeSet& cut = states.states[stage.to].done;
@@ -206,11 +190,11 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
                          bool memory_limited) {
   const Contraction graph = contract(flow, *question.model, memory_limited);
   Best best(flow, question, memory_limited);
-  best.search_among(thinned(states, kAlongOrder));
+  best.search_among(thinned_cuts(states, kAlongOrder));
   States order = states;
   for (uint32_t seed = 0; seed < kOrders; ++seed) {
     States all = states_of(flow, *question.model, cuts_along(graph, order_of_groups(graph, seed)));
-    if (best.search_among(thinned(all, kAlongOrder))) order = std::move(all);
+    if (best.search_among(thinned_cuts(all, kAlongOrder))) order = std::move(all);
   }
   WideAnswer result;
   if (best.answer()) {
@@ -229,7 +213,7 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
           for (NodeSet& near : around(graph, cut, kAroundCuts / places)) cuts.push_back(std::move(near));
         }
       }
-      for (NodeSet& cut : thinned(order, kBesideBest)) cuts.push_back(std::move(cut));
+      for (NodeSet& cut : thinned_cuts(order, kBesideBest)) cuts.push_back(std::move(cut));
       if (!best.search_among(std::move(cuts))) break;
       look_around(graph, order, &best);
     }

@@ -359,6 +359,62 @@ TEST_CASE("Placement on levels equals brute force") {
   compare_placements(11, cases(4000), "pipewright", false);
 }
 
+/// Each node in `parts` parts, between which so much passes that no stage ends there.
+Profile split(const Profile& profile, int parts) {
+  Profile fine = profile;
+  fine.nodes.clear();
+  for (const ProfiledNode& node : profile.nodes) {
+    ProfiledNode part;
+    part.inputs = node.inputs;
+    for (int p = 0; p < parts; ++p) {
+      part.name = node.name + "." + std::to_string(p);
+      part.outputs = {{part.name + ".out", int64_t{1} << 36}};
+      if (p + 1 == parts) {
+        part.outputs = node.outputs;
+        part.parameters = node.parameters;
+        part.parameter_bytes = node.parameter_bytes;
+        part.trainable_parameter_bytes = node.trainable_parameter_bytes;
+      }
+      part.forward_seconds = node.forward_seconds / parts;
+      part.backward_input_seconds = node.backward_input_seconds / parts;
+      part.backward_weight_seconds = node.backward_weight_seconds / parts;
+      fine.nodes.push_back(part);
+      part.inputs = {part.outputs[0].name};
+    }
+  }
+  return fine;
+}
+
+TEST_CASE("Placement among so many cuts that a few are tried first equals brute force") {
+  std::mt19937 random(25);
+  for (int64_t c = 0; c < cases(200); ++c) {
+    const CostModel& model = cost_model_named(c % 2 == 0 ? "pipewright" : "pipedream-shared-nic");
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 4)), true, 60);
+    const Profile fine = split(profile, 60);
+    const Topology topology = random_levels(random, c % 2 != 0);
+    if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
+    Question q;
+    q.model = &model;
+    q.inputs = cost_inputs(profile, topology, 1);
+    if (!q.inputs.placed()) continue;
+    q.devices = topology.device_count();
+    const States coarse = enumerate_states(Dataflow(profile), model, false);
+    q.states = &coarse;
+    int64_t largest = 1;
+    for (size_t l = 0; l + 1 < q.inputs.levels.size(); ++l) largest *= q.inputs.levels[l].count;
+    if (q.inputs.levels.back().shared) largest = q.devices;
+    AllPlacements all(q, largest);
+    const double expected = all.least_period();
+    INFO("case " << c << ", best " << all.shape());
+    const States states = enumerate_states(Dataflow(fine), model, false);
+    q.states = &states;
+    const std::optional<Answer> got = search(q);
+    REQUIRE(got.has_value());
+    CHECK(got->period_seconds == Approx(expected).epsilon(1e-8).margin(1e-15));
+    CHECK(got->devices == all.devices());
+  }
+}
+
 TEST_CASE("Placement on devices that differ equals brute force") {
   compare_placements(12, cases(2000), "pipewright", true);
 }
