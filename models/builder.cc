@@ -16,7 +16,7 @@ std::string text(const std::vector<int64_t>& shape) {
 
 TensorArgument named(const std::string& name) { return {name}; }
 
-std::vector<int64_t> square(int64_t side) { return {side, side}; }
+std::vector<int64_t> list(Sides sides) { return {sides.height, sides.width}; }
 
 /// Bound of torch.nn's default for convolution and linear: kaiming_uniform_ with a = sqrt(5) is U(-b, b) with
 /// b = sqrt(6 / ((1 + 5) fan_in)), which the bias uses too.
@@ -26,14 +26,20 @@ Initialiser default_start(int64_t fan_in) {
 
 }  // namespace
 
-Initialiser kaiming_normal_fan_out(int64_t channels, int64_t kernel) {
-  return Initialiser::normal(0, std::sqrt(2.0 / static_cast<double>(channels * kernel * kernel)));
+Initialiser kaiming_normal_fan_out(int64_t channels, Sides kernel) {
+  return Initialiser::normal(0, std::sqrt(2.0 / static_cast<double>(channels * kernel.area())));
 }
 
 ModelBuilder::LayerScope::LayerScope(std::string& path, const std::string& name)
     : path_(path), outer_length_(path.size()) {
   if (!path_.empty()) path_ += '.';
   path_ += name;
+}
+
+ModelBuilder::TogetherScope::~TogetherScope() {
+  std::vector<std::string> names;
+  for (size_t i = first_; i < graph_.nodes.size(); ++i) names.push_back(graph_.nodes[i].name);
+  if (names.size() > 1) graph_.together.push_back(std::move(names));
 }
 
 ModelBuilder::ModelBuilder(std::string name, int64_t batch_size) : batch_size_(batch_size) {
@@ -71,27 +77,26 @@ void ModelBuilder::require_positive(const std::string& op, const char* what, int
   if (value < 1) fail(op + ": " + what + ": got " + std::to_string(value) + ", expected at least 1");
 }
 
-std::vector<int64_t> ModelBuilder::windows(const std::string& op, const std::string& x, int64_t kernel,
-                                           int64_t stride, int64_t padding, bool ceil_mode) const {
+std::vector<int64_t> ModelBuilder::windows(const std::string& op, const std::string& x, Sides kernel,
+                                           int64_t stride, Sides padding, bool ceil_mode) const {
   require_rank(op, x, 4, "(batch, channels, height, width)");
   require_floating(op, x);
-  require_positive(op, "kernel", kernel);
   require_positive(op, "stride", stride);
-  if (padding < 0) fail(op + ": padding: got " + std::to_string(padding) + ", expected at least 0");
-  const std::vector<int64_t>& in = shape(x);
-  std::vector<int64_t> positions;
-  for (const size_t side : {2, 3}) {
-    const int64_t room = in[side] + 2 * padding - kernel;
+  const auto positions = [&](int64_t in, int64_t window, int64_t pad) {
+    require_positive(op, "kernel", window);
+    if (pad < 0) fail(op + ": padding: got " + std::to_string(pad) + ", expected at least 0");
+    const int64_t room = in + 2 * pad - window;
     if (room < 0) {
-      fail(op + ": a window of " + std::to_string(kernel) + " with padding " + std::to_string(padding) +
-           " does not fit an input of shape " + text(in));
+      fail(op + ": a window of " + std::to_string(window) + " with padding " + std::to_string(pad) +
+           " does not fit an input of shape " + text(shape(x)));
     }
     int64_t count = room / stride + 1;
     // A window that hangs over the far edge counts if it begins inside the input or the near padding.
-    if (ceil_mode && room % stride != 0 && count * stride < in[side] + padding) ++count;
-    positions.push_back(count);
-  }
-  return positions;
+    if (ceil_mode && room % stride != 0 && count * stride < in + pad) ++count;
+    return count;
+  };
+  return {positions(shape(x)[2], kernel.height, padding.height),
+          positions(shape(x)[3], kernel.width, padding.width)};
 }
 
 std::string ModelBuilder::input(const std::string& name, const std::string& dtype,
@@ -174,17 +179,17 @@ std::string ModelBuilder::conv2d(const std::string& x, const Conv2dOptions& opti
          " of the output");
   }
   const int64_t group_channels = in[1] / options.groups;
-  const Initialiser start = default_start(group_channels * options.kernel * options.kernel);
+  const Initialiser start = default_start(group_channels * options.kernel.area());
   const std::string weight =
-      parameter("weight", {options.channels, group_channels, options.kernel, options.kernel},
+      parameter("weight", {options.channels, group_channels, options.kernel.height, options.kernel.width},
                 options.weight_start.value_or(start));
   std::vector<std::pair<std::string, Argument>> arguments = {{"input", named(x)}, {"weight", named(weight)}};
   if (options.bias) {
     arguments.emplace_back("bias",
                            named(parameter("bias", {options.channels}, options.bias_start.value_or(start))));
   }
-  arguments.emplace_back("stride", square(options.stride));
-  arguments.emplace_back("padding", square(options.padding));
+  arguments.emplace_back("stride", list(options.stride));
+  arguments.emplace_back("padding", list(options.padding));
   if (options.groups != 1) arguments.emplace_back("groups", options.groups);
   return call_one("conv2d", "", std::move(arguments), {in[0], options.channels, sides[0], sides[1]},
                   type(x).dtype);
@@ -209,7 +214,7 @@ std::string ModelBuilder::linear(const std::string& x, const LinearOptions& opti
   return call_one("linear", "", std::move(arguments), out, type(x).dtype);
 }
 
-std::string ModelBuilder::batch_norm(const std::string& x) {
+std::string ModelBuilder::batch_norm(const std::string& x, double epsilon) {
   if (shape(x).size() < 2)
     fail("batch_norm: got shape " + text(shape(x)) + ", expected (batch, channels, ...)");
   require_floating("batch_norm", x);
@@ -230,12 +235,12 @@ std::string ModelBuilder::batch_norm(const std::string& x) {
                    {"running_var", named(variance)},
                    {"training", true},
                    {"momentum", 0.1},
-                   {"eps", 1e-5},
+                   {"eps", epsilon},
                    {"cudnn_enabled", true}},
                   shape(x), type(x).dtype);
 }
 
-std::string ModelBuilder::layer_norm(const std::string& x) {
+std::string ModelBuilder::layer_norm(const std::string& x, double epsilon) {
   require_floating("layer_norm", x);
   const int64_t features = shape(x).back();
   const std::string weight = parameter("weight", {features}, Initialiser::constant(1));
@@ -245,7 +250,7 @@ std::string ModelBuilder::layer_norm(const std::string& x) {
                    {"normalized_shape", std::vector<int64_t>{features}},
                    {"weight", named(weight)},
                    {"bias", named(bias)},
-                   {"eps", 1e-5}},
+                   {"eps", epsilon}},
                   shape(x), type(x).dtype);
 }
 
@@ -291,26 +296,28 @@ std::string ModelBuilder::max_pool2d(const std::string& x, const MaxPool2dOption
          ", expected at most half the window of " + std::to_string(options.kernel));
   }
   std::vector<std::pair<std::string, Argument>> arguments = {{"self", named(x)},
-                                                             {"kernel_size", square(options.kernel)},
-                                                             {"stride", square(options.stride)},
-                                                             {"padding", square(options.padding)}};
+                                                             {"kernel_size", list(options.kernel)},
+                                                             {"stride", list(options.stride)},
+                                                             {"padding", list(options.padding)}};
   if (options.ceil_mode) arguments.emplace_back("ceil_mode", true);
   return call_one("max_pool2d", "", std::move(arguments), {shape(x)[0], shape(x)[1], sides[0], sides[1]},
                   type(x).dtype);
 }
 
-std::string ModelBuilder::avg_pool2d(const std::string& x, int64_t kernel, int64_t stride) {
-  const auto sides = windows("avg_pool2d", x, kernel, stride, 0);
-  return call_one("avg_pool2d", "",
-                  {{"self", named(x)}, {"kernel_size", square(kernel)}, {"stride", square(stride)}},
-                  {shape(x)[0], shape(x)[1], sides[0], sides[1]}, type(x).dtype);
+std::string ModelBuilder::avg_pool2d(const std::string& x, int64_t kernel, int64_t stride, int64_t padding) {
+  const auto sides = windows("avg_pool2d", x, kernel, stride, padding);
+  std::vector<std::pair<std::string, Argument>> arguments = {
+      {"self", named(x)}, {"kernel_size", list(kernel)}, {"stride", list(stride)}};
+  if (padding != 0) arguments.emplace_back("padding", list(padding));
+  return call_one("avg_pool2d", "", std::move(arguments), {shape(x)[0], shape(x)[1], sides[0], sides[1]},
+                  type(x).dtype);
 }
 
 std::string ModelBuilder::adaptive_avg_pool2d(const std::string& x, int64_t size) {
   require_rank("adaptive_avg_pool2d", x, 4, "(batch, channels, height, width)");
   require_floating("adaptive_avg_pool2d", x);
   require_positive("adaptive_avg_pool2d", "size", size);
-  return call_one("adaptive_avg_pool2d", "", {{"self", named(x)}, {"output_size", square(size)}},
+  return call_one("adaptive_avg_pool2d", "", {{"self", named(x)}, {"output_size", list(size)}},
                   {shape(x)[0], shape(x)[1], size, size}, type(x).dtype);
 }
 
@@ -429,16 +436,19 @@ std::string ModelBuilder::scaled_dot_product_attention(const std::string& query,
                   out, type(query).dtype);
 }
 
-std::string ModelBuilder::cross_entropy_loss(const std::string& scores, const std::string& labels) {
+std::string ModelBuilder::cross_entropy_loss(const std::string& scores, const std::string& labels,
+                                             double label_smoothing) {
   require_rank("cross_entropy_loss", scores, 2, "scores of shape (N, classes)");
   require_floating("cross_entropy_loss", scores);
   if (type(labels) != TensorType{"int64", {shape(scores)[0]}}) {
     fail("cross_entropy_loss: got labels " + type(labels).dtype + " " + text(shape(labels)) +
          ", expected int64 (" + std::to_string(shape(scores)[0]) + ")");
   }
-  // The reduction, mean (1), is the schema's default.
-  return call_one("cross_entropy_loss", "", {{"self", named(scores)}, {"target", named(labels)}}, {},
-                  type(scores).dtype);
+  // The reduction, mean (1), and the label that asks nothing, -100, are the schema's defaults.
+  std::vector<std::pair<std::string, Argument>> arguments = {{"self", named(scores)},
+                                                             {"target", named(labels)}};
+  if (label_smoothing != 0) arguments.emplace_back("label_smoothing", label_smoothing);
+  return call_one("cross_entropy_loss", "", std::move(arguments), {}, type(scores).dtype);
 }
 
 Model ModelBuilder::finish(const std::string& loss, const std::string& scores) {
@@ -448,7 +458,7 @@ Model ModelBuilder::finish(const std::string& loss, const std::string& scores) {
   return std::exchange(model_, {});
 }
 
-Model ModelBuilder::finish_classification(const std::string& scores) {
+std::string ModelBuilder::classification_loss(const std::string& scores, double label_smoothing) {
   const std::vector<int64_t> in = shape(scores);
   if (in.size() < 2) fail("the scores are of shape " + text(in) + ", expected (batch, ..., classes)");
   std::string labels = input("labels", "int64", {in.begin() + 1, in.end() - 1});
@@ -458,7 +468,11 @@ Model ModelBuilder::finish_classification(const std::string& scores) {
     rows = reshape(scores, {-1, in.back()});
     labels = reshape(labels, {-1});
   }
-  return finish(cross_entropy_loss(rows, labels), scores);
+  return cross_entropy_loss(rows, labels, label_smoothing);
+}
+
+Model ModelBuilder::finish_classification(const std::string& scores, double label_smoothing) {
+  return finish(classification_loss(scores, label_smoothing), scores);
 }
 
 }  // namespace pipewright

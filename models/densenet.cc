@@ -16,7 +16,7 @@ class DenseNetBuilder {
   explicit DenseNetBuilder(ModelBuilder& model) : model_(model) {}
 
   std::string convolution(const std::string& name, const std::string& x, Conv2dOptions options) {
-    const auto fan_in = static_cast<double>(model_.shape(x)[1] * options.kernel * options.kernel);
+    const auto fan_in = static_cast<double>(model_.shape(x)[1] * options.kernel.area());
     options.bias = false;
     options.weight_start = Initialiser::normal(0, std::sqrt(2 / fan_in));
     auto layer = model_.layer(name);

@@ -87,6 +87,20 @@ bool counts_minibatches(const Node& node, const std::set<std::string>& buffers) 
          });
 }
 
+/// An auxiliary classifier trains along: loss = add(cross entropy, cross entropy, alpha). Evaluation asks the
+/// first alone.
+void forget_auxiliary_losses(Graph& graph) {
+  std::set<std::string> losses;
+  for (Node& node : graph.nodes) {
+    if (node.op == "aten::cross_entropy_loss") losses.insert(node.outputs[0]);
+    if (node.op != "aten::add" || graph.outputs.empty() || node.outputs[0] != graph.outputs[0]) continue;
+    const auto* self = literal<TensorArgument>(node, "self");
+    const auto* other = literal<TensorArgument>(node, "other");
+    auto* weight = literal<double>(node, "alpha");
+    if (self && other && weight && losses.count(self->name) && losses.count(other->name)) *weight = 0;
+  }
+}
+
 }  // namespace
 
 Graph evaluation_graph(const Graph& training) {
@@ -109,6 +123,7 @@ Graph evaluation_graph(const Graph& training) {
     }
   }
   keep_all_samples(graph);
+  forget_auxiliary_losses(graph);
   return graph;
 }
 

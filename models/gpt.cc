@@ -3,6 +3,7 @@
 // not tied to the embedding.
 #include <cmath>
 
+#include "models/attention.h"
 #include "models/zoo.h"
 
 namespace pipewright {
@@ -56,15 +57,9 @@ class GptBuilder {
   std::string attention(const std::string& x) {
     auto layer = model_.layer("attn");
     const std::string together = linear("c_attn", x, {.features = 3 * options_.width}, kDeviation);
-    std::vector<std::string> parts = model_.split(together, options_.width, 2);
-    for (std::string& part : parts) {
-      part = model_.reshape(part, {-1, options_.tokens, options_.heads, options_.width / options_.heads});
-      part = model_.transpose(part, 1, 2);
-    }
-    const bool is_causal = true;
-    std::string y =
-        model_.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal, options_.dropout);
-    y = model_.reshape(model_.transpose(y, 1, 2), {-1, options_.tokens, options_.width});
+    const std::string y =
+        multi_head_attention(model_, model_.split(together, options_.width, 2),
+                             {.heads = options_.heads, .is_causal = true, .dropout = options_.dropout});
     return drop("resid_dropout", linear("c_proj", y, {.features = options_.width}, branch_deviation()));
   }
 

@@ -29,6 +29,16 @@ const std::vector<ModelRow>& model_rows() {
        "torchvision's squeezenet1_0"},
       {"mobilenet_v2", build_mobilenet_v2, "classes=1000,channels=3,image=224", "torchvision's mobilenet_v2"},
       {"densenet121", build_densenet121, "classes=1000,channels=3,image=224", "torchvision's densenet121"},
+      {"inception_v3", build_inception_v3, "classes=1000,channels=3,image=299,auxiliary=yes,dropout=0.5",
+       "torchvision's inception_v3, with its auxiliary classifier"},
+      {"vit_b_16", build_vit_b_16, "classes=1000,channels=3,image=224,layers=12,width=768,heads=12,dropout=0",
+       "torchvision's vit_b_16"},
+      {"bert", build_bert,
+       "layers=12,width=768,heads=12,tokens=128,positions=512,vocabulary=30522,dropout=0.1,head=tied",
+       "BERT-base, names the masked tokens"},
+      {"gnmt", build_gnmt,
+       "layers=8,width=1024,source=50,target=50,vocabulary=32320,dropout=0.2,smoothing=0.1,embedding=separate",
+       "GNMT-8 (layers=16: GNMT-16), translates"},
   };
   return rows;
 }

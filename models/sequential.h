@@ -19,7 +19,7 @@ class Sequential {
   Sequential& linear(const LinearOptions& options) { return next(&ModelBuilder::linear, options); }
   Sequential& max_pool2d(const MaxPool2dOptions& options) { return next(&ModelBuilder::max_pool2d, options); }
   Sequential& dropout(double probability) { return next(&ModelBuilder::dropout, probability); }
-  Sequential& batch_norm() { return next(&ModelBuilder::batch_norm); }
+  Sequential& batch_norm() { return next(&ModelBuilder::batch_norm, kDefaultEpsilon); }
   Sequential& relu() { return next(&ModelBuilder::relu); }
   const std::string& value() const { return x_; }
 

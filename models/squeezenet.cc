@@ -18,7 +18,7 @@ class SqueezeNetBuilder {
 
   std::string convolution(const std::string& name, const std::string& x, Conv2dOptions options) {
     if (!options.weight_start) {
-      options.weight_start = kaiming_uniform(model_.shape(x)[1] * options.kernel * options.kernel);
+      options.weight_start = kaiming_uniform(model_.shape(x)[1] * options.kernel.area());
     }
     options.bias_start = Initialiser::constant(0);
     auto layer = model_.layer(name);

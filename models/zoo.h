@@ -26,6 +26,10 @@ Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size);
 Model build_squeezenet1_0(ModelOptions& options, int64_t batch_size);
 Model build_mobilenet_v2(ModelOptions& options, int64_t batch_size);
 Model build_densenet121(ModelOptions& options, int64_t batch_size);
+Model build_inception_v3(ModelOptions& options, int64_t batch_size);
+Model build_vit_b_16(ModelOptions& options, int64_t batch_size);
+Model build_bert(ModelOptions& options, int64_t batch_size);
+Model build_gnmt(ModelOptions& options, int64_t batch_size);
 
 struct ImageOptions {
   int64_t classes;

@@ -261,7 +261,8 @@ void models_command(const std::vector<std::string>& arguments) {
   Table table = {{"model", "parameters", "options, with their defaults", ""}};
   Json models = Json::array();
   for (const ModelRow& row : model_rows()) {
-    const int64_t count = parameter_count(build_model(row.name, 1).graph);
+    // Of two samples: with one, a batch norm may have a single value for each channel, and refuse it.
+    const int64_t count = parameter_count(build_model(row.name, 2).graph);
     table.push_back({row.name, with_thousands(count), row.options, row.summary});
     models.push_back(
         {{"name", row.name}, {"parameters", count}, {"options", row.options}, {"summary", row.summary}});

@@ -25,19 +25,26 @@ struct Case {
 /// Small, but every operator of every family (deeper ones of a family are more of the same). A head of small
 /// weights gives log(classes) closely; a resnet's does not.
 std::vector<Case> cases() {
-  return {{"mlp:layers=3,width=32,image=4,classes=5", 5, 0.3},
-          {"mlp:layers=0,channels=3,image=4,classes=5", 5, 1.0},
-          {"convnet:width=4,image=12", 10, 1.0},
-          {"gpt:layers=2,width=16,heads=2,tokens=6,vocabulary=20", 20, 0.1},
-          {"gpt:layers=1,width=12,heads=3,tokens=4,vocabulary=9,dropout=0.2", 9, 0.1},
-          {"alexnet:image=63,classes=10,hidden=32", 10, 0.3},
-          {"vgg11:image=32,classes=10,hidden=16", 10, 0.1},
-          {"resnet18:image=33,classes=10", 10, 1.5},
-          {"resnet50:image=33,classes=10", 10, 1.5},
-          {"resnext50_32x4d:image=33,classes=10", 10, 1.5},
-          {"squeezenet1_0:image=29,classes=10", 10, 1.0},
-          {"mobilenet_v2:image=33,classes=10", 10, 0.3},
-          {"densenet121:image=33,classes=10", 10, 1.5}};
+  return {
+      {"mlp:layers=3,width=32,image=4,classes=5", 5, 0.3},
+      {"mlp:layers=0,channels=3,image=4,classes=5", 5, 1.0},
+      {"convnet:width=4,image=12", 10, 1.0},
+      {"gpt:layers=2,width=16,heads=2,tokens=6,vocabulary=20", 20, 0.1},
+      {"gpt:layers=1,width=12,heads=3,tokens=4,vocabulary=9,dropout=0.2", 9, 0.1},
+      {"alexnet:image=63,classes=10,hidden=32", 10, 0.3},
+      {"vgg11:image=32,classes=10,hidden=16", 10, 0.1},
+      {"resnet18:image=33,classes=10", 10, 1.5},
+      {"resnet50:image=33,classes=10", 10, 1.5},
+      {"resnext50_32x4d:image=33,classes=10", 10, 1.5},
+      {"squeezenet1_0:image=29,classes=10", 10, 1.0},
+      {"mobilenet_v2:image=33,classes=10", 10, 0.3},
+      {"densenet121:image=33,classes=10", 10, 1.5},
+      {"inception_v3:auxiliary=no,image=75,classes=10", 10, 30},
+      {"vit_b_16:image=32,layers=2,width=24,heads=3,classes=10", 10, 1e-5},
+      {"bert:layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20", 20, 0.1},
+      {"bert:layers=1,width=24,heads=3,tokens=6,positions=6,vocabulary=20,dropout=0,head=separate", 20, 0.1},
+      {"gnmt:layers=8,width=12,source=7,target=5,vocabulary=20", 20, 0.1},
+      {"gnmt:layers=4,width=12,source=4,target=6,vocabulary=20,dropout=0,embedding=shared", 20, 0.1}};
 }
 
 struct Tensors {
