@@ -20,7 +20,7 @@ constexpr double kFirstStep = 1e-3;
 // What a first plan is searched among, and how well.
 constexpr int kFewCuts = 48;
 constexpr int kNear = 5;
-constexpr double kFewProof = 1e-3;
+constexpr double kFewProof = 2e-3;
 
 /// A period that no plan has, from `low` on, as near to what cannot be refuted without placing stages as
 /// refuting one more is worth.
@@ -53,25 +53,33 @@ class PeriodSearch {
   PeriodSearch(const Question& q, const StagePlaces& places, bool reversed)
       : q_(q), table_(q, places, reversed) {}
 
-  std::optional<Answer> least(std::optional<Answer> start, double proof) {
-    best_ = std::move(start);
+  /// Nothing if no plan is faster than `known`, if that is given, or if there is none at all.
+  std::optional<Answer> least(const std::optional<Answer>& known, double proof) {
     low_ = table_.least_period();
-    high_ = best_ ? best_->period_seconds : kNoLimit;
+    if (known) high_ = known->period_seconds;
     if (table_.limited()) {
       proof = std::max(proof, kLimitedProof);
       low_ = refuted_period(&table_, low_, q_.devices);
     }
     const double refuted = low_;
-    if (!best_ && !any(refuted)) return std::nullopt;
+    if (!known && !any(refuted)) return std::nullopt;
     // What is known is nearly the best, mostly.
     const double least_step = proof / 2;  // so that one failure is enough, rounded as it may be
     for (double step = least_step; high_ - low_ > proof * high_;) {
       const bool nearer = tried(std::max(high_ * (1 - step), low_ + (high_ - low_) / 2));
       step = nearer ? std::max(kFirstStep, 4 * step) : least_step;
     }
-    fewest();
-    best_->bound_seconds = table_.limited() ? refuted : std::min(low_, high_) * (1 - kTolerance);
+    bound_ = table_.limited() ? refuted : std::min(low_, high_) * (1 - kTolerance);
     return std::move(best_);
+  }
+  /// After that: no plan is faster.
+  double bound() const { return bound_; }
+  /// A plan as fast on fewer devices.
+  std::optional<Answer> fewer(const Answer& best) {
+    const int64_t most = table_.limited() ? q_.devices : best.devices - 1;
+    std::optional<Answer> found = table_.within(best.period_seconds * (1 + kTolerance), most);
+    if (found && found->period_seconds > best.period_seconds * (1 + 2 * kTolerance)) return std::nullopt;
+    return found;
   }
 
  private:
@@ -93,41 +101,42 @@ class PeriodSearch {
     }
     return tried(kNoLimit);
   }
-  void fewest() {
-    std::optional<Answer> fewer =
-        table_.within(high_ * (1 + kTolerance), table_.limited() ? q_.devices : best_->devices - 1);
-    if (fewer && fewer->period_seconds <= high_ * (1 + 2 * kTolerance)) best_ = std::move(fewer);
-  }
 
   const Question& q_;
   PlacedTable table_;
   std::optional<Answer> best_;
   double low_ = 0;
   double high_ = kNoLimit;
+  double bound_ = 0;
 };
 
 /// With a plan along some of the cuts to begin with.
 std::optional<Answer> least_period(const Question& q, const StagePlaces& places, double proof,
                                    bool reversed) {
-  std::optional<Answer> start;
+  std::optional<Answer> best;
   const auto try_some = [&](const std::vector<int>& numbers) {
     const States states = some_of(*q.states, numbers);
     Question few = q;
     few.states = &states;
     const StagePlaces few_places = places.among(numbers);
-    std::optional<Answer> found = PeriodSearch(few, few_places, reversed).least({}, kFewProof);
-    if (!found || (start && found->period_seconds >= start->period_seconds)) return;
+    std::optional<Answer> found = PeriodSearch(few, few_places, reversed).least(best, kFewProof);
+    if (!found) return;
     for (FoundStage& stage : found->stages) {
       stage.from = numbers[stage.from];
       stage.to = numbers[stage.to];
     }
-    start = std::move(found);
+    best = std::move(found);
   };
   if (q.states->size() > 2 * kFewCuts) {
     try_some(thinned(*q.states, kFewCuts));
-    if (start) try_some(around(*start, q.states->size()));
+    if (best) try_some(around(*best, q.states->size()));
   }
-  return PeriodSearch(q, places, reversed).least(std::move(start), proof);
+  PeriodSearch all(q, places, reversed);
+  if (std::optional<Answer> found = all.least(best, proof)) best = std::move(found);
+  if (!best) return best;
+  if (std::optional<Answer> fewer = all.fewer(*best)) best = std::move(fewer);
+  best->bound_seconds = all.bound();
+  return best;
 }
 
 /// Devices that differ may be used in the other order too, all of them.
