@@ -1,13 +1,9 @@
 #include "optimizer/bound.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <vector>
 
 #include "graph/error.h"
-#include "optimizer/cells.h"
-#include "optimizer/down_sets.h"
 
 namespace pipewright {
 namespace {
@@ -100,17 +96,19 @@ std::vector<int> best_of(const std::vector<int>& cell_of_set, int cell) {
 
 }  // namespace
 
-Bound bound_of(const Dataflow& flow, const Contraction& graph, const Question& question,
-               double achieved_seconds, int64_t most_down_sets) {
+Bounds::Bounds(const Dataflow& flow, const Contraction& graph, const Question& question,
+               int64_t most_down_sets)
+    : flow_(flow), graph_(graph), question_(question), sets_(all_down_sets(graph, most_down_sets)) {
+  cells_ = sets_ ? cells_of(flow, graph, *question.model, *sets_, kMostCells, &cell_of_set_)
+                 : cells_around(flow, graph, kMostCells);
+}
+
+Bound Bounds::of(double achieved_seconds) const {
   Bound bound;
-  const std::optional<DownSets> sets = all_down_sets(graph, most_down_sets);
-  std::vector<int> cell_of_set;
-  const Cells cells =
-      sets ? cells_of(flow, graph, *sets, kMostCells, &cell_of_set) : cells_around(flow, graph, kMostCells);
-  const Relaxed relaxed(cells, question);
+  const Relaxed relaxed(cells_, question_);
   double low = 0;
-  for (const ProfiledNode& node : flow.profile.nodes) low += node.compute_seconds();
-  low = std::min(achieved_seconds, low / static_cast<double>(question.devices));
+  for (const ProfiledNode& node : flow_.profile.nodes) low += node.compute_seconds();
+  low = std::min(achieved_seconds, low / static_cast<double>(question_.devices));
   double high = achieved_seconds;
   std::set<int> passed;
   // First just below what was achieved: where the plan is as good as it can be, that is all.
@@ -121,12 +119,12 @@ Bound bound_of(const Dataflow& flow, const Contraction& graph, const Question& q
     if (high - low < 2e-4 * high) break;
   }
   bound.period_seconds = low * (1 - kRounding);
-  if (sets) bound.down_sets = sets->size();
+  if (sets_) bound.down_sets = sets_->size();
   for (const int cell : passed) {
-    bound.places_seconds.push_back((cells[cell].compute_low + cells[cell].compute_high) / 2);
-    if (!sets) continue;
-    for (const int set : best_of(cell_of_set, cell)) {
-      bound.cuts.push_back(nodes_of(graph, sets->as_bits(set, graph.size())));
+    bound.places_seconds.push_back((cells_[cell].compute_low + cells_[cell].compute_high) / 2);
+    if (!sets_) continue;
+    for (const int set : best_of(cell_of_set_, cell)) {
+      bound.cuts.push_back(nodes_of(graph_, sets_->as_bits(set, graph_.size())));
     }
   }
   return bound;

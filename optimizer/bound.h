@@ -7,7 +7,12 @@
 // what surely is and surely is not done when so many seconds are (docs/cost-model.md, "Many cuts").
 #pragma once
 
+#include <optional>
+#include <vector>
+
+#include "optimizer/cells.h"
 #include "optimizer/contraction.h"
+#include "optimizer/down_sets.h"
 #include "optimizer/search.h"
 
 namespace pipewright {
@@ -24,9 +29,22 @@ struct Bound {
   std::vector<double> places_seconds;
 };
 
-/// Of the question's plans (memory and `states` are not looked at); at most `achieved_seconds`, a plan's
-/// period. Within a part in 5000 of what the cells can prove.
-Bound bound_of(const Dataflow& flow, const Contraction& graph, const Question& question,
-               double achieved_seconds, int64_t most_down_sets = kMostDownSets);
+/// Bounds of a question's plans (memory and `states` are not looked at). Borrows all three.
+class Bounds {
+ public:
+  Bounds(const Dataflow& flow, const Contraction& graph, const Question& question,
+         int64_t most_down_sets = kMostDownSets);
+
+  /// At most `achieved_seconds`, a plan's period; within a part in 5000 of what the cells can prove.
+  Bound of(double achieved_seconds) const;
+
+ private:
+  const Dataflow& flow_;
+  const Contraction& graph_;
+  const Question& question_;
+  std::optional<DownSets> sets_;
+  Cells cells_;
+  std::vector<int> cell_of_set_;
+};
 
 }  // namespace pipewright

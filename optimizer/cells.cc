@@ -11,7 +11,8 @@ namespace pipewright {
 namespace {
 
 constexpr double kRounding = 1e-12;
-constexpr int kFlows = 256;  // parts of the seconds, for each of which a flow is worked out
+constexpr int kFlows = 256;         // parts of the seconds, for each of which a flow is worked out
+constexpr int kMostAsked = 300000;  // sets, a few microseconds each
 constexpr int64_t kTicks = int64_t{1} << 50;
 
 /// What a group brings, and the values that pass between groups.
@@ -226,10 +227,14 @@ Cell whole_of(const Weights& weights) {
 
 }  // namespace
 
-Cells cells_of(const Dataflow& flow, const Contraction& graph, const DownSets& sets, int most,
-               std::vector<int>* cell_of_set) {
+Cells cells_of(const Dataflow& flow, const Contraction& graph, const CostModel& model, const DownSets& sets,
+               int most, std::vector<int>* cell_of_set) {
   const Weights weights(flow, graph);
-  const std::vector<Sum> sums = sums_of(weights, sets);
+  std::vector<Sum> sums = sums_of(weights, sets);
+  if (model.cut_bytes != live_bytes && sets.size() <= kMostAsked) {
+    for (int i = 0; i < sets.size(); ++i)
+      sums[i].cut = model.cut_bytes(flow, nodes_of(graph, sets.as_bits(i, graph.size())));
+  }
   const double all_trainable = std::max(1.0, static_cast<double>(weights.all_trainable()));
   using Key = std::pair<int64_t, int64_t>;  // part of the seconds, of the weights
   for (int64_t parts = 4096;; parts = parts * 3 / 4) {

@@ -53,6 +53,7 @@ class PeriodSearch {
   PeriodSearch(const Question& q, const StagePlaces& places, bool reversed)
       : q_(q), table_(q, places, reversed) {}
 
+  bool limited() const { return table_.limited(); }
   /// Nothing if no plan is faster than `known`, if that is given, or if there is none at all.
   std::optional<Answer> least(const std::optional<Answer>& known, double proof) {
     low_ = table_.least_period();
@@ -127,11 +128,11 @@ std::optional<Answer> least_period(const Question& q, const StagePlaces& places,
     }
     best = std::move(found);
   };
-  if (q.states->size() > 2 * kFewCuts) {
+  PeriodSearch all(q, places, reversed);
+  if (q.states->size() > 2 * kFewCuts && !all.limited()) {
     try_some(thinned(*q.states, kFewCuts));
     if (best) try_some(around(*best, q.states->size()));
   }
-  PeriodSearch all(q, places, reversed);
   if (std::optional<Answer> found = all.least(best, proof)) best = std::move(found);
   if (!best) return best;
   if (std::optional<Answer> fewer = all.fewer(*best)) best = std::move(fewer);

@@ -199,8 +199,9 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
   WideAnswer result;
   if (best.answer()) {
     look_around(graph, order, &best);
+    const Bounds bounds(flow, graph, question);
     for (int round = 0; round < kRounds; ++round) {
-      Bound bound = bound_of(flow, graph, question, best.answer()->period_seconds);
+      Bound bound = bounds.of(best.answer()->period_seconds);
       result.bound_seconds = std::max(result.bound_seconds, bound.period_seconds);
       if (result.bound_seconds > best.answer()->period_seconds * (1 - kGoodEnough)) break;
       std::vector<NodeSet> cuts = std::move(bound.cuts);
