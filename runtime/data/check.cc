@@ -41,7 +41,7 @@ std::string with_options(Spec spec, const std::vector<std::pair<std::string, std
 
 // What to change so that the data set makes samples of this shape, or the model takes what it makes.
 std::string shape_remedy(const Spec& spec, const std::vector<int64_t>& got,
-                         const std::vector<int64_t>& expected) {
+                         const std::vector<int64_t>& expected, const std::string& field) {
   const auto image = [](const std::vector<int64_t>& shape) {
     return shape.size() == 3 && shape[1] == shape[2];
   };
@@ -58,15 +58,19 @@ std::string shape_remedy(const Spec& spec, const std::vector<int64_t>& got,
     return "give the model the options image=" + std::to_string(got[1]) +
            ",channels=" + std::to_string(got[0]) + " where it has them";
   }
-  if (got.size() == 1 && expected.size() == 1 && has_option(spec, "tokens")) {
-    return "likely: --data " + with_options(spec, {{"tokens", std::to_string(expected[0])}}) +
-           "; or give the model the option tokens=" + std::to_string(got[0]) + " where it has it";
+  // Texts: the length is the option `tokens`, of pairs of sentences the one named as the field.
+  const std::string length = has_option(spec, "tokens") ? "tokens" : field == "labels" ? "target" : field;
+  if (got.size() == 1 && expected.size() == 1 && has_option(spec, length)) {
+    return "likely: --data " + with_options(spec, {{length, std::to_string(expected[0])}}) +
+           "; or give the model the option " + length + "=" + std::to_string(got[0]) + " where it has it";
   }
   return "this model is made for other data; pipewright-profiler models lists the models and their options";
 }
 
 std::string kinds_that_have(const std::string& field) {
-  return field == "tokens" ? "likely: --data synthetic-text" : "likely: another data set or another model";
+  if (field == "tokens") return "likely: --data synthetic-text, or --data text:file=FILE";
+  if (field == "source" || field == "target") return "likely: --data translation:file=PAIRS.tsv";
+  return "likely: another data set or another model";
 }
 
 TensorType sample_type_of(const Graph& graph, const std::string& input) {
@@ -121,7 +125,7 @@ void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const s
     if (got.shape != expected.shape) {
       throw InputError(where + "field '" + input + "': got samples of shape " + shape_text(got.shape) +
                            ", expected " + shape_text(expected.shape),
-                       shape_remedy(spec, got.shape, expected.shape));
+                       shape_remedy(spec, got.shape, expected.shape, input));
     }
   }
 

@@ -12,6 +12,9 @@ std::unique_ptr<Dataset> open_fashion_mnist(SpecOptions& options, const std::str
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_synthetic_images(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_synthetic_text(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_text(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_masked_text(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_translation(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_tensor_file(SpecOptions& options, const std::string& split);
 
 inline constexpr const char* kTrainSplit = "train";
