@@ -7,7 +7,6 @@
 #include "graph/nearest.h"
 #include "models/initialise.h"
 #include "models/interpreter.h"
-#include "models/model.h"
 
 namespace pipewright {
 namespace {
@@ -18,7 +17,8 @@ at::Tensor zeros_of(const TensorType& type) {
 
 }  // namespace
 
-Graph with_precision(Graph graph, const std::string& precision, int64_t samples) {
+Graph with_precision(const Model& model, const std::string& precision, int64_t samples) {
+  Graph graph = model.graph;
   if (precision == "float32") return graph;
   if (precision != "bfloat16") {
     throw InputError("precision '" + precision + "' is not one of float32, bfloat16" +
@@ -30,9 +30,9 @@ Graph with_precision(Graph graph, const std::string& precision, int64_t samples)
   const Segment segment(graph, nodes, {graph.outputs.at(0)});
 
   // Two: one sample is too few for a batch norm behind a global pooling.
-  const Graph two = with_batch_size(graph, samples, 2);
+  const Graph small = with_batch_size(graph, samples, model.fixed_batch ? samples : 2);
   std::vector<at::Tensor> inputs, parameters, buffers;
-  for (const std::string& name : segment.inputs()) inputs.push_back(zeros_of(two.values.at(name)));
+  for (const std::string& name : segment.inputs()) inputs.push_back(zeros_of(small.values.at(name)));
   for (const std::string& name : segment.parameters()) {
     for (const Parameter& parameter : graph.parameters) {
       if (parameter.name == name) parameters.push_back(zeros_of(parameter.type));

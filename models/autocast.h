@@ -3,18 +3,18 @@
 
 #include <string>
 
-#include "graph/graph.h"
+#include "models/model.h"
 
 namespace pipewright {
 
-/// For "bfloat16": `graph` with Graph::autocast set, so that every segment made of it runs under autocast:
-/// operators of autocast's list (matrix products, convolutions) cast what they read to bfloat16, some
-/// sensitive ones (losses) to float32, the others take what comes. Parameters, their gradients and the
+/// For "bfloat16": the model's graph with Graph::autocast set, so that every segment made of it runs under
+/// autocast: operators of autocast's list (matrix products, convolutions) cast what they read to bfloat16,
+/// some sensitive ones (losses) to float32, the others take what comes. Parameters, their gradients and the
 /// optimizer stay as they are. For "float32" the graph as it is.
 ///
 /// Which values come out as bfloat16, and so what crosses a cut as such, is found by running the graph once
-/// with zeros for two samples. `samples`: the minibatch that the graph's types speak of. InputError for
-/// another precision.
-Graph with_precision(Graph graph, const std::string& precision, int64_t samples);
+/// with zeros, for two samples if it takes any number. `samples`: the minibatch that the graph's types speak
+/// of. InputError for another precision.
+Graph with_precision(const Model& model, const std::string& precision, int64_t samples);
 
 }  // namespace pipewright

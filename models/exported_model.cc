@@ -42,16 +42,29 @@ bool is_tensor_of(const Graph& graph, const std::string& name) {
          std::any_of(graph.buffers.begin(), graph.buffers.end(), named);
 }
 
-// Options INPUT=FIELD.
-void bind_inputs(Graph& graph, ModelOptions& options) {
-  const std::vector<std::string> inputs = graph.inputs;
-  for (const std::string& input : inputs) {
-    if (!options.has(input)) continue;
-    const std::string field = options.string(input, input);
-    if (field == input) continue;
-    if (is_tensor_of(graph, field))
-      options.fail(input, "'" + field + "' is the name of another tensor of the program already");
-    rename_tensor(graph, input, field);
+// The name of input i while it has none. No name of a program has a space.
+std::string unbound(size_t i) { return "input " + std::to_string(i); }
+
+// Options INPUT=FIELD; `inputs` are the program's, and FIELDs may be their names too.
+void bind_inputs(Graph& graph, const std::vector<std::string>& inputs, ModelOptions& options) {
+  std::vector<std::string> fields(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string position = std::to_string(i);
+    const bool by_name = options.has(inputs[i]), by_position = options.has(position);
+    if (by_name && by_position)
+      options.fail(position, "is the input '" + inputs[i] + "', which has a field already");
+    fields[i] = options.string(by_position ? position : inputs[i], inputs[i]);
+    if (!by_name && !by_position) continue;
+    // Before any of the others is bound, so that two may change places.
+    if (is_tensor_of(graph, inputs[i])) rename_tensor(graph, inputs[i], unbound(i));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_tensor_of(graph, unbound(i))) continue;
+    if (is_tensor_of(graph, fields[i])) {
+      options.fail(options.has(inputs[i]) ? inputs[i] : std::to_string(i),
+                   "'" + fields[i] + "' is the name of another tensor of the program already");
+    }
+    rename_tensor(graph, unbound(i), fields[i]);
   }
 }
 
@@ -242,7 +255,7 @@ Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   model.graph = std::move(program.graph);
   model.fixed_batch = program.fixed_batch;
   find_weights(model, program);
-  bind_inputs(model.graph, options);
+  bind_inputs(model.graph, program.inputs, options);
   choose_outputs(model.graph, options);
   model.graph = with_storage_groups(std::move(model.graph));
   model.graph.name = options.spec().name;
@@ -250,6 +263,18 @@ Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   model.buffer_initialisers.resize(model.graph.buffers.size());
   model.graph.validate(model.archive->path().string());
   return model;
+}
+
+std::map<std::string, std::string> state_dict_of(const Model& model) {
+  if (model.archive == nullptr) return {};
+  std::map<StorageKey, std::string> read;
+  for (const auto& [name, tensor] : model.stored) read.emplace(key_of(tensor), name);
+  std::map<std::string, std::string> names;
+  for (const auto& [name, tensor] : model.archive->weights()) {
+    const auto same = read.find(key_of(tensor));
+    names.emplace(name, same == read.end() ? "" : same->second);
+  }
+  return names;
 }
 
 }  // namespace pipewright

@@ -211,6 +211,7 @@ class ProgramReader {
       const std::string name = fresh(local);
       if (!scope.tensors.emplace(local, name).second)
         throw InputError(root_.where() + ": input " + in_quotes(local) + " is there twice");
+      program_.inputs.push_back(name);
       program_.graph.inputs.push_back(name);
       program_.graph.values.emplace(name, type);
     }

@@ -23,7 +23,9 @@ struct Pt2Program {
   /// node reads. `together` is empty, `name` too.
   Graph graph;
   std::vector<Pt2State> state;  ///< all, read or not, in the program's order
-  bool fixed_batch = false;     ///< as Model::fixed_batch
+  /// Inputs that are tensors, read or not, in the order of the module's arguments.
+  std::vector<std::string> inputs;
+  bool fixed_batch = false;  ///< as Model::fixed_batch
 };
 
 /// `program`: a text of models/NAME.json; `where` for messages. Sub-graphs that switch gradients or autocast

@@ -14,7 +14,9 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/units.h"
+#include "models/exported_model.h"
 #include "models/load.h"
+#include "models/pt2_archive.h"
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
 #include "runtime/checkpoint_tensors.h"
@@ -186,12 +188,29 @@ void add_counters(NamedTensors& tensors, int64_t forwards) {
   }
 }
 
+// As the state_dict() of an exported program's module has them: tied tensors under each of their names, what
+// no node reads as the program has it.
+NamedTensors as_state_dict(const NamedTensors& trained, const Model& model) {
+  const std::map<std::string, at::Tensor> by_name(trained.begin(), trained.end());
+  const auto saved = model.archive->weights();
+  NamedTensors tensors;
+  for (const auto& [name, same] : state_dict_of(model))
+    tensors.emplace_back(name, same.empty() ? model.archive->read(saved.at(name)) : by_name.at(same));
+  return tensors;
+}
+
 void export_model(const Checkpoint& checkpoint, const fs::path& output) {
   if (output.extension() != ".safetensors") {
     throw InputError("--output " + output.string() + ": expected a name that ends in .safetensors");
   }
   NamedTensors tensors = all_tensors(checkpoint, false);
-  add_counters(tensors, checkpoint.manifest.next_minibatch);
+  const Run& run = checkpoint.manifest.run;
+  if (const Model model = load_model(run.model, run.batch_size); model.archive != nullptr) {
+    check_resume(checkpoint, run, model);  // is it still the model that was trained?
+    tensors = as_state_dict(tensors, model);
+  } else {
+    add_counters(tensors, checkpoint.manifest.next_minibatch);
+  }
   const size_t count = tensors.size();
   const auto written = write_safetensors(output, std::move(tensors), {{"format", "pt"}});
   std::cout << output.string() << ": " << count << " tensors, "

@@ -68,7 +68,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
   if (!run.initial_weights.empty() && !job.resume)
-    check_initial_weights(TensorFiles(run.initial_weights), job.model.graph);
+    check_initial_weights(TensorFiles(run.initial_weights), job.model);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_for_graph(job.plan, job.model.graph);
   if (world_size && *world_size != job.plan.world_size) {
@@ -78,7 +78,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
-  job.model.graph = with_precision(std::move(job.model.graph), run.precision, run.batch_size);
+  job.model.graph = with_precision(job.model, run.precision, run.batch_size);
   return job;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "graph/error.h"
@@ -39,9 +40,44 @@ std::string with_options(Spec spec, const std::vector<std::pair<std::string, std
   return spec.text();
 }
 
+std::string kinds_that_have(const std::string& field) {
+  if (field == "tokens") return "likely: --data synthetic-text, or --data text:file=FILE";
+  if (field == "source" || field == "target") return "likely: --data translation:file=PAIRS.tsv";
+  return "likely: another data set or another model";
+}
+
+TensorType sample_type_of(const Graph& graph, const std::string& input) {
+  TensorType type = graph.values.at(input);
+  PW_CHECK(!type.shape.empty(), "graph input " << input << " has no batch dimension");
+  type.shape.erase(type.shape.begin());
+  return type;
+}
+
+// Of an exported program, whose inputs can be bound to fields of other names: the first field of the right
+// type that no input has. Nothing for models of the zoo.
+std::optional<std::string> binding_remedy(const Dataset& dataset, const Graph& graph,
+                                          const std::string& input) {
+  Spec model = parse_spec(graph.name, "model");
+  if (!model.name.ends_with(".pt2")) return std::nullopt;
+  const TensorType wanted = sample_type_of(graph, input);
+  // The program's own name of the input, if the SPEC has bound it to a field already.
+  const auto bound = std::find_if(model.options.begin(), model.options.end(),
+                                  [&](const auto& option) { return option.second == input; });
+  const std::string name = bound == model.options.end() ? input : bound->first;
+  for (const DataField& field : dataset.fields()) {
+    const bool taken = std::find(graph.inputs.begin(), graph.inputs.end(), field.name) != graph.inputs.end();
+    if (taken || !(field.sample_type == wanted)) continue;
+    return "likely: --model " + with_options(std::move(model), {{name, field.name}});
+  }
+  return "no field that is left is " + type_text(wanted) +
+         " a sample: export the program with inputs like the data's, or give it data of your own, "
+         "--data tensors:file=FILE.safetensors";
+}
+
 // What to change so that the data set makes samples of this shape, or the model takes what it makes.
-std::string shape_remedy(const Spec& spec, const std::vector<int64_t>& got,
-                         const std::vector<int64_t>& expected, const std::string& field) {
+std::string shape_remedy(const Dataset& dataset, const Spec& spec, const Graph& graph,
+                         const std::string& field, const std::vector<int64_t>& got,
+                         const std::vector<int64_t>& expected) {
   const auto image = [](const std::vector<int64_t>& shape) {
     return shape.size() == 3 && shape[1] == shape[2];
   };
@@ -64,39 +100,9 @@ std::string shape_remedy(const Spec& spec, const std::vector<int64_t>& got,
     return "likely: --data " + with_options(spec, {{length, std::to_string(expected[0])}}) +
            "; or give the model the option " + length + "=" + std::to_string(got[0]) + " where it has it";
   }
-  return "this model is made for other data; pipewright-profiler models lists the models and their options";
-}
-
-std::string kinds_that_have(const std::string& field) {
-  if (field == "tokens") return "likely: --data synthetic-text, or --data text:file=FILE";
-  if (field == "source" || field == "target") return "likely: --data translation:file=PAIRS.tsv";
-  return "likely: another data set or another model";
-}
-
-TensorType sample_type_of(const Graph& graph, const std::string& input) {
-  TensorType type = graph.values.at(input);
-  PW_CHECK(!type.shape.empty(), "graph input " << input << " has no batch dimension");
-  type.shape.erase(type.shape.begin());
-  return type;
-}
-
-// Of a model whose inputs can be bound to fields of other names: the first field of the right type that no
-// input has.
-std::string binding_remedy(const Dataset& dataset, const Graph& graph, const std::string& input) {
-  Spec model = parse_spec(graph.name, "model");
-  if (!model.name.ends_with(".pt2")) return kinds_that_have(input);
-  const TensorType wanted = sample_type_of(graph, input);
-  // The program's own name of the input, if the SPEC has bound it to a field already.
-  const auto bound = std::find_if(model.options.begin(), model.options.end(),
-                                  [&](const auto& option) { return option.second == input; });
-  const std::string name = bound == model.options.end() ? input : bound->first;
-  for (const DataField& field : dataset.fields()) {
-    const bool taken = std::find(graph.inputs.begin(), graph.inputs.end(), field.name) != graph.inputs.end();
-    if (taken || !(field.sample_type == wanted)) continue;
-    return "likely: --model " + with_options(std::move(model), {{name, field.name}});
-  }
-  return "no field that is left is " + type_text(wanted) +
-         " a sample; --data tensors:file=FILE.safetensors takes tensors of any type";
+  return binding_remedy(dataset, graph, field)
+      .value_or(
+          "this model is made for other data; pipewright-profiler models lists the models and their options");
 }
 
 }  // namespace
@@ -113,19 +119,19 @@ void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const s
       std::string list;
       for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
       throw InputError(where + "the model reads the field '" + input + "', the data set has " + list,
-                       binding_remedy(dataset, graph, input));
+                       binding_remedy(dataset, graph, input).value_or(kinds_that_have(input)));
     }
     const TensorType& got = dataset.fields()[static_cast<size_t>(found - names.begin())].sample_type;
     const TensorType expected = sample_type_of(graph, input);
     if (got.dtype != expected.dtype) {
       throw InputError(where + "field '" + input + "': got " + type_text(got) + ", expected " +
                            type_text(expected) + " a sample",
-                       "this model is made for other data");
+                       binding_remedy(dataset, graph, input).value_or("this model is made for other data"));
     }
     if (got.shape != expected.shape) {
       throw InputError(where + "field '" + input + "': got samples of shape " + shape_text(got.shape) +
                            ", expected " + shape_text(expected.shape),
-                       shape_remedy(spec, got.shape, expected.shape, input));
+                       shape_remedy(dataset, spec, graph, input, got.shape, expected.shape));
     }
   }
 

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
+#include "models/exported_model.h"
 #include "models/initialise.h"
 #include "models/load.h"
 #include "models/pt2_archive.h"
@@ -95,6 +96,35 @@ TEST_CASE("a program without a loss is given one by the SPEC") {
   CHECK_THAT(refusal(file + ":loss=mse,feature=x"),
              Contains("unknown option 'feature'") && Contains("'features'"));
   CHECK_THAT(refusal(pt2_fixture("residual") + ":loss=cross_entropy"), Contains("output=N"));
+}
+
+TEST_CASE("inputs are bound to fields by their names or by their positions") {
+  const auto inputs = [](const std::string& options) {
+    return load_model(pt2_fixture("several_inputs") + options, 4).graph.inputs;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(inputs("") == Names{"images", "tokens", "mask", "labels"});
+  CHECK(inputs(":images=pixels,3=classes") == Names{"pixels", "tokens", "mask", "classes"});
+  CHECK(inputs(":0=pixels,1=words,2=kept,3=classes") == Names{"pixels", "words", "kept", "classes"});
+  CHECK(inputs(":images=mask,mask=images") == Names{"mask", "tokens", "images", "labels"});  // change places
+  CHECK(inputs(":0=images") == Names{"images", "tokens", "mask", "labels"});
+  const std::string file = pt2_fixture("several_inputs");
+  CHECK_THAT(refusal(file + ":4=x"), Contains("unknown option '4'"));
+  CHECK_THAT(refusal(file + ":0=x,images=y"), Contains("is the input 'images', which has a field already"));
+  CHECK_THAT(refusal(file + ":0=labels"), Contains("'labels' is the name of another tensor"));
+  CHECK_THAT(refusal(file + ":0=x,1=x"), Contains("'x' is the name of another tensor"));
+}
+
+TEST_CASE(
+    "a model knows what its module's state_dict has: every name of a tied tensor, what is not read, not "
+    "what is not saved") {
+  const Model tied = load_model(pt2_fixture("tied_embedding"), 4);
+  CHECK(state_dict_of(tied).at("embedding.weight") == "embedding.weight");
+  CHECK(state_dict_of(tied).at("head.weight") == "embedding.weight");
+  const Model modes = load_model(pt2_fixture("modes"), 4);
+  CHECK(state_dict_of(modes).count("mean") == 1);
+  CHECK(state_dict_of(modes).count("scale") == 0);  // persistent=False
+  CHECK(initial_buffer(modes, "scale").numel() == 8);
 }
 
 TEST_CASE("files that are no exported programs say what they are") {

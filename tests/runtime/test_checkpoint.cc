@@ -312,7 +312,7 @@ TEST_CASE("initial weights: every tensor of the model and no other, floating val
   const auto file = folder / "w.safetensors";
   const auto error = [&](const NamedTensors& tensors) {
     write_safetensors(file, tensors, {});
-    return error_of<InputError>([&] { check_initial_weights(TensorFiles(file), model.graph); });
+    return error_of<InputError>([&] { check_initial_weights(TensorFiles(file), model); });
   };
   NamedTensors more = good;
   more.emplace_back("features.1.num_batches_tracked", at::zeros({}, at::kLong));
@@ -320,7 +320,7 @@ TEST_CASE("initial weights: every tensor of the model and no other, floating val
   more[0].second = more[0].second.to(at::kBFloat16);
   REQUIRE(error(more) == "<no exception>");
   const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
-  const StageState state = initial_state_from(TensorFiles(file), model.graph, stage);
+  const StageState state = initial_state_from(TensorFiles(file), model, stage);
   REQUIRE(state.weights.size() == stage.parameters().size());
   for (size_t i = 0; i < state.weights.size(); ++i) {
     for (const auto& [name, tensor] : more) {

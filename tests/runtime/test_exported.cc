@@ -1,15 +1,21 @@
 // Exported programs of tests/models/pt2 against PyTorch, which trained them when they were made, and against
 // themselves under every place of a cut.
+#include <ATen/ops/randn.h>
+
 #include <fstream>
 
 #include "graph/json.h"
+#include "models/autocast.h"
+#include "models/exported_model.h"
 #include "models/initialise.h"
 #include "models/interpreter.h"
 #include "models/load.h"
 #include "models/safetensors.h"
 #include "models/storage_groups.h"
+#include "runtime/initial_weights.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -145,6 +151,25 @@ TEST_CASE("exported programs train to the same bits wherever they are cut") {
   }
 }
 
+TEST_CASE("exported programs train with bfloat16, those too whose minibatches are of one size, and cut") {
+  at::set_num_threads(1);
+  const std::string name = GENERATE(from_range(fixture_names()));
+  CAPTURE(name);
+  Fixture one = fixture(name);
+  const Graph plain = one.model.graph;
+  one.model.graph = with_precision(one.model, "bfloat16", 4);
+  CHECK(!one.model.graph.autocast->empty());
+  for (const Node& node : plain.nodes) {
+    if (node.autocast || node.op != "aten::mul") continue;  // of a part that has switched it off
+    CHECK(one.model.graph.computed_type(node.outputs[0]).dtype == "float32");
+  }
+  const PipelineRun whole = train(one, {});
+  for (size_t k = 0; k < one.losses.size(); ++k)
+    CHECK(whole.losses[k] == Approx(one.losses[k]).epsilon(0.05));
+  const std::vector<size_t> places = cuts(plain);
+  for (size_t i = 0; i < places.size(); i += 3) CHECK(train(one, {places[i]}).losses == whole.losses);
+}
+
 TEST_CASE("what shares memory when a program runs, its operators' schemas have said") {
   const std::string name = GENERATE(from_range(fixture_names()));
   CAPTURE(name);
@@ -224,4 +249,48 @@ TEST_CASE("tied weights are one parameter, under the first of their names") {
   std::vector<std::string> names;
   for (const Parameter& parameter : model.graph.parameters) names.push_back(parameter.name);
   CHECK(names == std::vector<std::string>{"middle.weight", "middle.bias", "embedding.weight"});
+}
+
+TEST_CASE(
+    "initial weights of an exported program: a tied tensor under any of its names, what is not saved from "
+    "the "
+    "program") {
+  const TemporaryFolder folder;
+  const auto file = folder / "w.safetensors";
+  const auto load = [](const std::string& name) { return load_model(kFolder + name + ".pt2", 4); };
+  const auto error = [&](const Model& model, const NamedTensors& tensors) {
+    write_safetensors(file, tensors, {});
+    return error_of<InputError>([&] { check_initial_weights(TensorFiles(file), model); });
+  };
+  const auto started = [&](const Model& model) {
+    const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
+    StageState state = initial_state_from(TensorFiles(file), model, stage);
+    std::map<std::string, at::Tensor> by_name;
+    for (size_t i = 0; i < state.weights.size(); ++i) by_name[stage.parameters()[i]] = state.weights[i];
+    for (size_t i = 0; i < state.buffers.size(); ++i) by_name[stage.buffers()[i]] = state.buffers[i];
+    return by_name;
+  };
+  const Model tied = load("tied_embedding");
+  const at::Tensor embedding = at::randn({11, 8});
+  const NamedTensors middle = {{"middle.weight", at::randn({8, 8})}, {"middle.bias", at::randn({8})}};
+  const auto with = [](NamedTensors tensors, const NamedTensors& more) {
+    tensors.insert(tensors.end(), more.begin(), more.end());
+    return tensors;
+  };
+  for (const NamedTensors& names :
+       {NamedTensors{{"embedding.weight", embedding}}, NamedTensors{{"head.weight", embedding}},
+        NamedTensors{{"embedding.weight", embedding}, {"head.weight", embedding.clone()}}}) {
+    REQUIRE(error(tied, with(middle, names)) == "<no exception>");
+    CHECK(started(tied).at("embedding.weight").equal(embedding));
+  }
+  CHECK_THAT(error(tied, middle), Catch::Contains("has no tensor \"embedding.weight\""));
+  CHECK_THAT(error(tied, with(middle, {{"embedding.weight", embedding}, {"head.weight", embedding + 1}})),
+             Catch::Contains("\"embedding.weight\" and \"head.weight\" differ; the model has tied them"));
+
+  const Model modes = load("modes");
+  NamedTensors saved;
+  for (const auto& [name, tensor] : state_dict_of(modes))
+    saved.emplace_back(name, at::randn(modes.stored.at(tensor).type.shape));
+  REQUIRE(error(modes, saved) == "<no exception>");
+  CHECK(started(modes).at("scale").equal(initial_buffer(modes, "scale")));
 }

@@ -81,8 +81,39 @@ TEST_CASE("an exported program's input without a field is told how to bind one")
   CHECK(remedy() == "likely: --model mine.pt2:loss=cross_entropy,input=pixels");
   graph.values["x"] = {"float32", {2, 7}};
   CHECK(remedy() ==
-        "no field that is left is float32 (7) a sample; --data tensors:file=FILE.safetensors takes tensors "
-        "of any type");
+        "no field that is left is float32 (7) a sample: export the program with inputs like the data's, or "
+        "give "
+        "it data of your own, --data tensors:file=FILE.safetensors");
+}
+
+TEST_CASE("an exported program's field of another dtype or shape is told of the one that fits") {
+  const TemporaryFolder folder;
+  const std::string spec = spec_of(folder, {{"ids", at::zeros({4, 6}, at::kInt)},
+                                            {"x", at::zeros({4, 6})},
+                                            {"tokens", at::zeros({4, 6}, at::kLong)}});
+  Graph graph;
+  graph.name = "mine.pt2";
+  graph.inputs = {"x"};
+  graph.outputs = {"loss"};
+  graph.values["loss"] = {"float32", {}};
+  const auto refusal = [&](const TensorType& type) {
+    graph.values["x"] = type;
+    try {
+      check_dataset_for_graph(*open_dataset(spec, "train"), graph, spec);
+    } catch (const InputError& error) {
+      return std::string(error.what()) + " | " + error.remedy();
+    }
+    return std::string();
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  CHECK(refusal({"float32", {2, 6}}).empty());
+  contains(refusal({"int64", {2, 6}}),
+           "field 'x': got float32 (6), expected int64 (6) a sample | likely: --model mine.pt2:x=tokens");
+  contains(refusal({"int16", {2, 6}}), "no field that is left is int16 (6) a sample");
+  contains(refusal({"float32", {2, 7}}), "got samples of shape (6), expected (7) | no field that is left");
 }
 
 }  // namespace
