@@ -140,7 +140,7 @@ def compare(make, programs, folder, batch):
         plan = json.loads((folder / f"gpus={stages}.json").read_text())
         if len(plan["stages"]) != stages:
             raise RuntimeError(f"planned {len(plan['stages'])} stages instead of {stages}")
-        run(programs / "pipewright-runtime", "launch", *what, *how, "--plan", folder / f"gpus={stages}.json", "--output",
+        run(programs / "pipewright-runtime", "launch", "--timeout", "600s", *what, *how, "--plan", folder / f"gpus={stages}.json", "--output",
             folder / f"stages{stages}")
         differences.append(largest_difference(one, losses_of(folder / f"stages{stages}")))
     return operators, parameters, expected[-1], differences
