@@ -1,5 +1,5 @@
-// Damaged exported programs: read whole, or refused in one line. PIPEWRIGHT_MUTATIONS sets how many; best in
-// a build with `cmake --preset asan`.
+// Damaged exported programs: read whole, or refused in one line, in memory that the file's size bounds.
+// PIPEWRIGHT_MUTATIONS sets how many; best in a build with `cmake --preset asan`.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <random>
@@ -8,12 +8,17 @@
 #include "models/load.h"
 #include "models/pt2_archive.h"
 #include "tests/models/pt2_files.h"
+#include "tests/support/counted_memory.h"
 #include "tests/support/temporary_folder.h"
 
 namespace pipewright {
 namespace {
 
 using namespace testing;
+
+// Of what operator new gives, besides the tensors themselves.
+constexpr int64_t kFactor = 16;
+constexpr int64_t kFixed = 1 << 20;
 
 size_t below(std::mt19937_64& random, size_t end) { return random() % end; }
 
@@ -87,6 +92,7 @@ TEST_CASE("damaged programs are refused, never a crash") {
   }
   std::mt19937_64 random(1);
   int64_t read = 0;
+  double most = 0;
   for (int64_t i = 0; i < count; ++i) {
     const size_t which = below(random, names.size());
     if (i % 3 == 0) {  // the container
@@ -99,6 +105,9 @@ TEST_CASE("damaged programs are refused, never a crash") {
       write_records(changed, file);
     }
     CAPTURE(i, names[which]);
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
+    const int64_t before = live_bytes;
+    peak_bytes = live_bytes;
     try {
       const Model model = load_model(file.string() + (which == 0 ? ":loss=mse" : ""), 4);
       for (const auto& [name, stored] : model.stored) model.archive->read(stored);
@@ -106,7 +115,11 @@ TEST_CASE("damaged programs are refused, never a crash") {
     } catch (const Error& error) {
       CHECK(std::string(error.what()).find('\n') == std::string::npos);
     }
+    most = std::max(most, static_cast<double>(peak_bytes - before) / static_cast<double>(size));
+    if (peak_bytes - before > kFactor * size + kFixed)
+      FAIL(peak_bytes - before << " bytes for a file of " << size);
   }
+  INFO("at most " << most << " times the file");
   CHECK(read < count);
 }
 

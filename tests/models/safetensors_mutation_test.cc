@@ -2,53 +2,21 @@
 // PIPEWRIGHT_MUTATIONS sets how many.
 #include <ATen/ATen.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <new>
 #include <random>
 
 #include "graph/error.h"
 #include "graph/json.h"
 #include "models/safetensors.h"
+#include "tests/support/counted_memory.h"
 #include "tests/support/temporary_folder.h"
-
-namespace {
-
-// Bytes that operator new has given out: the header of a file must not make it give more than a small
-// multiple of the file.
-thread_local int64_t live_bytes = 0;
-thread_local int64_t peak_bytes = 0;
-constexpr size_t kBefore = alignof(std::max_align_t);
-
-void* counted(size_t size) {
-  auto* memory = static_cast<char*>(std::malloc(size + kBefore));
-  if (!memory) throw std::bad_alloc();
-  *reinterpret_cast<size_t*>(memory) = size;
-  live_bytes += static_cast<int64_t>(size);
-  peak_bytes = std::max(peak_bytes, live_bytes);
-  return memory + kBefore;
-}
-
-void uncounted(void* memory) noexcept {
-  if (!memory) return;
-  char* begin = static_cast<char*>(memory) - kBefore;
-  live_bytes -= static_cast<int64_t>(*reinterpret_cast<size_t*>(begin));
-  std::free(begin);
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return counted(size); }
-void* operator new[](size_t size) { return counted(size); }
-void operator delete(void* memory) noexcept { uncounted(memory); }
-void operator delete[](void* memory) noexcept { uncounted(memory); }
-void operator delete(void* memory, size_t) noexcept { uncounted(memory); }
-void operator delete[](void* memory, size_t) noexcept { uncounted(memory); }
 
 namespace pipewright {
 namespace {
 
+using testing::live_bytes;
+using testing::peak_bytes;
 using testing::TemporaryFolder;
 
 constexpr int64_t kFactor = 16;
