@@ -141,8 +141,8 @@ TEST_CASE("control: a sink that cannot write fails the job with its own code, no
 }
 
 TEST_CASE("control: a rank whose main thread hangs while heartbeats go on is a failure that says who waits") {
-  Ranks ranks(3, 1500ms);
   Progress waiting_far, waiting, hanging;  // by rank; this thread sleeps: it uses no processor
+  Ranks ranks(3, 1500ms);
   waiting_far.begin({"receive gradient of minibatch 4", {1}});
   waiting.begin({"receive gradient of minibatch 5", {2}});
   hanging.begin({"load samples of minibatch 7", {}});
@@ -159,8 +159,8 @@ TEST_CASE("control: a rank whose main thread hangs while heartbeats go on is a f
 }
 
 TEST_CASE("control: waiting is right as long as somebody at the end of the chain works") {
-  Ranks ranks(2, 2s);
   Progress waiting, working;
+  Ranks ranks(2, 2s);
   waiting.begin({"receive activation of minibatch 0", {1}});
   working.begin({"forward of minibatch 0", {}});
   ranks[0].watch(waiting);
@@ -173,8 +173,8 @@ TEST_CASE("control: waiting is right as long as somebody at the end of the chain
 }
 
 TEST_CASE("control: ranks that wait for each other, or for one that has finished, are a failure") {
-  Ranks ranks(2, 1s);
   Progress first, second;
+  Ranks ranks(2, 1s);
   const bool circle = GENERATE(true, false);
   first.begin({"receive activation of minibatch 3", {1}});
   if (circle) {

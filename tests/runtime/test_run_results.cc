@@ -18,7 +18,7 @@ RankSummary ended(int64_t rank, int64_t stage, const std::string& digest) {
 
 }  // namespace
 
-TEST_CASE("replicas of a stage that ended with different weights fail the run; stages may differ") {
+TEST_CASE("replicas of a stage that ended with different weights fail the run, and stages may differ") {
   Summary summary;
   summary.ranks = {ended(0, 0, "xxh128:aa"), ended(1, 0, "xxh128:aa"), ended(2, 1, "xxh128:bb"),
                    ended(3, 1, "xxh128:bb")};
