@@ -31,6 +31,17 @@ void write_plan(const TemporaryFolder& folder, const std::vector<int64_t>& repli
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), replicas));
 }
 
+// Options of a job on hosts "left" (two ranks) and "right", with a script that stands for ssh (HOST COMMAND):
+// each host notes in asked-HOST what it was asked to run.
+std::vector<std::string> two_hosts(const TemporaryFolder& folder) {
+  write_file(folder / "hosts", "left slots=2\nright\n");
+  write_file(folder / "rsh", "#!/bin/sh\nhost=$1; shift\necho \"$@\" >> " + (folder / "asked-").string() +
+                                 "$host\nexec /bin/sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  return {"--hosts",  (folder / "hosts").string(), "--rsh", (folder / "rsh").string(), "--master-addr",
+          "127.0.0.1"};
+}
+
 }  // namespace
 
 TEST_CASE("mpirun starts the ranks") {
@@ -127,15 +138,9 @@ TEST_CASE(
     "launch --hosts: ranks on several hosts through a remote shell, memory within a host, Gloo between") {
   const TemporaryFolder folder;
   write_plan(folder, {2, 1});
-  write_file(folder / "hosts", "left slots=2\nright\n");
-  // Stands for ssh: HOST COMMAND. Each host notes what it was asked to run.
-  write_file(folder / "rsh", "#!/bin/sh\nhost=$1; shift\necho \"$@\" >> " + (folder / "asked-").string() +
-                                 "$host\nexec /bin/sh -c \"$*\"\n");
-  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
-  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + short_job(folder) +
-                       std::vector<std::string>{"--hosts", (folder / "hosts").string(), "--rsh",
-                                                (folder / "rsh").string(), "--master-addr", "127.0.0.1"},
-                   folder / "out", folder / "err");
+  Process launcher(
+      std::vector<std::string>{program("runtime"), "launch"} + short_job(folder) + two_hosts(folder),
+      folder / "out", folder / "err");
   const int code = launcher.wait(120s);
   INFO(launcher.error());
   REQUIRE(code == 0);
@@ -146,6 +151,37 @@ TEST_CASE(
   CHECK(summary.ranks[0].host == "left");
   CHECK(summary.ranks[1].host == "left");
   CHECK(summary.ranks[2].host == "right");
+}
+
+TEST_CASE("verify, evaluate and predict --hosts: the ranks are on the hosts, what they find is told here") {
+  const TemporaryFolder folder;
+  write_plan(folder, {2, 1});
+  const auto hosts = two_hosts(folder);
+  const auto output_of = [&](const std::vector<std::string>& words) {
+    for (const char* host : {"asked-left", "asked-right"}) std::filesystem::remove(folder / host);
+    Process process(std::vector<std::string>{program("runtime")} + words + hosts, folder / "out",
+                    folder / "err");
+    const int code = process.wait(120s);
+    INFO(process.error());
+    REQUIRE(code == 0);
+    CHECK(complete_lines(folder / "asked-left").size() == 2);
+    CHECK(complete_lines(folder / "asked-right").size() == 1);
+    return parse_json(process.output(), "output");
+  };
+  CHECK(output_of(std::vector<std::string>{"verify", "--json"} + short_job(folder))["verdict"] == "equal");
+  const std::vector<std::string> trained = {"--plan",
+                                            (folder / "plan.json").string(),
+                                            "--resume",
+                                            (folder / "run" / "checkpoints" / "minibatch-20").string(),
+                                            "--output",
+                                            (folder / "second").string(),
+                                            "--json",
+                                            "--evaluation-data",
+                                            "synthetic-images:image=8,samples=50"};
+  CHECK(output_of(std::vector<std::string>{"evaluate"} + trained)["samples"] == 50);
+  CHECK(output_of(std::vector<std::string>{"predict", "--classes", (folder / "classes.jsonl").string()} +
+                  trained)["samples"] == 50);
+  CHECK(complete_lines(folder / "classes.jsonl").size() == 50);
 }
 
 TEST_CASE("launch --hosts: a host that cannot be reached ends the job with its words") {
