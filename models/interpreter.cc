@@ -56,21 +56,23 @@ std::mutex& generator_mutex() {
   return mutex;
 }
 
-/// bfloat16 autocast on this thread. The backward runs without: autograd has noted the casts.
+/// bfloat16 autocast on this thread. The backward runs without: autograd has noted the casts. Without the
+/// cache of casts, which all threads of the process share: whoever empties it takes the casts of ranks that
+/// are other threads away, and how often a weight that is read twice is cast would depend on the timing.
 class AutocastScope {
  public:
   explicit AutocastScope(bool on) : on_(on) {
     if (!on_) return;
     was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
     dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
-    at::autocast::increment_nesting();
+    was_cached_ = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
   }
   ~AutocastScope() {
     if (!on_) return;
-    if (at::autocast::decrement_nesting() == 0)
-      at::autocast::clear_cache();  // casts of this version's weights
+    at::autocast::set_autocast_cache_enabled(was_cached_);
     at::autocast::set_autocast_enabled(at::kCPU, was_on_);
     at::autocast::set_autocast_dtype(at::kCPU, dtype_);
   }
@@ -80,6 +82,7 @@ class AutocastScope {
  private:
   bool on_;
   bool was_on_ = false;
+  bool was_cached_ = true;
   at::ScalarType dtype_ = at::kBFloat16;
 };
 

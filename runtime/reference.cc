@@ -1,6 +1,5 @@
 #include "runtime/reference.h"
 
-#include <ATen/ops/alias.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -214,9 +213,8 @@ class SerialTraining {
         received[s][name] = leaf;
       }
       Tensors inputs;
-      // Not the leaf itself: autocast treats leaves as weights, and casts each of them once only.
       for (const std::string& name : stage.segment.inputs())
-        inputs.push_back(received[s].count(name) ? at::alias(received[s].at(name)) : fields.at(name));
+        inputs.push_back(received[s].count(name) ? received[s].at(name) : fields.at(name));
       outputs[s] = stage.segment.forward(inputs, stage.versions.at(version(stage, k, span)),
                                          stage.buffers[stage.replica_of(k)], {rules_.seed, k});
       for (size_t i = 0; i < stage.interface.sent.size(); ++i)

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "graph/document.h"
+#include "graph/error.h"
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/checkpoint_points.h"
 #include "runtime/checkpoint_state.h"
@@ -114,9 +115,9 @@ class Trained {
   explicit Trained(const RandomCase& c, std::vector<int64_t> checkpoints, bool older_versions = true)
       : c_(c), checkpoints_(std::move(checkpoints)), keeper_(folder_.path(), c.plan.world_size, 1000) {
     extras_.prepare = [this, older_versions](Worker& worker, WorkerHooks& hooks) {
-      const auto writer = std::make_shared<CheckpointWriter>(
-          CheckpointWriter::Settings{folder_.path(), worker.stage_count(), older_versions,
-                                     [this](const std::string& line) { CHECK(keeper_.take(line)); }, [] {}});
+      const auto writer = std::make_shared<CheckpointWriter>(CheckpointWriter::Settings{
+          folder_.path(), worker.stage_count(), older_versions,
+          [this](const std::string& line) { PW_CHECK(keeper_.take(line), line); }, [] {}});
       {
         const std::lock_guard lock(mutex_);
         writers_[&worker] = writer;
