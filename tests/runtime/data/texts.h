@@ -18,7 +18,9 @@ inline std::string write_sentences(const std::filesystem::path& folder) {
   std::string pairs;
   for (int i = 0; i < 60; ++i) {
     const std::string number = std::to_string(i % 7), other = std::to_string(i / 7);
-    pairs += "send " + number + " to " + other + "\tsende " + number + " an " + other + "\n";
+    for (const std::string& part : {"send " + number, " to " + other, "\tsende " + number, " an " + other})
+      pairs += part;
+    pairs += '\n';
   }
   write_bytes(folder / "pairs.tsv", pairs);
   return (folder / "pairs.tsv").string();
