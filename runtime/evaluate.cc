@@ -3,11 +3,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "graph/error.h"
 #include "models/interpreter.h"
 #include "runtime/evaluation.h"
+#include "runtime/generate.h"
 #include "runtime/journal.h"
 #include "runtime/rank_session.h"
 #include "runtime/start_state.h"
@@ -17,10 +20,16 @@
 namespace pipewright {
 namespace {
 
+// Does the model make scores from this field?
+bool reads(const Graph& graph, const std::string& field) {
+  return graph.outputs.size() > 1 &&
+         std::find(graph.inputs.begin(), graph.inputs.end(), field) != graph.inputs.end();
+}
+
 class Evaluating : private RankTask {
  public:
   Evaluating(const Job& job, const Place& place, const PredictionFiles& files);
-  EvaluationSummary run();
+  EvaluationResult run();
 
  private:
   void take(int64_t rank, const std::string& line) override;
@@ -38,15 +47,19 @@ class Evaluating : private RankTask {
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Evaluation> evaluation_;
   std::map<int64_t, EvaluatedMinibatch> minibatches_;  // rank 0
-  std::map<int64_t, Scored> scored_;                   // by minibatch; rank 0: in the end all of them
+  double bleu_ = std::numeric_limits<double>::quiet_NaN();
+  std::map<int64_t, Scored> scored_;  // by minibatch; rank 0: in the end all of them
 };
 
 Evaluating::Evaluating(const Job& job, const Place& place, const PredictionFiles& files)
     : job_(job), files_(files), data_(open_evaluation_data(job)), session_(job, place) {}
 
-EvaluationSummary Evaluating::run() {
+EvaluationResult Evaluating::run() {
   session_.run(*this);
-  return is_first() ? summary_of(minibatches_) : EvaluationSummary{};
+  if (!is_first()) return {};
+  EvaluationResult result = summary_of(minibatches_);
+  result.bleu = bleu_;
+  return result;
 }
 
 void Evaluating::take(int64_t, const std::string& line) {
@@ -76,7 +89,11 @@ void Evaluating::work() {
                      if (files_.any())
                        scored_[done.minibatch] = scored(samples.scores, /*whole=*/!files_.scores.empty());
                    });
-  if (files_.any()) gather();
+  if (files_.any()) return gather();
+  const auto* sequences = dynamic_cast<const GeneratedDataset*>(data_.get());
+  if (sequences == nullptr || !reads(job_.model.graph, sequences->generation().input)) return;
+  const auto made = generate(*evaluation_, sequences->generation(), *data_, job_, session_);
+  if (is_first()) bleu_ = bleu_of(made, sequences->generation(), *data_);
 }
 
 // To rank 0, minibatch by minibatch.
@@ -140,7 +157,7 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size) {
   return job;
 }
 
-EvaluationSummary evaluate(const Job& job, const Place& place, const PredictionFiles& files) {
+EvaluationResult evaluate(const Job& job, const Place& place, const PredictionFiles& files) {
   at::set_num_threads(static_cast<int>(job.run.threads));
   return Evaluating(job, place, files).run();
 }

@@ -1,7 +1,7 @@
 // The model forward only, over the evaluation data, with weights that are there: one rank's part.
 #pragma once
 
-#include "graph/summary.h"
+#include "runtime/evaluated_minibatch.h"
 #include "runtime/job.h"
 #include "runtime/place.h"
 #include "runtime/predictions.h"
@@ -14,9 +14,10 @@ namespace pipewright {
 Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size);
 
 /// Runs `job` (prepare_evaluation) under its plan as the rank that `place` says: the same numbers as the
-/// evaluation at an epoch's end. Rank 0 gets the result and writes the predictions that are asked for; the
-/// other ranks' result is empty. The files have passed check_predictions(). Throws as train() does. Sets the
-/// number of compute threads of the process.
-EvaluationSummary evaluate(const Job& job, const Place& place, const PredictionFiles& files);
+/// evaluation at an epoch's end, and, where the data asks for sequences, how good are those that the model
+/// makes on its own (runtime/generate.h). Rank 0 gets the result and writes the predictions that are asked
+/// for; the other ranks' result is empty. The files have passed check_predictions(). Throws as train() does.
+/// Sets the number of compute threads of the process.
+EvaluationResult evaluate(const Job& job, const Place& place, const PredictionFiles& files);
 
 }  // namespace pipewright

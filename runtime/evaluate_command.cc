@@ -19,15 +19,19 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
-void print(const EvaluationSummary& evaluation, const PredictionFiles& files, bool json) {
+void print(const EvaluationResult& evaluation, const PredictionFiles& files, bool json) {
   if (json) {
     std::cout << json_text(Json{{"loss", finite_or_null(evaluation.loss)},
                                 {"top1", finite_or_null(evaluation.top1)},
+                                {"perplexity", finite_or_null(evaluation.perplexity)},
+                                {"bleu", finite_or_null(evaluation.bleu)},
                                 {"samples", evaluation.samples}});
     return;
   }
   std::cout << "evaluation loss " << evaluation.loss;
   if (!std::isnan(evaluation.top1)) std::cout << ", top-1 " << 100 * evaluation.top1 << " %";
+  if (!std::isnan(evaluation.perplexity)) std::cout << ", perplexity " << evaluation.perplexity;
+  if (!std::isnan(evaluation.bleu)) std::cout << ", BLEU " << 100 * evaluation.bleu;
   std::cout << ", " << evaluation.samples << " samples\n";
   for (const std::string& file : {files.scores, files.classes})
     if (!file.empty()) std::cout << "predictions: " << file << "\n";
@@ -67,7 +71,7 @@ void run_forward(const std::string& command, const po::variables_map& options, c
   check_predictions(job.model.graph, files);
   install_signal_handlers();
   if (job.plan.world_size == place.world_size) {
-    const EvaluationSummary evaluation = evaluate(job, place, files);
+    const EvaluationResult evaluation = evaluate(job, place, files);
     if (place.rank == 0) print(evaluation, files, json);
     return;
   }

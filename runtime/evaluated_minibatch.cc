@@ -11,26 +11,33 @@ Json EvaluatedMinibatch::to_json() const {
   json["correct"] = correct;
   json["scored"] = scored;
   json["samples"] = samples;
+  json["surprise"] = finite_or_null(surprise);
   return json;
 }
 
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
-  return {json.at("minibatch"), number_or_nan(json.at("loss")), json.at("correct"), json.at("scored"),
-          json.at("samples")};
+  return {json.at("minibatch"), number_or_nan(json.at("loss")),    json.at("correct"), json.at("scored"),
+          json.at("samples"),   number_or_nan(json.at("surprise"))};
 }
 
-EvaluationSummary summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
-  EvaluationSummary summary;
+EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
+  EvaluationResult summary;
   int64_t correct = 0;
   int64_t scored = 0;
   double loss = 0;
+  double weight = 0;
+  double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    loss += minibatch.loss * static_cast<double>(minibatch.samples);
+    const auto labels = static_cast<double>(minibatch.scored > 0 ? minibatch.scored : minibatch.samples);
+    loss += minibatch.loss * labels;
+    weight += labels;
+    surprise += minibatch.surprise;
     summary.samples += minibatch.samples;
     correct += minibatch.correct;
     scored += minibatch.scored;
   }
-  summary.loss = loss / static_cast<double>(summary.samples);
+  summary.loss = loss / weight;
+  summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
   return summary;
 }

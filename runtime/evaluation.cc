@@ -1,11 +1,13 @@
 #include "runtime/evaluation.h"
 
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
 
 #include <algorithm>
 #include <deque>
 
 #include "graph/error.h"
+#include "runtime/data/sequences.h"
 #include "runtime/partition.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -43,7 +45,8 @@ int64_t Evaluation::rank_of(int64_t minibatch) const {
 }
 
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
-                     const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report) {
+                     const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
+                     const FieldOverride& override) {
   const int64_t samples = Evaluation::samples(job_, data_);
   const int64_t batch = job_.run.batch_size;
   const Span span{0, minibatches()};
@@ -68,6 +71,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
   hooks.fields = [&](int64_t stage, int64_t k) {
     auto loaded = loaders.next(stage, k);
     const auto& fields = program(stage, k).fields();
+    for (size_t i = 0; override && i < fields.size(); ++i) override(k, fields[i], loaded[i]);
     const auto labels = std::find(fields.begin(), fields.end(), "labels");
     if (stage == last && labels != fields.end())
       expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
@@ -86,7 +90,12 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       const at::Tensor best = scores.argmax(-1).flatten();
       const at::Tensor truth = scored.labels.flatten();
       result.correct = best.eq(truth).sum().item<int64_t>();
-      result.scored = truth.numel();
+      result.scored = truth.ne(kNoLabel).sum().item<int64_t>();
+      if (scored.labels.dim() == 2) {
+        const at::Tensor rows = scores.reshape({truth.numel(), -1}).to(at::kFloat);
+        result.surprise =
+            at::cross_entropy_loss(rows, truth, {}, at::Reduction::Sum, kNoLabel).item<double>();
+      }
     }
     report(result, scored);
   };

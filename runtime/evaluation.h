@@ -20,6 +20,9 @@ struct ScoredSamples {
   at::Tensor labels;  ///< (samples, ...); undefined if the last stage reads none
 };
 
+/// May put another tensor of the same type in the place of a field of minibatch k.
+using FieldOverride = std::function<void(int64_t k, const std::string& field, at::Tensor& value)>;
+
 /// One rank's part in evaluations. Borrows all it is given.
 class Evaluation {
  public:
@@ -37,7 +40,8 @@ class Evaluation {
   /// `hooks.before` and `hooks.after` are called, the others are not. `report` is called for each minibatch
   /// on its rank_of().
   void run(WorkerHooks hooks, LoadObserver loading,
-           const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report);
+           const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
+           const FieldOverride& override = {});
 
  private:
   const Job& job_;

@@ -176,7 +176,7 @@ void Journal::take_evaluation(const Json& line) {
   minibatches[minibatch.minibatch] = minibatch;
   if (static_cast<int64_t>(minibatches.size()) < settings_.evaluation_minibatches) return;
 
-  const EvaluationSummary evaluation = summary_of(minibatches);
+  const EvaluationResult evaluation = summary_of(minibatches);
   last_evaluation_ = evaluation;
   evaluations_.erase(epoch);
 
@@ -185,11 +185,13 @@ void Journal::take_evaluation(const Json& line) {
                        {"loss", finite_or_null(evaluation.loss)},
                        {"top1", finite_or_null(evaluation.top1)},
                        {"samples", evaluation.samples}};
+  if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
   write(out);
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
   std::fprintf(stderr, "epoch %ld: evaluation loss %.4f", epoch + 1, evaluation.loss);
   if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
+  if (!std::isnan(evaluation.perplexity)) std::fprintf(stderr, ", perplexity %.2f", evaluation.perplexity);
   std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
 }
 

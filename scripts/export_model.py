@@ -10,6 +10,7 @@ A function of your own, `module:function`, returns the model, or the model and i
 the names of the fields of your data, in the order of the model's arguments. Needs torch, and what the model comes from.
 """
 import argparse
+import copy
 import importlib
 import inspect
 import os
@@ -126,7 +127,7 @@ def export(model, inputs, output, dynamic_batch=False):
         batch = torch.export.Dim("batch", min=2)
         dynamic = tuple({0: batch} for _ in inputs)
     # Running it changes statistics (batch norm) and draws numbers (dropout): both are put back.
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = copy.deepcopy(model.state_dict())  # with the versions of modules, which some ask for
     program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=dynamic)
     for module in program.graph_module.modules():  # sub-graphs too
         for node in getattr(getattr(module, "graph", None), "nodes", []):

@@ -1,6 +1,8 @@
 // Small jobs that run for as long as a test wants.
 #pragma once
 
+#include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,16 @@ inline Graph graph_of(const std::string& model, int64_t batch_size, const Tempor
   return read_document<Graph>(file);
 }
 
+/// Does a cut before this node, in the graph's order, go through what must stay together?
+inline bool cuts_what_is_together(const Graph& graph, size_t node) {
+  std::set<std::string> before;
+  for (size_t i = 0; i < node; ++i) before.insert(graph.nodes[i].name);
+  return std::any_of(graph.together.begin(), graph.together.end(), [&](const auto& names) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const auto& name) { return before.count(name) != before.count(names.front()); });
+  });
+}
+
 /// A plan by hand: the nodes in equal parts, replicas as given, depth what 1F1B needs to keep every rank
 /// busy.
 inline Plan even_plan(const Graph& graph, const std::vector<int64_t>& replicas) {
@@ -34,12 +46,12 @@ inline Plan even_plan(const Graph& graph, const std::vector<int64_t>& replicas) 
   plan.strategy = "manual";
   int64_t behind = 0;
   for (const int64_t r : replicas) behind += r;
+  size_t node = 0;
   for (size_t s = 0; s < replicas.size(); ++s) {
     Stage stage;
-    const size_t nodes = graph.nodes.size();
-    for (size_t i = nodes * s / replicas.size(); i < nodes * (s + 1) / replicas.size(); ++i) {
-      stage.nodes.push_back(graph.nodes[i].name);
-    }
+    const size_t end = graph.nodes.size() * (s + 1) / replicas.size();
+    for (; node < end || cuts_what_is_together(graph, node); ++node)
+      stage.nodes.push_back(graph.nodes[node].name);
     for (int64_t q = 0; q < replicas[s]; ++q) stage.ranks.push_back(plan.world_size++);
     stage.in_flight = (behind + replicas[s] - 1) / replicas[s];
     behind -= replicas[s];

@@ -1,5 +1,6 @@
 // verify, evaluate and predict as processes.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 
 #include "graph/run.h"
@@ -254,6 +255,85 @@ TEST_CASE("predict writes the same bytes under every plan, they say what evaluat
     hits += line["class"] == line["label"];
   }
   CHECK(static_cast<double>(hits) / 50 == own["top1"].get<double>());
+}
+
+TEST_CASE("verify: translations and masked texts in two stages under flush equal one device") {
+  const TemporaryFolder folder;
+  std::string pairs, text;
+  for (int i = 0; i < 12; ++i) {
+    pairs += "send " + std::to_string(i) + " to";
+    pairs += " me\tsende " + std::to_string(i);
+    pairs += " an mich\n";
+    text += "Line " + std::to_string(i);
+    text += " of some text of which a part is masked.\n";
+  }
+  write_file(folder / "pairs.tsv", pairs);
+  write_file(folder / "text.txt", text);
+  const std::vector<std::vector<std::string>> cases = {
+      {"gnmt:layers=4,width=16,source=6,target=6,vocabulary=32",
+       "translation:file=" + (folder / "pairs.tsv").string() + ",source=6,target=6,vocabulary=32,held=0"},
+      {"bert:layers=2,width=16,heads=2,tokens=16,vocabulary=257",
+       "masked-text:file=" + (folder / "text.txt").string() + ",tokens=16"}};
+  for (const auto& words : cases) {
+    CAPTURE(words[0]);
+    Plan plan = even_plan(graph_of(words[0], 2, folder), {1, 1});
+    plan.schedule = "1f1b-flush";
+    plan.weights = "flush";
+    plan.microbatches = 3;
+    if (words[0].starts_with("bert"))
+      plan.tied_parameters = {{"bert.embeddings.word_embeddings.weight", {0, 1}}};
+    write_document(folder / "plan.json", plan);
+    const Json json =
+        json_of(run(folder, {"verify", "--json", "--plan", (folder / "plan.json").string(), "--model",
+                             words[0], "--data", words[1], "--batch-size", "2", "--minibatches", "9"}));
+    CHECK(json["verdict"] == "equal");
+    CHECK(json["serial_reference"]["equal"] == true);
+    CHECK(json["one_device"]["losses"].get<double>() < 1e-5);
+  }
+}
+
+TEST_CASE(
+    "evaluate translations: perplexity is of the labels, what was learned by heart has BLEU 1, under every "
+    "plan") {
+  const TemporaryFolder folder;
+  write_file(folder / "pairs.tsv",
+             "one two three four\teins zwei drei vier\nfive six seven eight\tacht sieben sechs fünf\n"
+             "red green blue gold\trot grün blau gold\n");
+  const std::string model = "gnmt:layers=4,width=64,source=5,target=6,vocabulary=32,dropout=0,smoothing=0";
+  const std::string data =
+      "translation:file=" + (folder / "pairs.tsv").string() + ",source=5,target=6,vocabulary=32,held=0";
+  const fs::path output = folder / "run";
+  const auto evaluated = [&](int64_t epochs, const std::vector<std::vector<int64_t>>& plans) {
+    const Outcome trained = run(
+        folder, {"train", "--model", model, "--data", data, "--evaluation-data", data, "--batch-size", "3",
+                 "--epochs", std::to_string(epochs), "--optimizer", "adam", "--learning-rate", "5e-3",
+                 "--output", output.string(), "--checkpoint-every-epochs", std::to_string(epochs)});
+    INFO(trained.error);
+    REQUIRE(trained.code == 0);
+    Json first;
+    for (const auto& replicas : plans) {
+      CAPTURE(replicas);
+      // Half the samples a minibatch: several of them, the last one short.
+      write_document(folder / "plan.json", even_plan(graph_of(model, 2, folder), replicas));
+      Json json =
+          json_of(run(folder, {"evaluate", "--json", "--model", model, "--evaluation-data", data,
+                               "--batch-size", "2", "--plan", (folder / "plan.json").string(), "--resume",
+                               (output / "checkpoints").string() + "/minibatch-" + std::to_string(epochs)}));
+      if (first.is_null()) first = json;
+      CHECK(json == first);
+    }
+    CHECK(first["samples"] == 3);
+    CHECK(first["perplexity"].get<double>() == Approx(std::exp(first["loss"].get<double>())));
+    fs::remove_all(output);
+    return first;
+  };
+  const Json learned = evaluated(500, {{1}, {1, 1}, {1, 2}});
+  CHECK(learned["bleu"] == 1);
+  CHECK(learned["top1"] == 1);
+  CHECK(learned["perplexity"] < 1.05);
+  const Json not_yet = evaluated(3, {{1}});
+  CHECK(not_yet["bleu"] < 0.5);
+  CHECK(not_yet["perplexity"] > 5);
 }
 
 TEST_CASE("what the commands refuse, and with which words") {
