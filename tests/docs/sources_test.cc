@@ -60,6 +60,18 @@ size_t first_bad_byte(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("no name of a test has a semicolon: CMake would take it apart, and neither half is a test") {
+  const std::regex named("TEST_CASE\\(\\s*((\"[^\"]*\"\\s*)+)");
+  for (const auto& file : tree()) {
+    if (!has_suffix(file, {".cc"}) || !is_below(file, {"tests"})) continue;
+    const std::string& text = text_of(file);
+    for (std::sregex_iterator at(text.begin(), text.end(), named), end; at != end; ++at) {
+      INFO(file.string() << ": " << (*at)[1].str());
+      CHECK((*at)[1].str().find(';') == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("every source is in the build") {
   size_t sources = 0;
   for (const auto& file : tree()) {

@@ -98,7 +98,7 @@ TEST_CASE("sentences are cut into words, numbers and marks") {
   CHECK(tokenised("").empty());
 }
 
-TEST_CASE("translation: sides, their ends, padding and labels; words of the training pairs only") {
+TEST_CASE("translation: sides, their ends, padding and labels, and words of the training pairs only") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "pairs.tsv";
   write_bytes(file, "the cat\tdie Katze\nthe dog\tder Hund\r\n\nthe long sentence is too long\tzu lang\n");
