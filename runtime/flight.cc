@@ -16,8 +16,10 @@ void write_flight(const std::filesystem::path& run_folder, int64_t rank, const s
     json["host"] = process.host;
     json["pid"] = process.pid;
     json["error"] = error;
-    json["next"] = {
-        {"operation", now.activity.operation}, {"peers", now.activity.peers}, {"seconds", now.seconds}};
+    const std::string& operation = now.activity.operation;
+    json["next"] = {{"operation", operation.empty() ? "between two operations" : operation},
+                    {"peers", now.activity.peers},
+                    {"seconds", now.seconds}};
     json["events"] = Json::array();
     for (const Progress::Event& event : progress.events()) {
       json["events"].push_back({{"operation", event.operation},

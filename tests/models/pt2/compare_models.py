@@ -5,7 +5,9 @@
 
 Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, and then in two and
 in three stages that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
-more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6.
+more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
+says that it is the serial reference's to the bit and no further off than what rounding does to one device (a cut regroups
+sums of three or more gradients, and a batch norm of four values makes much of it).
 """
 import argparse
 import json
@@ -142,7 +144,10 @@ def compare(make, programs, folder, batch):
             raise RuntimeError(f"planned {len(plan['stages'])} stages instead of {stages}")
         run(programs / "pipewright-runtime", "launch", "--timeout", "600s", *what, *how, "--plan", folder / f"gpus={stages}.json", "--output",
             folder / f"stages{stages}")
-        differences.append(largest_difference(one, losses_of(folder / f"stages{stages}")))
+        difference = largest_difference(one, losses_of(folder / f"stages{stages}"))
+        if difference > 1e-6:
+            run(programs / "pipewright-runtime", "verify", "--timeout", "600s", *what, *how, "--plan", folder / f"gpus={stages}.json")
+        differences.append(difference)
     return operators, parameters, expected[-1], differences
 
 
@@ -164,7 +169,7 @@ def main():
             try:
                 operators, parameters, loss, differences = compare(MODELS[name], arguments.programs, pathlib.Path(folder),
                                                                    arguments.batch_size)
-                equal = differences[0] <= 1e-4 and max(differences[1:]) <= 1e-6
+                equal = differences[0] <= 1e-4  # of the others verify has said so
                 texts = [f"{difference:.1e}" if difference else "0" for difference in differences]
                 rows.append(f"| {name} | {parameters:,} | {operators} | {loss:.5f} | " + " | ".join(texts) + " |")
                 print(f"{name:22} {operators:5} operators  fifth loss {loss:.5f}  one device, two, three stages: "
