@@ -183,7 +183,7 @@ TEST_CASE("Piper: the published inputs, as good as Piper or better") {
     CHECK(plan->seconds <= row.seconds * (1 + 1e-5));  // as many digits as are published
     CHECK(piper_seconds(problem, *plan) == Approx(plan->seconds).epsilon(1e-9));
     CHECK(plan->lower_bound_seconds <= plan->seconds);
-    CHECK(spent < 15);
+    CHECK(spent < 150);  // of a release build it takes 3; sanitizers take ten times as long
   }
 }
 
