@@ -19,4 +19,10 @@ std::string multi_head_attention(ModelBuilder& model, std::vector<std::string> q
   return model.reshape(model.transpose(y, 1, 2), {-1, tokens, width});
 }
 
+void check_heads(const ModelOptions& options, int64_t width, int64_t heads) {
+  if (width % heads == 0) return;
+  options.fail("width",
+               "got " + std::to_string(width) + ", expected a multiple of heads=" + std::to_string(heads));
+}
+
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/builder.h"
+#include "models/zoo.h"
 
 namespace pipewright {
 
@@ -17,5 +18,8 @@ struct AttentionOptions {
 /// builder's layer.
 std::string multi_head_attention(ModelBuilder& model, std::vector<std::string> query_key_value,
                                  const AttentionOptions& options);
+
+/// Fails with the option `width` unless it is a multiple of `heads`.
+void check_heads(const ModelOptions& options, int64_t width, int64_t heads);
 
 }  // namespace pipewright

@@ -2,6 +2,7 @@
 // post-norm blocks, all positions in one segment, the head's weight tied to the embedding. Weights start from
 // N(0, 0.02), biases from 0.
 #include "models/attention.h"
+#include "models/named_layers.h"
 #include "models/zoo.h"
 
 namespace pipewright {
@@ -17,9 +18,10 @@ struct BertOptions {
   bool tied;
 };
 
-class BertBuilder {
+class BertBuilder : private NamedLayers {
  public:
-  BertBuilder(ModelBuilder& model, const BertOptions& options) : model_(model), options_(options) {}
+  BertBuilder(ModelBuilder& model, const BertOptions& options)
+      : NamedLayers(model, options.dropout, kNormEpsilon), options_(options) {}
 
   std::string scores(const std::string& tokens) {
     std::string words;
@@ -37,8 +39,6 @@ class BertBuilder {
   }
 
  private:
-  static TensorArgument named(const std::string& name) { return {name}; }
-
   std::string embed(const std::string& tokens, std::string& words) {
     auto layer = model_.layer("embeddings");
     std::string x;
@@ -129,18 +129,6 @@ class BertBuilder {
     return model_.gelu(x);
   }
 
-  std::string norm(const std::string& name, const std::string& x) {
-    auto layer = model_.layer(name);
-    return model_.layer_norm(x, kNormEpsilon);
-  }
-
-  std::string drop(const std::string& name, const std::string& x) {
-    if (options_.dropout == 0) return x;
-    auto layer = model_.layer(name);
-    return model_.dropout(x, options_.dropout);
-  }
-
-  ModelBuilder& model_;
   BertOptions options_;
 };
 
@@ -155,10 +143,7 @@ Model build_bert(ModelOptions& options, int64_t batch_size) {
                             .vocabulary = options.integer("vocabulary", 30522, 2, 1 << 22),
                             .dropout = options.number("dropout", 0.1, 0, 0.99),
                             .tied = options.choice("head", "tied", {"tied", "separate"}) == "tied"};
-  if (bert.width % bert.heads != 0) {
-    options.fail("width", "got " + std::to_string(bert.width) +
-                              ", expected a multiple of heads=" + std::to_string(bert.heads));
-  }
+  check_heads(options, bert.width, bert.heads);
   if (bert.tokens > bert.positions) {
     options.fail("tokens", "got " + std::to_string(bert.tokens) +
                                ", expected at most positions=" + std::to_string(bert.positions));

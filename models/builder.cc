@@ -14,8 +14,6 @@ std::string text(const std::vector<int64_t>& shape) {
   return out + ")";
 }
 
-TensorArgument named(const std::string& name) { return {name}; }
-
 std::vector<int64_t> list(Sides sides) { return {sides.height, sides.width}; }
 
 /// Bound of torch.nn's default for convolution and linear: kaiming_uniform_ with a = sqrt(5) is U(-b, b) with

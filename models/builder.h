@@ -27,6 +27,9 @@
 
 namespace pipewright {
 
+/// An argument that is a value or a parameter.
+inline TensorArgument named(const std::string& name) { return {name}; }
+
 inline constexpr double kDefaultEpsilon = 1e-5;  ///< of torch.nn's norms
 
 /// Height and width of a window or of its padding; one number is a square.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "models/named_layers.h"
 #include "models/zoo.h"
 
 namespace pipewright {
@@ -23,9 +24,10 @@ struct GnmtOptions {
   bool shared;
 };
 
-class GnmtBuilder {
+class GnmtBuilder : private NamedLayers {
  public:
-  GnmtBuilder(ModelBuilder& model, const GnmtOptions& options) : model_(model), options_(options) {}
+  GnmtBuilder(ModelBuilder& model, const GnmtOptions& options)
+      : NamedLayers(model, options.dropout), options_(options) {}
 
   std::string scores(const std::string& source, const std::string& target) {
     const std::string context = encode(source);
@@ -34,7 +36,6 @@ class GnmtBuilder {
 
  private:
   using Arguments = std::vector<std::pair<std::string, Argument>>;
-  static TensorArgument named(const std::string& name) { return {name}; }
 
   std::string encode(const std::string& source) {
     auto encoder = model_.layer("encoder");
@@ -215,18 +216,6 @@ class GnmtBuilder {
     return model_.linear(x, {.features = options_.width, .bias = false, .weight_start = kStart});
   }
 
-  std::string add(const std::string& name, const std::string& x, const std::string& y) {
-    auto layer = model_.layer(name);
-    return model_.add(x, y);
-  }
-
-  std::string drop(const std::string& name, const std::string& x) {
-    if (options_.dropout == 0) return x;
-    auto layer = model_.layer(name);
-    return model_.dropout(x, options_.dropout);
-  }
-
-  ModelBuilder& model_;
   GnmtOptions options_;
   std::string embedding_;  // the last one made
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/attention.h"
+#include "models/named_layers.h"
 #include "models/zoo.h"
 
 namespace pipewright {
@@ -14,9 +15,10 @@ struct GptOptions {
   double dropout;
 };
 
-class GptBuilder {
+class GptBuilder : private NamedLayers {
  public:
-  GptBuilder(ModelBuilder& model, const GptOptions& options) : model_(model), options_(options) {}
+  GptBuilder(ModelBuilder& model, const GptOptions& options)
+      : NamedLayers(model, options.dropout), options_(options) {}
 
   std::string scores(const std::string& tokens) {
     std::string x;
@@ -80,23 +82,6 @@ class GptBuilder {
     return model_.linear(x, options);
   }
 
-  std::string norm(const std::string& name, const std::string& x) {
-    auto layer = model_.layer(name);
-    return model_.layer_norm(x);
-  }
-
-  std::string add(const std::string& name, const std::string& x, const std::string& y) {
-    auto layer = model_.layer(name);
-    return model_.add(x, y);
-  }
-
-  std::string drop(const std::string& name, const std::string& x) {
-    if (options_.dropout == 0) return x;
-    auto layer = model_.layer(name);
-    return model_.dropout(x, options_.dropout);
-  }
-
-  ModelBuilder& model_;
   GptOptions options_;
 };
 
@@ -109,10 +94,7 @@ Model build_gpt(ModelOptions& options, int64_t batch_size) {
                           .tokens = options.integer("tokens", 64, 1, 1 << 20),
                           .vocabulary = options.integer("vocabulary", 256, 2, 1 << 22),
                           .dropout = options.number("dropout", 0, 0, 0.99)};
-  if (gpt.width % gpt.heads != 0) {
-    options.fail("width", "got " + std::to_string(gpt.width) +
-                              ", expected a multiple of heads=" + std::to_string(gpt.heads));
-  }
+  check_heads(options, gpt.width, gpt.heads);
   ModelBuilder model(options.spec().text(), batch_size);
   return model.finish_classification(
       GptBuilder(model, gpt).scores(model.input("tokens", "int64", {gpt.tokens})));

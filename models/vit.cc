@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "models/attention.h"
+#include "models/named_layers.h"
 #include "models/zoo.h"
 
 namespace pipewright {
@@ -21,9 +22,10 @@ Initialiser xavier_uniform(int64_t in, int64_t out) {
   return Initialiser::uniform(std::sqrt(6.0 / static_cast<double>(in + out)));
 }
 
-class VitBuilder {
+class VitBuilder : private NamedLayers {
  public:
-  VitBuilder(ModelBuilder& model, const VitOptions& options) : model_(model), options_(options) {}
+  VitBuilder(ModelBuilder& model, const VitOptions& options)
+      : NamedLayers(model, options.dropout, kNormEpsilon), options_(options) {}
 
   /// Images to (batch, 1 + patches, width).
   std::string embed(const std::string& images) {
@@ -70,8 +72,6 @@ class VitBuilder {
   }
 
  private:
-  static TensorArgument named(const std::string& name) { return {name}; }
-
   std::string attention(const std::string& x) {
     auto layer = model_.layer("self_attention");
     const int64_t width = options_.width;
@@ -106,23 +106,6 @@ class VitBuilder {
                              .bias_start = Initialiser::normal(0, 1e-6)});
   }
 
-  std::string norm(const std::string& name, const std::string& x) {
-    auto layer = model_.layer(name);
-    return model_.layer_norm(x, kNormEpsilon);
-  }
-
-  std::string add(const std::string& name, const std::string& x, const std::string& y) {
-    auto layer = model_.layer(name);
-    return model_.add(x, y);
-  }
-
-  std::string drop(const std::string& name, const std::string& x) {
-    if (options_.dropout == 0) return x;
-    auto layer = model_.layer(name);
-    return model_.dropout(x, options_.dropout);
-  }
-
-  ModelBuilder& model_;
   VitOptions options_;
 };
 
@@ -139,10 +122,7 @@ Model build_vit_b_16(ModelOptions& options, int64_t batch_size) {
                     .heads = options.integer("heads", 12, 1, 1 << 10),
                     .hidden = 0,
                     .dropout = options.number("dropout", 0, 0, 0.99)};
-  if (vit.width % vit.heads != 0) {
-    options.fail("width", "got " + std::to_string(vit.width) +
-                              ", expected a multiple of heads=" + std::to_string(vit.heads));
-  }
+  check_heads(options, vit.width, vit.heads);
   vit.hidden = 4 * vit.width;
   ModelBuilder model(options.spec().text(), batch_size);
   VitBuilder net(model, vit);

@@ -17,7 +17,8 @@ constexpr size_t kSource = 0, kTarget = 1;
 constexpr int64_t kLongest = 1 << 16;
 
 struct Pair {
-  std::string source, target;
+  std::string source;  // as it is written
+  std::vector<std::string> source_words, target_words;
 };
 
 std::vector<Pair> pairs_of(const std::string& file, const std::string& text) {
@@ -34,8 +35,8 @@ std::vector<Pair> pairs_of(const std::string& file, const std::string& text) {
     };
     if (tab == std::string::npos) fail("has no tab");
     if (line.find('\t', tab + 1) != std::string::npos) fail("has more than one tab");
-    Pair pair{line.substr(0, tab), line.substr(tab + 1)};
-    if (tokenised(pair.source).empty() || tokenised(pair.target).empty()) fail("one side is empty");
+    Pair pair{line.substr(0, tab), tokenised(line.substr(0, tab)), tokenised(line.substr(tab + 1))};
+    if (pair.source_words.empty() || pair.target_words.empty()) fail("one side is empty");
     pairs.push_back(std::move(pair));
   }
   if (pairs.empty()) throw InputError(file + ": holds no pair of sentences");
@@ -66,7 +67,7 @@ class Translation : public GeneratedDataset {
 
     for (const Pair& pair : all) {
       if (held > 0 && is_held(pair) != (split == kEvaluationSplit)) continue;
-      auto source = numbers_of(pair.source), target = numbers_of(pair.target);
+      auto source = numbers_of(pair.source_words), target = numbers_of(pair.target_words);
       // Each side has one token more: the source its end; the target its begin, as labels its end.
       if (static_cast<int64_t>(source.size()) >= lengths_[kSource] ||
           static_cast<int64_t>(target.size()) >= lengths_[kTarget]) {
@@ -125,8 +126,8 @@ class Translation : public GeneratedDataset {
     std::unordered_map<std::string, int64_t> counts;
     for (const Pair& pair : pairs) {
       if (is_held(pair)) continue;
-      for (const std::string& side : {pair.source, pair.target})
-        for (const std::string& word : tokenised(side)) ++counts[word];
+      for (const auto* side : {&pair.source_words, &pair.target_words})
+        for (const std::string& word : *side) ++counts[word];
     }
     vocabulary_.emplace(counts, words);
     try {
@@ -136,9 +137,9 @@ class Translation : public GeneratedDataset {
     }
   }
 
-  std::vector<int32_t> numbers_of(const std::string& sentence) const {
+  std::vector<int32_t> numbers_of(const std::vector<std::string>& words) const {
     std::vector<int32_t> numbers;
-    for (const std::string& word : tokenised(sentence))
+    for (const std::string& word : words)
       numbers.push_back(static_cast<int32_t>(vocabulary_->number_of(word)));
     return numbers;
   }
