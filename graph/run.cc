@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/device_name.h"
 #include "graph/limits.h"
 #include "graph/nearest.h"
 
@@ -214,7 +215,7 @@ void Run::validate(const std::string& where) const {
   check_name(where, "checkpoint.versions", checkpoint.versions, {"exact", "latest"});
 
   check_range(where, "seed", seed, 0, kMaxInt);
-  if (device.empty()) fail_document(where, "device", "empty; expected \"cpu\"");
+  device_name(device, where + ": device");
   check_range(where, "threads", threads, 1, int64_t{4096});
   check_range(where, "timeout_seconds", timeout_seconds, 1e-3, kMostSeconds);
   check_range(where, "trace_minibatches", trace_minibatches, 0, kMostCount);

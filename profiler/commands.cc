@@ -17,6 +17,7 @@
 #include "graph/profile.h"
 #include "graph/units.h"
 #include "models/autocast.h"
+#include "models/device.h"
 #include "models/load.h"
 #include "models/registry.h"
 #include "profiler/data_inputs.h"
@@ -116,7 +117,7 @@ void profile_command(const std::vector<std::string>& arguments) {
       ("data", po::value<std::string>()->value_name("SPEC"),
        "data set whose minibatches are used and timed; without one, synthetic data")  //
       ("device", po::value<std::string>()->default_value("cpu")->value_name("DEVICE"),
-       "where to measure: cpu")  //
+       "where to measure: cpu, cuda or cuda:K")  //
       ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
        "threads that compute; as a rank will have")                                                    //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"), "passes thrown away first")  //
@@ -149,7 +150,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   measuring.warmup = integer(options, "warmup", 0, 100000);
   measuring.repeats = integer(options, "repeats", 0, 100000);
   measuring.seed = static_cast<uint64_t>(integer(options, "seed", 0, std::numeric_limits<int64_t>::max()));
-  if (const auto device = options["device"].as<std::string>(); device != "cpu")
+  if (const auto device = options["device"].as<std::string>(); !open_device(device, "--device").is_cpu())
     throw InputError(
         "--device: '" + device + "' is not supported; this version of Pipewright profiles on cpu only",
         "Next: leave out --device.");

@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/autocast.h"
+#include "models/device.h"
 #include "models/load.h"
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
@@ -55,9 +56,8 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 }  // namespace
 
 Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
-  if (run.device != "cpu") {
+  if (!open_device(run.device, "device").is_cpu())
     throw InputError("device '" + run.device + "': this version trains on cpu", "give --device cpu");
-  }
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false)};
   make_update_rule(run.optimizer);  // its name is an input like any other
   if (run.plan.empty()) {

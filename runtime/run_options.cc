@@ -64,7 +64,7 @@ constexpr Row kRows[] = {
     {"checkpoint-on-signal", "checkpoint", "on_signal", Kind::kBoolean, "SIGINT and SIGTERM leave one"},
     {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
     {"seed", "", "seed", Kind::kInteger, ""},
-    {"device", "", "device", Kind::kText, "cpu"},
+    {"device", "", "device", Kind::kText, "cpu, cuda (ranks of a host take turns) or cuda:K"},
     {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
     {"transport", "", "transport", Kind::kText, "auto, gloo, shm"},
     {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},
