@@ -1,0 +1,62 @@
+#include "runtime/cuda/plugin.h"
+
+#include <ATen/Version.h>
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+#include <torch/csrc/cuda/nccl.h>
+
+#include "runtime/cuda/check.h"
+
+namespace pipewright {
+namespace {
+
+// 13000 is 13.0.
+std::string cuda_version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+cudaDeviceProp properties(int64_t device) {
+  cudaDeviceProp properties{};
+  PW_CUDA(cudaGetDeviceProperties(&properties, static_cast<int>(device)));
+  return properties;
+}
+
+class Plugin : public CudaPlugin {
+ public:
+  std::vector<std::string> versions() override {
+    int driver = 0;  // stays so without a driver
+    PW_CUDA(cudaDriverGetVersion(&driver));
+    int runtime = 0;
+    PW_CUDA(cudaRuntimeGetVersion(&runtime));
+    const uint64_t nccl = torch::cuda::nccl::version();  // major, minor, patch: 32, 16 and 16 bits
+    return {"CUDA toolkit " + cuda_version(CUDART_VERSION) + ", runtime " + cuda_version(runtime),
+            "CUDA driver " + (driver == 0 ? "none" : "for CUDA " + cuda_version(driver)),
+            "NCCL " + std::to_string(nccl >> 32U) + "." + std::to_string((nccl >> 16U) & 0xffffU) + "." +
+                std::to_string(nccl & 0xffffU)};
+  }
+
+  std::string device_name(int64_t device) override { return properties(device).name; }
+
+  std::string device_identity(int64_t device) override {
+    const cudaDeviceProp its = properties(device);
+    std::string identity;
+    for (const char byte : its.uuid.bytes) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      identity += kDigits[static_cast<unsigned char>(byte) >> 4U];
+      identity += kDigits[static_cast<unsigned char>(byte) & 15U];
+    }
+    return identity;
+  }
+
+  void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void end_range() override { nvtxRangePop(); }
+};
+
+}  // namespace
+}  // namespace pipewright
+
+extern "C" __attribute__((visibility("default"))) pipewright::CudaPlugin* pipewright_cuda_plugin(
+    int interface_version) {
+  static pipewright::Plugin plugin;
+  return interface_version == pipewright::kCudaPluginInterface ? &plugin : nullptr;
+}
