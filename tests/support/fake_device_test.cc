@@ -1,0 +1,56 @@
+// Does the stand-in for a GPU behave like one?
+#include "tests/support/fake_device.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/core/Event.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+
+using namespace pipewright::testing;
+
+TEST_CASE("the fake device computes what the processor computes, and refuses its tensors") {
+  const at::Tensor host = at::randn({4, 3});
+  const at::Tensor there = host.to(fake_device());
+  CHECK(there.device() == fake_device());
+  CHECK((there.t().matmul(there) + 1).cpu().equal(host.t().matmul(host) + 1));
+  CHECK_THROWS_WITH(there + host, Catch::Contains("same device"));
+  CHECK((there * at::scalar_tensor(2.0)).cpu().equal(host * 2));
+
+  at::Tensor changed = at::zeros({4, 3}, there.options());
+  changed.narrow(0, 1, 2).add_(there.narrow(0, 0, 2));
+  CHECK(changed.narrow(0, 1, 2).cpu().equal(host.narrow(0, 0, 2)));
+  CHECK(changed.select(0, 0).cpu().equal(at::zeros({3})));
+}
+
+TEST_CASE("autograd on the fake device runs elsewhere and gives the processor's bits") {
+  const at::Tensor weight = at::randn({5, 3});
+  const at::Tensor x = at::randn({4, 3});
+  const auto gradient = [&](at::Device device) {
+    at::Tensor leaf = weight.to(device).detach().requires_grad_(true);
+    const at::Tensor loss = at::gelu(at::linear(x.to(device), leaf)).square().mean();
+    return torch::autograd::grad({loss}, {leaf})[0];
+  };
+  const at::Tensor there = gradient(fake_device());
+  CHECK(there.device() == fake_device());
+  CHECK(there.cpu().equal(gradient(at::kCPU)));
+}
+
+TEST_CASE("waits are counted, and events may come late") {
+  reset_fake_device(3);
+  const at::Tensor there = at::ones({2}).to(fake_device(), /*non_blocking=*/true);
+  CHECK(fake_device_counts().uploads == 1);
+  const at::Tensor back = at::empty({2});
+  back.copy_(there, /*non_blocking=*/true);
+  CHECK(fake_device_counts().downloads == 1);
+  CHECK(fake_device_counts().waits == 0);
+  c10::Event event(fake_device().type());
+  event.record(c10::impl::getDeviceGuardImpl(fake_device().type())->getStream(fake_device()));
+  CHECK_FALSE(event.query());
+  CHECK_FALSE(event.query());
+  CHECK(event.query());
+  CHECK(there.sum().item<double>() == 2);
+  CHECK(fake_device_counts().waits == 1);
+  reset_fake_device();
+}
