@@ -1,11 +1,11 @@
 #include "runtime/cuda/plugin.h"
 
-#include <ATen/Version.h>
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 #include <torch/csrc/cuda/nccl.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/step.h"
 
 namespace pipewright {
 namespace {
@@ -46,6 +46,19 @@ class Plugin : public CudaPlugin {
       identity += kDigits[static_cast<unsigned char>(byte) & 15U];
     }
     return identity;
+  }
+
+  bool has_kernels() override { return pipewright::has_kernels(); }
+  void sgd_step(const std::vector<StepTensor>& tensors, const SgdFactors<double>& factors, Momentum momentum,
+                bool decay, const StepFinds& finds) override {
+    step_on_device(tensors, factors, momentum, decay, finds);
+  }
+  void adam_step(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors, Decay decay,
+                 const StepFinds& finds) override {
+    step_on_device(tensors, factors, decay, finds);
+  }
+  void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
+    copy_on_device(from, to);
   }
 
   void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }

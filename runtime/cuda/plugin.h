@@ -9,10 +9,31 @@
 #include <string>
 #include <vector>
 
+#include "runtime/step_arithmetic.h"
+
 namespace pipewright {
 
+/// One tensor of a step of an update rule: contiguous arrays of one size, dtype (float, double, bfloat16,
+/// half) and device. `next` may be `old`; no two others overlap. What the rule does not keep is undefined.
+struct StepTensor {
+  at::Tensor old;
+  at::Tensor gradient;
+  at::Tensor next;
+  at::Tensor first;   ///< velocity, or first moment; changed in place
+  at::Tensor second;  ///< second moment; changed in place
+  int32_t index = 0;  ///< the caller's number of it, for StepFinds::not_finite
+};
+
+/// What a step is to find out about its gradients on the way, in tensors of one element on their device;
+/// undefined: nothing.
+struct StepFinds {
+  at::Tensor
+      not_finite;  ///< int32: becomes index + 1 of a tensor with a gradient that is not finite, if larger
+  at::Tensor square_sum;  ///< double: the squares of all gradients are added
+};
+
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 1;
+constexpr int kCudaPluginInterface = 2;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -27,6 +48,19 @@ class CudaPlugin {
   virtual std::string device_name(int64_t device) = 0;
   /// The same for two ranks if and only if they have the same device, whatever number it has there.
   virtual std::string device_identity(int64_t device) = 0;
+
+  /// Whether this build has kernels of its own (it was made with nvcc). Without, the three calls below throw.
+  virtual bool has_kernels() = 0;
+  /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
+  /// for each 512 tensors), in the order of the current stream. The arithmetic is that of
+  /// runtime/step_arithmetic.h; so are the bits. Factors are rounded to what is computed in.
+  virtual void sgd_step(const std::vector<StepTensor>& tensors, const SgdFactors<double>& factors,
+                        Momentum momentum, bool decay, const StepFinds& finds) = 0;
+  virtual void adam_step(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,
+                         Decay decay, const StepFinds& finds) = 0;
+  /// to[i] becomes from[i]: contiguous tensors of one device, equal in bytes, in one launch (one more for
+  /// each 1024), in the order of the current stream. Packs what crosses a cut into one message, and back.
+  virtual void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
 
   /// A named range on the time lines of NVIDIA's tools; ranges of a thread nest.
   virtual void begin_range(const std::string& name) = 0;

@@ -1,0 +1,35 @@
+// Stands in for kernels.cu where there is no nvcc.
+#include "graph/error.h"
+#include "runtime/cuda/kernels.h"
+
+namespace pipewright {
+namespace {
+
+[[noreturn]] void missing() {
+  throw RunError("this CUDA plug-in was built without nvcc and has no kernels",
+                 "install the CUDA toolkit of LibTorch's version (or scripts/setup --cuda), and build again");
+}
+
+}  // namespace
+
+bool has_kernels() { return false; }
+
+template <typename S>
+void launch_step(const StepTable<S>&, const SgdRule<typename Computed<S>::Type>&, cudaStream_t) {
+  missing();
+}
+template <typename S>
+void launch_step(const StepTable<S>&, const AdamRule<typename Computed<S>::Type>&, cudaStream_t) {
+  missing();
+}
+template void launch_step(const StepTable<float>&, const SgdRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<double>&, const SgdRule<double>&, cudaStream_t);
+template void launch_step(const StepTable<c10::BFloat16>&, const SgdRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<c10::Half>&, const SgdRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<float>&, const AdamRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<double>&, const AdamRule<double>&, cudaStream_t);
+template void launch_step(const StepTable<c10::BFloat16>&, const AdamRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<c10::Half>&, const AdamRule<float>&, cudaStream_t);
+void launch_copy(const CopyTable&, cudaStream_t) { missing(); }
+
+}  // namespace pipewright

@@ -1,0 +1,188 @@
+// The update rules over the chunks of many tensors. Each thread of each block calls step_chunk(); so does a
+// test, on the host, for all of them one after the other.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "runtime/cuda/chunks.h"
+#include "runtime/step_kernels.h"
+
+namespace pipewright {
+
+// What numbers of S are computed as: weights of less than 32 bits are stepped as floats.
+template <typename S>
+struct Computed {
+  using Type = float;
+};
+template <>
+struct Computed<double> {
+  using Type = double;
+};
+
+/// One step of up to 512 tensors of one dtype. Arrays that the rule does not use are null.
+template <typename S>
+struct StepTable {
+  Chunks<512> chunks;
+  StepArrays<S> arrays[512];
+  int32_t index[512];   ///< the caller's number of each tensor
+  int32_t* not_finite;  ///< or null; becomes the largest index + 1 of a tensor whose gradient is not finite
+  double* square_sums;  ///< or null; one per chunk: the sum of the squares of its gradients
+};
+
+/// What a thread has seen of the gradients.
+struct GradientsSeen {
+  bool finite = true;
+  double square_sum = 0;
+};
+
+/// SGD with its momentum and decay chosen at run time, once a chunk. `T` is computed in.
+template <typename T>
+struct SgdRule {
+  SgdFactors<T> factors;
+  Momentum momentum;
+  bool decay;
+};
+
+template <typename T>
+struct AdamRule {
+  AdamFactors<T> factors;
+  Decay decay;
+};
+
+// One thread's share of a chunk. step(w, g, m, v) is the next weight; it changes m and v. They are read and
+// written where the rule has them.
+template <bool kReadsFirst, bool kFirst, bool kSecond, typename S, typename Step>
+PIPEWRIGHT_ANYWHERE GradientsSeen step_share(const StepArrays<S>& a, const ChunkPlace& place, int thread,
+                                             int threads, bool squares, const Step& step) {
+  using T = typename Computed<S>::Type;
+  GradientsSeen seen;
+  const auto one = [&](S old, S gradient, S& first, S& second) {
+    const T g = static_cast<T>(gradient);
+    // An infinity or a NaN less itself is a NaN.
+    if (!(g - g == T{0})) seen.finite = false;
+    if (squares) seen.square_sum += static_cast<double>(g) * static_cast<double>(g);
+    T m = kReadsFirst ? static_cast<T>(first) : T{0};
+    T v = kSecond ? static_cast<T>(second) : T{0};
+    const T next = step(static_cast<T>(old), g, m, v);
+    if constexpr (kFirst) first = static_cast<S>(m);
+    if constexpr (kSecond) second = static_cast<S>(v);
+    return static_cast<S>(next);
+  };
+  const bool packs = is_aligned(a.old) && is_aligned(a.gradient) && is_aligned(a.next) &&
+                     is_aligned(a.first) && is_aligned(a.second);  // null is
+  const auto pack_step = [&](int64_t i) {
+    const Pack<S> old = *reinterpret_cast<const Pack<S>*>(a.old + i);
+    const Pack<S> gradient = *reinterpret_cast<const Pack<S>*>(a.gradient + i);
+    Pack<S> first{};
+    Pack<S> second{};
+    if constexpr (kReadsFirst) first = *reinterpret_cast<const Pack<S>*>(a.first + i);
+    if constexpr (kSecond) second = *reinterpret_cast<const Pack<S>*>(a.second + i);
+    Pack<S> next{};
+    for (int j = 0; j < Pack<S>::kCount; ++j)
+      next.values[j] = one(old.values[j], gradient.values[j], first.values[j], second.values[j]);
+    *reinterpret_cast<Pack<S>*>(a.next + i) = next;
+    if constexpr (kFirst) *reinterpret_cast<Pack<S>*>(a.first + i) = first;
+    if constexpr (kSecond) *reinterpret_cast<Pack<S>*>(a.second + i) = second;
+  };
+  const auto one_step = [&](int64_t i) {
+    S first{};
+    S second{};
+    if constexpr (kReadsFirst) first = a.first[i];
+    if constexpr (kSecond) second = a.second[i];
+    a.next[i] = one(a.old[i], a.gradient[i], first, second);
+    if constexpr (kFirst) a.first[i] = first;
+    if constexpr (kSecond) a.second[i] = second;
+  };
+  for_my_share<S>(place.begin, place.end, thread, threads, packs, pack_step, one_step);
+  return seen;
+}
+
+template <Momentum kMomentum, typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen sgd_share(const SgdRule<T>& rule, const StepArrays<S>& a,
+                                            const ChunkPlace& place, int thread, int threads, bool squares) {
+  constexpr bool kFirst = kMomentum != Momentum::kNone;
+  constexpr bool kReads = kMomentum == Momentum::kClassic || kMomentum == Momentum::kNesterov;
+  const SgdFactors<T> f = rule.factors;
+  if (rule.decay) {
+    return step_share<kReads, kFirst, false>(a, place, thread, threads, squares, [f](T w, T g, T& m, T&) {
+      return sgd<kMomentum, true>(f, w, g, m);
+    });
+  }
+  return step_share<kReads, kFirst, false>(a, place, thread, threads, squares, [f](T w, T g, T& m, T&) {
+    return sgd<kMomentum, false>(f, w, g, m);
+  });
+}
+
+template <Decay kDecay, typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen adam_share(const AdamRule<T>& rule, const StepArrays<S>& a,
+                                             const ChunkPlace& place, int thread, int threads, bool squares) {
+  const AdamFactors<T> f = rule.factors;
+  return step_share<true, true, true>(a, place, thread, threads, squares,
+                                      [f](T w, T g, T& m, T& v) { return adam<kDecay>(f, w, g, m, v); });
+}
+
+template <typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const SgdRule<T>& rule, const StepArrays<S>& a,
+                                             const ChunkPlace& place, int thread, int threads, bool squares) {
+  switch (rule.momentum) {
+    case Momentum::kNone:
+      return sgd_share<Momentum::kNone>(rule, a, place, thread, threads, squares);
+    case Momentum::kFirst:
+      return sgd_share<Momentum::kFirst>(rule, a, place, thread, threads, squares);
+    case Momentum::kClassic:
+      return sgd_share<Momentum::kClassic>(rule, a, place, thread, threads, squares);
+    case Momentum::kNesterovFirst:
+      return sgd_share<Momentum::kNesterovFirst>(rule, a, place, thread, threads, squares);
+    case Momentum::kNesterov:
+      return sgd_share<Momentum::kNesterov>(rule, a, place, thread, threads, squares);
+  }
+  return {};
+}
+
+template <typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const AdamRule<T>& rule, const StepArrays<S>& a,
+                                             const ChunkPlace& place, int thread, int threads, bool squares) {
+  switch (rule.decay) {
+    case Decay::kNone:
+      return adam_share<Decay::kNone>(rule, a, place, thread, threads, squares);
+    case Decay::kGradient:
+      return adam_share<Decay::kGradient>(rule, a, place, thread, threads, squares);
+    case Decay::kWeight:
+      return adam_share<Decay::kWeight>(rule, a, place, thread, threads, squares);
+  }
+  return {};
+}
+
+template <typename S>
+constexpr int64_t kChunkElements = kChunkBytes / static_cast<int64_t>(sizeof(S));
+
+/// What thread `thread` of the block of chunk `chunk` does. `Rule`: SgdRule or AdamRule of Computed<S>.
+template <typename S, typename Rule>
+PIPEWRIGHT_ANYWHERE GradientsSeen step_chunk(const StepTable<S>& table, const Rule& rule, int32_t chunk,
+                                             int thread, int threads) {
+  const ChunkPlace place = place_of(table.chunks, chunk, kChunkElements<S>);
+  return rule_share(rule, table.arrays[place.tensor], place, thread, threads, table.square_sums != nullptr);
+}
+
+/// Bytes of many tensors that go elsewhere.
+struct CopyTable {
+  Chunks<1024> chunks;
+  const unsigned char* from[1024];
+  unsigned char* to[1024];
+};
+
+PIPEWRIGHT_ANYWHERE void copy_chunk(const CopyTable& table, int32_t chunk, int thread, int threads) {
+  const ChunkPlace place = place_of(table.chunks, chunk, kChunkBytes);
+  const unsigned char* const from = table.from[place.tensor];
+  unsigned char* const to = table.to[place.tensor];
+  using Byte = unsigned char;
+  for_my_share<Byte>(
+      place.begin, place.end, thread, threads, is_aligned(from) && is_aligned(to),
+      [&](int64_t i) {
+        *reinterpret_cast<Pack<Byte>*>(to + i) = *reinterpret_cast<const Pack<Byte>*>(from + i);
+      },
+      [&](int64_t i) { to[i] = from[i]; });
+}
+
+}  // namespace pipewright
