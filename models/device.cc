@@ -8,6 +8,7 @@
 #include "graph/device_name.h"
 #include "graph/error.h"
 #include "graph/json.h"
+#include "runtime/cuda/plugin.h"
 
 namespace pipewright {
 namespace {
@@ -15,8 +16,6 @@ namespace {
 constexpr const char* kPlugin = "libpipewright_cuda.so";
 constexpr const char* kEntry = "pipewright_cuda_plugin";
 constexpr const char* kDriver = "libcuda.so.1";
-// Of runtime/cuda/plugin.h. A plug-in that was built with another one gives no object.
-constexpr int kInterface = 1;
 
 std::string loader_error() {
   const char* const text = dlerror();
@@ -43,9 +42,8 @@ CudaPlugin& load(const std::string& where) {
         "Likely cause: a library of CUDA or LibTorch that is not installed. Next: scripts/setup --cuda; or "
         "--device cpu.");
   }
-  using Entry = CudaPlugin* (*)(int);
-  const auto entry = reinterpret_cast<Entry>(dlsym(library, kEntry));
-  CudaPlugin* const plugin = entry ? entry(kInterface) : nullptr;
+  auto* const entry = reinterpret_cast<PipewrightCudaPlugin*>(dlsym(library, kEntry));
+  CudaPlugin* const plugin = entry ? entry(kCudaPluginInterface) : nullptr;
   if (!plugin) {
     throw InputError(where + ": " + file.string() +
                          (entry ? " is of another version of Pipewright" : " is no plug-in of Pipewright"),
