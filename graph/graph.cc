@@ -212,7 +212,7 @@ TensorType Graph::computed_type(const std::string& value) const {
 
 Graph Graph::from_json(JsonReader& reader) {
   reader.expect(
-      {"schema", "name", "inputs", "outputs", "values", "parameters", "buffers", "nodes", "together"});
+      {"schema", "name", "inputs", "outputs", "values", "parameters", "buffers", "nodes", "together", "everywhere"});
   Graph graph;
   graph.name = reader.string("name");
   graph.inputs = reader.strings("inputs");
@@ -256,6 +256,7 @@ Graph Graph::from_json(JsonReader& reader) {
     graph.nodes.push_back(std::move(node));
   }
   graph.together = node_sets_from_json(reader, "together");
+  if (reader.has("everywhere")) graph.everywhere = reader.strings("everywhere");
   return graph;
 }
 
@@ -296,8 +297,46 @@ Json Graph::to_json() const {
     if (!node.autocast) json["nodes"].back()["autocast"] = false;
   }
   if (!together.empty()) json["together"] = together;
+  if (!everywhere.empty()) json["everywhere"] = everywhere;
   return json;
 }
+
+namespace {
+
+void validate_everywhere(const Graph& graph, const std::string& where) {
+  std::map<std::string, size_t> position;  // of the names in `everywhere`
+  for (size_t i = 0; i < graph.everywhere.size(); ++i) {
+    if (!position.emplace(graph.everywhere[i], i).second) {
+      fail_document(where, "everywhere[" + std::to_string(i) + "]",
+                    in_quotes(graph.everywhere[i]) + " stands there twice");
+    }
+  }
+  std::set<std::string> known(graph.inputs.begin(), graph.inputs.end());
+  for (const Buffer& buffer : graph.buffers) known.insert(buffer.name);
+  size_t found = 0;
+  for (const Node& node : graph.nodes) {
+    const auto listed = position.find(node.name);
+    if (listed == position.end()) continue;
+    ++found;
+    for (const std::string& name : node.reads()) {
+      if (known.count(name) != 0) continue;
+      fail_document(where, "everywhere[" + std::to_string(listed->second) + "]",
+                    "node " + in_quotes(node.name) + " reads " + in_quotes(name) +
+                        "; expected inputs of the graph, buffers and what nodes of `everywhere` make");
+    }
+    known.insert(node.outputs.begin(), node.outputs.end());
+  }
+  if (found == graph.everywhere.size()) return;
+  std::set<std::string> names;
+  for (const Node& node : graph.nodes) names.insert(node.name);
+  for (const auto& [name, i] : position) {
+    if (names.count(name) != 0) continue;
+    fail_document(where, "everywhere[" + std::to_string(i) + "]",
+                  "there is no node " + in_quotes(name) + suggestion(name, {names.begin(), names.end()}));
+  }
+}
+
+}  // namespace
 
 void Graph::validate(const std::string& where) const {
   const auto place = [](const char* list, size_t i) {
@@ -384,6 +423,7 @@ void Graph::validate(const std::string& where) const {
     }
   }
   validate_node_sets(together, node_names, where, "together");
+  validate_everywhere(*this, where);
   for (const auto& [value, type] : values) {
     const auto it = defined.find(value);
     const bool made =

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/passes.h"
 #include "models/pt2_archive.h"
 #include "models/pt2_program.h"
 #include "models/storage_groups.h"
@@ -250,6 +251,9 @@ void find_weights(Model& model, const Pt2Program& program) {
 Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   auto archive = std::make_shared<Pt2Archive>(options.spec().name);
   Pt2Program program = read_pt2_program(archive->program(), archive->program_where(), batch_size);
+  const bool drop_dead = options.choice("dead_nodes", "drop", {"drop", "keep"}) == "drop";
+  const bool fold = options.choice("constants", "fold", {"fold", "run"}) == "fold";
+  const bool everywhere = options.choice("shared_values", "compute", {"compute", "send"}) == "compute";
   Model model;
   model.archive = std::move(archive);
   model.graph = std::move(program.graph);
@@ -257,7 +261,11 @@ Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   find_weights(model, program);
   bind_inputs(model.graph, program.inputs, options);
   choose_outputs(model.graph, options);
+  if (drop_dead) model.graph = without_dead_nodes(std::move(model.graph));
+  std::erase_if(model.stored, [&](const auto& entry) { return !is_tensor_of(model.graph, entry.first); });
   model.graph = with_storage_groups(std::move(model.graph));
+  if (everywhere) model.graph = with_nodes_everywhere(std::move(model.graph));
+  model.graph.fold_constants = fold;
   model.graph.name = options.spec().name;
   model.parameter_initialisers.resize(model.graph.parameters.size());
   model.buffer_initialisers.resize(model.graph.buffers.size());

@@ -16,7 +16,9 @@
 
 #include "graph/error.h"
 #include "models/arguments.h"
+#include "models/memory_meter.h"
 #include "models/operators.h"
+#include "models/passes.h"
 #include "models/random_key.h"
 
 namespace pipewright {
@@ -46,6 +48,7 @@ struct Step {
   uint64_t name_hash = 0;
   bool gradient = true;
   bool autocast = true;
+  bool constant = false;   ///< depends on nothing: runs in the first forward only
   std::string label = {};  ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
 
@@ -105,6 +108,8 @@ struct Segment::Implementation {
   std::vector<uint32_t> output_slots;
   size_t deepest_stack = 0;
   bool autocast = false;
+  std::vector<uint32_t> constant_slots;       ///< made by constant steps, read by others or handed out
+  mutable std::vector<at::Tensor> constants;  ///< by constant_slots; none before the first forward has ended
 
   at::Tensor take(const Source& source, std::vector<at::Tensor>& values,
                   const std::vector<at::Tensor>& parameter_tensors,
@@ -241,8 +246,28 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
   self.value_count = slots.size();
   for (const auto& name : self.outputs) self.output_slots.push_back(slots.at(name));
 
+  // Constants that are kept are those that another step reads or that are handed out.
+  std::vector<bool> kept(self.value_count, false);
+  if (graph.fold_constants) {
+    const std::vector<bool> constant = constant_nodes(graph, nodes);
+    std::unordered_set<std::string> wanted(self.outputs.begin(), self.outputs.end());
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      self.steps[i].constant = constant[i];
+      if (constant[i]) continue;
+      for (const auto& place : prepared[i].places) wanted.insert(place.names.begin(), place.names.end());
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!constant[i]) continue;
+      for (const auto& name : graph.nodes[nodes[i]].outputs) {
+        if (wanted.count(name) == 0) continue;
+        kept[slots.at(name)] = true;
+        self.constant_slots.push_back(slots.at(name));
+      }
+    }
+  }
+
   // Sources; from the end to the start, so that the first reader met is the last one to run.
-  std::vector<bool> needed(self.value_count, false);
+  std::vector<bool> needed = std::move(kept);
   for (const uint32_t slot : self.output_slots) needed[slot] = true;
   for (size_t i = nodes.size(); i-- > 0;) {
     Step& step = self.steps[i];
@@ -298,9 +323,21 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
   stack.reserve(self.deepest_stack);
   const AutocastScope autocast(self.autocast);
 
+  const bool folded = !self.constants.empty();
+  for (size_t i = 0; folded && i < self.constants.size(); ++i)
+    values[self.constant_slots[i]] = self.constants[i];
+
   for (size_t i = 0; i < self.steps.size(); ++i) {
     const Step& step = self.steps[i];
     if (observer && observer->before) observer->before(i);
+    if (step.constant && folded) {
+      for (size_t n = 0; observer && observer->made && n < step.results.size(); ++n) {
+        const uint32_t slot = step.results[n];
+        if (slot != kDropped && values[slot].defined()) observer->made(i, n, values[slot]);
+      }
+      if (observer && observer->after) observer->after(i);
+      continue;
+    }
 
     stack.assign(step.stack.begin(), step.stack.end());
     for (const Fill& fill : step.fills) {
@@ -324,6 +361,8 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
       }
     }
 
+    std::optional<MemoryScope> kept_memory;
+    if (step.constant) kept_memory.emplace(MemoryPurpose::kOther);
     std::optional<at::NoGradGuard> no_gradient;
     if (!step.gradient) no_gradient.emplace();
     std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
@@ -371,6 +410,9 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
     if (observer && observer->after) observer->after(i);
   }
 
+  if (!folded) {
+    for (const uint32_t slot : self.constant_slots) self.constants.push_back(values[slot]);
+  }
   std::vector<at::Tensor> results;
   results.reserve(self.output_slots.size());
   for (const uint32_t slot : self.output_slots) results.push_back(values[slot]);

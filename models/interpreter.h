@@ -28,7 +28,7 @@ struct NodeObserver {
   std::function<void(size_t, size_t, const at::Tensor&)> made;
 };
 
-/// A prepared, executable part of a graph. Immutable after construction; one thread runs it at a time.
+/// A prepared, executable part of a graph. One thread runs it at a time.
 ///
 ///   inputs()      in graph order: values made outside the segment (graph inputs included) that its nodes
 ///   read, or that `outputs` names
@@ -42,6 +42,8 @@ struct NodeObserver {
 /// place by the nodes that write them (batch norm).
 /// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h), but for those whose
 /// `autocast` is false. Nodes whose `gradient` is false run without autograd.
+/// Nodes that depend on nothing (arange, masks of fixed shape) run in the first forward; what others read of
+/// them is kept from then on, unless graph.fold_constants is off.
 /// An operator that makes a list of tensors (split, unbind) makes one value per element.
 class Segment {
  public:

@@ -257,7 +257,11 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
   profiled.name = node.name;
   profiled.layer = node.layer;
   profiled.inputs = single.inputs();
-  for (const auto& name : node.outputs) profiled.outputs.push_back({name, graph.computed_type(name).bytes()});
+  // What every stage computes itself crosses no cut.
+  const bool stays =
+      std::find(graph.everywhere.begin(), graph.everywhere.end(), node.name) != graph.everywhere.end();
+  for (const auto& name : node.outputs)
+    profiled.outputs.push_back({name, stays ? 0 : graph.computed_type(name).bytes()});
   profiled.parameters = single.parameters();
   profiled.saved_bytes = saved_bytes;
 

@@ -39,10 +39,12 @@ std::vector<std::string> fixture_names() {
   return names;
 }
 
-Fixture fixture(const std::string& name) {
+/// `passes`: further options of the SPEC.
+Fixture fixture(const std::string& name, const std::string& passes = "") {
   const Json expected = read_json_file(kFolder + "expected.json")[name];
   const auto batch = expected["batch_size"].get<int64_t>();
-  const auto options = expected["options"].get<std::string>();
+  auto options = expected["options"].get<std::string>();
+  if (!passes.empty()) options += (options.empty() ? "" : ",") + passes;
   Fixture made{
       name, load_model(kFolder + name + ".pt2" + (options.empty() ? "" : ":" + options), batch), {}, {}, {}};
   made.losses = expected["losses"].get<std::vector<double>>();
@@ -149,6 +151,41 @@ TEST_CASE("exported programs train to the same bits wherever they are cut") {
       CHECK(copies.at(0).equal(whole.weights.at(weight).at(0)));
     }
   }
+}
+
+TEST_CASE("graph passes change no number, on one device and cut") {
+  at::set_num_threads(1);
+  const std::string name = GENERATE(from_range(fixture_names()));
+  CAPTURE(name);
+  const Fixture on = fixture(name);
+  const Fixture off = fixture(name, "dead_nodes=keep,shared_values=send,constants=run");
+  const PipelineRun whole = train(off, {});
+  for (const Fixture* one : {&on, &off}) {
+    const std::vector<size_t> places = cuts(one->model.graph);
+    std::vector<std::vector<size_t>> plans = {{}, {places[places.size() / 2]}};
+    if (places.size() > 2) plans.push_back({places[places.size() / 3], places[places.size() / 3 * 2]});
+    for (const auto& begins : plans) {
+      const PipelineRun run = train(*one, begins);
+      CHECK(run.losses == whole.losses);
+      for (const auto& [weight, copies] : run.weights)
+        CHECK(copies.at(0).equal(whole.weights.at(weight).at(0)));
+    }
+  }
+}
+
+TEST_CASE("masks and tables do not cross a cut") {
+  const auto crossing = [](const std::string& passes) {
+    const Fixture one = fixture("shared_mask", passes);
+    const Graph& graph = one.model.graph;
+    size_t begin = 0;  // behind the first block
+    while (graph.nodes[begin].layer != "out.0") ++begin;
+    const auto stages = partition(graph, plan_with_cuts(graph, {begin + 1}));
+    CHECK((std::count(stages[1].fields.begin(), stages[1].fields.end(), "keep") == 1) == passes.empty());
+    return stages[1].received;
+  };
+  // The two sides of the residual addition; and with the pass off the mask and both tables.
+  CHECK(crossing("").size() == 2);
+  CHECK(crossing("shared_values=send").size() == 5);
 }
 
 TEST_CASE("exported programs train with bfloat16, those too whose minibatches are of one size, and cut") {

@@ -200,6 +200,36 @@ class OpenBatch(nn.Module):
         return F.cross_entropy(scores, labels), scores
 
 
+class SharedMask(nn.Module):
+    """Masks, positions and rotary tables that every block reads, and a head that nobody asks for."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8)
+        self.qkv = nn.ModuleList(nn.Linear(8, 24) for _ in range(3))
+        self.out = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head, self.unused = nn.Linear(8, 11), nn.Linear(8, 3)
+        self.register_buffer("frequencies", 1 / 100 ** torch.arange(0, 1, 0.5), persistent=False)
+
+    def rotated(self, x, cos, sin):
+        a, b = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+    def forward(self, tokens, keep, labels):
+        length = tokens.shape[1]
+        positions = torch.arange(length)
+        angles = (positions[:, None] * self.frequencies).repeat(1, 2)
+        cos, sin = angles.cos(), angles.sin()
+        mask = (positions[:, None] >= positions[None, :]) & (keep[:, None, None, :] > 0)
+        x = self.tokens(tokens)
+        for qkv, out in zip(self.qkv, self.out):
+            q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in qkv(x).chunk(3, dim=-1))
+            y = F.scaled_dot_product_attention(self.rotated(q, cos, sin), self.rotated(k, cos, sin), v, attn_mask=mask)
+            x = x + out(y.transpose(1, 2).flatten(2))
+        scores = self.head(x)
+        return F.cross_entropy(scores.flatten(0, 1), labels.flatten()), scores, self.unused(x).relu().sum((1, 2))
+
+
 def features(count):
     return torch.randn(count, 6)
 
@@ -213,6 +243,12 @@ def tokens(count):
 
 
 # Name: module, fields of `count` samples, and what is out of the ordinary.
+def kept(count):
+    keep = torch.randint(0, 2, (count, 6))
+    keep[:, 0] = 1  # no token is left without one to look at
+    return keep
+
+
 FIXTURES = {
     "residual": (Residual, lambda n: {"images": torch.randn(n, 1, 8, 8), "labels": labels(n)}, {}),
     "attention": (Attention, lambda n: {"tokens": tokens(n), "labels": tokens(n)}, {}),
@@ -228,6 +264,7 @@ FIXTURES = {
     "no_loss_mse": (NoLoss, lambda n: {"features": features(n), "targets": torch.randn(n, 5)}, {"options": "loss=mse"}),
     "modes": (Modes, lambda n: {"features": features(n), "labels": labels(n)}, {}),
     "open_batch": (OpenBatch, lambda n: {"features": features(n), "labels": labels(n)}, {"dynamic": True}),
+    "shared_mask": (SharedMask, lambda n: {"tokens": tokens(n), "keep": kept(n), "labels": tokens(n)}, {}),
 }
 
 
