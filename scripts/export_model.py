@@ -2,7 +2,7 @@
 """Exports a PyTorch model, with its loss, as a file that Pipewright trains: docs/bring-your-own-model.md.
 
     scripts/export_model.py torchvision:resnet18 --option num_classes=10 --image 64 --batch-size 32 --output resnet18.pt2
-    scripts/export_model.py timm:vit_tiny_patch16_224 --option img_size=64 --image 64 --classes 1000 --output vit.pt2
+    scripts/export_model.py timm:vit_tiny_patch16_224 --option img_size=64 --option num_classes=10 --image 64 --output vit.pt2
     scripts/export_model.py transformers:gpt2 --option n_layer=4 --tokens 64 --classes 50257 --output gpt2.pt2
     scripts/export_model.py my_models:make_model --output mine.pt2
 
@@ -10,14 +10,21 @@ A function of your own, `module:function`, returns the model, or the model and i
 the names of the fields of your data, in the order of the model's arguments. Needs torch, and what the model comes from.
 """
 import argparse
+import contextlib
 import copy
+import difflib
 import importlib
 import inspect
+import io
 import os
 import sys
+import traceback
 import types
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("export_model.py: error: this Python has no torch\n  pip install torch, 2.9 or later, and run this with that Python.")
 
 
 def fail(message, remedy=""):
@@ -34,13 +41,29 @@ def parsed(text):
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
+def scores_of(output):
+    """The tensor of a model's output that a loss looks at: libraries hand out objects and dicts, too."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, (tuple, list)) and output:
+        return scores_of(output[0])
+    named = dict(output.items()) if hasattr(output, "items") else {}
+    for name in ("logits", "out"):  # transformers; torchvision's segmentation
+        if isinstance(named.get(name), torch.Tensor):
+            return named[name]
+    fail(f"the model's output is a {type(output).__name__}" + (f" of {', '.join(named)}" if named else ""),
+         "Give the module:function of a model that returns its loss, or its scores.")
+
+
 def cross_entropy(output, labels):
-    scores = output.logits if hasattr(output, "logits") else output
+    scores = scores_of(output)
+    if labels.shape != scores.shape[:-1] and labels.shape == scores.shape[:1] + scores.shape[2:]:
+        return torch.nn.functional.cross_entropy(scores, labels), scores  # a class for each pixel
     return torch.nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten()), scores
 
 
 def mse(output, targets):
-    prediction = output.logits if hasattr(output, "logits") else output
+    prediction = scores_of(output)
     return torch.nn.functional.mse_loss(prediction, targets), prediction
 
 
@@ -65,17 +88,133 @@ def with_loss(model, loss, inputs):
     return model
 
 
-def as_plain_tuple(model, outputs):
-    """A model of transformers hands out an object; a program hands out tensors: the scores."""
+def with_forward(model, change):
+    """The model hands out `change` of its output; its arguments stay."""
     forward = model.forward
 
-    def plain(self, *fields):
-        output = forward(*fields)
-        return tuple(getattr(output, name) for name in outputs)
+    def changed(self, *fields):
+        return change(forward(*fields))
 
-    plain.__signature__ = inspect.signature(forward)
-    model.forward = types.MethodType(plain, model)
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(forward).parameters.values()]
+    changed.__signature__ = inspect.Signature(parameters)
+    model.forward = types.MethodType(changed, model)
     return model
+
+
+def plain(output):
+    """Tensors only: a program hands out nothing else. Of an object or a dict its loss and its scores."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, (tuple, list)):
+        tensors = tuple(one for one in output if isinstance(one, torch.Tensor))
+        if tensors:
+            return tensors
+    named = dict(output.items()) if hasattr(output, "items") else {}
+    if isinstance(named.get("loss"), torch.Tensor):
+        return tuple(named[name] for name in ("loss", "logits") if isinstance(named.get(name), torch.Tensor))
+    holds = f" with {', '.join(map(str, named))}" if named else ""
+    fail(f"the model's forward returns a {type(output).__name__}{holds}; expected a tensor, a tuple of tensors, or a dict with 'loss'",
+         "Return the loss, or (loss, scores).")
+
+
+def installed(library):
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        fail(f"{library} cannot be imported: {first_line(error)}", f"pip install {library}")
+
+
+def nearest(name, known):
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean '{found[0]}'?" if found else ""
+
+
+def first_line(error):
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def place_of(error):
+    """Where in the model's own code: of the innermost call that is neither PyTorch's nor ours."""
+    library = os.path.dirname(torch.__file__) + os.sep
+    standard = os.path.dirname(os.__file__) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        ours = frame.filename == __file__ or frame.filename.startswith((library, "<"))
+        if not ours and (not frame.filename.startswith(standard) or "-packages" in frame.filename):
+            return f", at {os.path.basename(frame.filename)}:{frame.lineno}, {frame.line}"
+    return ""
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without what PyTorch prints of an error that is told in one line."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.fx", "torch._subclasses", "torch._subclasses.fake_tensor", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
+
+
+# What torch.export says, and the likely way out.
+EXPORT_REMEDIES = (
+    ("data-dependent", "Which operators run must not depend on the values of tensors: write torch.where for an if, and masks for loops."),
+    ("numpy", "Compute with torch instead of numpy in the forward."),
+    ("Constraints violated", "The number of samples is fixed by the model: export without --dynamic-batch."),
+    ("specialized", "The number of samples is fixed by the model: export without --dynamic-batch."),
+)
+EXPORT_REMEDY = "torch.export has to take the model: leave out of its forward what is no operator of PyTorch."
+SUB_GRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def refuse_operators(module):
+    """What Pipewright could not run, said before the file is made."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        place = f"operator '{node.target}'" + (f" in module '{stack[-1][0]}'" if stack and stack[-1][0] else "")
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            if node.target.name() not in SUB_GRAPHS:
+                fail(f"{place}: control flow and operators of Python cannot run without Python",
+                     "Which operators run must be the same for every input: write torch.where for torch.cond.")
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten":
+            fail(f"{place} is none of PyTorch's own; LibTorch does not have it",
+                 "Write it with PyTorch's operators, or choose the implementation of the model that has none of its own.")
+        made = node.meta.get("val")
+        computed = [given for given in node.all_input_nodes if isinstance(given.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
+        makes_tensors = isinstance(made, torch.Tensor) or isinstance(made, (tuple, list))
+        if makes_tensors and (free_unbacked_symbols(made) or any(free_unbacked_symbols(given.meta["val"]) for given in computed)):
+            fail(f"{place} depends on a number that is read from a tensor, or makes a size that depends on values",
+                 "Write the model without .item(), .tolist(), nonzero() and x[mask]; multiply by a mask, or use torch.where.")
+    for child in module.children():
+        if isinstance(child, torch.fx.GraphModule):
+            refuse_operators(child)
+
+
+def transformers_model(name, options):
+    """By the type of a configuration (gpt2, t5, vit), with the head that one trains."""
+    transformers = installed("transformers")
+    if name not in transformers.CONFIG_MAPPING:
+        fail(f"transformers has no model type '{name}'", nearest(name, transformers.CONFIG_MAPPING.keys()))
+    config = transformers.AutoConfig.for_model(name, **options)
+    config.use_cache = False
+    config._experts_implementation = "batched_mm"  # the others are operators of transformers
+    heads = ["Seq2SeqLM"] if config.is_encoder_decoder else ["MaskedLM", "CausalLM"] if name.startswith("bert") else ["CausalLM", "MaskedLM"]
+    for head in [*heads, "ImageClassification", "VideoClassification", "AudioClassification"]:
+        kind = getattr(transformers, f"AutoModelFor{head}")
+        if type(config) in kind._model_mapping:
+            return kind.from_config(config)
+    fail(f"transformers' '{name}' is neither a language model nor a classifier of images, video or audio",
+         "Give the module:function of one that makes your model and its example inputs.")
 
 
 def find_model(source, options):
@@ -83,40 +222,95 @@ def find_model(source, options):
     library, _, name = source.partition(":")
     if not name:
         fail(f"'{source}' is no model", "Give torchvision:NAME, timm:NAME, transformers:TYPE or module:function.")
-    if library == "torchvision":
-        import torchvision
+    try:
+        if library == "torchvision":
+            models = installed("torchvision").models
+            if name.lower() not in models.list_models():
+                fail(f"torchvision has no model '{name}'", nearest(name, models.list_models()))
+            return models.get_model(name, **options), None
+        if library == "timm":
+            timm = installed("timm")
+            if not timm.is_model(name):
+                fail(f"timm has no model '{name}'", nearest(name, timm.list_models()))
+            return timm.create_model(name, **options), None
+        if library == "transformers":
+            return transformers_model(name, options), None
+        sys.path.insert(0, os.getcwd())
+        try:
+            module = importlib.import_module(library)
+        except ModuleNotFoundError as error:
+            if error.name != library:
+                raise
+            fail(f"there is no module '{library}'", f"Run this where {library}.py is, or set PYTHONPATH.")
+        if not callable(getattr(module, name, None)):
+            fail(f"module '{library}' has no function '{name}'", nearest(name, vars(module)))
+        made = getattr(module, name)(**options)
+    except Exception as error:
+        fail(f"'{source}' cannot be made: {type(error).__name__}: {first_line(error)}{place_of(error)}",
+             "Look at the --option values." if options else "")
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, torch.nn.Module):
+        fail(f"'{source}' returns a {type(made).__name__}; expected a torch.nn.Module, or a module and its example inputs")
+    if inputs is not None:
+        if not isinstance(inputs, dict) or not inputs or not all(isinstance(one, torch.Tensor) for one in inputs.values()):
+            fail(f"the example inputs of '{source}' are a {type(inputs).__name__}; expected a dict of tensors",
+                 'Return them by the names of your fields, in the order of the arguments: {"images": ..., "labels": ...}.')
+        sizes = {name: one.shape[0] if one.dim() else 0 for name, one in inputs.items()}
+        if len(set(sizes.values())) > 1:
+            fail("the example inputs differ in dimension 0, the samples: " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
+    return model, inputs
 
-        return torchvision.models.get_model(name, **options), None
-    if library == "timm":
-        import timm
 
-        return timm.create_model(name, **options), None
-    if library == "transformers":
-        import transformers
-
-        config = transformers.AutoConfig.for_model(name, **options)
-        config.use_cache = False
-        known = transformers.AutoModelForCausalLM._model_mapping
-        kind = transformers.AutoModelForCausalLM if type(config) in known and not name.startswith("bert") else None
-        if kind is None and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
-            kind = transformers.AutoModelForMaskedLM
-        if kind is None:
-            kind = transformers.AutoModelForImageClassification
-        return kind.from_config(config), None
-    sys.path.insert(0, os.getcwd())
-    made = getattr(importlib.import_module(library), name)(**options)
-    return made if isinstance(made, tuple) else (made, None)
-
-
-def example_inputs(arguments, source):
+def example_inputs(arguments, model):
     """By the names of the fields of Pipewright's data sets."""
     generator = torch.Generator().manual_seed(0)
     batch = arguments.batch_size
-    if source.startswith("transformers:") and not arguments.image_given:
+    field = getattr(model, "main_input_name", "pixel_values")  # transformers
+    if field == "input_ids":
         tokens = torch.randint(0, arguments.classes, (batch, arguments.tokens), generator=generator)
-        return {"tokens": tokens, "labels": tokens.clone()}
+        if not model.config.is_encoder_decoder:
+            return {"tokens": tokens, "labels": tokens.clone()}
+        forward = model.forward
+        model.forward = lambda source, target: forward(input_ids=source, decoder_input_ids=target)
+        return {"source": tokens, "target": tokens.clone(), "labels": tokens.clone()}
+    if field != "pixel_values":
+        fail(f"the model reads '{field}', whose shape is not known",
+             "Give the module:function of one that makes the model and its example inputs.")
     images = torch.randn(batch, arguments.channels, arguments.image, arguments.image, generator=generator)
     return {"images": images, "labels": torch.randint(0, arguments.classes, (batch,), generator=generator)}
+
+
+def clones(inputs):
+    return [tensor.clone() for tensor in inputs.values()]
+
+
+def run_once(model, inputs):
+    """The model's output, or what is wrong with its inputs."""
+    try:
+        return model(*clones(inputs))
+    except Exception as error:
+        given = ", ".join(f"{name} {str(one.dtype).replace('torch.', '')} {tuple(one.shape)}" for name, one in inputs.items())
+        wanted = "as many, in the order of the forward's arguments" if isinstance(error, TypeError) else "what the model reads"
+        fail(f"the model does not run on its example inputs ({given}): {first_line(error)}{place_of(error)}",
+             f"Example inputs have to be {wanted}: --image, --channels, --tokens, --classes, or those that your function returns.")
+
+
+def compare_gradients(model, loss, again, loss_again):
+    """A program has the operators of the forward: an autograd.Function's own backward, or a hook, would be lost."""
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        fail(f"the model cannot be trained, in PyTorch neither: {first_line(error)}", "Does a detach() or a no_grad() part the loss from the weights?")
+    loss_again.backward()
+    gradients = {name: one.grad for name, one in again.named_parameters()}
+    for name, parameter in model.named_parameters():
+        expected, got = parameter.grad, gradients.get(name)
+        if expected is None and got is None:
+            continue
+        if expected is None or got is None or not torch.allclose(expected, got, rtol=1e-3, atol=1e-3 * expected.abs().max().item(), equal_nan=True):
+            fail(f"the gradient of '{name}' is another one in the exported program than in the model",
+                 "torch.export keeps no backward of an autograd.Function and no hooks: write the forward so that its own gradient is meant.")
+    model.zero_grad()
 
 
 def export(model, inputs, output, dynamic_batch=False):
@@ -128,7 +322,18 @@ def export(model, inputs, output, dynamic_batch=False):
         dynamic = tuple({0: batch} for _ in inputs)
     # Running it changes statistics (batch norm) and draws numbers (dropout): both are put back.
     state = copy.deepcopy(model.state_dict())  # with the versions of modules, which some ask for
-    program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=dynamic)
+    once = run_once(model, inputs)
+    if not isinstance(once, torch.Tensor) and not (isinstance(once, tuple) and all(isinstance(one, torch.Tensor) for one in once)):
+        plain(once)
+        model = with_forward(model, plain)
+    model.load_state_dict(state)
+    try:
+        with quiet():
+            program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=dynamic)
+    except Exception as error:
+        remedy = next((remedy for words, remedy in EXPORT_REMEDIES if words in str(error)), EXPORT_REMEDY)
+        fail(f"torch.export does not take the model: {first_line(error)}{place_of(error)}", remedy)
+    refuse_operators(program.graph_module)
     for module in program.graph_module.modules():  # sub-graphs too
         for node in getattr(getattr(module, "graph", None), "nodes", []):
             node.meta.pop("stack_trace", None)  # most of a small file, and paths of this machine
@@ -137,20 +342,16 @@ def export(model, inputs, output, dynamic_batch=False):
 
     def first_output(module):
         torch.manual_seed(0)
-        result = module(*[tensor.clone() for tensor in inputs.values()])
+        result = module(*clones(inputs))
         return result[0] if isinstance(result, (tuple, list)) else result
 
     expected, got = first_output(model), first_output(again)
-    if expected.dim() == 0:
-        try:
-            expected.backward()
-        except RuntimeError as error:
-            fail(f"the model cannot be trained, in PyTorch neither: {str(error).splitlines()[0]}")
-        model.zero_grad()
-    model.load_state_dict(state)
-    if not torch.allclose(expected, got, rtol=1e-4, atol=1e-5):
+    if not torch.allclose(expected, got, rtol=1e-4, atol=1e-5, equal_nan=True):
         fail(f"the exported program computes {got.flatten()[:3].tolist()}, the model {expected.flatten()[:3].tolist()}",
              "The model's forward depends on more than its inputs and weights.")
+    if expected.dim() == 0:
+        compare_gradients(model, expected, again, got)
+    model.load_state_dict(state)
     return program
 
 
@@ -161,7 +362,7 @@ def main():
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model")
     parser.add_argument("--batch-size", type=int, default=8, help="samples in a minibatch (default: 8)")
     parser.add_argument("--dynamic-batch", action="store_true", help="leave the number of samples open")
-    parser.add_argument("--image", type=int, help="side of the square images (default: 224)")
+    parser.add_argument("--image", type=int, default=224, help="side of the square images (default: 224)")
     parser.add_argument("--channels", type=int, default=3, help="of the images (default: 3)")
     parser.add_argument("--tokens", type=int, default=64, help="length of texts, for transformers (default: 64)")
     parser.add_argument("--classes", type=int, help="labels lie below it (default: the model's num_classes, or 1000)")
@@ -175,21 +376,21 @@ def main():
         if not equals:
             fail(f"--option {option}: expected NAME=VALUE")
         options[name] = parsed(value)
-    arguments.image_given = arguments.image is not None
-    arguments.image = arguments.image or 224
     arguments.classes = arguments.classes or options.get("num_classes") or options.get("vocab_size") or 1000
 
     torch.manual_seed(arguments.seed)
     model, inputs = find_model(arguments.model, options)
     if inputs is None:
-        inputs = example_inputs(arguments, arguments.model)
+        inputs = example_inputs(arguments, model)
         if arguments.loss == "none":
             inputs.pop("labels")
-            if arguments.model.startswith("transformers:"):
-                model = as_plain_tuple(model, ["logits"])
+            model = with_forward(model, scores_of)
         else:
             model = with_loss(model, arguments.loss, inputs)
-    program = export(model, inputs, arguments.output, arguments.dynamic_batch)
+    try:
+        program = export(model, inputs, arguments.output, arguments.dynamic_batch)
+    except OSError as error:
+        fail(f"{arguments.output} cannot be written: {first_line(error)}")
 
     parameters = sum(p.numel() for p in model.parameters())
     operators = sum(node.op == "call_function" for node in program.graph.nodes)

@@ -34,26 +34,119 @@ def vision(name, image=64, **options):
     return make
 
 
-def language(kind, name, **options):
-    def make():
-        import transformers
+def labels(n):
+    return torch.randint(0, 10, (n,))
 
-        config = transformers.AutoConfig.for_model(name, vocab_size=100, **options)
-        config.use_cache = False
-        model = getattr(transformers, kind).from_config(config)
-        tokens = lambda n: torch.randint(0, 100, (n, 16))  # noqa: E731
-        return model, {"tokens": tokens, "labels": tokens}
+
+def tokens(n):
+    return torch.randint(0, 100, (n, 16))
+
+
+def built(kind, name, vocabulary=100, **options):
+    """A model of transformers, its class or auto class and its type, small."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(name, **({"vocab_size": vocabulary} if vocabulary else {}), **options)
+    config.use_cache = False
+    config._experts_implementation = "batched_mm"  # the others are operators of transformers
+    make = getattr(transformers, kind)
+    return make.from_config(config) if kind.startswith("Auto") else make(config)
+
+
+def language(kind, name, **options):
+    return lambda: (built(kind, name, **options), {"tokens": tokens, "labels": tokens})
+
+
+def translation(name, **options):
+    """An encoder and a decoder."""
+
+    def make():
+        model = built("AutoModelForSeq2SeqLM", name, **options)
+        forward = model.forward
+        model.forward = lambda source, target: forward(input_ids=source, decoder_input_ids=target, use_cache=False)
+        return model, {"source": tokens, "target": tokens, "labels": tokens}
 
     return make
 
 
-def image_transformer():
+def on(field, shape, kind, name, vocabulary=None, **options):
+    """Another field of numbers, and classes."""
+    return lambda: (built(kind, name, vocabulary, num_labels=10, **options), {field: lambda n: torch.randn(n, *shape), "labels": labels})
+
+
+def images_of(name, image=32, **options):
+    return on("images", (3, image, image), "AutoModelForImageClassification", name, image_size=image, **options)
+
+
+def timm_model(name, image=64, **options):
+    def make():
+        import timm
+
+        return timm.create_model(name, num_classes=10, **options), {"images": lambda n: torch.randn(n, 3, image, image), "labels": labels}
+
+    return make
+
+
+def segmentation(name, image=64):
+    def make():
+        import torchvision
+
+        model = torchvision.models.get_model(name, num_classes=10, weights=None, weights_backbone=None)
+        return model, {"images": lambda n: torch.randn(n, 3, image, image), "labels": lambda n: torch.randint(0, 10, (n, image, image))}
+
+    return make
+
+
+def video(name, frames=8, image=32, **options):
+    def make():
+        import torchvision
+
+        return torchvision.models.get_model(name, num_classes=10, **options), {
+            "video": lambda n: torch.randn(n, 3, frames, image, image), "labels": labels}
+
+    return make
+
+
+def detection_backbone():
+    """What Faster R-CNN looks at; the levels of its pyramid are pooled and classified."""
+    import torchvision
+
+    class Pyramid(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = torchvision.models.detection.backbone_utils.resnet_fpn_backbone(
+                backbone_name="resnet18", weights=None, trainable_layers=5, norm_layer=torch.nn.BatchNorm2d)
+            self.head = torch.nn.Linear(256, 10)
+
+        def forward(self, images):
+            return self.head(sum(level.mean((2, 3)) for level in self.body(images).values()))
+
+    return Pyramid(), {"images": lambda n: torch.randn(n, 3, 64, 64), "labels": labels}
+
+
+def masked_autoencoder():
     import transformers
 
-    config = transformers.ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
-                                    image_size=32, patch_size=8, num_labels=10)
-    return transformers.ViTForImageClassification(config), {
-        "images": lambda n: torch.randn(n, 3, 32, 32), "labels": lambda n: torch.randint(0, 10, (n,))}
+    config = transformers.ViTMAEConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32,
+                                       patch_size=8, decoder_hidden_size=32, decoder_num_hidden_layers=2, decoder_num_attention_heads=4,
+                                       decoder_intermediate_size=64)
+    model = transformers.ViTMAEForPreTraining(config)
+    forward = model.forward
+    model.forward = lambda images, noise: (forward(pixel_values=images, noise=noise).loss,)
+    return model, {"images": lambda n: torch.randn(n, 3, 32, 32), "noise": lambda n: torch.rand(n, 16)}
+
+
+def two_towers():
+    """CLIP: the loss pairs texts and images of the minibatch."""
+    import transformers
+
+    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    config = transformers.CLIPConfig(text_config=dict(small, vocab_size=100, max_position_embeddings=16, eos_token_id=99),
+                                     vision_config=dict(small, image_size=32, patch_size=8), projection_dim=32)
+    model = transformers.CLIPModel(config)
+    forward = model.forward
+    model.forward = lambda tokens, images: (forward(input_ids=tokens, pixel_values=images, return_loss=True).loss,)
+    return model, {"tokens": tokens, "images": lambda n: torch.randn(n, 3, 32, 32)}
 
 
 MODELS = {name: vision(name) for name in (
@@ -65,19 +158,88 @@ MODELS["maxvit_t"] = vision("maxvit_t", 224)
 MODELS["googlenet"] = vision("googlenet", init_weights=False)
 MODELS["inception_v3"] = vision("inception_v3", 96, aux_logits=False, init_weights=False)
 MODELS["vit_b_16"] = vision("vit_b_16", image_size=64)
-MODELS["gpt2"] = language("AutoModelForCausalLM", "gpt2", n_layer=2, n_embd=32, n_head=4, n_positions=32)
-MODELS["llama"] = language("AutoModelForCausalLM", "llama", num_hidden_layers=2, hidden_size=32, num_attention_heads=4,
-                           num_key_value_heads=2, intermediate_size=64)
-MODELS["bert"] = language("AutoModelForMaskedLM", "bert", num_hidden_layers=2, hidden_size=32, num_attention_heads=4,
-                          intermediate_size=64)
-MODELS["vit (transformers)"] = image_transformer
+for name in "deeplabv3_resnet50 lraspp_mobilenet_v3_large".split():
+    MODELS[name] = segmentation(name)
+MODELS["resnet18 with pyramid"] = detection_backbone
+MODELS.update({name: video(name) for name in "r3d_18 swin3d_t".split()})
+
+SMALL = dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64)
+CAUSAL, MASKED = "AutoModelForCausalLM", "AutoModelForMaskedLM"
+MODELS.update({
+    "gpt2": language(CAUSAL, "gpt2", n_layer=2, n_embd=32, n_head=4, n_positions=32),
+    "llama": language(CAUSAL, "llama", num_key_value_heads=2, **SMALL),
+    "mistral": language(CAUSAL, "mistral", num_key_value_heads=2, sliding_window=8, **SMALL),
+    "qwen2": language(CAUSAL, "qwen2", num_key_value_heads=2, **SMALL),
+    "qwen3": language(CAUSAL, "qwen3", num_key_value_heads=2, head_dim=8, **SMALL),
+    "gemma2": language(CAUSAL, "gemma2", num_key_value_heads=2, head_dim=8, **SMALL),
+    "phi": language(CAUSAL, "phi", **SMALL),
+    "phi3": language(CAUSAL, "phi3", num_key_value_heads=2, pad_token_id=0, **SMALL),
+    "gpt_neo": language(CAUSAL, "gpt_neo", num_layers=2, hidden_size=32, num_heads=4, attention_types=[[["global", "local"], 1]],
+                        max_position_embeddings=32),
+    "gpt_neox": language(CAUSAL, "gpt_neox", **SMALL),
+    "gptj": language(CAUSAL, "gptj", n_layer=2, n_embd=32, n_head=4, rotary_dim=4, n_positions=32),
+    "opt": language(CAUSAL, "opt", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, ffn_dim=64, max_position_embeddings=32,
+                    word_embed_proj_dim=32),
+    "bloom": language(CAUSAL, "bloom", n_layer=2, hidden_size=32, n_head=4),
+    "falcon": language(CAUSAL, "falcon", num_hidden_layers=2, hidden_size=32, num_attention_heads=4),
+    "mpt": language(CAUSAL, "mpt", n_layers=2, d_model=32, n_heads=4, max_seq_len=32),
+    "olmo2": language(CAUSAL, "olmo2", **SMALL),
+    "stablelm": language(CAUSAL, "stablelm", num_key_value_heads=4, **SMALL),
+    "mixtral": language(CAUSAL, "mixtral", num_key_value_heads=2, num_local_experts=4, **SMALL),
+    "mamba": language(CAUSAL, "mamba", hidden_size=32, num_hidden_layers=2, state_size=4),
+    "mamba2": language(CAUSAL, "mamba2", hidden_size=32, num_hidden_layers=2, state_size=4, num_heads=4, head_dim=16, n_groups=1, chunk_size=8),
+    "rwkv": language(CAUSAL, "rwkv", hidden_size=32, num_hidden_layers=2, context_length=32),
+    "bert": language(MASKED, "bert", **SMALL),
+    "distilbert": language(MASKED, "distilbert", n_layers=2, dim=32, n_heads=4, hidden_dim=64),
+    "roberta": language(MASKED, "roberta", **SMALL),
+    "albert": language(MASKED, "albert", embedding_size=16, **SMALL),
+    "electra": language(MASKED, "electra", embedding_size=16, **SMALL),
+    "deberta-v2": language(MASKED, "deberta-v2", relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8,
+                           max_relative_positions=16, position_biased_input=False, share_att_key=True, norm_rel_ebd="layer_norm", **SMALL),
+    "mpnet": language(MASKED, "mpnet", **SMALL),
+    "modernbert": language(MASKED, "modernbert", pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2,
+                           reference_compile=False, **SMALL),
+    "t5": translation("t5", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4),
+    "bart": translation("bart", d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+                        encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=32),
+    "marian": translation("marian", d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+                          encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=32, pad_token_id=0, decoder_start_token_id=0),
+    "vit (transformers)": images_of("vit", patch_size=8, **SMALL),
+    "deit": on("images", (3, 32, 32), "DeiTForImageClassification", "deit", image_size=32, patch_size=8, **SMALL),
+    "beit": images_of("beit", patch_size=8, **SMALL),
+    "dinov2": images_of("dinov2", patch_size=8, num_hidden_layers=2, hidden_size=32, num_attention_heads=4),
+    "swin (transformers)": images_of("swin", 64, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4),
+    "swinv2 (transformers)": images_of("swinv2", 64, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4),
+    "convnext (transformers)": images_of("convnext", hidden_sizes=[16, 16, 32, 32], depths=[1, 1, 1, 1]),
+    "convnextv2": images_of("convnextv2", hidden_sizes=[16, 16, 32, 32], depths=[1, 1, 1, 1]),
+    "mobilevit": images_of("mobilevit", 64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 16, 16, 16, 24, 32, 64], num_attention_heads=2),
+    "segformer": images_of("segformer", 64, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1]),
+    "poolformer": images_of("poolformer", 64, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1]),
+    "pvt": images_of("pvt", 64, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4]),
+    "whisper": on("features", (20, 32), "AutoModelForAudioClassification", "whisper", 100, num_mel_bins=20, max_source_positions=16, d_model=32,
+                  encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64, classifier_proj_size=16, pad_token_id=0),
+    "wav2vec2": on("audio", (1600,), "AutoModelForAudioClassification", "wav2vec2", 32, conv_dim=[16, 16], conv_stride=[5, 4],
+                   conv_kernel=[10, 4], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+                   classifier_proj_size=16, apply_spec_augment=False, layerdrop=0.0, **SMALL),
+    "ast": on("features", (32, 16), "AutoModelForAudioClassification", "audio-spectrogram-transformer", max_length=32, num_mel_bins=16,
+              patch_size=8, frequency_stride=8, time_stride=8, **SMALL),
+    "videomae": on("video", (4, 3, 32, 32), "AutoModelForVideoClassification", "videomae", image_size=32, patch_size=8, num_frames=4,
+                   tubelet_size=2, **SMALL),
+    "mae": masked_autoencoder,
+    "clip": two_towers,
+})
+MODELS.update({f"timm:{name}": timm_model(name) for name in (
+    "resnet10t resnet26d seresnet50 res2net50_26w_4s resnest14d skresnet18 ecaresnet26t resnetv2_50 dla34 dpn48b densenet121 vgg11_bn "
+    "mobilenetv3_small_050 mobilenetv4_conv_small ghostnet_100 mixnet_s nfnet_f0 convnext_atto mambaout_femto").split()})
+MODELS.update({f"timm:{name}": timm_model(name, img_size=64) for name in (
+    "vit_tiny_patch16_224 mixer_s16_224 xcit_nano_12_p16_224 swin_tiny_patch4_window7_224").split()})
 
 
 def without_chance(model):
     for module in model.modules():
         if "Dropout" in type(module).__name__ or type(module).__name__ == "StochasticDepth":
             module.p = 0.0
-        for name in ("dropout_p", "attention_dropout", "dropout"):
+        for name in ("dropout_p", "attention_dropout", "dropout", "activation_dropout", "dropout_prob", "hidden_dropout", "drop_prob", "layerdrop"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model
@@ -120,7 +282,9 @@ def compare(make, programs, folder, batch):
     data = {name: draw(batch * STEPS) for name, draw in fields.items()}
     save_file({name: tensor.clone() for name, tensor in data.items()}, folder / "data.safetensors")
     first = {name: tensor[:batch] for name, tensor in data.items()}
-    model = export_model.with_loss(without_chance(model).train(), "cross_entropy", first)
+    model = without_chance(model).train()
+    if "labels" in fields:  # the others have a loss of their own
+        model = export_model.with_loss(model, "cross_entropy", first)
     program = export_model.export(model, first, folder / "model.pt2")
     operators = sum(node.op == "call_function" for node in program.graph.nodes)
     parameters = sum(parameter.numel() for parameter in model.parameters())

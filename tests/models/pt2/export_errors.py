@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What scripts/export_model.py says of the mistakes of users: one line, and a likely way out.
+
+    python tests/models/pt2/export_errors.py
+
+Without torch it prints SKIPPED: and its reason. It writes into a temporary folder only.
+"""
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import sys
+import tempfile
+import textwrap
+import warnings
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "scripts" / "export_model.py"
+
+# Name, body of a forward of (features, labels) with self.linear, what the error says, what its remedy says.
+FORWARDS = (
+    ("branch", "x = self.linear(features)\nif x.sum() > 0:\n    x = x * 2\nreturn F.cross_entropy(x, labels)",
+     ["torch.export does not take the model", "data-dependent", "my_models.py:", "if x.sum() > 0:"], "torch.where for an if"),
+    ("item", "return F.cross_entropy(self.linear(features) * features.max().item(), labels)",
+     ["'aten.mul.Tensor'", "a number that is read from a tensor"], "without .item()"),
+    ("picked", "x = self.linear(features)\nreturn x[x > 0].mean()", ["'aten.index.Tensor'", "depends on values"], "multiply by a mask"),
+    ("numpy", "return F.cross_entropy(self.linear(features) * torch.from_numpy(features.numpy()).sum(), labels)",
+     ["torch.export does not take the model", "my_models.py:"], "torch instead of numpy"),
+    ("scores", "return {'scores': self.linear(features)}", ["returns a dict with scores", "expected a tensor"], "(loss, scores)"),
+    ("text", "return 'hello'", ["returns a str"], "(loss, scores)"),
+    ("detached", "return F.cross_entropy(self.linear(features).detach(), labels)", ["cannot be trained, in PyTorch neither"], "detach()"),
+    ("cond", "return torch.cond(labels[0] > 1, lambda x: x.sum(), lambda x: x.mean(), (self.linear(features),))",
+     ["'cond'", "control flow"], "torch.where for torch.cond"),
+    ("own", "return F.cross_entropy(torch.ops.mine.double(self.linear(features)), labels)",
+     ["'mine.double.default'", "none of PyTorch's own"], "PyTorch's operators"),
+    ("estimator", "return F.cross_entropy(Straight.apply(self.linear(features)), labels)",
+     ["gradient of 'linear.", "another one in the exported program"], "no backward of an autograd.Function"),
+    ("shape", "return F.cross_entropy(self.linear(features[:, :3]), labels)",
+     ["does not run on its example inputs (features float32 (4, 6), labels int64 (4,))", "my_models.py:"], "what the model reads"),
+    ("dict", "x = self.linear(features)\nreturn {'logits': x, 'loss': F.cross_entropy(x, labels)}", [], ""),
+    ("good", "return F.cross_entropy(self.linear(features), labels)", [], ""),
+)
+
+HEAD = '''
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.library.define("mine::double", "(Tensor x) -> Tensor")
+torch.library.impl("mine::double", "CompositeExplicitAutograd", lambda x: 2 * x)
+torch.library.register_fake("mine::double", lambda x: torch.empty_like(x))
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+
+
+def inputs():
+    return {"features": torch.randn(4, 6), "labels": torch.randint(0, 5, (4,))}
+
+
+def as_tuple():
+    return Model(), (torch.randn(4, 6),)
+
+
+def uneven():
+    return Model(), {"features": torch.randn(4, 6), "labels": torch.randint(0, 5, (3,))}
+
+
+def nothing():
+    pass
+
+
+def failing(width=3):
+    raise KeyError("height")
+'''
+
+# The words after the script's name, what the error says, what its remedy says.
+COMMANDS = (
+    (["resnet18"], ["'resnet18' is no model"], "torchvision:NAME"),
+    (["my_modles:good"], ["there is no module 'my_modles'"], "PYTHONPATH"),
+    (["my_models:goood"], ["has no function 'goood'"], "'good'"),
+    (["my_models:as_tuple"], ["example inputs of 'my_models:as_tuple' are a tuple"], '{"images": ..., "labels": ...}'),
+    (["my_models:uneven"], ["differ in dimension 0, the samples: features 4, labels 3"], ""),
+    (["my_models:nothing"], ["returns a NoneType; expected a torch.nn.Module"], ""),
+    (["my_models:failing"], ["'my_models:failing' cannot be made: KeyError", "my_models.py:"], ""),
+    (["my_models:failing", "--option", "depth=2"], ["unexpected keyword argument 'depth'"], "--option"),
+    (["my_models:good", "--option", "depth"], ["--option depth: expected NAME=VALUE"], ""),
+    (["no_such_library_of_models:x"], ["there is no module 'no_such_library_of_models'"], "PYTHONPATH"),
+)
+LIBRARIES = (
+    ("torchvision", ["torchvision:resnet81"], ["torchvision has no model 'resnet81'"], "'resnet18'"),
+    ("torchvision", ["torchvision:resnet18", "--option", "classes=10"], ["unexpected keyword argument 'classes'"], "--option"),
+    ("timm", ["timm:vit_tiny"], ["timm has no model 'vit_tiny'"], ""),
+    ("transformers", ["transformers:gtp2"], ["transformers has no model type 'gtp2'"], "'gpt2'"),
+)
+
+
+def export(words):
+    """Its exit code and what it prints as an error; in this process, as importing torch takes longest."""
+    sys.argv = [str(SCRIPT), *words, "--output", "out.pt2"]
+    error = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
+            export_model.main()
+    except SystemExit as end:
+        return (1, str(end.code)) if isinstance(end.code, str) else (end.code, error.getvalue())
+    return 0, ""
+
+
+def check(name, words, says, remedy):
+    code, error = export(words)
+    lines = error.strip().splitlines()
+    good = code == 0 if not says else (
+        code == 1 and 1 <= len(lines) <= 2 and lines[0].startswith("export_model.py: error: ")
+        and all(part in lines[0] for part in says) and (not remedy or remedy in lines[-1]))
+    print(f"{name:40} {'ok' if good else f'WRONG: {code} {error}'}", flush=True)
+    return good
+
+
+def main():
+    global export_model
+    if importlib.util.find_spec("torch") is None:
+        print("SKIPPED: this Python has no torch; scripts/test --with-pytorch makes one that has")
+        return
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, str(SCRIPT.parent))
+    import export_model
+
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        text = HEAD
+        for name, body, _, _ in FORWARDS:
+            text += f"\n\nclass {name.title()}(Model):\n    def forward(self, features, labels):\n{textwrap.indent(body, ' ' * 8)}\n"
+            text += f"\n\ndef {name}():\n    return {name.title()}(), inputs()\n"
+        pathlib.Path("my_models.py").write_text(text)
+        for name, _, says, remedy in FORWARDS:
+            good &= check(name, [f"my_models:{name}"], says, remedy)
+        for words, says, remedy in COMMANDS:
+            good &= check(" ".join(words), words, says, remedy)
+        for library, words, says, remedy in LIBRARIES:
+            if importlib.util.find_spec(library) is None:
+                print(f"{' '.join(words):40} not checked: {library} is not installed")
+            else:
+                good &= check(" ".join(words), words, says, remedy)
+        os.chdir("/")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
