@@ -208,6 +208,7 @@ void Run::validate(const std::string& where) const {
   check_range(where, "gradient_clipping_norm", gradient_clipping_norm, 0.0, 1e12);
   check_range(where, "gradient_accumulation", gradient_accumulation, 1, kMostCount);
   check_name(where, "precision", precision, {"float32", "bfloat16"});
+  check_name(where, "transport", transport, {"auto", "gloo", "nccl", "shm"});
   check_range(where, "gradient_bucket_bytes", gradient_bucket_bytes, 1, kMostBytes);
   check_range(where, "checkpoint.every_minibatches", checkpoint.every_minibatches, 0, kMostCount);
   check_range(where, "checkpoint.every_epochs", checkpoint.every_epochs, 0, kMostCount);

@@ -69,7 +69,7 @@ struct Run {
   int64_t seed = 0;
   std::string device = "cpu";
   int64_t threads = 1;             ///< compute threads of one rank
-  std::string transport = "auto";  ///< "auto", "gloo", "shm"
+  std::string transport = "auto";  ///< "auto", "gloo", "nccl", "shm"
   double timeout_seconds = 30;     ///< a peer that is silent for longer is lost
   int64_t trace_minibatches = 64;  ///< how many minibatches the trace holds; 0 = none
   std::string output = "runs/latest";

@@ -5,6 +5,7 @@
 #include "graph/error.h"
 #include "runtime/flight.h"
 #include "runtime/launch.h"
+#include "runtime/plan_links.h"
 #include "runtime/rendezvous.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/connect.h"
@@ -152,6 +153,7 @@ void RankSession::connect(RankTask& task) {
   // All ranks have arrived: connecting takes no longer than any other answer.
   settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
   settings.cores = host_cores();
+  settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())));
   auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
   {
     const std::lock_guard lock(transport_mutex_);

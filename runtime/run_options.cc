@@ -66,7 +66,7 @@ constexpr Row kRows[] = {
     {"seed", "", "seed", Kind::kInteger, ""},
     {"device", "", "device", Kind::kText, "cpu, cuda (ranks of a host take turns) or cuda:K"},
     {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
-    {"transport", "", "transport", Kind::kText, "auto, gloo, shm"},
+    {"transport", "", "transport", Kind::kText, "auto, gloo, nccl, shm"},
     {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},
     {"trace-minibatches", "", "trace_minibatches", Kind::kInteger, "minibatches in trace.json; 0 = none"},
     {"output", "", "output", Kind::kText, "run folder"},

@@ -2,9 +2,9 @@
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
-#include <torch/csrc/cuda/nccl.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/nccl_transport.h"
 #include "runtime/cuda/step.h"
 
 namespace pipewright {
@@ -23,16 +23,18 @@ cudaDeviceProp properties(int64_t device) {
 
 class Plugin : public CudaPlugin {
  public:
+  Plugin() { set_nccl_environment(); }
+
   std::vector<std::string> versions() override {
     int driver = 0;  // stays so without a driver
     PW_CUDA(cudaDriverGetVersion(&driver));
     int runtime = 0;
     PW_CUDA(cudaRuntimeGetVersion(&runtime));
-    const uint64_t nccl = torch::cuda::nccl::version();  // major, minor, patch: 32, 16 and 16 bits
+    const int64_t nccl = nccl_version();
     return {"CUDA toolkit " + cuda_version(CUDART_VERSION) + ", runtime " + cuda_version(runtime),
             "CUDA driver " + (driver == 0 ? "none" : "for CUDA " + cuda_version(driver)),
-            "NCCL " + std::to_string(nccl >> 32U) + "." + std::to_string((nccl >> 16U) & 0xffffU) + "." +
-                std::to_string(nccl & 0xffffU)};
+            "NCCL " + std::to_string(nccl / 10'000) + "." + std::to_string(nccl / 100 % 100) + "." +
+                std::to_string(nccl % 100)};
   }
 
   std::string device_name(int64_t device) override { return properties(device).name; }
@@ -59,6 +61,11 @@ class Plugin : public CudaPlugin {
   }
   void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
     copy_on_device(from, to);
+  }
+
+  int64_t nccl_version() override { return nccl_version_at_run_time(); }
+  std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store, const NcclSettings& settings) override {
+    return connect_over_nccl(store, settings);
   }
 
   void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }

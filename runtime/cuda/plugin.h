@@ -6,12 +6,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/step_arithmetic.h"
+#include "runtime/transport/device_links.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace pipewright {
+
+class Transport;
+
+struct NcclSettings {
+  std::string name;  ///< keeps the keys of several worlds in one store apart
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t device = 0;
+  const DeviceLinks* links = nullptr;  ///< of the job, the same on all ranks
+};
 
 /// One tensor of a step of an update rule: contiguous arrays of one size, dtype (float, double, bfloat16,
 /// half) and device. `next` may be `old`; no two others overlap. What the rule does not keep is undefined.
@@ -33,7 +49,7 @@ struct StepFinds {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 2;
+constexpr int kCudaPluginInterface = 4;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -61,6 +77,15 @@ class CudaPlugin {
   /// to[i] becomes from[i]: contiguous tensors of one device, equal in bytes, in one launch (one more for
   /// each 1024), in the order of the current stream. Packs what crosses a cut into one message, and back.
   virtual void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
+
+  /// NCCL's at run time: 22809 is 2.28.9.
+  virtual int64_t nccl_version() = 0;
+  /// Messages and sums of tensors of `device` over the links of the job, and no others; a communicator for
+  /// each, all connected when it returns. Every rank calls it, each with a device of its own; it blocks until
+  /// all have. Sums have NCCL's order. abort() may come from any thread and ends what waits on the device.
+  /// PeerError if NCCL cannot connect.
+  virtual std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store,
+                                                         const NcclSettings& settings) = 0;
 
   /// A named range on the time lines of NVIDIA's tools; ranges of a thread nest.
   virtual void begin_range(const std::string& name) = 0;

@@ -12,6 +12,9 @@ namespace pipewright {
 /// bit for bit on any transport. All ranks of the list call it, in the same order of calls. `flat` must not
 /// be touched until it returns.
 ///
+/// A transport may have a sum of its own (NCCL, for tensors of a GPU): it is taken, and then the order is the
+/// transport's.
+///
 /// Direct reduce-scatter and all-gather: replica q sums part q of the tensor and sends it to all. Each rank
 /// sends and receives 2(r-1)/r of the tensor in two rounds, as a ring would in 2(r-1). Uses tags first_tag
 /// and first_tag + 1. Returns the bytes this rank sent.

@@ -6,9 +6,12 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "runtime/cuda/plugin.h"
+#include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/transport/process_state.h"
 #include "runtime/transport/shm.h"
+#include "runtime/transport/staged.h"
 
 namespace pipewright {
 namespace {
@@ -45,7 +48,67 @@ class RoutedTransport : public Transport {
   std::vector<bool> uses_second_;
 };
 
+class DeviceRoutedTransport : public Transport {
+ public:
+  DeviceRoutedTransport(std::shared_ptr<Transport> host, std::unique_ptr<Transport> device)
+      : host_(std::move(host)), device_(std::move(device)) {
+    PW_CHECK_EQ(host_->rank(), device_->rank());
+  }
+
+  int64_t rank() const override { return host_->rank(); }
+  int64_t world_size() const override { return host_->world_size(); }
+  std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return of(tensor).send(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return of(tensor).receive(std::move(tensor), peer, tag);
+  }
+  bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) override {
+    return of(flat).sum(flat, ranks, tag);
+  }
+  void abort(const std::string& why) override {
+    host_->abort(why);
+    device_->abort(why);
+  }
+
+ private:
+  Transport& of(const at::Tensor& tensor) { return tensor.device().is_cpu() ? *host_ : *device_; }
+
+  std::shared_ptr<Transport> host_;
+  std::unique_ptr<Transport> device_;  // goes first: it may use the host's
+};
+
+// What the ranks' devices are, each told by its rank.
+std::vector<RankDevice> exchange_devices(Store& store, const std::string& name, int64_t rank,
+                                         int64_t world_size, const ConnectSettings& settings) {
+  RankDevice own;
+  if (!settings.device.is_cpu()) {
+    own.is_gpu = true;
+    own.identity = std::to_string(rank);
+    if (settings.cuda != nullptr) {
+      own.identity = settings.cuda->device_identity(settings.device.index());
+      own.name = settings.cuda->device_name(settings.device.index());
+      own.nccl_version = settings.cuda->nccl_version();
+    }
+  }
+  store.set(name + "/device/" + std::to_string(rank), own.to_text());
+  std::vector<RankDevice> all;
+  for (int64_t peer = 0; peer < world_size; ++peer) {
+    all.push_back(
+        RankDevice::from_text(store.get(name + "/device/" + std::to_string(peer), settings.timeout)));
+  }
+  return all;
+}
+
+std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
+                                         int64_t world_size, const ConnectSettings& settings);
+
 }  // namespace
+
+std::unique_ptr<Transport> make_device_routed_transport(std::shared_ptr<Transport> host,
+                                                        std::unique_ptr<Transport> device) {
+  return std::make_unique<DeviceRoutedTransport>(std::move(host), std::move(device));
+}
 
 std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> first,
                                                  std::unique_ptr<Transport> second,
@@ -53,7 +116,9 @@ std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> firs
   return std::make_unique<RoutedTransport>(std::move(first), std::move(second), std::move(uses_second));
 }
 
-std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
+namespace {
+
+std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings) {
   std::unique_ptr<Transport> shm;
   std::vector<bool> reached(static_cast<size_t>(world_size), false);
@@ -95,6 +160,26 @@ std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, 
     if (shm) transport = make_routed_transport(std::move(transport), std::move(shm), std::move(reached));
   }
   return transport;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
+                                         int64_t world_size, const ConnectSettings& settings) {
+  // Before anything is connected: ranks that cannot be are told why.
+  const DevicePath path =
+      choose_device_path(settings.transport, exchange_devices(store, name, rank, world_size, settings));
+  auto host = connect_hosts(store, name, rank, world_size, settings);
+  // A rank of the CPU among ranks of GPUs sends and receives as ever.
+  if (path == DevicePath::kNone || settings.device.is_cpu()) return host;
+  std::shared_ptr<Transport> shared = std::move(host);
+  if (path == DevicePath::kStaged) {
+    return make_device_routed_transport(shared,
+                                        make_staged_transport(shared, make_copy_engine(settings.device)));
+  }
+  const NcclSettings nccl{name + "/nccl", rank, world_size, settings.device.index(), &settings.links};
+  return make_device_routed_transport(shared,
+                                      settings.cuda->make_nccl_transport(store.implementation(), nccl));
 }
 
 void warm_links(Transport& transport) {

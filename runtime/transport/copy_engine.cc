@@ -35,11 +35,7 @@ class DeviceCopyEngine : public CopyEngine {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   }
 
-  std::shared_ptr<StreamPoint> here() override {
-    auto point = std::make_shared<EventPoint>(device_);
-    point->record(current_stream(device_));
-    return point;
-  }
+  std::shared_ptr<StreamPoint> here() override { return point_of_current_stream(device_); }
 
   std::shared_ptr<StreamPoint> download(const at::Tensor& from, const at::Tensor& to,
                                         const std::shared_ptr<StreamPoint>& after) override {
@@ -76,6 +72,12 @@ class DeviceCopyEngine : public CopyEngine {
 };
 
 }  // namespace
+
+std::shared_ptr<StreamPoint> point_of_current_stream(at::Device device) {
+  auto point = std::make_shared<EventPoint>(device);
+  point->record(current_stream(device));
+  return point;
+}
 
 std::unique_ptr<CopyEngine> make_copy_engine(at::Device device) {
   return std::make_unique<DeviceCopyEngine>(device);

@@ -17,6 +17,9 @@ class StreamPoint {
   virtual void wait_on_stream() = 0;
 };
 
+/// The end of what the calling thread's current stream of the device has been given.
+std::shared_ptr<StreamPoint> point_of_current_stream(at::Device device);
+
 /// The streams of one device for copies in each direction. Any thread may call.
 class CopyEngine {
  public:
@@ -24,7 +27,7 @@ class CopyEngine {
   /// Host memory that the device reaches by itself, as bytes; freed like any tensor, also while a copy that
   /// this engine was given still uses it.
   virtual at::Tensor host_buffer(int64_t bytes) = 0;
-  /// The end of what the calling thread's current stream has been given.
+  /// As point_of_current_stream(), of the engine's device.
   virtual std::shared_ptr<StreamPoint> here() = 0;
   /// `to` becomes `from` (contiguous, of one shape and dtype), not before `after`; the result is reached when
   /// it has. The device's tensor must live until then.

@@ -1,23 +1,36 @@
 #include "runtime/transport/local.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <tuple>
 
 #include "graph/error.h"
+#include "runtime/transport/copy_engine.h"
 
 namespace pipewright {
 namespace {
 
 using Address = std::tuple<int64_t, int64_t, int64_t>;  // sender, receiver, tag
 
+// A tensor of a device is handed over within it: streams wait for each other, the host for none.
+struct Letter {
+  at::Tensor tensor;
+  std::shared_ptr<StreamPoint>
+      point;  // of a device's: the sender has filled it; later: the receiver has read it
+};
+
 // All mailboxes of a world behind one lock: a test world has a handful of ranks.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<Address, std::deque<at::Tensor>> mailboxes;
+  std::map<Address, std::deque<Letter>> mailboxes;
+  std::vector<std::vector<Letter>>
+      read;                          // per sender: its memory, which it frees behind the receiver's reading
   std::vector<std::string> aborted;  // per rank: why, or ""
 };
 
@@ -41,12 +54,22 @@ class ReceiveRequest : public Request {
       throw PeerError("rank " + std::to_string(receiver) + ": message from rank " + std::to_string(sender) +
                       " with tag " + std::to_string(tag) + " did not arrive: " + why);
     }
-    const at::Tensor message = std::move(mailbox.front());
+    Letter letter = std::move(mailbox.front());
     mailbox.pop_front();
     lock.unlock();
-    PW_CHECK_EQ(message.nbytes(), into_.nbytes());
-    PW_CHECK_EQ(message.scalar_type(), into_.scalar_type());
-    std::memcpy(into_.data_ptr(), message.data_ptr(), message.nbytes());
+    PW_CHECK_EQ(letter.tensor.nbytes(), into_.nbytes());
+    PW_CHECK_EQ(letter.tensor.scalar_type(), into_.scalar_type());
+    if (!letter.point && into_.device().is_cpu()) {
+      std::memcpy(into_.data_ptr(), letter.tensor.data_ptr(), letter.tensor.nbytes());
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    if (letter.point) letter.point->wait_on_stream();
+    into_.view(-1).copy_(letter.tensor.view(-1), /*non_blocking=*/into_.device() == letter.tensor.device());
+    if (!letter.point) return;
+    letter.point = point_of_current_stream(letter.tensor.device());
+    lock.lock();
+    world_->read[static_cast<size_t>(sender)].push_back(std::move(letter));
   }
 
  private:
@@ -65,10 +88,16 @@ class LocalTransport : public Transport {
 
   std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
     PW_CHECK(tensor.is_contiguous(), "messages are contiguous");
+    const at::NoGradGuard no_grad;
+    Letter letter{tensor.clone(), nullptr};
+    if (!tensor.device().is_cpu()) letter.point = point_of_current_stream(tensor.device());
+    std::vector<Letter> read;
     {
       const std::lock_guard lock(world_->mutex);
-      world_->mailboxes[{rank_, peer, tag}].push_back(tensor.clone());
+      world_->mailboxes[{rank_, peer, tag}].push_back(std::move(letter));
+      read.swap(world_->read[static_cast<size_t>(rank_)]);
     }
+    for (const Letter& old : read) old.point->wait_on_stream();
     world_->changed.notify_all();
     return std::make_unique<SendRequest>();
   }
@@ -98,6 +127,7 @@ class LocalTransport : public Transport {
 std::vector<std::unique_ptr<Transport>> make_local_world(int64_t world_size) {
   auto world = std::make_shared<World>();
   world->aborted.resize(static_cast<size_t>(world_size));
+  world->read.resize(static_cast<size_t>(world_size));
   std::vector<std::unique_ptr<Transport>> transports;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     transports.push_back(std::make_unique<LocalTransport>(world, rank, world_size));

@@ -1,5 +1,6 @@
 // Ranks as threads of one process: messages are handed over through mailboxes. Deterministic, and quick in
-// tests.
+// tests. A device's tensors stay within its memory (a copy when sent, a copy when received), each in the
+// order of its rank's stream: several ranks can so share a GPU, and no host waits.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace pipewright {
 
@@ -16,14 +17,16 @@ namespace pipewright {
 class Request {
  public:
   virtual ~Request() = default;
-  /// Returns when the tensor may be reused (send) or holds the message (receive). PeerError names the peer if
-  /// the connection breaks or the transport is aborted. Call it exactly once.
+  /// Returns when the tensor may be reused (send) or holds the message (receive); with a tensor of a device,
+  /// for what the calling thread's current stream is given from then on: the host need not wait. PeerError
+  /// names the peer if the connection breaks or the transport is aborted. Call it exactly once.
   virtual void wait() = 0;
 };
 
-/// Point-to-point messages. A message is one contiguous CPU tensor; its receiver gives a tensor of the same
-/// size and dtype. Messages with equal (sender, receiver, tag) arrive in the order sent. Any thread may call;
-/// those of one stream (peer, tag) one at a time. After abort() or a PeerError only destruction is useful.
+/// Point-to-point messages. A message is one contiguous tensor, on the CPU or where the transport takes them;
+/// its receiver gives a tensor of the same size and dtype. Messages with equal (sender, receiver, tag) arrive
+/// in the order sent. Any thread may call; those of one stream (peer, tag) one at a time. After abort() or a
+/// PeerError only destruction is useful.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -33,6 +36,13 @@ class Transport {
   virtual std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
   /// Returns at once. The tensor must not be touched until wait() has returned.
   virtual std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
+  /// Replaces `flat` by its sum over `ranks`, in an order of the transport's own, and returns true; false: it
+  /// has no sum of its own for them, and all_reduce_sum() adds messages up. As with wait(), the host need not
+  /// wait.
+  virtual bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) {
+    static_cast<void>(flat), static_cast<void>(ranks), static_cast<void>(tag);
+    return false;
+  }
   /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`.
   virtual void abort(const std::string& why) = 0;
 };

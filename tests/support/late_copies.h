@@ -60,7 +60,7 @@ class LateStream {
       const auto work = std::move(works_.front());
       works_.pop_front();
       lock.unlock();
-      for (int i = 0; i < 20; ++i) std::this_thread::yield();  // late
+      for (int i = 0; i < 5; ++i) std::this_thread::yield();  // late
       work();
       lock.lock();
       ++done_;

@@ -54,13 +54,16 @@ TEST_CASE("plug-in: LibTorch's CUDA libraries define every symbol of CUDA and NC
        {torch / "libtorch_cuda.so", torch / "libc10_cuda.so", fs::path(PIPEWRIGHT_CUDART)})
     defined.merge(symbols(library, "--defined-only"));
   size_t found = 0;
+  size_t of_nccl = 0;
   for (const std::string& name : symbols(kPlugin, "--undefined-only")) {
     if (!is_of_a_gpu(name)) continue;
     ++found;
+    if (name.find("NCCL") != std::string::npos) ++of_nccl;
     CAPTURE(name);
     CHECK(defined.count(name) == 1);
   }
-  CHECK(found >= 4);
+  CHECK(found > of_nccl);
+  CHECK(of_nccl > 0);
 }
 
 TEST_CASE("plug-in: its one function is all of Pipewright that others see of it") {

@@ -5,10 +5,12 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/transport/channel.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/late_copies.h"
 #include "tests/support/spawn.h"
 
 using namespace pipewright;
+using pipewright::testing::connect_world;
 using pipewright::testing::LateCopies;
 using pipewright::testing::LateStream;
 using pipewright::testing::spawn;
@@ -38,7 +40,7 @@ TEST_CASE(
     "staged: a message is what the sender's stream had computed, and the receiver's stream computes with "
     "it") {
   const auto [first, second] = two_ranks();
-  for (int64_t k = 0; k < 60; ++k) {
+  for (int64_t k = 0; k < 30; ++k) {
     const at::Tensor value = at::zeros({1 + k % 7});
     first->compute->give([value, k] { value.fill_(k); });  // computed after send() has returned
     auto send = first->transport->send(value, 1, 0);
@@ -56,7 +58,7 @@ TEST_CASE(
 TEST_CASE(
     "staged: what was computed with a tensor before it became the place of a message is not overtaken") {
   const auto [first, second] = two_ranks();
-  for (int64_t k = 0; k < 60; ++k) {
+  for (int64_t k = 0; k < 30; ++k) {
     first->transport->send(at::full({5}, k), 1, 0)->wait();
     const at::Tensor place = at::full({5}, -7);
     const at::Tensor earlier = at::zeros({5}, at::kLong);
@@ -70,7 +72,7 @@ TEST_CASE(
 
 TEST_CASE("staged: after a send's wait the sender's tensor may change") {
   const auto [first, second] = two_ranks();
-  for (int64_t k = 0; k < 60; ++k) {
+  for (int64_t k = 0; k < 30; ++k) {
     const at::Tensor value = at::full({9}, k);
     first->transport->send(value, 1, 0)->wait();
     first->compute->give([value] { value.fill_(-1); });
@@ -126,4 +128,47 @@ TEST_CASE("staged: an abort wakes a receive that nobody serves, and the end of a
 
   auto forgotten = first->transport->receive(at::empty({4}), 1, 0);
   first.reset();  // its thread waits for the message
+}
+
+// The device that is none has streams and events, and its copies are done at once: what runs here is the
+// engine that a GPU has.
+TEST_CASE(
+    "device tensors: staged over each host transport and handed over between threads, mixed with the "
+    "host's") {
+  const auto way = GENERATE(as<std::string>(), "local", "auto", "gloo", "shm");
+  CAPTURE(way);
+  const at::Device device = pipewright::testing::fake_device();
+  auto world = way == "local" ? make_local_world(2)
+                              : connect_world(2, [&](Store& store, const std::string& name, int64_t rank) {
+                                  ConnectSettings settings;
+                                  settings.transport = way;
+                                  settings.gloo_address = "127.0.0.1";
+                                  settings.device = device;
+                                  return connect_ranks(store, name, rank, 2, settings);
+                                });
+  spawn(std::move(world), [device](int64_t rank, Transport& transport) {
+    const std::vector<MessagePart> parts = {{{64}, at::kFloat}, {{3, 2}, at::kLong}, {{5}, at::kBFloat16}};
+    const auto message = [&](int64_t from, int64_t k) {
+      std::vector<at::Tensor> tensors;
+      for (const MessagePart& part : parts)
+        tensors.push_back(at::full(part.shape, k + 100 * from, at::TensorOptions().dtype(part.dtype)));
+      return tensors;
+    };
+    const int64_t peer = 1 - rank;
+    for (int64_t k = 0; k < 40; ++k) {
+      std::vector<std::unique_ptr<Request>> requests;
+      std::vector<at::Tensor> got;
+      int64_t tag = 0;
+      for (const at::Tensor& tensor : message(rank, k)) {
+        const at::Device where = tag == 1 ? at::Device(at::kCPU) : device;
+        got.push_back(at::empty(tensor.sizes(), tensor.options()).to(where));
+        requests.push_back(transport.send(tensor.to(where), peer, tag));
+        requests.push_back(transport.receive(got.back(), peer, tag++));
+      }
+      for (const auto& request : requests) request->wait();
+      const auto expected = message(peer, k);
+      for (size_t i = 0; i < got.size(); ++i)
+        if (!got[i].to(at::kCPU).equal(expected[i])) throw std::runtime_error("part " + std::to_string(i));
+    }
+  });
 }

@@ -1,0 +1,37 @@
+// Who sends what to whom between devices: what a transport must know before it starts whose messages have no
+// tags, and whose connections are made one by one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace pipewright {
+
+struct TagRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool holds(int64_t tag) const { return first <= tag && tag < first + count; }
+};
+
+/// Messages from one rank to another that keep one order among them, whatever their tags: `to` receives them
+/// in the order in which `from` sends.
+struct DeviceLink {
+  int64_t from = 0;
+  int64_t to = 0;
+  std::vector<TagRange> tags;
+};
+
+/// Sums over ranks (all_reduce_sum), which all of them make in the same order.
+struct DeviceSum {
+  std::vector<int64_t> ranks;
+  std::vector<TagRange> tags;
+};
+
+/// All of a job, the same on every rank: connections are made in this order, so no two ranks wait for each
+/// other.
+struct DeviceLinks {
+  std::vector<DeviceLink> links;
+  std::vector<DeviceSum> sums;
+};
+
+}  // namespace pipewright
