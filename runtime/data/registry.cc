@@ -23,7 +23,7 @@ const std::vector<DatasetRow>& dataset_rows() {
        "file=FILE, tokens=128, format=bytes|uint16|uint32, vocabulary=257, masked=0.15, mask=LAST, held=0.1",
        "the same with some tokens masked, to say what they were"},
       {"translation", open_translation,
-       "file=PAIRS.tsv, source=50, target=50, vocabulary=8000, held=0.02, cache=FILE",
+       "file=PAIRS.tsv, source=50, target=50, longer_than=0, vocabulary=8000, held=0.02, cache=FILE",
        "pairs of sentences, a tab between them, to translate"},
       {"tensors", open_tensor_file, "file=FILE.safetensors, samples=ALL",
        "your own tensors, one for each input of the model, in the order of the file"},

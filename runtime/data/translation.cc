@@ -49,6 +49,7 @@ class Translation : public GeneratedDataset {
       : lengths_{options.integer("source", 50, 1, kLongest), options.integer("target", 50, 2, kLongest)} {
     const std::string file = options.string("file", "");
     const int64_t words = options.integer("vocabulary", 8000, Vocabulary::kFirstWord + 1, 1 << 22);
+    longer_than_ = options.integer("longer_than", 0, 0, std::max(lengths_[kSource], lengths_[kTarget]) - 1);
     const double held = options.number("held", 0.02, 0, 0.9);
     std::string cache = options.string("cache", "");
     options.finish();
@@ -69,19 +70,23 @@ class Translation : public GeneratedDataset {
       if (held > 0 && is_held(pair) != (split == kEvaluationSplit)) continue;
       auto source = numbers_of(pair.source_words), target = numbers_of(pair.target_words);
       // Each side has one token more: the source its end; the target its begin, as labels its end.
-      if (static_cast<int64_t>(source.size()) >= lengths_[kSource] ||
-          static_cast<int64_t>(target.size()) >= lengths_[kTarget]) {
+      const auto source_length = static_cast<int64_t>(source.size()) + 1;
+      const auto target_length = static_cast<int64_t>(target.size()) + 1;
+      if (source_length > lengths_[kSource] || target_length > lengths_[kTarget]) {
         ++left_out_;
         continue;
       }
+      if (std::max(source_length, target_length) <= longer_than_) continue;  // of another bucket
+      filled_ += source_length + target_length;
       sentences_[kSource].push_back(std::move(source));
       sentences_[kTarget].push_back(std::move(target));
     }
     if (sentences_[kSource].empty() || static_cast<int64_t>(sentences_[kSource].size()) > kMaximumSamples) {
-      throw InputError("data '" + options.spec().text() + "': the split '" + split + "' has " +
-                           std::to_string(sentences_[kSource].size()) + " pairs that fit, " +
-                           std::to_string(left_out_) + " are too long",
-                       "give more pairs, a larger source= and target=, or another held=");
+      throw InputError(
+          "data '" + options.spec().text() + "': the split '" + split + "' has " +
+              std::to_string(sentences_[kSource].size()) + " pairs that fit, " + std::to_string(left_out_) +
+              " are too long",
+          "give more pairs, a larger source= and target=, a smaller longer_than=, or another held=");
     }
     for (const size_t side : {kSource, kTarget}) {
       fields_.push_back({side == kSource ? "source" : "target", {"int64", {lengths_[side]}}});
@@ -109,10 +114,19 @@ class Translation : public GeneratedDataset {
   }
 
   std::vector<std::string> remarks() const override {
-    if (left_out_ == 0) return {};
-    return {std::to_string(left_out_) + " pairs of the split '" + split_ +
-            "' are longer than source=" + std::to_string(lengths_[kSource]) +
-            ",target=" + std::to_string(lengths_[kTarget]) + " and left out"};
+    const std::string lengths =
+        "source=" + std::to_string(lengths_[kSource]) + ",target=" + std::to_string(lengths_[kTarget]);
+    std::vector<std::string> lines;
+    if (left_out_ > 0) {
+      lines.push_back(std::to_string(left_out_) + " pairs of the split '" + split_ + "' are longer than " +
+                      lengths + " and left out");
+    }
+    const int64_t padding = 100 - 100 * filled_ / (size() * (lengths_[kSource] + lengths_[kTarget]));
+    if (padding > 50) {
+      lines.push_back(std::to_string(padding) + " % of the places of the split '" + split_ + "' with " +
+                      lengths + " are padding; longer_than= makes buckets of similar lengths");
+    }
+    return lines;
   }
 
  private:
@@ -148,7 +162,9 @@ class Translation : public GeneratedDataset {
   std::string split_;
   std::optional<Vocabulary> vocabulary_;
   std::vector<std::vector<int32_t>> sentences_[2];
+  int64_t longer_than_ = 0;
   int64_t left_out_ = 0;
+  int64_t filled_ = 0;  // places with a token
   std::vector<DataField> fields_;
 };
 

@@ -1,6 +1,8 @@
 // Texts: windows of tokens, masks, pairs of sentences and their vocabulary.
 #include <algorithm>
 #include <cmath>
+#include <random>
+#include <set>
 
 #include "graph/json.h"
 #include "runtime/data/bleu.h"
@@ -127,6 +129,54 @@ TEST_CASE("translation: sides, their ends, padding and labels, and words of the 
   write_bytes(file, "a cat\teine Katze\n");
   CHECK(read_field<int64_t>(*open_dataset(spec, "train"), 0, 0) ==
         std::vector<int64_t>{5, 6, V::kEnd, V::kPadding});  // Katze, a, cat
+}
+
+TEST_CASE("translation: buckets by length part the pairs, number words alike, and leave less padding") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "pairs.tsv";
+  std::mt19937 random(11);
+  for (int round = 0; round < 20; ++round) {
+    std::string pairs;
+    const auto sentence = [&] {
+      std::string text;
+      for (size_t words = 1 + random() % (random() % 4 == 0 ? 20 : 5); words > 0; --words)
+        text += " w" + std::to_string(random() % 40);
+      return text;
+    };
+    for (int i = 0; i < 60; ++i) pairs += sentence() + "\t" + sentence() + "\n";
+    write_bytes(file, pairs);
+
+    const auto open = [&](int64_t length, int64_t longer_than) {
+      const std::string n = std::to_string(length);
+      return open_dataset("translation:source=" + n + ",target=" + n + ",longer_than=" +
+                              std::to_string(longer_than) + ",vocabulary=30,held=0,file=" + file.string(),
+                          "train");
+    };
+    using Sentences = std::vector<std::vector<int64_t>>;  // of all three fields, without what fills them up
+    const auto add_all = [](const Dataset& set, std::multiset<Sentences>& all) {
+      for (int64_t i = 0; i < set.size(); ++i) {
+        Sentences one;
+        for (size_t field = 0; field < 3; ++field) {
+          one.push_back(read_field<int64_t>(set, i, field));
+          while (one.back().back() == (field == 2 ? kNoLabel : Vocabulary::kPadding)) one.back().pop_back();
+        }
+        all.insert(one);
+      }
+    };
+    std::multiset<Sentences> whole, parts;
+    const auto one = open(21, 0);
+    CHECK(one->size() == 60);
+    add_all(*one, whole);
+    int64_t places = 0, longer_than = 0;
+    for (const int64_t length : {4, 9, 21}) {
+      const auto bucket = open(length, longer_than);
+      add_all(*bucket, parts);
+      places += bucket->size() * length;
+      longer_than = length;
+    }
+    CHECK(parts == whole);
+    CHECK(places < one->size() * 21);
+  }
 }
 
 TEST_CASE("translation: what is wrong in a file is named by its line") {
