@@ -15,14 +15,20 @@
 namespace pipewright {
 namespace {
 
+enum class NumberKind : uint8_t { kFloating, kComplex, kWhole };
+
 struct DtypeRow {
   const char* name;
   int64_t bytes;
-  bool floating;
+  NumberKind kind;
 };
 constexpr DtypeRow kDtypes[] = {
-    {"float32", 4, true}, {"float64", 8, true}, {"bfloat16", 2, true}, {"float16", 2, true},
-    {"int64", 8, false},  {"int32", 4, false},  {"uint8", 1, false},   {"bool", 1, false},
+    {"float32", 4, NumberKind::kFloating},  {"float64", 8, NumberKind::kFloating},
+    {"bfloat16", 2, NumberKind::kFloating}, {"float16", 2, NumberKind::kFloating},
+    {"complex64", 8, NumberKind::kComplex}, {"int64", 8, NumberKind::kWhole},
+    {"int32", 4, NumberKind::kWhole},       {"int16", 2, NumberKind::kWhole},
+    {"int8", 1, NumberKind::kWhole},        {"uint8", 1, NumberKind::kWhole},
+    {"bool", 1, NumberKind::kWhole},
 };
 
 std::vector<std::string> dtype_names() {
@@ -173,10 +179,17 @@ TensorType type_from_json(JsonReader& reader) {
   return type;
 }
 
+/// Of a node: whether the autocast of the graph holds for it, or the dtype of its own.
+std::string autocast_from_json(JsonReader& entry) {
+  if (entry.raw("autocast").is_boolean()) return entry.boolean("autocast") ? "" : "off";
+  return entry.string_one_of("autocast", {"bfloat16", "float16"});
+}
+
 }  // namespace
 
 int64_t dtype_bytes(const std::string& dtype) { return dtype_row(dtype).bytes; }
-bool dtype_is_floating(const std::string& dtype) { return dtype_row(dtype).floating; }
+bool dtype_is_floating(const std::string& dtype) { return dtype_row(dtype).kind == NumberKind::kFloating; }
+bool dtype_has_gradients(const std::string& dtype) { return dtype_row(dtype).kind != NumberKind::kWhole; }
 
 int64_t TensorType::elements() const {
   int64_t count = 1;
@@ -251,7 +264,7 @@ Graph Graph::from_json(JsonReader& reader) {
     node.outputs = entry.strings("outputs");
     node.layer = entry.string("layer");
     if (entry.has("gradient")) node.gradient = entry.boolean("gradient");
-    if (entry.has("autocast")) node.autocast = entry.boolean("autocast");
+    if (entry.has("autocast")) node.autocast = autocast_from_json(entry);
     entry.finish();
     graph.nodes.push_back(std::move(node));
   }
@@ -294,7 +307,11 @@ Json Graph::to_json() const {
                              {"outputs", node.outputs},
                              {"layer", node.layer}});
     if (!node.gradient) json["nodes"].back()["gradient"] = false;
-    if (!node.autocast) json["nodes"].back()["autocast"] = false;
+    if (node.autocast == "off") {
+      json["nodes"].back()["autocast"] = false;
+    } else if (!node.autocast.empty()) {
+      json["nodes"].back()["autocast"] = node.autocast;
+    }
   }
   if (!together.empty()) json["together"] = together;
   if (!everywhere.empty()) json["everywhere"] = everywhere;

@@ -16,10 +16,11 @@
 
 namespace pipewright {
 
-/// Names of dtypes as documents spell them: "float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool".
-/// InputError (naming the nearest) for another name.
+/// Names of dtypes as documents spell them: "float32", "float64", "bfloat16", "float16", "complex64", "int64", "int32",
+/// "int16", "int8", "uint8", "bool". InputError (naming the nearest) for another name.
 int64_t dtype_bytes(const std::string& dtype);
 bool dtype_is_floating(const std::string& dtype);
+bool dtype_has_gradients(const std::string& dtype);  ///< floating or complex
 
 /// Type of a tensor: parameter, buffer, graph input or the output of a node. The batch is dimension 0 of activations.
 struct TensorType {
@@ -47,7 +48,9 @@ struct Node {
   std::vector<std::string> outputs;  ///< names of the values it makes, in the operator's order
   std::string layer;                 ///< module path, for people: "features.3"
   bool gradient = true;              ///< false: runs without autograd, as under torch.no_grad()
-  bool autocast = true;              ///< false: runs as it is where the graph runs under autocast
+  /// "": runs under the autocast of the whole graph, if that has one. "off": without. "bfloat16", "float16": under autocast
+  /// to it, whatever the graph runs under.
+  std::string autocast = {};
 
   /// Names of all tensors read (values, parameters, buffers), in argument order, each once.
   std::vector<std::string> reads() const;

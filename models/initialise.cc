@@ -18,9 +18,17 @@ namespace pipewright {
 namespace {
 
 const std::vector<std::pair<const char*, at::ScalarType>>& dtype_table() {
-  static const std::vector<std::pair<const char*, at::ScalarType>> table = {
-      {"float32", at::kFloat}, {"float64", at::kDouble}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf},
-      {"int64", at::kLong},    {"int32", at::kInt},      {"uint8", at::kByte},        {"bool", at::kBool}};
+  static const std::vector<std::pair<const char*, at::ScalarType>> table = {{"float32", at::kFloat},
+                                                                            {"float64", at::kDouble},
+                                                                            {"bfloat16", at::kBFloat16},
+                                                                            {"float16", at::kHalf},
+                                                                            {"complex64", at::kComplexFloat},
+                                                                            {"int64", at::kLong},
+                                                                            {"int32", at::kInt},
+                                                                            {"int16", at::kShort},
+                                                                            {"int8", at::kChar},
+                                                                            {"uint8", at::kByte},
+                                                                            {"bool", at::kBool}};
   return table;
 }
 

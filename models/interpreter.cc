@@ -47,9 +47,10 @@ struct Step {
   bool random = false;
   uint64_t name_hash = 0;
   bool gradient = true;
-  bool autocast = true;
-  bool constant = false;   ///< depends on nothing: runs in the first forward only
-  std::string label = {};  ///< for messages: node 'conv1' (features.0, aten::conv2d)
+  bool without_autocast = false;
+  std::optional<at::ScalarType> autocast = {};  ///< the node's own
+  bool constant = false;                        ///< depends on nothing: runs in the first forward only
+  std::string label = {};                       ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
 
 /// The default generator is one for the whole process: seeding it and drawing from it must not be torn apart
@@ -59,34 +60,31 @@ std::mutex& generator_mutex() {
   return mutex;
 }
 
-/// bfloat16 autocast on this thread. The backward runs without: autograd has noted the casts. Without the
+/// Autocast on this thread. The backward runs without: autograd has noted the casts. Without the
 /// cache of casts, which all threads of the process share: whoever empties it takes the casts of ranks that
 /// are other threads away, and how often a weight that is read twice is cast would depend on the timing.
 class AutocastScope {
  public:
-  explicit AutocastScope(bool on) : on_(on) {
-    if (!on_) return;
+  explicit AutocastScope(at::ScalarType dtype) {
     was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
-    dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
+    old_dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
     was_cached_ = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
     at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype);
   }
   ~AutocastScope() {
-    if (!on_) return;
     at::autocast::set_autocast_cache_enabled(was_cached_);
     at::autocast::set_autocast_enabled(at::kCPU, was_on_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+    at::autocast::set_autocast_dtype(at::kCPU, old_dtype_);
   }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  bool on_;
   bool was_on_ = false;
   bool was_cached_ = true;
-  at::ScalarType dtype_ = at::kBFloat16;
+  at::ScalarType old_dtype_ = at::kBFloat16;
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -180,7 +178,9 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
     step.name_hash = name_hash(node.name);
     step.random = draws_numbers(node, step.op);
     step.gradient = node.gradient;
-    step.autocast = node.autocast;
+    step.without_autocast = node.autocast == "off";
+    if (!node.autocast.empty() && !step.without_autocast)
+      step.autocast = node.autocast == "float16" ? at::kHalf : at::kBFloat16;
     prepared.push_back(prepare_arguments(node, step.op.schema(), step.label));
     for (const auto& place : prepared.back().places) {
       for (const auto& name : place.names) {
@@ -321,7 +321,8 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
   values.resize(self.value_count);
   c10::Stack stack;
   stack.reserve(self.deepest_stack);
-  const AutocastScope autocast(self.autocast);
+  std::optional<AutocastScope> autocast;
+  if (self.autocast) autocast.emplace(at::kBFloat16);
 
   const bool folded = !self.constants.empty();
   for (size_t i = 0; folded && i < self.constants.size(); ++i)
@@ -366,7 +367,9 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
     std::optional<at::NoGradGuard> no_gradient;
     if (!step.gradient) no_gradient.emplace();
     std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
-    if (!step.autocast) no_autocast.emplace(c10::autocast_dispatch_keyset);
+    if (step.without_autocast) no_autocast.emplace(c10::autocast_dispatch_keyset);
+    std::optional<AutocastScope> own_autocast;
+    if (step.autocast) own_autocast.emplace(*step.autocast);
     try {
       if (step.random) {
         const std::lock_guard<std::mutex> lock(generator_mutex());

@@ -41,7 +41,7 @@ struct NodeObserver {
 /// dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed in
 /// place by the nodes that write them (batch norm).
 /// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h), but for those whose
-/// `autocast` is false. Nodes whose `gradient` is false run without autograd.
+/// `autocast` says otherwise. Nodes whose `gradient` is false run without autograd.
 /// Nodes that depend on nothing (arange, masks of fixed shape) run in the first forward; what others read of
 /// them is kept from then on, unless graph.fold_constants is off.
 /// An operator that makes a list of tensors (split, unbind) makes one value per element.

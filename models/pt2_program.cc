@@ -28,7 +28,7 @@ struct Scope {
   std::unordered_map<std::string, JsonReader> types;     ///< tensor_values
   std::unordered_map<std::string, JsonReader> integers;  ///< sym_int_values
   bool gradient = true;
-  bool autocast = true;
+  std::string autocast;  ///< as Node::autocast
 };
 
 /// The key of a union such as {"as_tensor": ...}.
@@ -154,6 +154,11 @@ class ProgramReader {
     if (!scope.tensors.emplace(local, name).second) spec.fail("arg", in_quotes(local) + " is there twice");
     const Pt2TensorMeta meta = type_of(scope, local, spec.where());
     program_.state.push_back({name, meta.type, parameter, parameter && meta.requires_grad});
+    if (program_.state.back().trainable && !dtype_is_floating(meta.type.dtype)) {
+      spec.fail("arg", in_quotes(name) + " is a parameter of " + meta.type.dtype + " that is trained",
+                "Keep its real and imaginary parts as one real parameter, and write torch.view_as_complex in "
+                "the forward.");
+    }
   }
 
   void add_user_input(Scope& scope, JsonReader argument) {
@@ -181,6 +186,7 @@ class ProgramReader {
       }
       symbols_.bind(*symbol, batch_size_);
     }
+    if (device_.empty()) device_ = type->second.object("device").string("type");
     inputs_.push_back(local);
   }
 
@@ -389,7 +395,17 @@ class ProgramReader {
     return found->second;
   }
 
-  // Nodes that run without gradients, or without autocast, take the place of the call.
+  /// As Node::autocast: what a region of torch.autocast(device, dtype, enabled) says.
+  std::string autocast_of(std::vector<JsonReader>& inputs, const Place& place) const {
+    if (!inputs[2].object("arg").boolean("as_bool")) return "off";
+    const std::string dtype = pt2_dtype(inputs[1].object("arg").integer("as_scalar_type", 0, 1000),
+                                        root_.where() + ": node " + in_quotes(place.name));
+    if (dtype != "bfloat16" && dtype != "float16")
+      fail(place, "autocast to " + dtype + "; expected bfloat16 or float16");
+    return dtype;
+  }
+
+  // Nodes that run without gradients, or with another autocast, take the place of the call.
   void read_sub_graph(JsonReader& node, Scope& outer, const Place& place) {
     const std::string kind = place.target.substr(place.target.rfind('.') + 1);
     const bool gradient = kind == "wrap_with_set_grad_enabled";
@@ -410,11 +426,8 @@ class ProgramReader {
     scope.autocast = outer.autocast;
     if (gradient) {
       scope.gradient = inputs[0].object("arg").boolean("as_bool");
-    } else if (inputs[2].object("arg").boolean("as_bool")) {
-      fail(place, "the program switches autocast on",
-           "Export without torch.autocast, and give --precision bfloat16 for the whole model.");
-    } else {
-      scope.autocast = false;
+    } else if (inputs[0].object("arg").string("as_string") == device_) {  // of another device: says nothing
+      scope.autocast = autocast_of(inputs, place);
     }
 
     std::vector<JsonReader> formal = graph.objects("inputs");
@@ -496,6 +509,7 @@ class ProgramReader {
   Pt2Symbols symbols_;
   std::vector<std::string> inputs_;       // the program's names of its tensor inputs
   std::unordered_set<std::string> used_;  // names in the graph
+  std::string device_;                    // that the program was exported on: the first input's
   bool size_is_argument_ = false;         // some node reads a size of the batch
   Pt2Program program_;
 };

@@ -29,7 +29,7 @@ struct Pt2Program {
 };
 
 /// `program`: a text of models/NAME.json; `where` for messages. Sub-graphs that switch gradients or autocast
-/// off are part of the graph, and checks that make no value are left out. Sizes that the file leaves open are
+/// are part of the graph, and checks that make no value are left out. Sizes that the file leaves open are
 /// those of a batch of `batch_size`. InputError that names the place, the node and the reason: another
 /// version or dialect of the schema, a size or dtype that Pipewright has not, control flow, operators of
 /// Python, values that are no tensors, inputs that do not have `batch_size` samples.

@@ -13,15 +13,15 @@ struct DtypeRow {
 };
 constexpr DtypeRow kDtypes[] = {
     {1, "uint8", "uint8"},
-    {2, "int8", nullptr},
-    {3, "int16", nullptr},
+    {2, "int8", "int8"},
+    {3, "int16", "int16"},
     {4, "int32", "int32"},
     {5, "int64", "int64"},
     {6, "float16", "float16"},
     {7, "float32", "float32"},
     {8, "float64", "float64"},
     {9, "complex32", nullptr},
-    {10, "complex64", nullptr},
+    {10, "complex64", "complex64"},
     {11, "complex128", nullptr},
     {12, "bool", "bool"},
     {13, "bfloat16", "bfloat16"},

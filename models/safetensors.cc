@@ -22,21 +22,13 @@ namespace fs = std::filesystem;
 namespace {
 
 const std::vector<std::pair<const char*, at::ScalarType>>& dtype_table() {
-  static const std::vector<std::pair<const char*, at::ScalarType>> table = {{"BOOL", at::kBool},
-                                                                            {"U8", at::kByte},
-                                                                            {"I8", at::kChar},
-                                                                            {"I16", at::kShort},
-                                                                            {"U16", at::kUInt16},
-                                                                            {"F16", at::kHalf},
-                                                                            {"BF16", at::kBFloat16},
-                                                                            {"I32", at::kInt},
-                                                                            {"U32", at::kUInt32},
-                                                                            {"F32", at::kFloat},
-                                                                            {"F64", at::kDouble},
-                                                                            {"I64", at::kLong},
-                                                                            {"U64", at::kUInt64},
-                                                                            {"F8_E4M3", at::kFloat8_e4m3fn},
-                                                                            {"F8_E5M2", at::kFloat8_e5m2}};
+  static const std::vector<std::pair<const char*, at::ScalarType>> table = {
+      {"BOOL", at::kBool},          {"U8", at::kByte},          {"I8", at::kChar},
+      {"I16", at::kShort},          {"U16", at::kUInt16},       {"F16", at::kHalf},
+      {"BF16", at::kBFloat16},      {"I32", at::kInt},          {"U32", at::kUInt32},
+      {"F32", at::kFloat},          {"C64", at::kComplexFloat}, {"F64", at::kDouble},
+      {"I64", at::kLong},           {"U64", at::kUInt64},       {"F8_E4M3", at::kFloat8_e4m3fn},
+      {"F8_E5M2", at::kFloat8_e5m2}};
   return table;
 }
 

@@ -56,8 +56,11 @@ bool is_given_as(const Node& node, const std::string& name, const Value& value) 
 }
 
 /// Does a result that may be the argument itself come out as a new tensor after all? A dropout that drops
-/// does.
-bool makes_anew(const Node& node) { return is_given_as(node, "train", true) && !is_given_as(node, "p", 0.0); }
+/// does; so does an einsum of two tensors or more, which multiplies them.
+bool makes_anew(const Node& node) {
+  if (node.op == "aten::einsum") return tensors_of(given(node, "tensors")).size() > 1;
+  return is_given_as(node, "train", true) && !is_given_as(node, "p", 0.0);
+}
 
 /// The alias sets that an argument or a result belongs to; of a list, those of its elements too.
 std::set<at::Symbol> alias_sets(const c10::AliasInfo* info) {

@@ -24,7 +24,7 @@ BackwardCuts backward_cuts(const Graph& graph, const std::vector<size_t>& nodes)
     }
     if (cut.weights.empty()) continue;
     for (const std::string& name : graph.nodes[i].outputs) {
-      if (!dtype_is_floating(graph.values.at(name).dtype)) continue;
+      if (!dtype_has_gradients(graph.values.at(name).dtype)) continue;
       cut.values.push_back(result.values.size());
       result.values.push_back(name);
     }

@@ -83,7 +83,7 @@ std::vector<StageInterface> partition(const Graph& graph, const Plan& plan) {
 std::set<std::string> differentiable_values(const Graph& graph) {
   std::set<std::string> differentiable;
   for (const Parameter& parameter : graph.parameters) {
-    if (parameter.trainable && dtype_is_floating(parameter.type.dtype)) differentiable.insert(parameter.name);
+    if (parameter.trainable && dtype_has_gradients(parameter.type.dtype)) differentiable.insert(parameter.name);
   }
   // What is written in place is also read by the names that it had before: a gradient that reaches one node
   // of a set of Graph::together may come out of any of them.
@@ -96,7 +96,7 @@ std::set<std::string> differentiable_values(const Graph& graph) {
   std::set<std::string> values;
   const auto add_outputs = [&](const Node& node) {
     for (const std::string& name : node.outputs) {
-      if (!dtype_is_floating(graph.values.at(name).dtype)) continue;
+      if (!dtype_has_gradients(graph.values.at(name).dtype)) continue;
       differentiable.insert(name);
       values.insert(name);
     }

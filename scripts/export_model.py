@@ -309,7 +309,7 @@ def compare_gradients(model, loss, again, loss_again):
             continue
         if expected is None or got is None or not torch.allclose(expected, got, rtol=1e-3, atol=1e-3 * expected.abs().max().item(), equal_nan=True):
             fail(f"the gradient of '{name}' is another one in the exported program than in the model",
-                 "torch.export keeps no backward of an autograd.Function and no hooks: write the forward so that its own gradient is meant.")
+                 "torch.export keeps no backward of an autograd.Function, no hooks, and no torch.no_grad() inside torch.autocast: write detach().")
     model.zero_grad()
 
 

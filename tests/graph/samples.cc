@@ -41,8 +41,9 @@ const T& pick(std::mt19937_64& random, const std::vector<T>& list) {
 }
 
 TensorType random_type(std::mt19937_64& random) {
-  static const std::vector<std::string> dtypes = {"float32", "float64", "bfloat16", "float16",
-                                                  "int64",   "int32",   "uint8",    "bool"};
+  static const std::vector<std::string> dtypes = {"float32",   "float64", "bfloat16", "float16",
+                                                  "complex64", "int64",   "int32",    "int16",
+                                                  "int8",      "uint8",   "bool"};
   TensorType type;
   type.dtype = pick(random, dtypes);
   for (int64_t i = below(random, 5); i > 0; --i) type.shape.push_back(below(random, 300));
@@ -274,7 +275,8 @@ Graph random_graph(std::mt19937_64& random) {
   graph.outputs = {graph.nodes.back().outputs.front()};
   for (Node& node : graph.nodes) {
     node.gradient = below(random, 4) > 0;
-    node.autocast = below(random, 4) > 0;
+    static const std::vector<std::string> autocasts = {"", "", "off", "bfloat16", "float16"};
+    node.autocast = pick(random, autocasts);
   }
   if (graph.nodes.size() > 3 && coin(random))
     graph.together = {{graph.nodes[0].name, graph.nodes[2].name}, {graph.nodes[1].name, graph.nodes[3].name}};

@@ -1,5 +1,7 @@
 // What the reader of exported programs takes, and what it says of the rest.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 
 #include "graph/error.h"
 #include "models/exported_model.h"
@@ -77,10 +79,25 @@ TEST_CASE("parts without gradient or autocast are nodes that say so") {
   int without_gradient = 0, without_autocast = 0;
   for (const Node& one : graph.nodes) {
     without_gradient += one.gradient ? 0 : 1;
-    without_autocast += one.autocast ? 0 : 1;
+    without_autocast += one.autocast == "off" ? 1 : 0;
   }
   CHECK(without_gradient >= 4);
   CHECK(without_autocast >= 3);
+}
+
+TEST_CASE("nodes under autocast to a dtype say which, and what they make is what it computes") {
+  const Graph graph = load_model(pt2_fixture("autocast"), 4).graph;
+  std::map<std::string, std::set<std::string>> autocasts;  // by operator
+  for (const Node& one : graph.nodes) autocasts[one.op].insert(one.autocast);
+  CHECK(autocasts["aten::linear"] == std::set<std::string>{"", "bfloat16"});
+  CHECK(autocasts["aten::matmul"] == std::set<std::string>{"off"});
+  CHECK(autocasts["aten::gelu"] == std::set<std::string>{"bfloat16"});
+  CHECK(autocasts["aten::tanh"] ==
+        std::set<std::string>{""});  // under autocast of a device that it is not on
+  for (const Node& one : graph.nodes) {
+    if (one.op == "aten::linear")
+      CHECK(graph.values.at(one.outputs[0]).dtype == (one.autocast.empty() ? "float32" : "bfloat16"));
+  }
 }
 
 TEST_CASE("a program without a loss is given one by the SPEC") {
@@ -172,7 +189,7 @@ TEST_CASE("weights that are pickles, lie elsewhere or do not fit are refused") {
                w["tensor_meta"]["strides"][0]["as_int"] = 0;
              }),
              Contains("more elements than record"));
-  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["dtype"] = 2; }), Contains("int8 are not supported"));
+  CHECK_THAT(with([](Json& w) { w["tensor_meta"]["dtype"] = 28; }), Contains("uint16 are not supported"));
   CHECK_THAT(with([](Json& w) { w["tensor_meta"]["layout"] = 1; }), Contains("strided"));
   CHECK_THAT(refusal_after("residual", kWeights, [](Json& j) { j["config"].erase("stem.weight"); }),
              Contains("the program reads \"stem.weight\", which the archive does not store"));
@@ -202,8 +219,8 @@ TEST_CASE("programs that cannot run say which node and why") {
                node(p, "torch.ops.aten.linear")["outputs"][0] = {{"as_sym_float", 1}};
              }),
              Contains("which nothing before it makes"));
-  CHECK_THAT(with([](Json& p) { p["graph_module"]["graph"]["tensor_values"]["conv2d"]["dtype"] = 10; }),
-             Contains("complex64 are not supported"));
+  CHECK_THAT(with([](Json& p) { p["graph_module"]["graph"]["tensor_values"]["conv2d"]["dtype"] = 11; }),
+             Contains("complex128 are not supported"));
   CHECK_THAT(with([](Json& p) {
                node(p, "torch.ops.aten.relu_")["inputs"][0]["arg"]["as_tensor"]["name"] = "p_stem_weight";
              }),

@@ -197,6 +197,8 @@ MODELS.update({
     "deberta-v2": language(MASKED, "deberta-v2", relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8,
                            max_relative_positions=16, position_biased_input=False, share_att_key=True, norm_rel_ebd="layer_norm", **SMALL),
     "mpnet": language(MASKED, "mpnet", **SMALL),
+    "funnel": language(MASKED, "funnel", block_sizes=[1, 1], d_model=32, n_head=4, d_head=8, d_inner=64),
+    "fnet": language(MASKED, "fnet", num_hidden_layers=2, hidden_size=32, intermediate_size=64),
     "modernbert": language(MASKED, "modernbert", pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2,
                            reference_compile=False, **SMALL),
     "t5": translation("t5", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4),
@@ -239,7 +241,8 @@ def without_chance(model):
     for module in model.modules():
         if "Dropout" in type(module).__name__ or type(module).__name__ == "StochasticDepth":
             module.p = 0.0
-        for name in ("dropout_p", "attention_dropout", "dropout", "activation_dropout", "dropout_prob", "hidden_dropout", "drop_prob", "layerdrop"):
+        for name in ("dropout_p", "attention_dropout", "dropout", "activation_dropout", "dropout_prob", "hidden_dropout", "drop_prob", "drop_rate",
+                     "layerdrop"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model

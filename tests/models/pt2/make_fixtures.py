@@ -2,6 +2,7 @@
 """Makes the exported programs of this folder, their minibatches, and the losses that PyTorch trains them with.
 
     python tests/models/pt2/make_fixtures.py            # needs torch 2.11, safetensors and xxhash
+    python tests/models/pt2/make_fixtures.py NAME       # that one only
     python tests/models/pt2/make_fixtures.py --check    # trains the files that are there, writes nothing
 
 expected.json: of each, the SPEC's options, the batch size and the losses of five steps of plain SGD. Where numbers are
@@ -187,6 +188,42 @@ class Modes(nn.Module):
         return F.cross_entropy(self.head(x), labels)
 
 
+class Autocast(nn.Module):
+    """Parts that run with bfloat16, and a part in them that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second, self.head = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, features, labels):
+        x = self.first(features)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = F.gelu(self.second(self.norm(x)))
+            with torch.autocast("cpu", enabled=False):
+                y = torch.matmul(y.float(), torch.linspace(-1, 1, 64).view(8, 8))
+            scores = self.head(y + x)
+        with torch.autocast("cuda", enabled=True):  # of another device: nothing changes
+            scores = torch.tanh(scores.float()) * 2
+        return F.cross_entropy(scores, labels)
+
+
+class Rotary(nn.Module):
+    """Positions as rotations of complex numbers, as Llama was first written, and a table of small integers."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.turn, self.head = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 11)
+        angles = torch.outer(torch.arange(6.0), 10.0 ** -torch.arange(0.0, 1.0, 0.25))
+        self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self.register_buffer("order", torch.tensor([3, 1, 4, 0, 5, 2], dtype=torch.int16))
+
+    def forward(self, tokens, labels):
+        x = self.tokens(tokens)[:, self.order.long()]
+        pairs = torch.view_as_complex(self.turn(x).unflatten(-1, (-1, 2)))
+        scores = self.head(x + torch.view_as_real(pairs * self.rotations).flatten(-2))
+        return F.cross_entropy(scores.flatten(0, 1), labels.flatten()), scores
+
+
 class OpenBatch(nn.Module):
     """The number of samples is left open, and is an argument of some nodes."""
 
@@ -265,6 +302,8 @@ FIXTURES = {
     "modes": (Modes, lambda n: {"features": features(n), "labels": labels(n)}, {}),
     "open_batch": (OpenBatch, lambda n: {"features": features(n), "labels": labels(n)}, {"dynamic": True}),
     "shared_mask": (SharedMask, lambda n: {"tokens": tokens(n), "keep": kept(n), "labels": tokens(n)}, {}),
+    "rotary": (Rotary, lambda n: {"tokens": tokens(n), "labels": tokens(n)}, {}),
+    "autocast": (Autocast, lambda n: {"features": features(n), "labels": labels(n)}, {}),
 }
 
 
@@ -323,11 +362,16 @@ def main():
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    check = arguments.check
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    expected = {}
+    known = FOLDER / "expected.json"
+    expected = {} if check or not arguments.names else json.loads(known.read_text())
     for number, (name, (module, make, extra)) in enumerate(FIXTURES.items()):
+        if arguments.names and name not in arguments.names:
+            continue
         torch.manual_seed(number)
         data = FOLDER / f"{name}.safetensors"
         if not check:
@@ -344,10 +388,10 @@ def main():
         expected[name] = {"options": extra.get("options", ""), "batch_size": BATCH, "learning_rate": RATE, "seed": SEED,
                           "losses": losses}
         print(f"{name:18}", " ".join(f"{loss:.6f}" for loss in losses), flush=True)
-    known = FOLDER / "expected.json"
     if check:
-        for name, entry in json.loads(known.read_text()).items():
-            difference = max(abs(a - b) for a, b in zip(entry["losses"], expected[name]["losses"]))
+        written = json.loads(known.read_text())
+        for name, entry in expected.items():
+            difference = max(abs(a - b) for a, b in zip(entry["losses"], written[name]["losses"]))
             assert difference < 1e-5, f"{name}: losses differ by {difference}"
         print("as in expected.json")
     else:
