@@ -302,9 +302,15 @@ def compare_gradients(model, loss, again, loss_again):
     except RuntimeError as error:
         fail(f"the model cannot be trained, in PyTorch neither: {first_line(error)}", "Does a detach() or a no_grad() part the loss from the weights?")
     loss_again.backward()
-    gradients = {name: one.grad for name, one in again.named_parameters()}
-    for name, parameter in model.named_parameters():
-        expected, got = parameter.grad, gradients.get(name)
+    theirs = dict(again.named_parameters(remove_duplicate=False))
+    names = {}  # of each parameter: a tied one has several, and there it may be several parameters
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    for parameter, tied in names.items():
+        name = tied[0]
+        found = {id(theirs[one]): theirs[one].grad for one in tied if one in theirs}
+        parts = [gradient for gradient in found.values() if gradient is not None]
+        expected, got = parameter.grad, sum(parts[1:], parts[0]) if parts else None
         if expected is None and got is None:
             continue
         if expected is None or got is None or not torch.allclose(expected, got, rtol=1e-3, atol=1e-3 * expected.abs().max().item(), equal_nan=True):

@@ -71,6 +71,20 @@ def inputs():
     return {"features": torch.randn(4, 6), "labels": torch.randint(0, 5, (4,))}
 
 
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens, labels):
+        return F.cross_entropy(self.head(self.embedding(tokens)), labels)
+
+
+def tied():
+    return Tied(), {"tokens": torch.randint(0, 7, (4,)), "labels": torch.randint(0, 7, (4,))}
+
+
 def as_tuple():
     return Model(), (torch.randn(4, 6),)
 
@@ -89,6 +103,7 @@ def failing(width=3):
 
 # The words after the script's name, what the error says, what its remedy says.
 COMMANDS = (
+    (["my_models:tied"], [], ""),
     (["resnet18"], ["'resnet18' is no model"], "torchvision:NAME"),
     (["my_modles:good"], ["there is no module 'my_modles'"], "PYTHONPATH"),
     (["my_models:goood"], ["has no function 'goood'"], "'good'"),
