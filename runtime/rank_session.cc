@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/device.h"
 #include "runtime/flight.h"
 #include "runtime/launch.h"
 #include "runtime/plan_links.h"
@@ -153,6 +154,8 @@ void RankSession::connect(RankTask& task) {
   // All ranks have arrived: connecting takes no longer than any other answer.
   settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
   settings.cores = host_cores();
+  settings.device = open_device(job_.run.device, "device", place_.local_rank);
+  if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");
   settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())));
   auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
   {
