@@ -73,6 +73,14 @@ CudaPlugin& cuda_plugin(const std::string& where) {
   return plugin;
 }
 
+std::vector<std::string> cuda_versions() {
+  try {
+    return cuda_plugin("CUDA").versions();
+  } catch (const Error& error) {
+    return {error.what()};
+  }
+}
+
 at::Device open_device(const std::string& name, const std::string& where, int64_t local_rank) {
   const DeviceName wanted = device_name(name, where);
   if (!wanted.cuda) return at::kCPU;

@@ -22,6 +22,9 @@ at::Device open_device(const std::string& name, const std::string& where, int64_
 /// missing. InputError as above.
 CudaPlugin& cuda_plugin(const std::string& where);
 
+/// For --version: a line each for CUDA's parts and NCCL, or one that says why there are none.
+std::vector<std::string> cuda_versions();
+
 /// Where the plug-in is looked for: where PIPEWRIGHT_CUDA_PLUGIN says, else beside the program.
 std::vector<std::filesystem::path> cuda_plugin_places();
 

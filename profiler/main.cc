@@ -1,5 +1,7 @@
 // pipewright-profiler: what one device needs for each node of a model.
 #include "graph/command_line.h"
+#include "graph/json.h"
+#include "models/device.h"
 #include "profiler/commands.h"
 #include "profiler/machine.h"
 
@@ -13,6 +15,9 @@ int main(int argc, char** argv) {
       {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
       {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
       {"models", "the built-in models, their options and parameter counts", pipewright::models_command}};
-  program.versions = [] { return "LibTorch " + pipewright::libtorch_version(); };
+  program.versions = [] {
+    return "LibTorch " + pipewright::libtorch_version() + "\n" +
+           pipewright::join(pipewright::cuda_versions(), "\n") + "\n";
+  };
   return pipewright::run_program(program, argc, argv);
 }

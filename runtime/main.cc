@@ -11,6 +11,7 @@
 #include "graph/nearest.h"
 #include "graph/summary.h"
 #include "graph/units.h"
+#include "models/device.h"
 #include "runtime/checkpoint_commands.h"
 #include "runtime/control.h"
 #include "runtime/evaluate_command.h"
@@ -139,7 +140,7 @@ void report_runs(const std::vector<std::string>& arguments) {
 }
 
 std::string versions() {
-  return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\nCUDA: not in this build\nNCCL: not in this build\n";
+  return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\n" + join(cuda_versions(), "\n") + "\n";
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace {
 
 using namespace pipewright;
 using Catch::Contains;
+using Catch::EndsWith;
 using Catch::StartsWith;
 using pipewright::testing::error_of;
 
@@ -70,6 +71,11 @@ TEST_CASE("without CUDA one line names what is missing: plug-in, library, driver
         "--device: " + built("pipewright_test_no_plugin") + " is no plug-in of Pipewright");
   CHECK(error_with(built("pipewright_test_other_version")) ==
         "--device: " + built("pipewright_test_other_version") + " is of another version of Pipewright");
+  {
+    const PluginPlace place(built("pipewright_test_no_plugin"));
+    REQUIRE(cuda_versions().size() == 1);
+    CHECK_THAT(cuda_versions()[0], StartsWith("CUDA: ") && EndsWith("is no plug-in of Pipewright"));
+  }
   for (const char* name : {"cuda", "cuda:7"}) CHECK_THAT(error_with(none, name), StartsWith("--device: "));
 
   // The last one, as a plug-in stays.
