@@ -11,13 +11,13 @@
 namespace pipewright {
 namespace {
 
-at::Tensor zeros_of(const TensorType& type) {
-  return at::zeros(type.shape, at::TensorOptions(scalar_type_of(type.dtype)));
+at::Tensor zeros_of(const TensorType& type, at::Device device) {
+  return at::zeros(type.shape, at::TensorOptions(scalar_type_of(type.dtype)).device(device));
 }
 
 }  // namespace
 
-Graph with_precision(const Model& model, const std::string& precision, int64_t samples) {
+Graph with_precision(const Model& model, const std::string& precision, int64_t samples, at::Device device) {
   Graph graph = model.graph;
   if (precision == "float32") return graph;
   if (precision != "bfloat16") {
@@ -27,20 +27,20 @@ Graph with_precision(const Model& model, const std::string& precision, int64_t s
   graph.autocast.emplace();
   std::vector<size_t> nodes(graph.nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i;
-  const Segment segment(graph, nodes, {graph.outputs.at(0)});
+  const Segment segment(graph, nodes, {graph.outputs.at(0)}, device);
 
   // Two: one sample is too few for a batch norm behind a global pooling.
   const Graph small = with_batch_size(graph, samples, model.fixed_batch ? samples : 2);
   std::vector<at::Tensor> inputs, parameters, buffers;
-  for (const std::string& name : segment.inputs()) inputs.push_back(zeros_of(small.values.at(name)));
+  for (const std::string& name : segment.inputs()) inputs.push_back(zeros_of(small.values.at(name), device));
   for (const std::string& name : segment.parameters()) {
     for (const Parameter& parameter : graph.parameters) {
-      if (parameter.name == name) parameters.push_back(zeros_of(parameter.type));
+      if (parameter.name == name) parameters.push_back(zeros_of(parameter.type, device));
     }
   }
   for (const std::string& name : segment.buffers()) {
     for (const Buffer& buffer : graph.buffers) {
-      if (buffer.name == name) buffers.push_back(zeros_of(buffer.type));
+      if (buffer.name == name) buffers.push_back(zeros_of(buffer.type, device));
     }
   }
   NodeObserver observer;

@@ -73,6 +73,11 @@ CudaPlugin& cuda_plugin(const std::string& where) {
   return plugin;
 }
 
+std::string device_text(at::Device device) {
+  if (!device.is_cuda()) return device.str();
+  return device.str() + " (" + cuda_plugin("cuda").device_name(device.index()) + ")";
+}
+
 std::vector<std::string> cuda_versions() {
   try {
     return cuda_plugin("CUDA").versions();

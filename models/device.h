@@ -22,6 +22,9 @@ at::Device open_device(const std::string& name, const std::string& where, int64_
 /// missing. InputError as above.
 CudaPlugin& cuda_plugin(const std::string& where);
 
+/// "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)".
+std::string device_text(at::Device device);
+
 /// For --version: a line each for CUDA's parts and NCCL, or one that says why there are none.
 std::vector<std::string> cuda_versions();
 

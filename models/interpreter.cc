@@ -1,6 +1,6 @@
 #include "models/interpreter.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -53,8 +53,8 @@ struct Step {
   std::string label = {};                       ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
 
-/// The default generator is one for the whole process: seeding it and drawing from it must not be torn apart
-/// when several ranks are threads of it.
+/// The default generator of a device is one for the whole process: seeding it and drawing from it must not be
+/// torn apart when several ranks are threads of it.
 std::mutex& generator_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -65,27 +65,42 @@ std::mutex& generator_mutex() {
 /// are other threads away, and how often a weight that is read twice is cast would depend on the timing.
 class AutocastScope {
  public:
-  explicit AutocastScope(at::ScalarType dtype) {
-    was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
-    old_dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
+  AutocastScope(at::ScalarType dtype, at::DeviceType device) : device_(device) {
+    was_on_ = at::autocast::is_autocast_enabled(device_);
+    old_dtype_ = at::autocast::get_autocast_dtype(device_);
     was_cached_ = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, dtype);
   }
   ~AutocastScope() {
     at::autocast::set_autocast_cache_enabled(was_cached_);
-    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
-    at::autocast::set_autocast_dtype(at::kCPU, old_dtype_);
+    at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_dtype(device_, old_dtype_);
   }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
+  at::DeviceType device_;
   bool was_on_ = false;
   bool was_cached_ = true;
   at::ScalarType old_dtype_ = at::kBFloat16;
 };
+
+/// The file's nodes say "cpu", or nothing where a tensor is made of no other.
+void set_device(const c10::FunctionSchema& schema, at::Device device, std::vector<c10::IValue>& stack) {
+  if (device.is_cpu()) return;
+  const auto& arguments = schema.arguments();
+  const bool made_of_tensors =
+      std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+        return argument.type()->str().find("Tensor") != std::string::npos;  // and "Tensor?", "Tensor[]"
+      });
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "device" && (stack[i].isDevice() || (stack[i].isNone() && !made_of_tensors)))
+      stack[i] = device;
+  }
+}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -108,6 +123,7 @@ struct Segment::Implementation {
   bool autocast = false;
   std::vector<uint32_t> constant_slots;       ///< made by constant steps, read by others or handed out
   mutable std::vector<at::Tensor> constants;  ///< by constant_slots; none before the first forward has ended
+  at::Device device = at::kCPU;
 
   at::Tensor take(const Source& source, std::vector<at::Tensor>& values,
                   const std::vector<at::Tensor>& parameter_tensors,
@@ -150,12 +166,14 @@ namespace {
 
 }  // namespace
 
-Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs)
+Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
+                 at::Device device)
     : implementation_(std::make_unique<Implementation>()) {
   Implementation& self = *implementation_;
   self.nodes = nodes;
   self.outputs = std::move(outputs);
   self.autocast = graph.autocast.has_value();
+  self.device = device;
 
   // All names of the graph: values in the order in which they come to be, parameters, buffers.
   std::unordered_map<std::string, size_t> value_rank, parameter_rank, buffer_rank;
@@ -182,6 +200,7 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
     if (!node.autocast.empty() && !step.without_autocast)
       step.autocast = node.autocast == "float16" ? at::kHalf : at::kBFloat16;
     prepared.push_back(prepare_arguments(node, step.op.schema(), step.label));
+    set_device(step.op.schema(), device, prepared.back().stack);
     for (const auto& place : prepared.back().places) {
       for (const auto& name : place.names) {
         if (name.empty() && place.kind == TensorPlace::Kind::kOptionalTensors) continue;
@@ -322,7 +341,7 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
   c10::Stack stack;
   stack.reserve(self.deepest_stack);
   std::optional<AutocastScope> autocast;
-  if (self.autocast) autocast.emplace(at::kBFloat16);
+  if (self.autocast) autocast.emplace(at::kBFloat16, self.device.type());
 
   const bool folded = !self.constants.empty();
   for (size_t i = 0; folded && i < self.constants.size(); ++i)
@@ -369,11 +388,11 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
     std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
     if (step.without_autocast) no_autocast.emplace(c10::autocast_dispatch_keyset);
     std::optional<AutocastScope> own_autocast;
-    if (step.autocast) own_autocast.emplace(*step.autocast);
+    if (step.autocast) own_autocast.emplace(*step.autocast, self.device.type());
     try {
       if (step.random) {
         const std::lock_guard<std::mutex> lock(generator_mutex());
-        at::Generator generator = at::detail::getDefaultCPUGenerator();
+        at::Generator generator = at::globalContext().defaultGenerator(self.device);
         {
           const std::lock_guard<std::mutex> guard(generator.mutex());
           // The engine takes the low 32 bits: enough, as only chance ties of single nodes would be alike.

@@ -37,7 +37,7 @@ struct NodeObserver {
 ///   outputs()     as asked for
 ///
 /// A random node (dropout) seeds the default generator with a hash of (seed, minibatch, node name) before it
-/// draws. The default generator is the process's: all segments of a process take turns at it. Values are
+/// draws. The default generator is the process's, one for each device: all segments take turns at it. Values are
 /// dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed in
 /// place by the nodes that write them (batch norm).
 /// Where graph.autocast is set, the nodes run under bfloat16 autocast (models/autocast.h), but for those whose
@@ -45,12 +45,15 @@ struct NodeObserver {
 /// Nodes that depend on nothing (arange, masks of fixed shape) run in the first forward; what others read of
 /// them is kept from then on, unless graph.fold_constants is off.
 /// An operator that makes a list of tensors (split, unbind) makes one value per element.
+/// All tensors given to it are on its device; nodes that say where they make a tensor, or make one of nothing, make
+/// it there.
 class Segment {
  public:
   /// `nodes`: positions in graph.nodes, ascending. `outputs`: values to hand out. InputError for an operator
   /// that this LibTorch does not know or arguments that do not fit its schema, naming the node. Does not keep
   /// `graph`.
-  Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs);
+  Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
+          at::Device device = at::kCPU);
   ~Segment();
   Segment(Segment&&) noexcept;
   Segment& operator=(Segment&&) noexcept;

@@ -6,13 +6,15 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
 namespace pipewright {
 namespace {
 
-thread_local MemoryPurpose current_purpose = MemoryPurpose::kOther;
+// Atomic because autograd's thread reads the one of the thread that waits for it.
+thread_local std::atomic<MemoryPurpose> current_purpose = MemoryPurpose::kOther;
 
 }  // namespace
 
@@ -26,7 +28,12 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
   // The one that the thread is attached to.
   static thread_local Reporter* of_thread;
 
-  void reportMemoryUsage(void* pointer, int64_t bytes, size_t, size_t, c10::Device) override {
+  explicit Reporter(c10::DeviceType device) : device(device) {}
+
+  void reportMemoryUsage(void* pointer, int64_t bytes, size_t, size_t, c10::Device where) override {
+    if (where.type() != device) return;
+    const MemoryPurpose purpose =
+        (of_thread == this ? &current_purpose : owner.load())->load(std::memory_order_relaxed);
     const std::lock_guard<std::mutex> lock(mutex);
     // An address that is known already was freed on a thread that nobody watches.
     if (const auto known = blocks.find(pointer); known != blocks.end()) {
@@ -34,8 +41,8 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
       blocks.erase(known);
     }
     if (bytes <= 0) return;
-    blocks.emplace(pointer, Block{bytes, tag, current_purpose});
-    add(current_purpose, bytes);
+    blocks.emplace(pointer, Block{bytes, tag, purpose});
+    add(purpose, bytes);
   }
 
   void add(MemoryPurpose purpose, int64_t bytes) {
@@ -57,6 +64,10 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
 
   bool memoryProfilingEnabled() const override { return true; }
 
+  const c10::DeviceType device;
+  std::atomic<const std::atomic<MemoryPurpose>*> owner =
+      &unowned;  // the purpose of the thread that is metered
+  static inline const std::atomic<MemoryPurpose> unowned = MemoryPurpose::kOther;
   mutable std::mutex mutex;
   std::unordered_map<void*, Block> blocks;
   int64_t live = 0;
@@ -70,17 +81,23 @@ thread_local MemoryMeter::Reporter* MemoryMeter::Reporter::of_thread = nullptr;
 
 struct MemoryMeter::Attached::Guard {
   explicit Guard(const std::shared_ptr<Reporter>& reporter)
-      : guard(c10::DebugInfoKind::PROFILER_STATE, reporter), outer(Reporter::of_thread) {
+      : guard(c10::DebugInfoKind::PROFILER_STATE, reporter), reporter(reporter), outer(Reporter::of_thread) {
     Reporter::of_thread = reporter.get();
+    reporter->owner = &current_purpose;
   }
-  ~Guard() { Reporter::of_thread = outer; }
+  ~Guard() {
+    reporter->owner = &Reporter::unowned;
+    Reporter::of_thread = outer;
+  }
 
   c10::DebugInfoGuard guard;
+  std::shared_ptr<Reporter> reporter;
   Reporter* outer;
 };
 
-MemoryScope::MemoryScope(MemoryPurpose purpose) : outer_(current_purpose) { current_purpose = purpose; }
-MemoryScope::~MemoryScope() { current_purpose = outer_; }
+MemoryScope::MemoryScope(MemoryPurpose purpose)
+    : outer_(current_purpose.exchange(purpose, std::memory_order_relaxed)) {}
+MemoryScope::~MemoryScope() { current_purpose.store(outer_, std::memory_order_relaxed); }
 
 void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose) {
   MemoryMeter::Reporter* const reporter = MemoryMeter::Reporter::of_thread;
@@ -88,7 +105,7 @@ void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose) {
     reporter->count_as(tensor.storage().data(), purpose);
 }
 
-MemoryMeter::MemoryMeter() : reporter_(std::make_shared<Reporter>()) {
+MemoryMeter::MemoryMeter(c10::DeviceType device) : reporter_(std::make_shared<Reporter>(device)) {
   // Otherwise LibTorch complains about blocks that are freed on a metered thread and were allocated before,
   // or elsewhere: for us an ordinary case. A level that the user has set (TORCH_CPP_LOG_LEVEL) stays.
   static std::once_flag once;

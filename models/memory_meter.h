@@ -1,6 +1,8 @@
 // Counts the bytes of tensors, exactly, through LibTorch's allocator hook.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <array>
 #include <cstdint>
 #include <map>
@@ -39,9 +41,9 @@ class MemoryScope {
 /// The tensor's storage counts as this from now on, for the meter that is attached to this thread, if one is.
 void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
 
-/// Counts what is allocated on the threads it is attached to (and what autograd does on their behalf), from
-/// the moment of attaching; frees are counted on those threads too. Allocations made before, or on other
-/// threads, are not seen.
+/// Counts what is allocated on the threads it is attached to (and what autograd does on their behalf, with
+/// the purpose of the thread that waits for it), from the moment of attaching; frees are counted on those
+/// threads too. Allocations made before, or on other threads, are not seen.
 ///
 ///   MemoryMeter meter;
 ///   MemoryMeter::Attached attached(meter);   // this thread, until the end of the scope
@@ -52,7 +54,8 @@ void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
 /// from any thread.
 class MemoryMeter {
  public:
-  MemoryMeter();
+  /// Of the memory of this kind of device.
+  explicit MemoryMeter(c10::DeviceType device = c10::DeviceType::CPU);
   ~MemoryMeter();
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;

@@ -71,6 +71,7 @@ void Evaluating::prepare() {
   TrainingRules rules;
   rules.optimizer = job_.run.optimizer;
   rules.seed = static_cast<uint64_t>(job_.run.seed);
+  rules.device = job_.device;
   worker_ =
       std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(), rules);
   for (size_t i = 0; i < worker_->stage_count(); ++i) {
@@ -131,13 +132,13 @@ void Evaluating::close(const std::string& status) {
 
 }  // namespace
 
-Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size) {
+Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::Device device) {
   if (run.evaluation_data.empty())
     throw InputError("there is no evaluation data", "give --evaluation-data SPEC, e.g. fashion-mnist");
   Run forward = run;
   forward.optimizer = OptimizerSettings{};
   forward.resume.clear();
-  Job job = prepare_job(forward, world_size);
+  Job job = prepare_job(forward, world_size, device);
   job.run.resume = run.resume;
   job.resume = find_resume(run, /*every_byte=*/false);
   if (job.resume) {

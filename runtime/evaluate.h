@@ -11,7 +11,7 @@ namespace pipewright {
 /// As prepare_job(), for a job that only runs the model forward. InputError unless the run names data for it,
 /// and weights: a checkpoint or initial ones. Of a checkpoint only model and tensors must fit, and the job's
 /// optimizer is one that remembers nothing.
-Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size);
+Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 
 /// Runs `job` (prepare_evaluation) under its plan as the rank that `place` says: the same numbers as the
 /// evaluation at an epoch's end, and, where the data asks for sequences, how good are those that the model

@@ -8,6 +8,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "models/device.h"
 #include "runtime/control.h"
 #include "runtime/evaluate.h"
 #include "runtime/launch_options.h"
@@ -67,7 +68,8 @@ void run_forward(const std::string& command, const po::variables_map& options, c
     run.resume = fs::absolute(resume->folder);
   const bool json = options["json"].as<bool>();
   if (alone && !options.count("output")) run.output = scratch->path();
-  const Job job = prepare_evaluation(run, alone ? ranks_from(options) : place.world_size);
+  const Job job = prepare_evaluation(run, alone ? ranks_from(options) : place.world_size,
+                                     open_device(run.device, "device", place.local_rank));
   check_predictions(job.model.graph, files);
   install_signal_handlers();
   if (job.plan.world_size == place.world_size) {

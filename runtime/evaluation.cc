@@ -23,7 +23,8 @@ Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
     const auto stages = partition(graph, job.plan);
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       const int64_t stage = worker.stage(i).stage();
-      made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage)));
+      made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage),
+                                                              StageProgramOptions{.device = job.device}));
     }
     return made;
   };
@@ -77,7 +78,8 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
     return loaded;
   };
-  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& scores) {
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& made) {
+    const at::Tensor scores = made.defined() ? made.cpu() : made;
     EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
     ScoredSamples scored{scores, {}};
     if (!expected.empty()) {

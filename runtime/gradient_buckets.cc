@@ -22,7 +22,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, int6
       elements += next.numel();
       --begin;
     }
-    const at::Tensor flat = at::empty({elements}, at::TensorOptions().dtype(dtype));
+    const at::Tensor flat = at::empty({elements}, parameters[begin].options().requires_grad(false));
     int64_t at = 0;
     for (size_t i = begin; i < end; ++i) {
       gradients_[i] = flat.narrow(0, at, parameters[i].numel()).view(parameters[i].sizes());

@@ -11,7 +11,7 @@ namespace pipewright {
 
 class GradientBuckets {
  public:
-  /// One gradient for each of `parameters`, with its shape and dtype. They are packed from the last parameter
+  /// One gradient for each of `parameters`, with its shape and dtype, on their device. They are packed from the last parameter
   /// to the first, the order in which a backward makes them, so that early buckets are complete while it
   /// runs. Neighbours of one dtype share a bucket of up to `most_bytes`; a larger gradient has its own.
   GradientBuckets(const std::vector<at::Tensor>& parameters, int64_t most_bytes);

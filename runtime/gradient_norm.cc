@@ -1,6 +1,9 @@
 #include "runtime/gradient_norm.h"
 
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +14,12 @@
 #include "runtime/transport/all_reduce.h"
 
 namespace pipewright {
+
+at::Tensor in_order(const at::Tensor& by_stage) {
+  at::Tensor sum = at::zeros({}, by_stage.options());
+  for (int64_t stage = 0; stage < by_stage.numel(); ++stage) sum.add_(by_stage[stage]);
+  return sum;
+}
 
 double square_sum(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
@@ -26,15 +35,20 @@ double square_sum(const std::vector<at::Tensor>& gradients) {
   return sum;
 }
 
-double square_sum_of_model(Transport& transport, int64_t world_size, int64_t tag,
-                           const std::vector<double>& by_stage) {
+at::Tensor square_sum_on(at::Device device, const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
+  if (device.is_cpu()) return at::scalar_tensor(square_sum(gradients), at::kDouble);
+  if (gradients.empty()) return at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  return at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square_().sum();
+}
+
+at::Tensor square_sum_of_model(Transport& transport, int64_t world_size, int64_t tag,
+                               const at::Tensor& by_stage) {
+  const at::NoGradGuard no_grad;
   std::vector<int64_t> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const at::Tensor sums = at::tensor(by_stage, at::kDouble);
-  all_reduce_sum(transport, ranks, tag, sums);
-  double sum = 0;
-  for (int64_t stage = 0; stage < sums.numel(); ++stage) sum += sums.data_ptr<double>()[stage];
-  return sum;
+  all_reduce_sum(transport, ranks, tag, by_stage);
+  return in_order(by_stage);
 }
 
 double clipping_factor(double square_sum, double largest_norm) {
@@ -45,6 +59,26 @@ void scale(std::vector<at::Tensor>& gradients, double factor) {
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
   for (at::Tensor& gradient : gradients) gradient = gradient.mul(factor);
+}
+
+void clip(std::vector<at::Tensor>& gradients, const at::Tensor& square_sum, double largest_norm) {
+  if (square_sum.device().is_cpu())
+    return scale(gradients, clipping_factor(square_sum.item<double>(), largest_norm));
+  const at::NoGradGuard no_grad;
+  const at::Tensor factor = square_sum.sqrt().add_(1e-6).reciprocal_().mul_(largest_norm).clamp_max_(1);
+  for (at::Tensor& gradient : gradients) gradient = gradient.mul(factor);
+}
+
+at::Tensor any_not_finite(const std::vector<at::Tensor>& tensors, bool nan) {
+  const at::NoGradGuard no_grad;
+  at::Tensor found;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_floating_point()) continue;
+    // x - x is 0, but no number where x is not finite.
+    const at::Tensor here = (nan ? tensor.ne(tensor) : tensor.sub(tensor)).any();
+    found = found.defined() ? found.logical_or_(here) : here;
+  }
+  return found;
 }
 
 bool all_finite(const at::Tensor& tensor) {

@@ -7,7 +7,6 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/autocast.h"
-#include "models/device.h"
 #include "models/load.h"
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
@@ -55,10 +54,8 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 
 }  // namespace
 
-Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
-  if (!open_device(run.device, "device").is_cpu())
-    throw InputError("device '" + run.device + "': this version trains on cpu", "give --device cpu");
-  Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false)};
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
+  Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   make_update_rule(run.optimizer);  // its name is an input like any other
   if (run.plan.empty()) {
     job.plan = single_stage_plan(job.model.graph, world_size.value_or(1));
@@ -78,7 +75,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size) {
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
-  job.model.graph = with_precision(job.model, run.precision, run.batch_size);
+  job.model.graph = with_precision(job.model, run.precision, run.batch_size, device);
   return job;
 }
 

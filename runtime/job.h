@@ -2,6 +2,8 @@
 // launcher, so that a mistake is reported once, before anything starts.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,14 +20,16 @@ struct Job {
   Model model;
   Plan plan;
   std::optional<Checkpoint> resume;  ///< what run.resume means
+  c10::Device device = c10::kCPU;    ///< where this process computes; a launcher does not
 };
 
 /// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank
 /// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
 /// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
 /// runtime has. A checkpoint to go on from is found and fits (find_resume, check_resume). `world_size`: the
-/// ranks there are; absent: as many as the plan says (1 without a plan).
-Job prepare_job(const Run& run, std::optional<int64_t> world_size);
+/// ranks there are; absent: as many as the plan says (1 without a plan). `device`: opened already; what comes
+/// out as bfloat16 depends on it.
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 
 /// What all ranks must have in common, as text: versions, world, plan, schedule and run. Equal for ranks that
 /// may train together.

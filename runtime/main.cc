@@ -68,7 +68,7 @@ void run_train(const std::vector<std::string>& arguments) {
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   const Place place = find_place(place_options(options));
   if (!place.store_is_served && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
-  const Job job = prepare_job(run, place.world_size);
+  const Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   install_signal_handlers();
   train(job, place);
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
@@ -86,6 +86,8 @@ void run_launch(const std::vector<std::string>& arguments) {
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   const Job job = prepare_job(run, ranks_from(options));
+  // Ranks of other hosts have devices of their own.
+  if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
 
   LaunchSettings settings = launch_settings_from(options);
   settings.arguments = without_launch_options(arguments);

@@ -1,11 +1,14 @@
 #include "runtime/run_results.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include <algorithm>
 #include <map>
 
 #include "graph/digest.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "models/device.h"
 #include "runtime/launch.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/transport/process_state.h"
@@ -49,6 +52,13 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
     *rank.predicted_memory += predicted;
   }
   rank.weights_digest = weights.text();
+  rank.device = device_text(job.device);
+  if (!job.device.is_cpu()) {
+    const auto stats = at::getDeviceAllocator(job.device.type())->getDeviceStats(job.device.index());
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    rank.allocated_bytes = stats.allocated_bytes[kAll].peak;
+    rank.reserved_bytes = stats.reserved_bytes[kAll].peak;
+  }
   return rank;
 }
 

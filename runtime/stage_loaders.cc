@@ -17,7 +17,8 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker, Span span,
     std::vector<LoadRequest> requests;
     for (const int64_t k : stage.minibatches(span)) requests.push_back(request(k));
     loaders_[stage.stage()] = std::make_unique<Loader>(data, std::move(numbers), std::move(requests),
-                                                       /*workers=*/1, /*ahead=*/4);
+                                                       /*workers=*/1, /*ahead=*/4,
+                                                       /*pinned=*/!stage.device().is_cpu());
   }
 }
 

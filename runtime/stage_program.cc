@@ -76,12 +76,12 @@ struct ReceivedValue : torch::autograd::Node {
 };
 
 std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::string>& names,
-                                  const std::vector<bool>* wanted) {
+                                  const std::vector<bool>* wanted, at::Device device) {
   std::vector<MessagePart> parts;
   for (size_t i = 0; i < names.size(); ++i) {
     if (wanted && !(*wanted)[i]) continue;
     const TensorType type = graph.computed_type(names[i]);
-    parts.push_back({type.shape, scalar_type_of(type.dtype)});
+    parts.push_back({type.shape, scalar_type_of(type.dtype), device});
   }
   return parts;
 }
@@ -93,7 +93,7 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
     : options_(options),
       last_(index + 1 == stages.size()),
       cuts_(options.split_backward ? backward_cuts(graph, stages[index].nodes) : BackwardCuts()),
-      segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index, cuts_)),
+      segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index, cuts_), options.device),
       fields_(stages[index].fields),
       received_(stages[index].received),
       sent_(stages[index].sent) {
@@ -123,10 +123,10 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
     }
   }
   for (const auto& [name, position] : uncut) uncut_weights_.push_back(position);
-  received_parts_ = parts_of(graph, received_, nullptr);
-  sent_parts_ = parts_of(graph, sent_, nullptr);
-  received_gradient_parts_ = parts_of(graph, received_, &received_differentiable_);
-  sent_gradient_parts_ = parts_of(graph, sent_, &sent_differentiable_);
+  received_parts_ = parts_of(graph, received_, nullptr, options.device);
+  sent_parts_ = parts_of(graph, sent_, nullptr, options.device);
+  received_gradient_parts_ = parts_of(graph, received_, &received_differentiable_, options.device);
+  sent_gradient_parts_ = parts_of(graph, sent_, &sent_differentiable_, options.device);
   if (last_ && graph.outputs.size() > 1) scores_ = 1;
 }
 
@@ -264,8 +264,7 @@ std::vector<at::Tensor> StageProgram::message_upstream(const Roots& roots,
     const at::Tensor& carried = roots.carried[i];
     if (carried.defined()) gradient = gradient.defined() ? gradient + carried : carried;
     const MessagePart& part = received_parts_[i];
-    message.push_back(gradient.defined() ? gradient
-                                         : at::zeros(part.shape, at::TensorOptions().dtype(part.dtype)));
+    message.push_back(gradient.defined() ? gradient : at::zeros(part.shape, part.options()));
     count_memory_as(message.back(), MemoryPurpose::kMessages);
   }
   return message;

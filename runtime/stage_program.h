@@ -22,6 +22,8 @@ struct StageProgramOptions {
   bool recompute = false;
   /// The backward can be run in two parts.
   bool split_backward = false;
+  /// Where all its tensors are.
+  at::Device device = at::kCPU;
 };
 
 /// What a forward leaves behind for its backward. Holds the weight version it read.

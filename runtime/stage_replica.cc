@@ -19,10 +19,11 @@ namespace {
 constexpr const char* kDivergedRemedy =
     "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
 
-StageProgramOptions options_of(const Plan& plan, int64_t stage) {
+StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
   StageProgramOptions options;
   options.recompute = plan.stages[static_cast<size_t>(stage)].recompute;
   options.split_backward = plan.schedule == "zb-h1";
+  options.device = device;
   return options;
 }
 
@@ -37,7 +38,7 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
       turns_(shape_, stage),
       rules_(rules),
       program_(model.graph, partition(model.graph, plan), static_cast<size_t>(stage),
-               options_of(plan, stage)) {
+               options_of(plan, stage, rules.device)) {
   if (rules.learning_rate_scaling == "pipedream") {
     rate_factor_ = static_cast<double>(turns_.round_length()) /
                    static_cast<double>(StageTurns(shape_, 0).round_length());
@@ -48,7 +49,7 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   std::vector<at::Tensor> weights;
   const MemoryScope scope(MemoryPurpose::kWeights);
   for (const std::string& name : program_.parameters())
-    weights.push_back(initial_parameter(model, name, rules.seed));
+    weights.push_back(initial_parameter(model, name, rules.seed).to(rules.device));
   for (const size_t i : program_.trainable()) weights[i].requires_grad_(true);
   round_gradients_.resize(program_.trainable().size());
   if (turns_.replicas() > 1) {
@@ -58,13 +59,26 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   }
   versions_ = std::make_unique<WeightVersions>(std::move(weights));
   const MemoryScope other(MemoryPurpose::kOther);
-  for (const std::string& name : program_.buffers()) buffers_.push_back(initial_buffer(model, name));
+  for (const std::string& name : program_.buffers())
+    buffers_.push_back(initial_buffer(model, name).to(rules.device));
   update_rule_ = make_update_rule(rules.optimizer);
+}
+
+void StageReplica::move(StageState& state, at::Device device) {
+  if (rules_.device.is_cpu()) return;
+  const auto to_device = [&](std::vector<at::Tensor>& tensors) {
+    for (at::Tensor& tensor : tensors) tensor = tensor.detach().to(device);
+  };
+  to_device(state.weights);
+  to_device(state.buffers);
+  for (auto& [name, slots] : state.optimizer.slots) to_device(slots);
+  for (auto& [number, trainable] : state.older) to_device(trainable);
 }
 
 void StageReplica::restore(StageState state) {
   PW_CHECK_EQ(state.weights.size(), program_.parameters().size());
   PW_CHECK_EQ(state.buffers.size(), program_.buffers().size());
+  move(state, rules_.device);
   for (const size_t i : program_.trainable()) state.weights[i].requires_grad_(true);
   versions_ = std::make_unique<WeightVersions>(std::move(state.weights), state.updates);
   buffers_ = std::move(state.buffers);
@@ -114,6 +128,7 @@ StageState StageReplica::state_before(int64_t n) {
     std::vector<at::Tensor>& trainable = state.older[number];  // may stay empty
     for (const size_t i : program_.trainable()) trainable.push_back(version->weights[i]);
   }
+  move(state, at::kCPU);
   return state;
 }
 
@@ -133,8 +148,9 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
 }
 
 void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
-                                 std::vector<at::Tensor> fields) const {
+                                 std::vector<at::Tensor> fields) {
   if (!rules_.nan_guard) return;
+  if (!rules_.device.is_cpu()) return check_forward_later(k, forwarded);
   // Infinite values may be meant (masks); a NaN or a loss that is not finite is not.
   const auto broken = [](const at::Tensor& tensor) {
     return !all_finite(tensor) && tensor.isnan().any().item<bool>();
@@ -143,11 +159,34 @@ void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vec
   if (all_finite(forwarded.loss) && std::none_of(sent.begin(), sent.end(), broken)) return;
   const std::string where =
       program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
-  const std::string what = forwarded.loss.defined()
-                               ? "the loss of minibatch " + std::to_string(k) + " is " +
-                                     std::to_string(forwarded.loss.item<double>()) + " on stage "
-                               : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
+  stop_at_forward(k, forwarded.loss.defined() ? std::optional(forwarded.loss.item<double>()) : std::nullopt,
+                  where);
+}
+
+void StageReplica::check_forward_later(int64_t k, const Forwarded& forwarded) {
+  if (forwarded.loss.defined()) {
+    deferred_.push(forwarded.loss, [this, k](const at::Tensor& loss) {
+      if (!all_finite(loss)) stop_at_forward(k, loss.item<double>(), "");
+    });
+  }
+  const at::Tensor broken = any_not_finite(forwarded.sent, /*nan=*/true);
+  if (!broken.defined()) return;
+  deferred_.push(broken, [this, k](const at::Tensor& found) {
+    if (found.item<bool>()) stop_at_forward(k, std::nullopt, "");
+  });
+}
+
+void StageReplica::stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const {
+  const std::string what =
+      loss ? "the loss of minibatch " + std::to_string(k) + " is " + std::to_string(*loss) + " on stage "
+           : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
   throw NumericalError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy);
+}
+
+void StageReplica::stop_at_received_gradient(int64_t k) const {
+  throw NumericalError("the gradient of minibatch " + std::to_string(k) + " that stage " +
+                           std::to_string(stage_) + " sends back is not finite: in the backward of its nodes",
+                       kDivergedRemedy);
 }
 
 void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t last) const {
@@ -200,12 +239,16 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
   EarlyGradients early(*this, complete);
   StageGradients gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
   // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
-  if (rules_.nan_guard && last_not_finite(gradients.received)) {
+  if (rules_.nan_guard && rules_.device.is_cpu() && last_not_finite(gradients.received)) {
     if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
-    throw NumericalError("the gradient of minibatch " + std::to_string(k) + " that stage " +
-                             std::to_string(stage_) +
-                             " sends back is not finite: in the backward of its nodes",
-                         kDivergedRemedy);
+    stop_at_received_gradient(k);
+  }
+  if (rules_.nan_guard && !rules_.device.is_cpu()) {
+    if (const at::Tensor broken = any_not_finite(gradients.received); broken.defined()) {
+      deferred_.push(broken, [this, k](const at::Tensor& found) {
+        if (found.item<bool>()) stop_at_received_gradient(k);
+      });
+    }
   }
   early.add_others(std::move(gradients.weights));
   return std::move(gradients.received);
@@ -258,7 +301,7 @@ void StageReplica::average(int64_t round) {
   for (at::Tensor& gradient : round_gradients()) gradient.div_(static_cast<double>(minibatches));
 }
 
-double StageReplica::gradient_square_sum() {
+at::Tensor StageReplica::gradient_square_sum() {
   std::vector<at::Tensor> counted;
   for (size_t i = 0; i < round_gradients().size(); ++i) {
     const std::string& name = program_.parameters()[program_.trainable()[i]];
@@ -266,17 +309,17 @@ double StageReplica::gradient_square_sum() {
         std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), name) != counted_elsewhere_.end();
     if (!elsewhere) counted.push_back(round_gradients()[i]);
   }
-  return square_sum(counted);
+  return square_sum_on(rules_.device, counted);
 }
 
-void StageReplica::update(int64_t round, double square_sum) {
+void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
   const int64_t first = turns_.round_begin(round, span_);
   const int64_t last = first + turns_.round_size(round, span_) - 1;
   if (rules_.gradient_clipping_norm > 0) {
-    if (rules_.nan_guard && !std::isfinite(square_sum)) {
+    if (rules_.nan_guard && square_sum.device().is_cpu() && !std::isfinite(square_sum.item<double>())) {
       if (const auto weight = last_not_finite(round_gradients())) stop_at_gradient(*weight, first, last);
     }
-    scale(round_gradients(), clipping_factor(square_sum, rules_.gradient_clipping_norm));
+    clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
   const double rate =
       rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
@@ -290,6 +333,12 @@ void StageReplica::update(int64_t round, double square_sum) {
   round_gradients_.assign(round_gradients_.size(), {});
   if (rules_.nan_guard && update_rule_->not_finite())
     stop_at_gradient(*update_rule_->not_finite(), first, last);
+  if (rules_.nan_guard && update_rule_->not_finite_on_device().defined()) {
+    deferred_.push(update_rule_->not_finite_on_device(), [this, first, last](const at::Tensor& found) {
+      if (const int64_t number = found.item<int64_t>(); number > 0)
+        stop_at_gradient(static_cast<size_t>(number - 1), first, last);
+    });
+  }
   for (size_t i = 0; i < stepped.size(); ++i) next[program_.trainable()[i]] = std::move(stepped[i]);
   versions_->publish(std::move(next));
 }

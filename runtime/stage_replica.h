@@ -6,12 +6,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/model.h"
+#include "runtime/deferred.h"
 #include "runtime/gradient_buckets.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/versions.h"
@@ -33,9 +35,10 @@ struct TrainingRules {
   uint64_t seed = 0;
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
+  at::Device device = at::kCPU;  ///< where the rank computes
 };
 
-/// What minibatches from N on depend on of a stage, on one replica.
+/// What minibatches from N on depend on of a stage, on one replica. On the host, wherever the stage is.
 struct StageState {
   int64_t updates = 0;              ///< the number of the latest version
   std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
@@ -55,6 +58,10 @@ class StageReplica {
   int64_t stage() const { return stage_; }
   int64_t replica() const { return replica_; }
   const StageProgram& program() const { return program_; }
+  at::Device device() const { return rules_.device; }
+  /// What the stage's device still owes the host: losses, and whether numbers are finite. Whoever runs the
+  /// stage polls it, and flushes it at the end of a span.
+  Deferred& deferred() { return deferred_; }
   const StageTurns& turns() const { return turns_; }
   /// Minibatches of the span that this replica processes, in order.
   std::vector<int64_t> minibatches(Span span) const { return turns_.minibatches_of(replica_, span); }
@@ -77,7 +84,7 @@ class StageReplica {
   void begin(Span span) { begin(span, span.first); }
   /// The state before minibatch n, once: one of `checkpoints`, or where all has come back that was begun. Of
   /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
-  /// all. Nothing is copied but buffers, and nothing of it changes while training goes on.
+  /// all. On the processor nothing is copied but buffers; nothing of it changes while training goes on.
   StageState state_before(int64_t n);
   /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
   /// backward.
@@ -95,9 +102,10 @@ class StageReplica {
                                    const GradientComplete& complete = {});
   /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
   /// made a number that is not finite, if its loss is none or a value sent has none. `received`, `fields` as
-  /// in forward().
+  /// in forward(). On another device than the processor the host hears of it later, from deferred(), and the
+  /// inputs have gone: no node is named then. So it is with all NumericalErrors of a stage.
   void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
-                     std::vector<at::Tensor> fields) const;
+                     std::vector<at::Tensor> fields);
   /// The same in two parts; needs a program that splits (plan's schedule).
   std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
   void backward_weight(int64_t k, const GradientComplete& complete = {});
@@ -109,12 +117,13 @@ class StageReplica {
   const GradientBuckets* buckets() const { return buckets_.get(); }
   /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
   void average(int64_t round);
-  /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones).
-  double gradient_square_sum();
+  /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones). One float64 on
+  /// the stage's device.
+  at::Tensor gradient_square_sum();
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
-  /// are). `square_sum` of the gradients that are clipped together. NumericalError if one is not finite
-  /// (rules.nan_guard).
-  void update(int64_t round, double square_sum);
+  /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
+  /// not finite (rules.nan_guard).
+  void update(int64_t round, const at::Tensor& square_sum = {});
 
   /// Forward only, of evaluation's `program`, with the latest weights; leaves weights and buffers alone.
   Forwarded evaluate(const StageProgram& program, int64_t k, std::vector<at::Tensor> received,
@@ -124,11 +133,15 @@ class StageReplica {
 
  private:
   class EarlyGradients;
+  void move(StageState& state, at::Device device);
+  void check_forward_later(int64_t k, const Forwarded& forwarded);
   Pass take_pass(int64_t k);
   std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
   void add_gradient(size_t trainable, at::Tensor gradient);
   bool round_is_empty() const;
   [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
+  [[noreturn]] void stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const;
+  [[noreturn]] void stop_at_received_gradient(int64_t k) const;
 
   int64_t stage_;
   int64_t replica_;
@@ -152,6 +165,7 @@ class StageReplica {
   std::deque<int64_t> checkpoints_;                            // before which no forward has come yet
   std::map<int64_t, std::vector<at::Tensor>> buffers_before_;  // by checkpoint, as they were then
   std::vector<at::Tensor> round_gradients_;                    // undefined: no minibatch of the round yet
+  Deferred deferred_;
   int64_t peak_in_flight_ = 0;
 };
 

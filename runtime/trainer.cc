@@ -77,7 +77,7 @@ class Training : private RankTask {
   int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
   TraceWriter trace_;
-  MemoryMeter memory_;
+  MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
   double trained_seconds_ = 0;
 };

@@ -76,7 +76,8 @@ TrainingRules TrainingData::rules() const {
           run.nan_guard,
           static_cast<uint64_t>(run.seed),
           length_.minibatches_per_epoch,
-          length_.minibatches};
+          length_.minibatches,
+          job_.device};
 }
 
 std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {

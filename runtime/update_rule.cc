@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/memory_meter.h"
+#include "runtime/device_step.h"
 #include "runtime/ownership.h"
 #include "runtime/step_kernels.h"
 
@@ -29,12 +31,13 @@ void check_step(const std::vector<at::Tensor>& weights, const std::vector<at::Te
   PW_CHECK_EQ(weights.size(), gradients.size());
   if (!into.empty()) PW_CHECK_EQ(weights.size(), into.size());
   for (size_t i = 0; i < weights.size(); ++i) {
-    PW_CHECK(weights[i].is_contiguous() && weights[i].device().is_cpu() && weights[i].is_floating_point(),
-             "weight " << i << " is no contiguous floating-point tensor of this host");
-    PW_CHECK(gradients[i].sizes() == weights[i].sizes(), "gradient " << i << " has another shape");
+    PW_CHECK(weights[i].is_contiguous() && weights[i].is_floating_point(),
+             "weight " << i << " is no contiguous floating-point tensor");
+    PW_CHECK(gradients[i].sizes() == weights[i].sizes() && gradients[i].device() == weights[i].device(),
+             "gradient " << i << " has another shape or device");
     if (into.empty() || !into[i].defined()) continue;
     PW_CHECK(into[i].is_contiguous() && into[i].sizes() == weights[i].sizes() &&
-                 into[i].scalar_type() == weights[i].scalar_type(),
+                 into[i].scalar_type() == weights[i].scalar_type() && into[i].device() == weights[i].device(),
              "the place for the next weight " << i << " does not fit it");
   }
 }
@@ -78,6 +81,15 @@ class Arrays {
   at::Tensor changed_[3];
 };
 
+// A place for every next weight that has none.
+void make_room(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& into) {
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  into.resize(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i)
+    if (!into[i].defined())
+      into[i] = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
+}
+
 // Calls step_one(i, arrays, begin, end, stores) for slices of every weight, which tells whether the gradient
 // is finite; returns the next weights as leaves. `first` and `second`: slots, or none.
 template <typename StepOne>
@@ -87,15 +99,11 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  std::optional<size_t>& not_finite, const StepOne& step_one) {
   check_step(weights, gradients, into);
   not_finite.reset();
-  into.resize(weights.size());
+  make_room(weights, into);
   int64_t bytes = 0;
   for (const at::Tensor& weight : weights) bytes += static_cast<int64_t>(weight.nbytes());
   for (size_t i = 0; i < weights.size(); ++i) {
     at::Tensor& next = into[i];
-    if (!next.defined()) {
-      const MemoryScope scope(MemoryPurpose::kVersions);
-      next = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
-    }
     const bool in_place = next.is_same(weights[i]);
     const Stores stores = bytes > kStreamingBytes && !in_place ? Stores::kStreaming : Stores::kOrdinary;
     const auto slot = [i](const std::vector<at::Tensor>& slots) {
@@ -114,6 +122,36 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
     if (!finite) not_finite = i;
     next.requires_grad_(true);
   }
+  return into;
+}
+
+bool on_device(const std::vector<at::Tensor>& weights) { return !weights.empty() && !weights[0].is_cpu(); }
+
+// The same on a device: step_some(tensors, kind, finds) for all weights of one dtype and one kind, by
+// `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
+template <typename StepSome>
+std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weights,
+                                           const std::vector<at::Tensor>& gradients,
+                                           std::vector<at::Tensor> into, const std::vector<at::Tensor>& first,
+                                           const std::vector<at::Tensor>& second,
+                                           const std::vector<int64_t>& kinds, at::Tensor& not_finite,
+                                           const StepSome& step_some) {
+  check_step(weights, gradients, into);
+  make_room(weights, into);
+  not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
+  std::map<std::pair<at::ScalarType, int64_t>, std::vector<StepTensor>> groups;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i].numel() == 0) continue;
+    const auto slot = [i](const std::vector<at::Tensor>& slots) {
+      return slots.empty() ? at::Tensor() : slots[i];
+    };
+    const at::ScalarType dtype = weights[i].scalar_type();
+    groups[{dtype, kinds[i]}].push_back({weights[i].detach(), gradients[i].to(dtype).contiguous(),
+                                         into[i].detach(), slot(first), slot(second),
+                                         static_cast<int32_t>(i)});
+  }
+  for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
+  for (at::Tensor& next : into) next.requires_grad_(true);
   return into;
 }
 
@@ -146,6 +184,16 @@ class Sgd : public UpdateRule {
     updates_.resize(weights.size(), 0);
     if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
     own(velocity_);
+    if (on_device(weights)) {
+      std::vector<int64_t> kinds;
+      for (int64_t& updates : updates_) kinds.push_back(static_cast<int64_t>(momentum_of(updates++)));
+      return step_all_on_device(
+          weights, gradients, std::move(into), velocity_, {}, kinds, not_finite_on_device_,
+          [&](const std::vector<StepTensor>& tensors, int64_t kind, const StepFinds& finds) {
+            sgd_step_on_device(tensors, {learning_rate, settings_.momentum, settings_.weight_decay},
+                               static_cast<Momentum>(kind), settings_.weight_decay != 0, finds);
+          });
+    }
     auto next = step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
                          [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                            using T = std::remove_pointer_t<decltype(arrays.next)>;
@@ -199,6 +247,13 @@ class Adam : public UpdateRule {
     own(first_moment_);
     own(second_moment_);
     for (int64_t& updates : updates_) ++updates;
+    if (on_device(weights)) {
+      return step_all_on_device(
+          weights, gradients, std::move(into), first_moment_, second_moment_, updates_, not_finite_on_device_,
+          [&](const std::vector<StepTensor>& tensors, int64_t updates, const StepFinds& finds) {
+            adam_step_on_device(tensors, factors<double>(updates, learning_rate), decay(), finds);
+          });
+    }
     return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
                     [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                       using T = std::remove_pointer_t<decltype(arrays.next)>;

@@ -23,7 +23,7 @@ struct UpdateState {
 };
 
 /// One stage's rule with its slots. The arithmetic is that of runtime/step_arithmetic.h, in one pass over the
-/// memory of each weight.
+/// memory of each weight. All tensors of a step are on one device (runtime/device_step.h).
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -37,6 +37,8 @@ class UpdateRule {
 
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }
+  /// The same plus 1, or 0, where the weights are on a device: an integer there. Undefined on the processor.
+  const at::Tensor& not_finite_on_device() const { return not_finite_on_device_; }
 
   /// For checkpoints. The tensors stay as they are as long as somebody holds them: the next step then works
   /// on copies.
@@ -46,6 +48,7 @@ class UpdateRule {
 
  protected:
   std::optional<size_t> not_finite_;
+  at::Tensor not_finite_on_device_;
 };
 
 struct UpdateRuleRow {

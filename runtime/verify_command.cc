@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "graph/command_line.h"
+#include "graph/device_name.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/checkpoint.h"
@@ -20,6 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
+
+void demand_processor(const Run& run) {
+  if (!device_name(run.device, "device").cuda) return;
+  throw InputError(
+      "verify compares bits, and the sums of device '" + run.device + "' have an order of their own",
+      "Give --device cpu. What a device trains is compared with the processor by scripts/check_gpu.");
+}
 
 constexpr int64_t kMinibatches = 32;
 constexpr const char* kUsage =
@@ -60,6 +68,7 @@ void verify_new_run(const po::variables_map& options) {
   }
   run.evaluation_data.clear();  // changes nothing, and takes its time
   run.trace_minibatches = 0;
+  demand_processor(run);
   Job job = prepare_job(run, ranks_from(options));
   if (!options.count("minibatches")) {
     const TrainingData whole(job);
@@ -118,6 +127,7 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   Checkpoint end = open_checkpoint(checkpoints.front());
   verify_checkpoint(end);
   find_resume(run, /*every_byte=*/true);
+  demand_processor(run);
   const Job job = prepare_job(run, std::nullopt);
   if (fs::exists(folder / "summary.json"))
     demand_equal_replicas(read_document<Summary>(folder / "summary.json"));

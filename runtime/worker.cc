@@ -1,7 +1,9 @@
 #include "runtime/worker.h"
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
-#include <numeric>
 
 #include "graph/error.h"
 #include "models/memory_meter.h"
@@ -40,7 +42,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     if (const GradientBuckets* buckets = stages_.back()->buckets())
       reducers_.back() = std::make_unique<BucketReducer>(
           *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets,
-          has_spare_core());
+          /*early=*/rules.device.is_cpu() && has_spare_core());
   }
   PW_CHECK(!stages_.empty(), "rank " << rank << " has no place in the plan");
   tied_ = std::make_unique<TiedExchange>(plan, stages, tags_);
@@ -67,6 +69,7 @@ class Worker::Execution {
     for (const Action& action : actions_) {
       if (hooks_.before) hooks_.before(action);
       if (is_left_out(action)) continue;
+      for (Lane& lane : lanes_) lane.stage->deferred().poll();
       const auto begin = Clock::now();
       perform(action, lane_of(action));
       const auto end = Clock::now();
@@ -74,6 +77,7 @@ class Worker::Execution {
       if (hooks_.after) hooks_.after(action, begin, end);
     }
     for (Lane& lane : lanes_) {
+      lane.stage->deferred().flush();
       for (Outbox* outbox : {lane.outbox.get(), lane.gradient_outbox.get()}) {
         if (!outbox) continue;
         outbox->flush();
@@ -209,14 +213,23 @@ class Worker::Execution {
   void forward(int64_t k, Lane& lane) {
     const StageProgram& stage = program(*lane.stage, k);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
+    const at::Device device = lane.stage->device();
+    for (at::Tensor& field : fields)
+      if (field.device() != device) field = field.to(device, /*non_blocking=*/true);
     auto received = std::exchange(lane.received, {});
     const std::vector<at::Tensor> received_kept = training() ? received : std::vector<at::Tensor>();
     const std::vector<at::Tensor> fields_kept = training() ? fields : std::vector<at::Tensor>();
     StageReplica::Forwarded forwarded =
         training() ? lane.stage->forward(k, std::move(received), std::move(fields))
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
-    if (forwarded.loss.defined() && hooks_.forward_done)
-      hooks_.forward_done(k, forwarded.loss.item<double>(), forwarded.scores);
+    if (forwarded.loss.defined() && hooks_.forward_done) {
+      // Scores are large: they wait for nobody, and training has no use for them.
+      const at::Tensor scores = training() ? at::Tensor() : std::move(forwarded.scores);
+      lane.stage->deferred().push(forwarded.loss, [this, k, scores](const at::Tensor& loss) {
+        hooks_.forward_done(k, loss.item<double>(), scores);
+      });
+      if (!training()) lane.stage->deferred().flush();
+    }
     if (training()) lane.stage->check_forward(k, forwarded, received_kept, fields_kept);
     lane.to_send = std::move(forwarded.sent);
   }
@@ -236,7 +249,7 @@ class Worker::Execution {
     const bool over_model =
         clips && (worker_.plan_.weights == "flush" || !worker_.plan_.tied_parameters.empty());
     if (worker_.tied_->empty() && !over_model) {
-      lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : 0);
+      lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : at::Tensor());
       report_checkpoint(round, lane);
       return;
     }
@@ -245,9 +258,9 @@ class Worker::Execution {
     if (!std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.averaged; })) return;
     if (!worker_.tied_->empty())
       worker_.counts_.sent_bytes += worker_.tied_->sum_over_stages(worker_.transport_);
-    const double of_model = over_model ? square_sum_of_all_stages() : 0;
+    const at::Tensor of_model = over_model ? square_sum_of_all_stages() : at::Tensor();
     for (Lane& each : lanes_) {
-      each.stage->update(round, over_model ? of_model : clips ? each.stage->gradient_square_sum() : 0);
+      each.stage->update(round, clips && !over_model ? each.stage->gradient_square_sum() : of_model);
       each.averaged = false;
       report_checkpoint(round, each);
     }
@@ -261,13 +274,13 @@ class Worker::Execution {
   }
 
   /// The same on every rank; replica 0 of each stage tells the stage's.
-  double square_sum_of_all_stages() {
-    std::vector<double> by_stage(static_cast<size_t>(worker_.shape_.stages()), 0);
+  at::Tensor square_sum_of_all_stages() {
+    const at::Tensor by_stage =
+        at::zeros({worker_.shape_.stages()}, at::TensorOptions(at::kDouble).device(worker_.stage().device()));
     for (const Lane& lane : lanes_) {
-      if (lane.stage->replica() == 0)
-        by_stage[static_cast<size_t>(lane.stage->stage())] = lane.stage->gradient_square_sum();
+      if (lane.stage->replica() == 0) by_stage[lane.stage->stage()].copy_(lane.stage->gradient_square_sum());
     }
-    if (!worker_.transport_) return std::accumulate(by_stage.begin(), by_stage.end(), 0.0);
+    if (!worker_.transport_) return in_order(by_stage);
     return square_sum_of_model(*worker_.transport_, worker_.plan_.world_size,
                                worker_.tags_.of(Stream::kSquareSum, 0), by_stage);
   }
@@ -304,6 +317,7 @@ class Worker::Execution {
 };
 
 void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began) {
+  const c10::DeviceGuard on_device(stage().device());
   const at::AutoGradMode with_gradients(true);
   for (const auto& stage : stages_) stage->begin(span, began.value_or(span.first), hooks.checkpoints);
   Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
@@ -312,6 +326,7 @@ void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> b
 }
 
 void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {
+  const c10::DeviceGuard on_device(stage().device());
   const at::AutoGradMode without_gradients(false);
   Execution(*this, "forward", &program, span, hooks).run();
 }

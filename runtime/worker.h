@@ -23,7 +23,9 @@ struct WorkerHooks {
   /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
   /// in the order of the stage's forwards.
   std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
-  /// Last stage only: the loss of a forward, and its scores (may be undefined).
+  /// Last stage only: the loss of a forward. While training on a device some actions later, in order; the
+  /// last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
+  /// the stage computes.
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
   /// Before every action; throws to stop the rank.
   std::function<void(const Action&)> before;

@@ -39,6 +39,7 @@ struct Loader::Implementation {
   const std::vector<size_t> fields;
   RequestSource source;
   const size_t ahead;
+  const bool pinned;
 
   std::atomic<bool> stopping = false;  // read without the lock between two samples
   std::mutex mutex;
@@ -48,11 +49,13 @@ struct Loader::Implementation {
   bool source_ended = false;
   std::vector<std::thread> threads;
 
-  Implementation(const Dataset& dataset, std::vector<size_t> fields, RequestSource source, int64_t ahead)
+  Implementation(const Dataset& dataset, std::vector<size_t> fields, RequestSource source, int64_t ahead,
+                 bool pinned)
       : dataset(dataset),
         fields(std::move(fields)),
         source(std::move(source)),
-        ahead(static_cast<size_t>(ahead)) {
+        ahead(static_cast<size_t>(ahead)),
+        pinned(pinned) {
     for (const size_t field : this->fields) PW_CHECK_LT(field, dataset.fields().size());
   }
 
@@ -75,7 +78,8 @@ struct Loader::Implementation {
       const TensorType& type = dataset.fields()[field].sample_type;
       std::vector<int64_t> shape = {static_cast<int64_t>(request.indices.size())};
       shape.insert(shape.end(), type.shape.begin(), type.shape.end());
-      tensors.push_back(at::empty(shape, at::TensorOptions(scalar_type_of(type.dtype))));
+      tensors.push_back(
+          at::empty(shape, at::TensorOptions(scalar_type_of(type.dtype)).pinned_memory(pinned)));
       char* into = static_cast<char*>(tensors.back().mutable_data_ptr());
       for (const int64_t index : request.indices) {
         if (stopping) return {};
@@ -147,10 +151,11 @@ struct Loader::Implementation {
 };
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, int64_t workers,
-               int64_t ahead) {
+               int64_t ahead, bool pinned) {
   PW_CHECK_LE(0, workers);
   PW_CHECK_LE(0, ahead);
-  implementation_ = std::make_unique<Implementation>(dataset, std::move(fields), std::move(requests), ahead);
+  implementation_ =
+      std::make_unique<Implementation>(dataset, std::move(fields), std::move(requests), ahead, pinned);
   if (ahead == 0) return;
   for (int64_t i = 0; i < std::min(workers, ahead); ++i) {
     implementation_->threads.emplace_back([this_ = implementation_.get()] { this_->work(); });
@@ -158,8 +163,8 @@ Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource
 }
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-               int64_t workers, int64_t ahead)
-    : Loader(dataset, std::move(fields), one_after_the_other(std::move(requests)), workers, ahead) {}
+               int64_t workers, int64_t ahead, bool pinned)
+    : Loader(dataset, std::move(fields), one_after_the_other(std::move(requests)), workers, ahead, pinned) {}
 
 Loader::~Loader() = default;
 

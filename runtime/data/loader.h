@@ -45,6 +45,8 @@ struct LoadRequest {
 /// same one), never after it gave nothing or threw. Must not call the Loader.
 using RequestSource = std::function<std::optional<LoadRequest>()>;
 
+/// `pinned`: tensors lie in memory from which a device takes them while the host goes on.
+///
 /// Serves requests in the order given, at most `ahead` minibatches made in advance (bounded queue). `fields`:
 /// numbers of the fields wanted; next() returns one tensor (samples, sample shape...) per field, freshly
 /// allocated. workers = 0 or ahead = 0: made in next(), no thread. An exception of a worker is rethrown by
@@ -55,9 +57,9 @@ using RequestSource = std::function<std::optional<LoadRequest>()>;
 class Loader {
  public:
   Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, int64_t workers,
-         int64_t ahead);
+         int64_t ahead, bool pinned = false);
   Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-         int64_t workers, int64_t ahead);
+         int64_t workers, int64_t ahead, bool pinned = false);
   ~Loader();
   std::vector<at::Tensor> next();
 

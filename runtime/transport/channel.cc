@@ -21,7 +21,7 @@ void Inbox::post_up_to(size_t count) {
     Posted posted;
     int64_t tag = first_tag_;
     for (const MessagePart& part : *expected.parts) {
-      at::Tensor tensor = at::empty(part.shape, at::TensorOptions().dtype(part.dtype));
+      at::Tensor tensor = at::empty(part.shape, part.options());
       posted.requests.push_back(transport_.receive(tensor, expected.peer, tag++));
       posted.tensors.push_back(std::move(tensor));
     }

@@ -10,10 +10,13 @@
 
 namespace pipewright {
 
-/// Shape and dtype of one tensor of a message.
+/// Shape and dtype of one tensor of a message, and where it is to be received.
 struct MessagePart {
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+
+  at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
 /// The receiving end: all messages of one kind that a rank will get over a span, from whichever peers, in a

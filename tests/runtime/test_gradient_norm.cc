@@ -48,8 +48,10 @@ TEST_CASE("the sum over a model adds the stages in their order, the same on all 
   std::vector<double> sums(5);
   std::vector<std::thread> ranks;
   for (size_t rank = 0; rank < 5; ++rank) {
-    ranks.emplace_back(
-        [&, rank] { sums[rank] = square_sum_of_model(*transports[rank], 5, 100, given[rank]); });
+    ranks.emplace_back([&, rank] {
+      const at::Tensor by_stage = at::tensor(given[rank], at::kDouble);
+      sums[rank] = square_sum_of_model(*transports[rank], 5, 100, by_stage).item<double>();
+    });
   }
   for (std::thread& rank : ranks) rank.join();
   for (const double sum : sums) CHECK(sum == (of_stage[0] + of_stage[1]) + of_stage[2]);

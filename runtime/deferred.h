@@ -1,0 +1,42 @@
+// Numbers that a device computes and the host looks at later.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <deque>
+#include <functional>
+
+namespace pipewright {
+
+/// What is pushed is copied to the host behind the work that makes it and handed on, in order, once it is
+/// there: the host does not wait for the device. On the processor it is there at once. One thread; nothing is
+/// lost but by the destructor.
+class Deferred {
+ public:
+  using Take = std::function<void(const at::Tensor& on_host)>;
+
+  /// Hands on `number`, a tensor of any shape, later: from push(), poll() or flush(). What `take` throws
+  /// comes out of the call that hands on. At most kMost are under way: then push() waits for the oldest, so
+  /// that the host is never further ahead.
+  void push(const at::Tensor& number, Take take);
+  /// Hands on what has come.
+  void poll();
+  /// Hands on everything; waits for it.
+  void flush();
+  bool empty() const { return under_way_.empty(); }
+
+  static constexpr size_t kMost = 64;
+
+ private:
+  struct Entry {
+    at::Tensor on_host;
+    c10::Event copied;
+    Take take;
+  };
+  void hand_on();
+
+  std::deque<Entry> under_way_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,211 @@
+// Training on a device that is not the processor: a stand-in with the processor's numbers
+// (tests/support/fake_device.h).
+#include <cmath>
+#include <limits>
+
+#include "models/load.h"
+#include "runtime/deferred.h"
+#include "runtime/device_step.h"
+#include "runtime/gradient_norm.h"
+#include "tests/runtime/on_device.h"
+#include "tests/support/error_of.h"
+#include "tests/support/fake_device.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using Catch::Contains;
+
+TEST_CASE("on a device every schedule and rule trains as on the processor") {
+  at::set_num_threads(1);
+  const int64_t late = GENERATE(0, 3, 1000);
+  reset_fake_device(late);
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    RandomJobs jobs(1000 * static_cast<uint64_t>(late) + seed);
+    CAPTURE(late, seed);
+    RandomJob job = jobs.next(6);
+    // Else Adam makes much of the last bit of a gradient that is nearly 0.
+    job.rules.optimizer.epsilon = 1e-2;
+    compare_on_device(job, fake_device(), 1e-4);
+  }
+  reset_fake_device();
+}
+
+TEST_CASE(
+    "on a device the host waits for nothing while it trains, whatever the guard and the clipping look at") {
+  at::set_num_threads(1);
+  const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 4);
+  const auto& [schedule, weights] =
+      GENERATE(table<std::string, std::string>({{"1f1b", "stash"}, {"1f1b-flush", "flush"}}));
+  const Plan plan = with_schedule(plan_of(model, {2, 1}, {2, 1}), schedule, weights, 2);
+  TrainingRules rules = momentum_rules();
+  rules.device = fake_device();
+  rules.gradient_clipping_norm = 0.5;
+  const auto waits = [&](int64_t count) {
+    rules.total_minibatches = count;
+    reset_fake_device(/*late=*/5);
+    const auto minibatches = random_minibatches(model.graph, count, 5);
+    const auto run = run_pipeline(model, plan, rules, {{0, count}}, minibatches, make_world("local", 3));
+    for (const double loss : run.losses) CHECK(std::isfinite(loss));
+    const FakeDeviceCounts counts = fake_device_counts();
+    CHECK(counts.uploads >= count);
+    CHECK(counts.downloads >= count);
+    return counts.waits + counts.blocking_uploads;
+  };
+  // What it waits for belongs to the run's begin: the first weights.
+  CHECK(waits(40) == waits(8));
+  reset_fake_device();
+}
+
+TEST_CASE("losses of a device come late, in order, and all of them") {
+  reset_fake_device(/*late=*/7);
+  std::vector<double> taken;
+  Deferred deferred;
+  const auto take = [&](const at::Tensor& loss) { taken.push_back(loss.item<double>()); };
+  deferred.push(at::scalar_tensor(-1.0), take);
+  CHECK(taken == std::vector<double>{-1});  // the processor's are there
+  for (int i = 0; i < 4; ++i) deferred.push(at::scalar_tensor(1.0 * i).to(fake_device()), take);
+  CHECK(taken.size() == 1);
+  for (int polls = 0; polls < 7; ++polls) deferred.poll();
+  CHECK(taken == std::vector<double>{-1, 0});
+  deferred.flush();
+  CHECK(taken == std::vector<double>{-1, 0, 1, 2, 3});
+  CHECK(deferred.empty());
+
+  SECTION("the host never runs more than so many ahead") {
+    const size_t before = taken.size();
+    for (size_t i = 0; i < Deferred::kMost + 5; ++i) deferred.push(at::zeros({}).to(fake_device()), take);
+    CHECK(taken.size() == before + 5);
+    deferred.flush();
+  }
+  SECTION("what taking one throws comes out, and the others stay") {
+    deferred.push(at::zeros({}).to(fake_device()), [](const at::Tensor&) { throw NumericalError("broken"); });
+    deferred.push(at::ones({}).to(fake_device()), take);
+    CHECK(error_of<NumericalError>([&] { deferred.flush(); }) == "broken");
+    deferred.flush();
+    CHECK(taken.back() == 1);
+  }
+  reset_fake_device();
+}
+
+TEST_CASE("on a device the guard finds what is not finite later and says the same") {
+  at::set_num_threads(1);
+  const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 4);
+  const Plan plan = plan_of(model, {1, 1}, {2, 1});
+  auto minibatches = random_minibatches(model.graph, 12, 5);
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 12;
+  rules.device = fake_device();
+  const auto error = [&] {
+    reset_fake_device(/*late=*/4);
+    return error_of<NumericalError>([&] {
+      run_pipeline(model, plan, rules, {{0, 12}}, minibatches, make_world("local", 2));
+    });
+  };
+  CHECK(error() == "<no exception>");
+  minibatches[3]["images"][0][0] = std::numeric_limits<double>::quiet_NaN();
+  // Either rank may be the first to see it.
+  CHECK_THAT(error(), Contains("minibatch 3") && Contains(" on stage "));
+  rules.nan_guard = false;
+  CHECK(error() == "<no exception>");
+  reset_fake_device();
+}
+
+TEST_CASE("without kernels of its own a device's steps are the processor's up to rounding") {
+  at::manual_seed(3);
+  OptimizerSettings settings;
+  settings.name = GENERATE("sgd", "adam", "adamw");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
+  settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
+  settings.weight_decay = GENERATE(0.0, 0.01);
+  settings.learning_rate = 0.1;
+  const auto dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  CAPTURE(settings.name, settings.momentum, settings.nesterov, settings.weight_decay, dtype);
+  const std::vector<std::vector<int64_t>> shapes = {{5, 7}, {3}, {0}, {2, 3, 4}};
+  std::vector<at::Tensor> host, there;
+  for (const auto& shape : shapes) {
+    host.push_back(at::randn(shape).to(dtype));
+    there.push_back(host.back().to(fake_device()));
+  }
+  const auto on_host = make_update_rule(settings);
+  const auto on_device = make_update_rule(settings);
+  // Weights that were joined have made different numbers of updates.
+  for (int step = 0; step < 6; ++step) {
+    std::vector<at::Tensor> gradients, their_gradients;
+    for (const auto& shape : shapes) {
+      gradients.push_back(at::randn(shape).to(dtype));
+      their_gradients.push_back(gradients.back().to(fake_device()));
+    }
+    host = on_host->step(host, gradients, 0.1);
+    // Into fresh tensors, into the weights themselves, into others.
+    std::vector<at::Tensor> into;
+    for (const at::Tensor& weight : there)
+      into.push_back(step % 3 == 0 ? at::Tensor() : step % 3 == 1 ? weight : at::empty_like(weight).detach());
+    there = on_device->step(there, their_gradients, 0.1, into);
+    CHECK(on_device->not_finite_on_device().item<int64_t>() == 0);
+  }
+  const double tolerance = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-5 : 2e-2;
+  for (size_t i = 0; i < host.size(); ++i) {
+    CHECK(there[i].requires_grad());
+    if (host[i].numel() > 0) CHECK(distance(there[i], host[i]) < tolerance);
+  }
+  const UpdateState here = on_host->state(), theirs = on_device->state();
+  CHECK(here.updates == theirs.updates);
+  for (size_t slot = 0; slot < here.slots.size(); ++slot)
+    CHECK(distance(theirs.slots[slot].second[0], here.slots[slot].second[0]) < tolerance);
+
+  std::vector<at::Tensor> broken;
+  for (const auto& shape : shapes)
+    broken.push_back(at::zeros(shape, at::TensorOptions(dtype).device(fake_device())));
+  broken[1][2] = std::numeric_limits<double>::infinity();
+  on_device->step(there, broken, 0.1);
+  CHECK(on_device->not_finite_on_device().item<int64_t>() == 2);
+}
+
+TEST_CASE("a stage on a device gives its state to the host and takes it from there") {
+  at::set_num_threads(1);
+  const Model model = load_model("convnet:classes=5", 4);
+  const Plan plan = plan_of(model, {1}, {1});
+  TrainingRules rules = momentum_rules();
+  rules.device = fake_device(1);
+  const auto minibatches = random_minibatches(model.graph, 6, 5);
+  StageState middle;
+  const auto train = [&](Span span, bool goes_on) {
+    RankExtras extras;
+    extras.prepare = [&](Worker& worker, WorkerHooks&) {
+      CHECK(worker.stage().weights()[0].device() == fake_device(1));
+      if (goes_on) worker.stage().restore(std::move(middle));
+    };
+    extras.finish = [&](Worker& worker) { middle = worker.stage().state_before(span.end()); };
+    return run_pipeline(model, plan, rules, {span}, minibatches, {}, {}, extras);
+  };
+  const PipelineRun whole = train({0, 6}, false);
+  train({0, 3}, false);
+  for (const auto* tensors : {&middle.weights, &middle.buffers, &middle.optimizer.slots.at(0).second})
+    for (const at::Tensor& tensor : *tensors) CHECK(tensor.is_cpu());
+  const PipelineRun rest = train({3, 3}, true);
+  for (const auto& [name, weights] : whole.weights)
+    CHECK(weights[0].cpu().equal(rest.weights.at(name)[0].cpu()));
+  for (size_t k = 3; k < 6; ++k) CHECK(rest.losses[k] == whole.losses[k]);
+}
+
+TEST_CASE("models of the zoo run on a device: whatever a node makes is made there") {
+  at::set_num_threads(1);
+  const std::string spec = GENERATE("convnet:classes=5", "resnet18:classes=5,image=32",
+                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20",
+                                    "vit_b_16:classes=5,image=32,layers=2,width=16,heads=2",
+                                    "bert:layers=2,width=16,heads=2,tokens=8,positions=8,vocabulary=20");
+  CAPTURE(spec);
+  const Model model = load_model(spec, 2);
+  Plan plan = with_schedule(plan_of(model, {1, 1}, {1, 1}), "1f1b-flush", "flush");
+  tie(plan, model.graph);
+  TrainingRules rules;
+  rules.seed = 3;
+  rules.total_minibatches = 3;
+  const auto minibatches = random_minibatches(model.graph, 3, 5);
+  const auto losses = [&](at::Device device) {
+    rules.device = device;
+    return run_pipeline(model, plan, rules, {{0, 3}}, minibatches, make_world("local", 2)).losses;
+  };
+  const auto here = losses(at::kCPU), there = losses(fake_device());
+  for (size_t k = 0; k < here.size(); ++k) CHECK(there[k] == Approx(here[k]).epsilon(1e-4));
+}
