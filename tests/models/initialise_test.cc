@@ -101,7 +101,7 @@ TEST_CASE("unknown names and dtypes are said with the nearest") {
   CHECK_THROWS_WITH(scalar_type_of("float23"), Catch::Contains("'float32'"));
   CHECK(scalar_type_of("bfloat16") == at::kBFloat16);
   CHECK(dtype_name_of(at::kByte) == "uint8");
-  CHECK_THROWS_AS(dtype_name_of(at::kComplexFloat), InputError);
+  CHECK_THROWS_AS(dtype_name_of(at::kComplexDouble), InputError);
 }
 
 }  // namespace
