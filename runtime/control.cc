@@ -276,7 +276,9 @@ void Control::run() {
       }();
       deliver(*store);
       if (rank_ == 0) collect(*store);
-      if (last) break;
+      // Rank 0 may serve the store and be gone as soon as it knows that all have finished: others ask nothing
+      // after they have said so. (Not `finishing_`: it may have been set since deliver() looked.)
+      if (last || (said_finished_ && rank_ != 0)) break;
       if (received_signal != 0 && !failed_ && !signals_held_) take(announce(*store, interruption(rank_)));
       look_for_failure(*store);
       const auto tick = [&] {
@@ -290,9 +292,7 @@ void Control::run() {
       }
       std::unique_lock lock(mutex_);
       last_contact_ = Clock::now();
-      // Not `finishing_`: it may have been set since deliver() looked, and the last lines are still here.
       if (!said_finished_) continue;
-      if (rank_ != 0) break;
       changed_.wait_for(lock, 5ms, [this] { return stop_; });
     }
   } catch (const PeerError& error) {
@@ -444,15 +444,15 @@ void Control::deliver(Store& store) {
     }
   }
   if (finishing && !said_finished_) {
-    if (rank_ == 0) {
-      rank_finished_[0] = true;
-    } else {
-      store.set(line_key(rank_, delivered_++), kFinished);
-    }
     Beat last;
     last.number = ++beats_;
     last.finished = true;
     store.set(beat_key(rank_), last.to_text());
+    if (rank_ == 0) {
+      rank_finished_[0] = true;
+    } else {
+      store.set(line_key(rank_, delivered_++), kFinished);  // the last word
+    }
     said_finished_ = true;
   }
 }

@@ -23,7 +23,8 @@ struct World {
     const Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
     write_document(plan_file, plan);
     const int port =
-        20000 + static_cast<int>(::getpid() % 20000);  // tests that run side by side have other pids
+        // Tests that run side by side have other pids; from 32768 on are ports that the system hands out.
+        20000 + static_cast<int>(::getpid() % 12000);
     for (int64_t rank = 0; rank < plan.world_size; ++rank) {
       const std::string name = "rank-" + std::to_string(rank);
       ranks.push_back(std::make_unique<Process>(
@@ -36,9 +37,13 @@ struct World {
     }
   }
 
-  // True when training is under way on all ranks: rank 0 has written a good number of losses.
-  bool trains() {
-    return eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; });
+  // Returns when training is under way on all ranks: rank 0 has written a good number of losses.
+  void wait_for_training() {
+    const auto losses = [&] { return complete_lines(folder / "run" / "metrics.jsonl").size(); };
+    if (eventually(90s, [&] { return losses() > 40; })) return;
+    std::string said = std::to_string(losses()) + " losses after 90 s";
+    for (const auto& rank : ranks) said += "\n" + rank->output() + rank->error();
+    FAIL(said);
   }
 };
 
@@ -48,7 +53,7 @@ TEST_CASE("a rank is killed: all others exit 5 within seconds and name it") {
   const auto victim = GENERATE(size_t{0}, size_t{1}, size_t{3});
   World world({1, 2, 1});
   INFO("victim " << victim << "\n" << world.ranks[0]->error());
-  REQUIRE(world.trains());
+  world.wait_for_training();
   const auto before = complete_lines(world.folder / "run" / "metrics.jsonl");
   world.ranks[victim]->signal(SIGKILL);
   for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
@@ -71,7 +76,7 @@ TEST_CASE("a rank is killed: all others exit 5 within seconds and name it") {
 TEST_CASE("a rank is stopped: all others exit 5 within the time-out and name it") {
   World world({1, 1, 1});
   INFO(world.ranks[0]->error());
-  REQUIRE(world.trains());
+  world.wait_for_training();
   world.ranks[1]->signal(SIGSTOP);
   for (const size_t rank : {0, 2}) {
     CAPTURE(rank);
@@ -93,7 +98,7 @@ TEST_CASE(
   const auto victim = GENERATE(size_t{0}, size_t{2});
   World world({1, 1, 1}, "auto", {"--checkpoint-every-minibatches", "1"});
   INFO("victim " << victim << "\n" << world.ranks[0]->error());
-  REQUIRE(world.trains());
+  world.wait_for_training();
   world.ranks[victim]->signal(SIGSTOP);
   for (size_t rank = 0; rank < 3; ++rank) {
     if (rank == victim) continue;
@@ -123,7 +128,7 @@ TEST_CASE(
     const bool kill = run / 2 % 2 == 0;
     World world(draw() % 2 == 0 ? std::vector<int64_t>{1, 1, 1} : std::vector<int64_t>{2, 1}, transport);
     INFO("run " << run << " " << transport << (kill ? " kill" : " stop") << "\n" << world.ranks[0]->error());
-    REQUIRE(world.trains());
+    world.wait_for_training();
     std::this_thread::sleep_for(std::chrono::milliseconds(draw() % 1000));  // the random time
     const size_t victim = draw() % world.ranks.size();
     CAPTURE(victim);
