@@ -219,7 +219,7 @@ TEST_CASE("launch: the launcher is stopped, its ranks give the store up and end 
 TEST_CASE("a rank that waits for the others hears Ctrl-C") {
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {1, 1}));
-  const int port = 20000 + static_cast<int>(::getpid() % 20000);
+  const int port = 20000 + static_cast<int>(::getpid() % 12000);
   Process rank(std::vector<std::string>{program("runtime"), "train"} + endless_job(folder) +
                    std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--rank", "1",
                                             "--world-size", "2", "--master-port", std::to_string(port)},

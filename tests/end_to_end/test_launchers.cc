@@ -109,7 +109,7 @@ TEST_CASE("Slurm's environment places the ranks") {
 TEST_CASE("a rank that is already there is refused, and the job it came into goes on") {
   const TemporaryFolder folder;
   write_plan(folder, {1, 1});
-  const std::string port = std::to_string(20000 + ::getpid() % 20000);
+  const std::string port = std::to_string(20000 + ::getpid() % 12000);
   const auto rank = [&](const std::string& number, const std::vector<std::string>& job,
                         const std::string& name) {
     return std::make_unique<Process>(
