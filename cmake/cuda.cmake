@@ -1,5 +1,5 @@
 # Can the CUDA plug-in be built here? Sets PIPEWRIGHT_CUDA_BUILDS (and says why not, if not), the imported targets
-# torch::torch_cuda and pipewright_cuda_headers, and PIPEWRIGHT_NVCC (empty: no kernels). Headers come from a toolkit, or
+# torch::torch_cuda and torch::c10_cuda (with CUDA's headers), and PIPEWRIGHT_NVCC (empty: no kernels). Headers come from a toolkit, or
 # from PyPI's packages beside LibTorch (scripts/setup --cuda); libraries always from beside LibTorch.
 set(PIPEWRIGHT_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where CUDA's headers are), ON or OFF")
 set_property(CACHE PIPEWRIGHT_CUDA PROPERTY STRINGS AUTO ON OFF)

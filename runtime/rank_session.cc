@@ -154,7 +154,7 @@ void RankSession::connect(RankTask& task) {
   // All ranks have arrived: connecting takes no longer than any other answer.
   settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
   settings.cores = host_cores();
-  settings.device = open_device(job_.run.device, "device", place_.local_rank);
+  settings.device = job_.device;
   if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");
   settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())));
   auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
