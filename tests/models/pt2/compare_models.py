@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 """Trains models of torchvision and transformers five steps in PyTorch and, exported, in Pipewright; compares the losses.
 
-    python tests/models/pt2/compare_models.py --programs build/release/bin [--output table.md] [NAME ...]
+    python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--jobs 2] [--output table.md] [NAME ...]
 
-Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, and then in two and
+Without names: torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
+transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, and then in two and
 in three stages that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
 more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
 says that it is the serial reference's to the bit and no further off than what rounding does to one device (a cut regroups
 sums of three or more gradients, and a batch norm of four values makes much of it).
 """
 import argparse
+import concurrent.futures
+import difflib
+import itertools
 import json
+import multiprocessing
+import os
 import pathlib
 import subprocess
 import sys
@@ -158,6 +164,7 @@ MODELS["maxvit_t"] = vision("maxvit_t", 224)
 MODELS["googlenet"] = vision("googlenet", init_weights=False)
 MODELS["inception_v3"] = vision("inception_v3", 96, aux_logits=False, init_weights=False)
 MODELS["vit_b_16"] = vision("vit_b_16", image_size=64)
+USUAL = [*MODELS, "gpt2", "bert", "vit (transformers)"]
 for name in "deeplabv3_resnet50 lraspp_mobilenet_v3_large".split():
     MODELS[name] = segmentation(name)
 MODELS["resnet18 with pyramid"] = detection_backbone
@@ -322,33 +329,44 @@ HEADER = ("| model | parameters | operators | loss of the fifth step | one devic
           "| three stages |\n| --- | --- | --- | --- | --- | --- | --- |")
 
 
+def row_of(name, programs, batch):
+    """The table's row, a line for people, and whether the losses are equal."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            operators, parameters, loss, differences = compare(MODELS[name], programs, pathlib.Path(folder), batch)
+        except (Exception, SystemExit) as error:  # the table goes on
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return f"| {name} | not compared: {reason} | | | | | |", f"{name:22} not compared: {reason}", False
+    equal = differences[0] <= 1e-4  # of the others verify has said so
+    texts = [f"{difference:.1e}" if difference else "0" for difference in differences]
+    return (f"| {name} | {parameters:,} | {operators} | {loss:.5f} | " + " | ".join(texts) + " |",
+            f"{name:22} {operators:5} operators  fifth loss {loss:.5f}  one device, two, three stages: "
+            f"{', '.join(texts):24}  {'ok' if equal else 'DIFFERS'}", equal)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=pathlib.Path, default=pathlib.Path("build/release/bin"))
     parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--all", action="store_true", help="every model that this script knows")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="models at a time")
     parser.add_argument("--output", type=pathlib.Path, help="the table, as Markdown")
     parser.add_argument("names", nargs="*", default=[])
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    unknown = [name for name in arguments.names if name not in MODELS]
+    if unknown:
+        sys.exit(f"compare_models: error: no model '{unknown[0]}' here; nearest: {', '.join(difflib.get_close_matches(unknown[0], MODELS, 3, 0))}")
+    names = arguments.names or (MODELS if arguments.all else USUAL)
     rows, failed = [HEADER], 0
-    for name in arguments.names or MODELS:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                operators, parameters, loss, differences = compare(MODELS[name], arguments.programs, pathlib.Path(folder),
-                                                                   arguments.batch_size)
-                equal = differences[0] <= 1e-4  # of the others verify has said so
-                texts = [f"{difference:.1e}" if difference else "0" for difference in differences]
-                rows.append(f"| {name} | {parameters:,} | {operators} | {loss:.5f} | " + " | ".join(texts) + " |")
-                print(f"{name:22} {operators:5} operators  fifth loss {loss:.5f}  one device, two, three stages: "
-                      f"{', '.join(texts):24}  {'ok' if equal else 'DIFFERS'}", flush=True)
-                failed += not equal
-            except (Exception, SystemExit) as error:  # the table goes on
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                rows.append(f"| {name} | not compared: {reason} | | | | | |")
-                print(f"{name:22} not compared: {reason}", flush=True)
-                failed += 1
-        if arguments.output:
-            arguments.output.write_text("\n".join(rows) + "\n")
+    # Each model in a process of its own: the first weights depend on PyTorch's one random generator.
+    with concurrent.futures.ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        for row, line, equal in pool.map(row_of, names, itertools.repeat(arguments.programs), itertools.repeat(arguments.batch_size)):
+            rows.append(row)
+            print(line, flush=True)
+            failed += not equal
+            if arguments.output:
+                arguments.output.write_text("\n".join(rows) + "\n")
     print(f"{len(rows) - 1 - failed} of {len(rows) - 1} models equal")
     sys.exit(failed > 0)
 
