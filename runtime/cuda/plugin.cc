@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/nccl_transport.h"
+#include "runtime/cuda/shared_block.h"
 #include "runtime/cuda/step.h"
 
 namespace pipewright {
@@ -66,6 +67,10 @@ class Plugin : public CudaPlugin {
   int64_t nccl_version() override { return nccl_version_at_run_time(); }
   std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store, const NcclSettings& settings) override {
     return connect_over_nccl(store, settings);
+  }
+
+  std::unique_ptr<BlockSharing> make_block_sharing(int64_t device) override {
+    return share_blocks_of(device);
   }
 
   void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }

@@ -19,6 +19,7 @@ class Store;
 
 namespace pipewright {
 
+class BlockSharing;
 class Transport;
 
 struct NcclSettings {
@@ -49,7 +50,7 @@ struct StepFinds {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 4;
+constexpr int kCudaPluginInterface = 5;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -86,6 +87,9 @@ class CudaPlugin {
   /// PeerError if NCCL cannot connect.
   virtual std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store,
                                                          const NcclSettings& settings) = 0;
+
+  /// Memory of `device` that other processes with the same device open (runtime/transport/shared_blocks.h).
+  virtual std::unique_ptr<BlockSharing> make_block_sharing(int64_t device) = 0;
 
   /// A named range on the time lines of NVIDIA's tools; ranges of a thread nest.
   virtual void begin_range(const std::string& name) = 0;

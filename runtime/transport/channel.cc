@@ -19,11 +19,17 @@ void Inbox::post_up_to(size_t count) {
   while (posted_.size() < count && next_ + posted_.size() < order_.size()) {
     const Expected& expected = order_[next_ + posted_.size()];
     Posted posted;
-    int64_t tag = first_tag_;
-    for (const MessagePart& part : *expected.parts) {
-      at::Tensor tensor = at::empty(part.shape, part.options());
-      posted.requests.push_back(transport_.receive(tensor, expected.peer, tag++));
-      posted.tensors.push_back(std::move(tensor));
+    if (transport_.packer(expected.peer) != nullptr && Packer::packs(*expected.parts)) {
+      const at::Tensor array = Packer::array_for(*expected.parts);
+      posted.requests.push_back(transport_.receive(array, expected.peer, first_tag_));
+      posted.tensors = Packer::unpack(array, *expected.parts);
+    } else {
+      int64_t tag = first_tag_;
+      for (const MessagePart& part : *expected.parts) {
+        at::Tensor tensor = at::empty(part.shape, part.options());
+        posted.requests.push_back(transport_.receive(tensor, expected.peer, tag++));
+        posted.tensors.push_back(std::move(tensor));
+      }
     }
     posted_.push_back(std::move(posted));
   }
@@ -49,13 +55,16 @@ Outbox::~Outbox() = default;
 
 void Outbox::send(int64_t peer, const std::vector<at::Tensor>& tensors) {
   if (under_way_.size() >= limit_) wait_for_oldest();
+  std::vector<at::Tensor> messages;
+  for (const at::Tensor& tensor : tensors) {
+    messages.push_back(tensor.detach().contiguous());
+    sent_bytes_ += static_cast<int64_t>(tensor.nbytes());
+  }
+  const Packer* const packer = transport_.packer(peer);
+  if (packer != nullptr && Packer::packs(messages)) messages = {packer->pack(messages)};
   std::vector<std::unique_ptr<Request>> requests;
   int64_t tag = first_tag_;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor message = tensor.detach().contiguous();
-    sent_bytes_ += static_cast<int64_t>(message.nbytes());
-    requests.push_back(transport_.send(message, peer, tag++));
-  }
+  for (at::Tensor& message : messages) requests.push_back(transport_.send(std::move(message), peer, tag++));
   under_way_.push_back(std::move(requests));
 }
 

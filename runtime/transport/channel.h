@@ -6,18 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/transport/message.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
-
-/// Shape and dtype of one tensor of a message, and where it is to be received.
-struct MessagePart {
-  std::vector<int64_t> shape;
-  at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;
-
-  at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
-};
 
 /// The receiving end: all messages of one kind that a rank will get over a span, from whichever peers, in a
 /// known order. Receives are posted early, so that data flows while this rank computes. Borrows the
@@ -30,11 +22,13 @@ class Inbox {
     const std::vector<MessagePart>* parts = nullptr;
   };
 
-  /// `first_tag`: tag of part 0; part i uses first_tag + i. At most `ahead` (>= 1) messages are posted at a
-  /// time: that is the memory the inbox may take beside the message being handed out.
+  /// `first_tag`: tag of part 0; part i uses first_tag + i; a packed message (Transport::packer) the first.
+  /// At most `ahead` (>= 1) messages are posted at a time: that is the memory the inbox may take beside the
+  /// message being handed out.
   Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead);
 
-  /// The next message of the order; waits for it. Every tensor is fresh: the caller owns it.
+  /// The next message of the order; waits for it. Every tensor is fresh: the caller owns it. Those of a
+  /// packed message share their memory, no bytes of it.
   std::vector<at::Tensor> next();
 
  private:

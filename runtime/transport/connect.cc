@@ -10,6 +10,7 @@
 #include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/transport/process_state.h"
+#include "runtime/transport/shared_blocks.h"
 #include "runtime/transport/shm.h"
 #include "runtime/transport/staged.h"
 
@@ -50,9 +51,14 @@ class RoutedTransport : public Transport {
 
 class DeviceRoutedTransport : public Transport {
  public:
-  DeviceRoutedTransport(std::shared_ptr<Transport> host, std::unique_ptr<Transport> device)
-      : host_(std::move(host)), device_(std::move(device)) {
+  DeviceRoutedTransport(std::shared_ptr<Transport> host, std::unique_ptr<Transport> device,
+                        std::vector<bool> has_device, Packer packer)
+      : host_(std::move(host)),
+        device_(std::move(device)),
+        has_device_(std::move(has_device)),
+        packer_(packer) {
     PW_CHECK_EQ(host_->rank(), device_->rank());
+    PW_CHECK_EQ(has_device_.size(), static_cast<size_t>(host_->world_size()));
   }
 
   int64_t rank() const override { return host_->rank(); }
@@ -66,6 +72,9 @@ class DeviceRoutedTransport : public Transport {
   bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) override {
     return of(flat).sum(flat, ranks, tag);
   }
+  const Packer* packer(int64_t peer) const override {
+    return has_device_.at(static_cast<size_t>(peer)) ? &packer_ : nullptr;
+  }
   void abort(const std::string& why) override {
     host_->abort(why);
     device_->abort(why);
@@ -76,6 +85,8 @@ class DeviceRoutedTransport : public Transport {
 
   std::shared_ptr<Transport> host_;
   std::unique_ptr<Transport> device_;  // goes first: it may use the host's
+  std::vector<bool> has_device_;       // by rank
+  Packer packer_;
 };
 
 // What the ranks' devices are, each told by its rank.
@@ -100,14 +111,13 @@ std::vector<RankDevice> exchange_devices(Store& store, const std::string& name, 
   return all;
 }
 
-std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
-                                         int64_t world_size, const ConnectSettings& settings);
-
 }  // namespace
 
 std::unique_ptr<Transport> make_device_routed_transport(std::shared_ptr<Transport> host,
-                                                        std::unique_ptr<Transport> device) {
-  return std::make_unique<DeviceRoutedTransport>(std::move(host), std::move(device));
+                                                        std::unique_ptr<Transport> device,
+                                                        std::vector<bool> has_device, Packer packer) {
+  return std::make_unique<DeviceRoutedTransport>(std::move(host), std::move(device), std::move(has_device),
+                                                 packer);
 }
 
 std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> first,
@@ -162,24 +172,96 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
   return transport;
 }
 
+// With which peers this rank shares its device and can open blocks of its memory, as they can this rank's:
+// each pair tries it once.
+std::vector<bool> peers_with_blocks(Store& store, const std::string& name, int64_t rank,
+                                    const std::vector<RankDevice>& devices, BlockSharing& sharing,
+                                    const ConnectSettings& settings) {
+  const auto size = static_cast<int64_t>(devices.size());
+  const auto key = [&](const std::string& kind, int64_t from, int64_t to) {
+    return name + "/" + kind + "/" + std::to_string(from) + "/" + std::to_string(to);
+  };
+  const auto shares = [&](int64_t peer) {
+    return peer != rank &&
+           devices[static_cast<size_t>(peer)].identity == devices[static_cast<size_t>(rank)].identity;
+  };
+  const auto number = [&](int64_t value) {
+    return at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(settings.device));
+  };
+  std::vector<std::unique_ptr<SharedBlock>> tried;  // they live until every peer has said how it went
+  for (int64_t peer = 0; peer < size; ++peer) {
+    if (!shares(peer)) continue;
+    std::string handle;
+    try {
+      tried.push_back(sharing.make(sizeof(int64_t)));
+      tried.back()->fill(number(rank));
+      handle = tried.back()->handle();
+    } catch (const RunError&) {
+      // without a handle there is nothing to open
+    }
+    store.set(key("block", rank, peer), handle);
+  }
+  for (int64_t peer = 0; peer < size; ++peer) {
+    if (!shares(peer)) continue;
+    const std::string handle = store.get(key("block", peer, rank), settings.timeout);
+    bool reads = false;
+    try {
+      const at::Tensor into = number(-1);
+      if (!handle.empty()) {
+        tried.push_back(sharing.open(handle));
+        tried.back()->read_into(into);
+        reads = into.item<int64_t>() == peer;
+      }
+    } catch (const RunError&) {
+      // a system that keeps processes apart: the host's memory remains
+    }
+    store.set(key("reads", rank, peer), reads ? "yes" : "no");
+  }
+  std::vector<bool> both(devices.size(), false);
+  for (int64_t peer = 0; peer < size; ++peer) {
+    both[static_cast<size_t>(peer)] = shares(peer) &&
+                                      store.get(key("reads", rank, peer), settings.timeout) == "yes" &&
+                                      store.get(key("reads", peer, rank), settings.timeout) == "yes";
+  }
+  return both;
+}
+
+// Messages of the device's tensors where NCCL does not carry them: within the device where a peer shares it,
+// otherwise through the host's memory.
+std::unique_ptr<Transport> connect_devices(Store& store, const std::string& name, int64_t rank,
+                                           const std::vector<RankDevice>& devices,
+                                           const std::shared_ptr<Transport>& host,
+                                           const ConnectSettings& settings) {
+  auto staged = make_staged_transport(host, make_copy_engine(settings.device));
+  if (settings.transport != "auto" || settings.cuda == nullptr) return staged;
+  auto sharing = settings.cuda->make_block_sharing(settings.device.index());
+  auto with_blocks = peers_with_blocks(store, name + "/blocks", rank, devices, *sharing, settings);
+  if (std::find(with_blocks.begin(), with_blocks.end(), true) == with_blocks.end()) return staged;
+  return make_routed_transport(std::move(staged), make_block_transport(host, std::move(sharing)),
+                               std::move(with_blocks));
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings) {
+  const std::vector<RankDevice> devices = exchange_devices(store, name, rank, world_size, settings);
   // Before anything is connected: ranks that cannot be are told why.
-  const DevicePath path =
-      choose_device_path(settings.transport, exchange_devices(store, name, rank, world_size, settings));
-  auto host = connect_hosts(store, name, rank, world_size, settings);
+  const DevicePath path = choose_device_path(settings.transport, devices);
+  auto own = connect_hosts(store, name, rank, world_size, settings);
   // A rank of the CPU among ranks of GPUs sends and receives as ever.
-  if (path == DevicePath::kNone || settings.device.is_cpu()) return host;
-  std::shared_ptr<Transport> shared = std::move(host);
-  if (path == DevicePath::kStaged) {
-    return make_device_routed_transport(shared,
-                                        make_staged_transport(shared, make_copy_engine(settings.device)));
+  if (path == DevicePath::kNone || settings.device.is_cpu()) return own;
+  const std::shared_ptr<Transport> host = std::move(own);
+  std::unique_ptr<Transport> device;
+  if (path == DevicePath::kNccl) {
+    const NcclSettings nccl{name + "/nccl", rank, world_size, settings.device.index(), &settings.links};
+    device = settings.cuda->make_nccl_transport(store.implementation(), nccl);
+  } else {
+    device = connect_devices(store, name, rank, devices, host, settings);
   }
-  const NcclSettings nccl{name + "/nccl", rank, world_size, settings.device.index(), &settings.links};
-  return make_device_routed_transport(shared,
-                                      settings.cuda->make_nccl_transport(store.implementation(), nccl));
+  std::vector<bool> has_device;
+  for (const RankDevice& its : devices) has_device.push_back(its.is_gpu);
+  return make_device_routed_transport(host, std::move(device), std::move(has_device), Packer(settings.cuda));
 }
 
 void warm_links(Transport& transport) {

@@ -1,5 +1,5 @@
 // One transport for a whole job: memory between ranks of one host, Gloo between hosts; between GPUs NCCL, or
-// either of the two through the host's memory.
+// either of the two through the host's memory; between ranks that share a GPU its memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/transport/device_links.h"
+#include "runtime/transport/message.h"
 #include "runtime/transport/store.h"
 #include "runtime/transport/transport.h"
 
@@ -21,9 +22,11 @@ std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> firs
                                                  std::unique_ptr<Transport> second,
                                                  std::vector<bool> uses_second);
 
-/// Messages of the CPU's tensors go through `host`, those of others through `device`.
+/// Messages of the CPU's tensors go through `host`, those of others through `device`; those of several
+/// tensors packed, where both ends have a device (`has_device`, by rank).
 std::unique_ptr<Transport> make_device_routed_transport(std::shared_ptr<Transport> host,
-                                                        std::unique_ptr<Transport> device);
+                                                        std::unique_ptr<Transport> device,
+                                                        std::vector<bool> has_device, Packer packer);
 
 struct ConnectSettings {
   /// Of the CPU's tensors: "gloo"; "shm"; otherwise shm where it reaches, Gloo elsewhere. Of a device's: as

@@ -13,6 +13,8 @@
 
 namespace pipewright {
 
+class Packer;
+
 /// A send or receive under way. Keeps its tensor alive.
 class Request {
  public:
@@ -42,6 +44,12 @@ class Transport {
   virtual bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) {
     static_cast<void>(flat), static_cast<void>(ranks), static_cast<void>(tag);
     return false;
+  }
+  /// For a peer to and from which several tensors of a device go as one message: what packs them. Null: each
+  /// goes by itself. Both ends agree.
+  virtual const Packer* packer(int64_t peer) const {
+    static_cast<void>(peer);
+    return nullptr;
   }
   /// Wakes every wait() of this rank, now and later, with a PeerError that says `why`.
   virtual void abort(const std::string& why) = 0;

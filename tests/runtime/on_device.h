@@ -14,17 +14,28 @@ inline double distance(const at::Tensor& one, const at::Tensor& other) {
   return ((a - b).abs() / b.abs().clamp_min(1)).max().item<double>();
 }
 
-/// Messages go through memory that the device reaches (runtime/transport/staged.h), between threads.
-inline std::vector<std::unique_ptr<Transport>> make_device_world(at::Device device, int64_t size) {
+/// How tensors of a device go from rank to rank: through memory of the host that it reaches, or (the stand-in
+/// device's only) through blocks of its own.
+enum class Way { kStaged, kBlocks };
+
+/// Ranks as threads. Messages of several tensors are packed, as between ranks of a job.
+inline std::vector<std::unique_ptr<Transport>> make_device_world(at::Device device, int64_t size,
+                                                                 Way way = Way::kStaged) {
   std::vector<std::unique_ptr<Transport>> world;
-  for (auto& host : make_world("local", size))
-    world.push_back(make_staged_transport(std::move(host), make_copy_engine(device)));
+  for (auto& own : make_world("local", size)) {
+    const std::shared_ptr<Transport> host = std::move(own);
+    auto between = way == Way::kStaged ? make_staged_transport(host, make_copy_engine(device))
+                                       : make_block_transport(host, std::make_unique<LateBlocks>());
+    world.push_back(make_device_routed_transport(
+        host, std::move(between), std::vector<bool>(static_cast<size_t>(size), true), Packer()));
+  }
   return world;
 }
 
 /// Trains on the device and compares with the serial program on the processor. The steps' operators round
 /// elsewhere (runtime/device_step.h), so equality is up to `tolerance`.
-inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance) {
+inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance,
+                              Way way = Way::kStaged) {
   TrainingRules rules = job.rules;
   rules.total_minibatches = job.spans.back().end();
   const auto minibatches = random_minibatches(job.model.graph, rules.total_minibatches, 5);
@@ -33,7 +44,7 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
   rules.device = device;
   const auto world = [&] {
     return job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
-                                    : make_device_world(device, job.plan.world_size);
+                                    : make_device_world(device, job.plan.world_size, way);
   };
   const PipelineRun run = run_pipeline(job.model, job.plan, rules, job.spans, minibatches, world());
   CAPTURE(job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);

@@ -13,6 +13,7 @@
 #include "runtime/transport/local.h"
 #include "runtime/transport/shm.h"
 #include "runtime/transport/staged.h"
+#include "tests/support/late_blocks.h"
 #include "tests/support/late_copies.h"
 
 namespace pipewright::testing {
@@ -68,7 +69,7 @@ inline std::vector<std::unique_ptr<Transport>> connect_world(
 
 /// A world of the named transport within this process: "local", "gloo", "shm", "tiny-shm" (rings that hardly
 /// any message fits into), "mixed" (even and odd ranks as if on two hosts), "staged" (shm, with copies as if
-/// the tensors were a device's).
+/// the tensors were a device's), "blocks" (shm, as if the ranks were processes that share a device).
 inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& transport, int64_t size) {
   if (transport == "local") return make_local_world(size);
   constexpr auto kPatience = std::chrono::seconds(20);
@@ -90,6 +91,10 @@ inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& tra
     if (transport == "staged") {
       return make_staged_transport(make_shm_transport(store, name, rank, size, all, kPatience, settings),
                                    std::make_unique<LateCopies>());
+    }
+    if (transport == "blocks") {
+      return make_block_transport(make_shm_transport(store, name, rank, size, all, kPatience, settings),
+                                  std::make_unique<LateBlocks>());
     }
     auto gloo = make_gloo_transport(store, name, rank, size, "127.0.0.1", kPatience);
     if (transport == "gloo") return gloo;

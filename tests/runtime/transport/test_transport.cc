@@ -13,7 +13,8 @@ using pipewright::testing::make_world;
 using pipewright::testing::spawn;
 
 namespace {
-const std::vector<std::string> kTransports = {"local", "gloo", "shm", "tiny-shm", "mixed", "staged"};
+const std::vector<std::string> kTransports = {"local", "gloo",   "shm",   "tiny-shm",
+                                              "mixed", "staged", "blocks"};
 
 at::Tensor numbered(int64_t first, std::vector<int64_t> shape) {
   int64_t elements = 1;
@@ -91,7 +92,7 @@ TEST_CASE("abort wakes a waiting rank with its reason, and later waits too") {
 }
 
 TEST_CASE("a peer that goes away ends a receive with a PeerError that names it") {
-  const auto transport = GENERATE(as<std::string>(), "gloo", "shm", "staged");
+  const auto transport = GENERATE(as<std::string>(), "gloo", "shm", "staged", "blocks");
   CAPTURE(transport);
   auto world = make_world(transport, 2);
   const at::Tensor into = at::empty({4});

@@ -1,0 +1,84 @@
+#include "runtime/transport/message.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/cuda/plugin.h"
+
+namespace pipewright {
+namespace {
+
+// Every dtype, and LibTorch's vectorised kernels, are content with it.
+constexpr int64_t kAlignmentBytes = 256;
+
+std::vector<MessagePart> parts_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<MessagePart> parts;
+  parts.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors)
+    parts.push_back({tensor.sizes().vec(), tensor.scalar_type(), tensor.device()});
+  return parts;
+}
+
+int64_t elements_of(const MessagePart& part) {
+  int64_t elements = 1;
+  for (const int64_t extent : part.shape) elements *= extent;
+  return elements;
+}
+
+int64_t padded_bytes(const MessagePart& part) {
+  const int64_t bytes = elements_of(part) * static_cast<int64_t>(c10::elementSize(part.dtype));
+  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+}  // namespace
+
+bool Packer::packs(const std::vector<MessagePart>& parts) {
+  return parts.size() > 1 && std::all_of(parts.begin(), parts.end(),
+                                         [](const MessagePart& part) { return !part.device.is_cpu(); });
+}
+
+bool Packer::packs(const std::vector<at::Tensor>& tensors) { return packs(parts_of(tensors)); }
+
+at::Tensor Packer::array_for(const std::vector<MessagePart>& parts) {
+  int64_t bytes = 0;
+  for (const MessagePart& part : parts) bytes += padded_bytes(part);
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(parts.at(0).device));
+}
+
+std::vector<at::Tensor> Packer::unpack(const at::Tensor& array, const std::vector<MessagePart>& parts) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> tensors;
+  int64_t offset = 0;
+  for (const MessagePart& part : parts) {
+    PW_CHECK_LE(offset + padded_bytes(part), static_cast<int64_t>(array.nbytes()));
+    // Not a view, which would share the count of changes that autograd looks at.
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(array.storage()), array.key_set(), c10::scalarTypeToTypeMeta(part.dtype));
+    tensor.unsafeGetTensorImpl()->set_storage_offset(offset /
+                                                     static_cast<int64_t>(c10::elementSize(part.dtype)));
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(part.shape);
+    tensors.push_back(std::move(tensor));
+    offset += padded_bytes(part);
+  }
+  PW_CHECK_EQ(offset, static_cast<int64_t>(array.nbytes()));
+  return tensors;
+}
+
+at::Tensor Packer::pack(const std::vector<at::Tensor>& tensors) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<MessagePart> parts = parts_of(tensors);
+  at::Tensor array = array_for(parts);
+  const std::vector<at::Tensor> places = unpack(array, parts);
+  if (plugin_ != nullptr && plugin_->has_kernels()) {
+    plugin_->copy_all(tensors, places);
+  } else {
+    at::_foreach_copy_(places, tensors, /*non_blocking=*/true);
+  }
+  return array;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,45 @@
+// What a message between neighbouring stages consists of, and how several tensors of a device travel as one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace pipewright {
+
+class CudaPlugin;
+
+/// Shape and dtype of one tensor of a message, and where it is to be received.
+struct MessagePart {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+
+  at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
+};
+
+/// Makes one array of bytes of the tensors of a message, each at a multiple of 256 bytes: what is started
+/// once a message (a send, a copy to the host) is then not started once a tensor.
+class Packer {
+ public:
+  /// `plugin`: whose kernel copies, if it has one; null: LibTorch's operators do.
+  explicit Packer(CudaPlugin* plugin = nullptr) : plugin_(plugin) {}
+
+  /// Whether such a message is packed: it has several tensors, and all of them lie on a device.
+  static bool packs(const std::vector<MessagePart>& parts);
+  static bool packs(const std::vector<at::Tensor>& tensors);
+
+  /// An array to receive `parts` in.
+  static at::Tensor array_for(const std::vector<MessagePart>& parts);
+  /// A new array that holds contiguous `tensors`, in the order of the current stream.
+  at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
+  /// The parts of an array, without a copy. They share its memory but nothing else: writing one in place
+  /// does not make autograd think that another has changed.
+  static std::vector<at::Tensor> unpack(const at::Tensor& array, const std::vector<MessagePart>& parts);
+
+ private:
+  CudaPlugin* plugin_;
+};
+
+}  // namespace pipewright

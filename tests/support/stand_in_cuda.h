@@ -1,0 +1,37 @@
+// A CUDA plug-in without CUDA, for a device that is none. What a test needs of it, it overrides.
+#pragma once
+
+#include <stdexcept>
+
+#include "runtime/cuda/plugin.h"
+#include "runtime/transport/shared_blocks.h"
+#include "runtime/transport/transport.h"
+
+namespace pipewright::testing {
+
+class StandInCuda : public CudaPlugin {
+ public:
+  std::vector<std::string> versions() override { return {"no CUDA: a stand-in"}; }
+  std::string device_name(int64_t) override { return "stand-in"; }
+  std::string device_identity(int64_t) override { return "the only one"; }
+  bool has_kernels() override { return false; }
+  void sgd_step(const std::vector<StepTensor>&, const SgdFactors<double>&, Momentum, bool,
+                const StepFinds&) override {
+    nothing();
+  }
+  void adam_step(const std::vector<StepTensor>&, const AdamFactors<double>&, Decay,
+                 const StepFinds&) override {
+    nothing();
+  }
+  void copy_all(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) override { nothing(); }
+  int64_t nccl_version() override { return 0; }
+  std::unique_ptr<Transport> make_nccl_transport(c10d::Store&, const NcclSettings&) override { nothing(); }
+  std::unique_ptr<BlockSharing> make_block_sharing(int64_t) override { nothing(); }
+  void begin_range(const std::string&) override {}
+  void end_range() override {}
+
+ private:
+  [[noreturn]] static void nothing() { throw std::logic_error("the stand-in for CUDA cannot do that"); }
+};
+
+}  // namespace pipewright::testing
