@@ -1,7 +1,5 @@
 #include "runtime/transport/channel.h"
 
-#include <ATen/ops/empty.h>
-
 #include "graph/error.h"
 
 namespace pipewright {
@@ -19,17 +17,15 @@ void Inbox::post_up_to(size_t count) {
   while (posted_.size() < count && next_ + posted_.size() < order_.size()) {
     const Expected& expected = order_[next_ + posted_.size()];
     Posted posted;
+    const auto post = [&](const MessagePart& part, int64_t tag) {
+      posted.deliveries.push_back(transport_.take(part.shape, part.options(), expected.peer, tag));
+    };
     if (transport_.packer(expected.peer) != nullptr && Packer::packs(*expected.parts)) {
-      const at::Tensor array = Packer::array_for(*expected.parts);
-      posted.requests.push_back(transport_.receive(array, expected.peer, first_tag_));
-      posted.tensors = Packer::unpack(array, *expected.parts);
+      posted.packed = expected.parts;
+      post(Packer::array_of(*expected.parts), first_tag_);
     } else {
       int64_t tag = first_tag_;
-      for (const MessagePart& part : *expected.parts) {
-        at::Tensor tensor = at::empty(part.shape, part.options());
-        posted.requests.push_back(transport_.receive(tensor, expected.peer, tag++));
-        posted.tensors.push_back(std::move(tensor));
-      }
+      for (const MessagePart& part : *expected.parts) post(part, tag++);
     }
     posted_.push_back(std::move(posted));
   }
@@ -38,8 +34,9 @@ void Inbox::post_up_to(size_t count) {
 std::vector<at::Tensor> Inbox::next() {
   PW_CHECK_LT(next_, order_.size());
   post_up_to(1);
-  for (const auto& request : posted_.front().requests) request->wait();
-  std::vector<at::Tensor> tensors = std::move(posted_.front().tensors);
+  std::vector<at::Tensor> tensors;
+  for (const auto& delivery : posted_.front().deliveries) tensors.push_back(delivery->wait());
+  if (posted_.front().packed != nullptr) tensors = Packer::unpack(tensors.at(0), *posted_.front().packed);
   posted_.pop_front();
   ++next_;
   post_up_to(ahead_);
@@ -64,7 +61,7 @@ void Outbox::send(int64_t peer, const std::vector<at::Tensor>& tensors) {
   if (packer != nullptr && Packer::packs(messages)) messages = {packer->pack(messages)};
   std::vector<std::unique_ptr<Request>> requests;
   int64_t tag = first_tag_;
-  for (at::Tensor& message : messages) requests.push_back(transport_.send(std::move(message), peer, tag++));
+  for (at::Tensor& message : messages) requests.push_back(transport_.give(std::move(message), peer, tag++));
   under_way_.push_back(std::move(requests));
 }
 

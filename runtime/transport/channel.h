@@ -27,14 +27,14 @@ class Inbox {
   /// message being handed out.
   Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead);
 
-  /// The next message of the order; waits for it. Every tensor is fresh: the caller owns it. Those of a
-  /// packed message share their memory, no bytes of it.
+  /// The next message of the order; waits for it. The tensors are read only (Delivery). Those of a packed
+  /// message share their memory, no bytes of it.
   std::vector<at::Tensor> next();
 
  private:
   struct Posted {
-    std::vector<at::Tensor> tensors;
-    std::vector<std::unique_ptr<Request>> requests;
+    std::vector<std::unique_ptr<Delivery>> deliveries;
+    const std::vector<MessagePart>* packed = nullptr;  // what the one delivery is an array of
   };
   void post_up_to(size_t count);
 

@@ -36,6 +36,13 @@ class RoutedTransport : public Transport {
   std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
     return to(peer).receive(std::move(tensor), peer, tag);
   }
+  std::unique_ptr<Request> give(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return to(peer).give(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Delivery> take(at::IntArrayRef shape, const at::TensorOptions& options, int64_t peer,
+                                 int64_t tag) override {
+    return to(peer).take(shape, options, peer, tag);
+  }
   void abort(const std::string& why) override {
     first_->abort(why);
     second_->abort(why);
@@ -64,13 +71,20 @@ class DeviceRoutedTransport : public Transport {
   int64_t rank() const override { return host_->rank(); }
   int64_t world_size() const override { return host_->world_size(); }
   std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
-    return of(tensor).send(std::move(tensor), peer, tag);
+    return of(tensor.device()).send(std::move(tensor), peer, tag);
   }
   std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
-    return of(tensor).receive(std::move(tensor), peer, tag);
+    return of(tensor.device()).receive(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Request> give(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return of(tensor.device()).give(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Delivery> take(at::IntArrayRef shape, const at::TensorOptions& options, int64_t peer,
+                                 int64_t tag) override {
+    return of(options.device()).take(shape, options, peer, tag);
   }
   bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) override {
-    return of(flat).sum(flat, ranks, tag);
+    return of(flat.device()).sum(flat, ranks, tag);
   }
   const Packer* packer(int64_t peer) const override {
     return has_device_.at(static_cast<size_t>(peer)) ? &packer_ : nullptr;
@@ -81,7 +95,7 @@ class DeviceRoutedTransport : public Transport {
   }
 
  private:
-  Transport& of(const at::Tensor& tensor) { return tensor.device().is_cpu() ? *host_ : *device_; }
+  Transport& of(at::Device device) { return device.is_cpu() ? *host_ : *device_; }
 
   std::shared_ptr<Transport> host_;
   std::unique_ptr<Transport> device_;  // goes first: it may use the host's

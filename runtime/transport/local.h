@@ -1,6 +1,7 @@
 // Ranks as threads of one process: messages are handed over through mailboxes. Deterministic, and quick in
-// tests. A device's tensors stay within its memory (a copy when sent, a copy when received), each in the
-// order of its rank's stream: several ranks can so share a GPU, and no host waits.
+// tests. What is given is taken without a copy; what is sent is copied, and again when it is received. A
+// device's tensors stay within its memory, each in the order of its rank's stream: several ranks can so share
+// a GPU, and no host waits.
 #pragma once
 
 #include <memory>

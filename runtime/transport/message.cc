@@ -36,6 +36,18 @@ int64_t padded_bytes(const MessagePart& part) {
 
 }  // namespace
 
+at::Tensor tensor_within(const at::Tensor& holder, int64_t offset_bytes, at::ScalarType dtype,
+                         at::IntArrayRef shape) {
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t offset = holder.storage_offset() * holder.element_size() + offset_bytes;
+  PW_CHECK_EQ(offset % element_bytes, 0);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(holder.storage()), holder.key_set(), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_storage_offset(offset / element_bytes);
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return tensor;
+}
+
 bool Packer::packs(const std::vector<MessagePart>& parts) {
   return parts.size() > 1 && std::all_of(parts.begin(), parts.end(),
                                          [](const MessagePart& part) { return !part.device.is_cpu(); });
@@ -43,10 +55,10 @@ bool Packer::packs(const std::vector<MessagePart>& parts) {
 
 bool Packer::packs(const std::vector<at::Tensor>& tensors) { return packs(parts_of(tensors)); }
 
-at::Tensor Packer::array_for(const std::vector<MessagePart>& parts) {
+MessagePart Packer::array_of(const std::vector<MessagePart>& parts) {
   int64_t bytes = 0;
   for (const MessagePart& part : parts) bytes += padded_bytes(part);
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(parts.at(0).device));
+  return {{bytes}, at::kByte, parts.at(0).device};
 }
 
 std::vector<at::Tensor> Packer::unpack(const at::Tensor& array, const std::vector<MessagePart>& parts) {
@@ -55,13 +67,7 @@ std::vector<at::Tensor> Packer::unpack(const at::Tensor& array, const std::vecto
   int64_t offset = 0;
   for (const MessagePart& part : parts) {
     PW_CHECK_LE(offset + padded_bytes(part), static_cast<int64_t>(array.nbytes()));
-    // Not a view, which would share the count of changes that autograd looks at.
-    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(array.storage()), array.key_set(), c10::scalarTypeToTypeMeta(part.dtype));
-    tensor.unsafeGetTensorImpl()->set_storage_offset(offset /
-                                                     static_cast<int64_t>(c10::elementSize(part.dtype)));
-    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(part.shape);
-    tensors.push_back(std::move(tensor));
+    tensors.push_back(tensor_within(array, offset, part.dtype, part.shape));
     offset += padded_bytes(part);
   }
   PW_CHECK_EQ(offset, static_cast<int64_t>(array.nbytes()));
@@ -71,7 +77,8 @@ std::vector<at::Tensor> Packer::unpack(const at::Tensor& array, const std::vecto
 at::Tensor Packer::pack(const std::vector<at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
   const std::vector<MessagePart> parts = parts_of(tensors);
-  at::Tensor array = array_for(parts);
+  const MessagePart like = array_of(parts);
+  at::Tensor array = at::empty(like.shape, like.options());
   const std::vector<at::Tensor> places = unpack(array, parts);
   if (plugin_ != nullptr && plugin_->has_kernels()) {
     plugin_->copy_all(tensors, places);

@@ -19,6 +19,11 @@ struct MessagePart {
   at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
+/// A tensor in the memory of `holder`, from a byte of it on, that shares nothing else with it: not, as a view
+/// would, the count of changes that autograd looks at.
+at::Tensor tensor_within(const at::Tensor& holder, int64_t offset_bytes, at::ScalarType dtype,
+                         at::IntArrayRef shape);
+
 /// Makes one array of bytes of the tensors of a message, each at a multiple of 256 bytes: what is started
 /// once a message (a send, a copy to the host) is then not started once a tensor.
 class Packer {
@@ -30,12 +35,11 @@ class Packer {
   static bool packs(const std::vector<MessagePart>& parts);
   static bool packs(const std::vector<at::Tensor>& tensors);
 
-  /// An array to receive `parts` in.
-  static at::Tensor array_for(const std::vector<MessagePart>& parts);
+  /// The array that `parts` become.
+  static MessagePart array_of(const std::vector<MessagePart>& parts);
   /// A new array that holds contiguous `tensors`, in the order of the current stream.
   at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
-  /// The parts of an array, without a copy. They share its memory but nothing else: writing one in place
-  /// does not make autograd think that another has changed.
+  /// The parts of an array, without a copy: each a tensor_within() it.
   static std::vector<at::Tensor> unpack(const at::Tensor& array, const std::vector<MessagePart>& parts);
 
  private:

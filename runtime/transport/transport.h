@@ -25,6 +25,14 @@ class Request {
   virtual void wait() = 0;
 };
 
+/// A message under way whose tensor the transport has.
+class Delivery {
+ public:
+  virtual ~Delivery() = default;
+  /// As Request::wait(). The tensor is read only: its sender may still read it too.
+  virtual at::Tensor wait() = 0;
+};
+
 /// Point-to-point messages. A message is one contiguous tensor, on the CPU or where the transport takes them;
 /// its receiver gives a tensor of the same size and dtype. Messages with equal (sender, receiver, tag) arrive
 /// in the order sent. Any thread may call; those of one stream (peer, tag) one at a time. After abort() or a
@@ -38,6 +46,13 @@ class Transport {
   virtual std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
   /// Returns at once. The tensor must not be touched until wait() has returned.
   virtual std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) = 0;
+  /// As send(), of a tensor that will never be changed.
+  virtual std::unique_ptr<Request> give(at::Tensor tensor, int64_t peer, int64_t tag) {
+    return send(std::move(tensor), peer, tag);
+  }
+  /// As receive() of what was given, into a fresh tensor or, between threads, the sender's own.
+  virtual std::unique_ptr<Delivery> take(at::IntArrayRef shape, const at::TensorOptions& options,
+                                         int64_t peer, int64_t tag);
   /// Replaces `flat` by its sum over `ranks`, in an order of the transport's own, and returns true; false: it
   /// has no sum of its own for them, and all_reduce_sum() adds messages up. As with wait(), the host need not
   /// wait.

@@ -14,13 +14,14 @@ inline double distance(const at::Tensor& one, const at::Tensor& other) {
   return ((a - b).abs() / b.abs().clamp_min(1)).max().item<double>();
 }
 
-/// How tensors of a device go from rank to rank: through memory of the host that it reaches, or (the stand-in
-/// device's only) through blocks of its own.
-enum class Way { kStaged, kBlocks };
+/// How tensors of a device go from rank to rank: through memory of the host that it reaches; handed over; or
+/// (the stand-in device's only) through blocks of its own.
+enum class Way { kStaged, kHandedOver, kBlocks };
 
 /// Ranks as threads. Messages of several tensors are packed, as between ranks of a job.
 inline std::vector<std::unique_ptr<Transport>> make_device_world(at::Device device, int64_t size,
                                                                  Way way = Way::kStaged) {
+  if (way == Way::kHandedOver) return make_world("local", size);
   std::vector<std::unique_ptr<Transport>> world;
   for (auto& own : make_world("local", size)) {
     const std::shared_ptr<Transport> host = std::move(own);
