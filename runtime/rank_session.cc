@@ -182,6 +182,7 @@ WorkerHooks RankSession::hooks() {
     progress_.begin(activity_of(action, shape_, place_.rank));
   };
   hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
+  if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");
   return hooks;
 }
 

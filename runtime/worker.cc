@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "models/memory_meter.h"
+#include "runtime/action_range.h"
 #include "runtime/gradient_norm.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/channel.h"
@@ -71,7 +72,10 @@ class Worker::Execution {
       if (is_left_out(action)) continue;
       for (Lane& lane : lanes_) lane.stage->deferred().poll();
       const auto begin = Clock::now();
-      perform(action, lane_of(action));
+      {
+        const ActionRange range(hooks_.ranges, action);
+        perform(action, lane_of(action));
+      }
       const auto end = Clock::now();
       if (training()) count(action, seconds_between(begin, end));
       if (hooks_.after) hooks_.after(action, begin, end);

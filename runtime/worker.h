@@ -18,6 +18,8 @@
 
 namespace pipewright {
 
+class CudaPlugin;
+
 /// What a worker asks of its surroundings. All calls come from the worker's thread.
 struct WorkerHooks {
   /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
@@ -42,6 +44,8 @@ struct WorkerHooks {
   std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
       after;
+  /// Every action is a range of NVIDIA's tools, from before() to after(); null: none is. Borrowed.
+  CudaPlugin* ranges = nullptr;
 };
 
 /// Counted over all calls of train().
