@@ -9,10 +9,26 @@
 namespace pipewright {
 namespace {
 
+/// Of a node and of the whole alike.
+template <typename Profiled>
+void read_launch_seconds(JsonReader& reader, Profiled& profiled) {
+  if (!reader.has("forward_launch_seconds") && !reader.has("backward_launch_seconds")) return;
+  profiled.forward_launch_seconds = reader.number("forward_launch_seconds", 0, kMostSeconds);
+  profiled.backward_launch_seconds = reader.number("backward_launch_seconds", 0, kMostSeconds);
+}
+
+template <typename Profiled>
+void write_launch_seconds(const Profiled& profiled, Json& json) {
+  if (!profiled.forward_launch_seconds || !profiled.backward_launch_seconds) return;
+  json["forward_launch_seconds"] = *profiled.forward_launch_seconds;
+  json["backward_launch_seconds"] = *profiled.backward_launch_seconds;
+}
+
 ProfiledNode node_from_json(JsonReader& reader) {
   reader.expect({"name", "layer", "inputs", "outputs", "forward_seconds", "backward_input_seconds",
                  "backward_weight_seconds", "spread", "saved_bytes", "parameter_bytes",
-                 "trainable_parameter_bytes", "buffer_bytes", "parameters"});
+                 "trainable_parameter_bytes", "buffer_bytes", "parameters", "forward_launch_seconds",
+                 "backward_launch_seconds"});
   ProfiledNode node;
   node.name = reader.string("name");
   node.layer = reader.string("layer");
@@ -31,6 +47,7 @@ ProfiledNode node_from_json(JsonReader& reader) {
   node.trainable_parameter_bytes = reader.integer("trainable_parameter_bytes", 0, kMostBytes);
   node.buffer_bytes = reader.integer("buffer_bytes", 0, kMostBytes);
   node.parameters = reader.strings("parameters");
+  read_launch_seconds(reader, node);
   reader.finish();
   return node;
 }
@@ -53,10 +70,16 @@ Json node_to_json(const ProfiledNode& node) {
   json["trainable_parameter_bytes"] = node.trainable_parameter_bytes;
   json["buffer_bytes"] = node.buffer_bytes;
   json["parameters"] = node.parameters;
+  write_launch_seconds(node, json);
   return json;
 }
 
 }  // namespace
+
+std::optional<double> ProfiledNode::launch_seconds() const {
+  if (!forward_launch_seconds || !backward_launch_seconds) return std::nullopt;
+  return *forward_launch_seconds + *backward_launch_seconds;
+}
 
 double Profile::compute_seconds() const {
   double sum = 0;
@@ -77,10 +100,14 @@ Profile Profile::from_json(JsonReader& reader) {
   profile.input_seconds = reader.number("input_seconds", 0, kMostSeconds);
   for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
   JsonReader whole = reader.object("whole");
-  whole.expect({"forward_seconds", "backward_seconds", "step_seconds"});
+  whole.expect({"forward_seconds", "backward_seconds", "step_seconds", "forward_launch_seconds",
+                "backward_launch_seconds", "allocated_bytes"});
   profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
+  read_launch_seconds(whole, profile.whole);
+  if (whole.has("allocated_bytes"))
+    profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
   whole.finish();
   profile.together = node_sets_from_json(reader, "together");
   return profile;
@@ -101,6 +128,8 @@ Json Profile::to_json() const {
   json["whole"] = {{"forward_seconds", whole.forward_seconds},
                    {"backward_seconds", whole.backward_seconds},
                    {"step_seconds", whole.step_seconds}};
+  write_launch_seconds(whole, json["whole"]);
+  if (whole.allocated_bytes) json["whole"]["allocated_bytes"] = *whole.allocated_bytes;
   if (!together.empty()) json["together"] = together;
   return json;
 }

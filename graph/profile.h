@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,13 @@ struct ProfiledNode {
   int64_t trainable_parameter_bytes = 0;
   int64_t buffer_bytes = 0;
   std::vector<std::string> parameters;  ///< names; a name in two nodes is a tied parameter
+  /// Optional keys, both or neither: what the host takes to hand the work to the device, which computes beside it.
+  std::optional<double> forward_launch_seconds = {};
+  std::optional<double> backward_launch_seconds = {};
 
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
+  std::optional<double> launch_seconds() const;  ///< forward and backward
 };
 
 /// The unpartitioned model, measured in one piece, for one minibatch.
@@ -38,7 +43,20 @@ struct ProfiledWhole {
   double forward_seconds = 0;
   double backward_seconds = 0;
   double step_seconds = 0;  ///< one weight update of all trainable parameters
+  /// Optional keys, both or neither: as those of the nodes.
+  std::optional<double> forward_launch_seconds = {};
+  std::optional<double> backward_launch_seconds = {};
+  /// Optional key: the most that the device's allocator had given out during forward and backward, above what
+  /// it had before.
+  std::optional<int64_t> allocated_bytes = {};
 };
+
+/// The device waits for the host: to be told what to do takes about as long as to do it, or longer. A
+/// device's time of such work is hardly above the host's, because the device has nothing to do in between; a
+/// tenth is for what jitters.
+inline bool is_launch_bound(double compute_seconds, std::optional<double> launch_seconds) {
+  return launch_seconds && *launch_seconds > 0 && *launch_seconds >= 0.9 * compute_seconds;
+}
 
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -15,6 +16,13 @@ namespace {
 
 // Atomic because autograd's thread reads the one of the thread that waits for it.
 thread_local std::atomic<MemoryPurpose> current_purpose = MemoryPurpose::kOther;
+
+// Null where it keeps no count.
+c10::DeviceAllocator* counting_allocator(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  return allocator && allocator->initialized() ? allocator : nullptr;
+}
 
 }  // namespace
 
@@ -155,5 +163,19 @@ std::map<int64_t, int64_t> MemoryMeter::live_bytes_by_tag() const {
 
 MemoryMeter::Attached::Attached(const MemoryMeter& meter) : guard_(new Guard(meter.reporter_)) {}
 MemoryMeter::Attached::~Attached() = default;
+
+std::optional<AllocatorBytes> allocator_bytes(c10::Device device) {
+  c10::DeviceAllocator* const allocator = counting_allocator(device);
+  if (!allocator) return std::nullopt;
+  const auto stats = allocator->getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return AllocatorBytes{stats.allocated_bytes[kAll].current, stats.allocated_bytes[kAll].peak,
+                        stats.reserved_bytes[kAll].peak};
+}
+
+void reset_allocator_peaks(c10::Device device) {
+  if (c10::DeviceAllocator* const allocator = counting_allocator(device))
+    allocator->resetPeakStats(device.index());
+}
 
 }  // namespace pipewright

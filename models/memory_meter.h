@@ -1,12 +1,15 @@
-// Counts the bytes of tensors, exactly, through LibTorch's allocator hook.
+// Counts the bytes of tensors, exactly, through LibTorch's allocator hook; and what the allocator of a device
+// counts itself.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace at {
 class Tensor;
@@ -91,5 +94,16 @@ class MemoryMeter {
   friend void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
   std::shared_ptr<Reporter> reporter_;
 };
+
+/// What LibTorch's caching allocator of a device says of itself: rounding, workspaces of libraries and memory
+/// of all threads included.
+struct AllocatorBytes {
+  int64_t allocated = 0;       ///< given out now
+  int64_t peak_allocated = 0;  ///< the most given out since the start or reset_allocator_peaks()
+  int64_t peak_reserved = 0;   ///< likewise, the most taken from the device
+};
+/// Nothing for the processor, for a device whose allocator keeps no such count, and before its first use.
+std::optional<AllocatorBytes> allocator_bytes(c10::Device device);
+void reset_allocator_peaks(c10::Device device);
 
 }  // namespace pipewright

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "graph/error.h"
-#include "profiler/measure.h"
+#include "profiler/statistics.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 

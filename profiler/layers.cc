@@ -26,6 +26,11 @@ std::string percent(double fraction) {
   return text;
 }
 
+bool has_launch_seconds(const std::vector<LayerCost>& layers) {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerCost& layer) { return layer.launch_seconds.has_value(); });
+}
+
 std::string provenance(const Profile& profile, const std::string& key) {
   for (const auto& [name, value] : profile.provenance)
     if (name == key) return value;
@@ -67,6 +72,8 @@ std::vector<LayerCost> layer_costs(const Profile& profile) {
     layer.backward_weight_seconds += node.backward_weight_seconds;
     layer.saved_bytes += node.saved_bytes;
     layer.spread += node.spread * node.compute_seconds();
+    if (const auto launch = node.launch_seconds())
+      layer.launch_seconds = layer.launch_seconds.value_or(0) + *launch;
     for (const auto& value : node.outputs)
       if (leaves_its_layer[value.name]) layer.output_bytes += value.bytes;
     bool tied = false;
@@ -105,18 +112,26 @@ std::vector<LayerEdge> layer_edges(const Profile& profile) {
 Table layer_table(const Profile& profile) {
   Table table = {
       {"layer", "nodes", "forward", "backward", "output", "saved", "parameters", "share", "spread"}};
-  const auto row = [&table](const LayerCost& layer) {
+  const std::vector<LayerCost> layers = layer_costs(profile);
+  const bool of_device = has_launch_seconds(layers);
+  if (of_device) table[0].insert(table[0].end(), {"launch", "bound by"});
+  const auto row = [&](const LayerCost& layer) {
     table.push_back({layer.name, std::to_string(layer.nodes), format_seconds(layer.forward_seconds),
                      format_seconds(layer.backward_seconds()),
                      format_bytes(static_cast<double>(layer.output_bytes)),
                      format_bytes(static_cast<double>(layer.saved_bytes)),
                      format_bytes(static_cast<double>(layer.parameter_bytes)), percent(layer.share),
                      percent(layer.spread)});
+    if (of_device) {
+      table.back().push_back(format_seconds(layer.launch_seconds.value_or(0)));
+      table.back().emplace_back(layer.is_launch_bound() ? "launch" : "device");
+    }
   };
   LayerCost total;
   total.name = "total";
-  for (const LayerCost& layer : layer_costs(profile)) {
+  for (const LayerCost& layer : layers) {
     row(layer);
+    if (of_device) total.launch_seconds = total.launch_seconds.value_or(0) + layer.launch_seconds.value_or(0);
     total.nodes += layer.nodes;
     total.forward_seconds += layer.forward_seconds;
     total.backward_input_seconds += layer.backward_input_seconds;
@@ -151,6 +166,22 @@ std::vector<std::string> headlines(const Profile& profile) {
     lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
                     percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +
                     " of forward and backward");
+  const std::vector<LayerCost> layers = layer_costs(profile);
+  if (has_launch_seconds(layers)) {
+    int64_t bound = 0;
+    double share = 0;
+    for (const LayerCost& layer : layers) {
+      if (!layer.is_launch_bound()) continue;
+      ++bound;
+      share += layer.share;
+    }
+    lines.push_back("launch-bound: " + std::to_string(bound) + " of " + std::to_string(layers.size()) +
+                    (layers.size() == 1 ? " layer, " : " layers, ") + percent(share) + " of the nodes' time");
+  }
+  if (whole.allocated_bytes)
+    lines.push_back("the device's allocator gave out at most " +
+                    format_bytes(static_cast<double>(*whole.allocated_bytes)) +
+                    " in forward and backward, beside weights and minibatch");
   return lines;
 }
 

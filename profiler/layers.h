@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,12 +20,14 @@ struct LayerCost {
   double backward_weight_seconds = 0;
   int64_t output_bytes = 0;  ///< values that another layer reads, or nobody (the loss)
   int64_t saved_bytes = 0;
-  int64_t parameter_bytes = 0;  ///< a tied parameter counts in the first layer that reads it
-  double share = 0;             ///< of the time of all nodes
-  double spread = 0;            ///< mean of its nodes', weighted by their time
+  int64_t parameter_bytes = 0;                ///< a tied parameter counts in the first layer that reads it
+  double share = 0;                           ///< of the time of all nodes
+  double spread = 0;                          ///< mean of its nodes', weighted by their time
+  std::optional<double> launch_seconds = {};  ///< the host's, of a profile that has it
 
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
+  bool is_launch_bound() const { return pipewright::is_launch_bound(compute_seconds(), launch_seconds); }
 };
 
 /// In the order of their first nodes.
@@ -40,10 +43,11 @@ struct LayerEdge {
 std::vector<LayerEdge> layer_edges(const Profile& profile);
 
 using Table = std::vector<std::vector<std::string>>;
-/// The costs as text, header first; the last row is the total.
+/// The costs as text, header first; the last row is the total. Of a device also the host's times, and which
+/// layers they bound.
 Table layer_table(const Profile& profile);
-/// One line each, for people: the model and what it was measured on, the whole, and how the nodes' sum
-/// compares with it.
+/// One line each, for people: the model and what it was measured on, the whole, how the nodes' sum compares
+/// with it, and of a device the launch-bound layers and its memory.
 std::vector<std::string> headlines(const Profile& profile);
 
 /// Columns side by side; those named in `left` (default: the first) flush left, the others right.

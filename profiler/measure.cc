@@ -1,37 +1,29 @@
 #include "profiler/measure.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <chrono>
-#include <map>
-#include <memory>
-#include <optional>
-#include <set>
-#include <string>
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "models/initialise.h"
-#include "models/interpreter.h"
-#include "models/memory_meter.h"
-#include "profiler/backward_clock.h"
+#include "graph/json.h"
+#include "models/device.h"
+#include "profiler/bench.h"
 #include "profiler/machine.h"
+#include "profiler/settling.h"
+#include "profiler/statistics.h"
 
 namespace pipewright {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 class ThreadCount {
@@ -45,212 +37,22 @@ class ThreadCount {
   int before_;
 };
 
-std::vector<size_t> all_nodes(const Graph& graph) {
-  std::vector<size_t> positions(graph.nodes.size());
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = i;
-  return positions;
-}
-
-/// The model's tensors, and the three kinds of passes over it.
-class Bench {
- public:
-  Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t seed)
-      : graph_(model.graph), whole_(graph_, all_nodes(graph_), {graph_.outputs.at(0)}), seed_(seed) {
-    PW_CHECK_EQ(inputs.size(), graph_.inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) values_[graph_.inputs[i]] = inputs[i];
-    for (const auto& parameter : graph_.parameters) {
-      at::Tensor tensor = initial_parameter(model, parameter.name, seed);
-      if (parameter.trainable && tensor.is_floating_point()) {
-        tensor.requires_grad_();
-        leaves_.push_back(tensor);
-        momenta_.push_back(at::zeros_like(tensor));
-        trainable_.insert(parameter.name);
-      }
-      parameters_[parameter.name] = tensor;
-    }
-    for (const auto& buffer : graph_.buffers) buffers_[buffer.name] = initial_buffer(model, buffer.name);
-    if (leaves_.empty())
-      throw InputError("model '" + graph_.name +
-                       "' has no trainable parameters: there is nothing to train or profile");
-    whole_parameters_ = pick(parameters_, whole_.parameters());
-    whole_buffers_ = pick(buffers_, whole_.buffers());
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      singles_.emplace_back(graph_, std::vector<size_t>{i}, graph_.nodes[i].outputs);
-      for (const auto& name : singles_.back().inputs()) last_reader_[name] = i;
-    }
-  }
-
-  size_t size() const { return graph_.nodes.size(); }
-  bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
-  const Segment& single(size_t node) const { return singles_[node]; }
-  /// Does the gradient flow into this value? Known after find_gradient_flow().
-  bool has_gradient(const std::string& value) const { return has_gradient_.count(value) > 0; }
-
-  /// The model in one piece, as training runs it: nothing is watched but the three times.
-  ProfiledWhole time_whole() {
-    ProfiledWhole times;
-    const auto start = Clock::now();
-    const at::Tensor loss = forward(nullptr);
-    const auto forward_end = Clock::now();
-    const std::vector<at::Tensor> gradients = backward(loss, leaves_);
-    const auto backward_end = Clock::now();
-    step(gradients);
-    times.forward_seconds = seconds_between(start, forward_end);
-    times.backward_seconds = seconds_between(forward_end, backward_end);
-    times.step_seconds = seconds_between(backward_end, Clock::now());
-    return times;
-  }
-
-  /// The same pass with each node timed where it stands.
-  void time_nodes(std::vector<double>& forward_seconds, std::vector<double>& backward_seconds) {
-    forward_seconds.assign(size(), 0);
-    std::vector<SequenceRange> ranges(size());
-    NodeObserver observer;
-    Clock::time_point last;
-    observer.before = [&](size_t i) { ranges[i].begin = at::sequence_number::peek(); };
-    observer.after = [&](size_t i) {
-      ranges[i].end = at::sequence_number::peek();
-      const auto now = Clock::now();
-      forward_seconds[i] = seconds_between(last, now);
-      last = now;
-    };
-    last = Clock::now();
-    const at::Tensor loss = forward(&observer);
-    const BackwardClock clock(std::move(ranges));
-    backward(loss, leaves_);
-    backward_seconds = clock.seconds();
-  }
-
-  /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What
-  /// would have no gradient then, but has one in training, is cut off and made a leaf of its own.
-  std::vector<double> time_input_parts() {
-    std::vector<SequenceRange> ranges(size());
-    std::vector<at::Tensor> inner_leaves;
-    const at::Tensor loss = walk(
-        [](const at::Tensor& parameter) { return parameter.detach(); },
-        [&](size_t i, bool before) {
-          (before ? ranges[i].begin : ranges[i].end) = at::sequence_number::peek();
-        },
-        [&](const std::string& name, at::Tensor value) {
-          if (!has_gradient(name) || value.requires_grad()) return value;
-          inner_leaves.push_back(value.detach().requires_grad_());
-          return inner_leaves.back().clone();  // a leaf must not be changed in place, as the next node may do
-        });
-    const BackwardClock clock(std::move(ranges));
-    if (!inner_leaves.empty()) backward(loss, inner_leaves);
-    return clock.seconds();
-  }
-
-  void find_gradient_flow() {
-    walk([](const at::Tensor& parameter) { return parameter; }, [](size_t, bool) {},
-         [&](const std::string& name, at::Tensor value) {
-           if (value.defined() && value.requires_grad()) has_gradient_.insert(name);
-           return value;
-         });
-  }
-
-  /// Bytes made by each node that are still there when only the backward pass is to come.
-  std::vector<int64_t> saved_bytes() {
-    MemoryMeter meter;
-    const MemoryMeter::Attached attached(meter);
-    NodeObserver observer;
-    observer.before = [&](size_t i) { meter.set_tag(static_cast<int64_t>(i)); };
-    observer.after = [&](size_t) { meter.set_tag(-1); };
-    meter.set_tag(-1);
-    // The function holds what backward needs; the loss itself is not among it.
-    const auto function = forward(&observer).grad_fn();
-    std::vector<int64_t> bytes(size(), 0);
-    for (const auto& [tag, live] : meter.live_bytes_by_tag())
-      if (tag >= 0) bytes[static_cast<size_t>(tag)] = live;
-    return bytes;
-  }
-
- private:
-  using Tensors = std::map<std::string, at::Tensor>;
-
-  static std::vector<at::Tensor> pick(const Tensors& tensors, const std::vector<std::string>& names) {
-    std::vector<at::Tensor> picked;
-    for (const auto& name : names) picked.push_back(tensors.at(name));
-    return picked;
-  }
-
-  RandomKey key() const { return {seed_, 0}; }
-
-  at::Tensor forward(const NodeObserver* observer) const {
-    return whole_.forward(pick(values_, whole_.inputs()), whole_parameters_, whole_buffers_, key(),
-                          observer)[0];
-  }
-
-  static std::vector<at::Tensor> backward(const at::Tensor& loss, const std::vector<at::Tensor>& leaves) {
-    try {
-      return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
-    } catch (const c10::Error& error) {
-      const std::string message = error.what_without_backtrace();
-      throw RunError("the backward failed: " + message.substr(0, message.find('\n')),
-                     "Likely cause: the model changes in place what its backward needs; PyTorch cannot train "
-                     "it either.");
-    }
-  }
-
-  /// SGD with momentum, out of place for the weights, as the runtime keeps versions. The new weights are
-  /// thrown away.
-  void step(const std::vector<at::Tensor>& gradients) {
-    const at::NoGradGuard guard;
-    std::vector<at::Tensor> weights, momenta, defined;
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      weights.push_back(leaves_[i]);
-      momenta.push_back(momenta_[i]);
-      defined.push_back(gradients[i]);
-    }
-    at::_foreach_mul_(momenta, 0.9);
-    at::_foreach_add_(momenta, defined);
-    at::_foreach_add(weights, momenta, -1e-3);
-  }
-
-  /// Node by node. `parameter` and `value` may replace what a node reads and what it made.
-  template <typename ParameterOf, typename Around, typename ValueOf>
-  at::Tensor walk(const ParameterOf& parameter_of, const Around& around, const ValueOf& value_of) const {
-    Tensors values = values_;
-    for (size_t i = 0; i < singles_.size(); ++i) {
-      const Segment& node = singles_[i];
-      std::vector<at::Tensor> inputs = pick(values, node.inputs());
-      for (const auto& name : node.inputs())
-        if (last_reader_.at(name) == i) values.erase(name);
-      std::vector<at::Tensor> parameters = pick(parameters_, node.parameters());
-      for (at::Tensor& parameter : parameters) parameter = parameter_of(parameter);
-      around(i, true);
-      std::vector<at::Tensor> made =
-          node.forward(std::move(inputs), parameters, pick(buffers_, node.buffers()), key());
-      around(i, false);
-      for (size_t o = 0; o < made.size(); ++o) {
-        const std::string& name = node.outputs()[o];
-        at::Tensor value = value_of(name, std::move(made[o]));
-        if (last_reader_.count(name) || name == graph_.outputs[0]) values[name] = std::move(value);
-      }
-    }
-    return values.at(graph_.outputs[0]);
-  }
-
-  const Graph& graph_;
-  Segment whole_;
-  uint64_t seed_;
-  std::vector<Segment> singles_;
-  std::map<std::string, size_t> last_reader_;
-  Tensors values_;  // the minibatch
-  Tensors parameters_, buffers_;
-  std::vector<at::Tensor> whole_parameters_, whole_buffers_;
-  std::vector<at::Tensor> leaves_, momenta_;
-  std::set<std::string> trainable_, has_gradient_;
-};
-
 /// Times of one node, an entry per repeat.
 struct Samples {
   std::vector<double> forward, backward, input_part;
+  std::vector<double> forward_launch, backward_launch;  // the host's
+};
+
+/// The three ways to look at a training pass take turns, so that a slow moment of the machine does not hit
+/// one of them alone.
+struct Round {
+  NodesPass nodes;
+  WholePass whole;
+  std::vector<Stretch> input_parts;
 };
 
 ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& bench, const Samples& samples,
-                           int64_t saved_bytes) {
+                           int64_t saved_bytes, bool on_host) {
   const Node& node = graph.nodes[position];
   const Segment& single = bench.single(position);
   ProfiledNode profiled;
@@ -291,26 +93,21 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
   std::vector<double> sums = samples.forward;
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += samples.backward[i];
   profiled.spread = relative_spread(sums);
+  if (!on_host) {
+    profiled.forward_launch_seconds = median(samples.forward_launch);
+    profiled.backward_launch_seconds = median(samples.backward_launch);
+  }
   return profiled;
 }
 
+/// What LibTorch makes of products of float32 on a device.
+std::string float32_setting(at::Float32Op op) {
+  const std::string name =
+      at::precision2str(at::globalContext().float32Precision(at::Float32Backend::CUDA, op));
+  return name == "none" ? "ieee" : name;  // nothing set: the format's own
+}
+
 }  // namespace
-
-double median(std::vector<double> values) {
-  PW_CHECK(!values.empty(), "median of nothing");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
-double relative_spread(const std::vector<double>& values) {
-  const double centre = median(values);
-  if (centre == 0) return 0;
-  std::vector<double> deviations;
-  for (const double value : values) deviations.push_back(std::abs(value - centre));
-  return median(std::move(deviations)) / centre;
-}
 
 double nodes_over_whole(const Profile& profile) {
   const double whole = profile.whole.forward_seconds + profile.whole.backward_seconds;
@@ -323,65 +120,102 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   PW_CHECK(options.threads > 0 && options.warmup >= 0 && options.repeats >= 0,
            "measure options out of range");
 
+  const bool on_host = options.device.is_cpu();
   const ThreadCount threads(options.threads);
+  const c10::DeviceGuard on_device(options.device);
   const at::AutoGradMode grad_mode(true);
-  Bench bench(model, inputs, options.seed);
+  Bench bench(model, inputs, options.seed, options.device);
   bench.find_gradient_flow();
   const std::vector<int64_t> saved = bench.saved_bytes();
+  const std::optional<int64_t> allocated = bench.allocated_bytes();
+
+  int64_t repeats = options.repeats > 0 ? options.repeats : kAutoLeast;
+  int64_t warmup = options.warmup;
+  int64_t rounds = 0;
+  const auto start = Clock::now();
+  const auto report = [&](int part) {
+    if (!options.progress) return;
+    const double done =
+        (static_cast<double>(rounds) + part / 3.0) / static_cast<double>(std::max(warmup, rounds) + repeats);
+    options.progress(done, seconds_since(start) / done * (1 - done));
+  };
+  const auto measure_round = [&] {
+    Round round;
+    round.nodes = bench.time_nodes();
+    report(1);
+    round.whole = bench.time_whole();
+    report(2);
+    round.input_parts = bench.time_input_parts();
+    report(3);
+    ++rounds;
+    return round;
+  };
+
+  Settling settled = Settling::kSettled;
+  std::vector<double> warm_seconds;
+  const auto is_cold = [&] {
+    if (rounds < options.warmup) return true;
+    if (!on_host) settled = settling(warm_seconds, seconds_since(start));
+    return settled == Settling::kGoesOn;
+  };
+  while (is_cold()) {
+    const WholePass whole = measure_round().whole;
+    warm_seconds.push_back(whole.forward.device_seconds + whole.backward.device_seconds);
+  }
+  warmup = rounds;
 
   std::vector<Samples> samples(bench.size());
-  std::vector<double> whole_forward, whole_backward, whole_step;
-  std::vector<double> forward, backward;
-  int64_t repeats = options.repeats > 0 ? options.repeats : kAutoLeast;
-  const auto start = Clock::now();
-  for (int64_t pass = 0; pass < options.warmup + repeats; ++pass) {
-    const auto pass_start = Clock::now();
-    const auto report = [&](int part) {
-      if (!options.progress) return;
-      const double done =
-          (static_cast<double>(pass) + part / 3.0) / static_cast<double>(options.warmup + repeats);
-      options.progress(done, seconds_between(start, Clock::now()) / done * (1 - done));
-    };
-    // The three ways take turns, so that a slow moment of the machine does not hit one of them alone.
-    bench.time_nodes(forward, backward);
-    report(1);
-    const ProfiledWhole whole = bench.time_whole();
-    report(2);
-    const std::vector<double> input_parts = bench.time_input_parts();
-    const auto now = Clock::now();
-    if (pass >= options.warmup) {
-      for (size_t i = 0; i < samples.size(); ++i) {
-        samples[i].forward.push_back(forward[i]);
-        samples[i].backward.push_back(backward[i]);
-        samples[i].input_part.push_back(input_parts[i]);
-      }
-      whole_forward.push_back(whole.forward_seconds);
-      whole_backward.push_back(whole.backward_seconds);
-      whole_step.push_back(whole.step_seconds);
-      if (options.repeats == 0 && pass == options.warmup)
-        repeats = std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_between(pass_start, now)),
-                             kAutoLeast, kAutoMost);
+  Samples whole_samples;
+  std::vector<double> step;
+  while (rounds < warmup + repeats) {
+    const auto round_start = Clock::now();
+    const Round round = measure_round();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      samples[i].forward.push_back(round.nodes.forward[i].device_seconds);
+      samples[i].backward.push_back(round.nodes.backward[i].device_seconds);
+      samples[i].input_part.push_back(round.input_parts[i].device_seconds);
+      samples[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
+      samples[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
     }
-    report(3);
+    whole_samples.forward.push_back(round.whole.forward.device_seconds);
+    whole_samples.backward.push_back(round.whole.backward.device_seconds);
+    whole_samples.forward_launch.push_back(round.whole.forward.host_seconds);
+    whole_samples.backward_launch.push_back(round.whole.backward.host_seconds);
+    step.push_back(round.whole.step.device_seconds);
+    if (options.repeats == 0 && rounds == warmup + 1)
+      repeats =
+          std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_since(round_start)), kAutoLeast, kAutoMost);
   }
 
   Profile profile;
   profile.model = model.graph.name;
   profile.graph_digest = document_digest(model.graph);
   profile.minibatch_samples = options.batch_size;
-  profile.device = "cpu";
+  profile.device = device_text(options.device);
   profile.threads = options.threads;
-  profile.provenance = {{"pipewright", PIPEWRIGHT_VERSION},
-                        {"libtorch", libtorch_version()},
-                        {"processor", processor_name()},
-                        {"warmup", std::to_string(options.warmup)},
-                        {"repeats", std::to_string(repeats)},
-                        {"seed", std::to_string(options.seed)},
-                        {"date", utc_date()}};
+  auto& provenance = profile.provenance;
+  provenance = {{"pipewright", PIPEWRIGHT_VERSION},
+                {"libtorch", libtorch_version()},
+                {"processor", processor_name()},
+                {"warmup", std::to_string(warmup)},
+                {"repeats", std::to_string(repeats)},
+                {"seed", std::to_string(options.seed)},
+                {"date", utc_date()}};
+  if (!on_host) {
+    if (options.device.is_cuda()) provenance.emplace_back("cuda", join(cuda_versions(), ", "));
+    provenance.emplace_back("clocks", settled == Settling::kSettled ? "settled" : kNotSettled);
+    provenance.emplace_back("float32_matmul", float32_setting(at::Float32Op::MATMUL));
+    provenance.emplace_back("float32_convolution", float32_setting(at::Float32Op::CONV));
+  }
   for (size_t i = 0; i < bench.size(); ++i)
-    profile.nodes.push_back(profiled_node(model.graph, i, bench, samples[i], saved[i]));
+    profile.nodes.push_back(profiled_node(model.graph, i, bench, samples[i], saved[i], on_host));
   profile.together = model.graph.together;
-  profile.whole = {median(whole_forward), median(whole_backward), median(whole_step)};
+  profile.whole = {median(whole_samples.forward), median(whole_samples.backward), median(step)};
+  if (!on_host) {
+    profile.whole.forward_launch_seconds = median(whole_samples.forward_launch);
+    profile.whole.backward_launch_seconds = median(whole_samples.backward_launch);
+  }
+  profile.whole.allocated_bytes = allocated;
   return profile;
 }
 

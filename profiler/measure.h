@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,25 +19,26 @@ namespace pipewright {
 
 struct MeasureOptions {
   int64_t batch_size = 0;  ///< samples that the model was built for
-  int64_t threads = 1;     ///< LibTorch's threads while measuring; restored afterwards
-  int64_t warmup = 1;      ///< passes thrown away
-  int64_t repeats = 0;     ///< passes that count; 0: as many as fit 10 s, at least 3, at most 50
-  uint64_t seed = 1;       ///< of the weights and dropout
+  at::Device device = at::kCPU;
+  int64_t threads = 1;  ///< LibTorch's threads while measuring; restored afterwards
+  int64_t warmup = 1;   ///< passes thrown away; on a device then as many more as profiler/settling.h says
+  int64_t repeats = 0;  ///< passes that count; 0: as many as fit 10 s, at least 3, at most 50
+  uint64_t seed = 1;    ///< of the weights and dropout
   /// Called three times a pass with the share done (0..1) and the estimated time left.
   std::function<void(double done, double seconds_left)> progress;
 };
 
-/// `inputs`: one minibatch, a tensor per graph.inputs. Times are medians. input_seconds is left 0. RunError
-/// when an operator fails (out of memory, ...). Changes no state of the process but LibTorch's random
-/// generator.
+/// `inputs`: one minibatch, a tensor per graph.inputs. Times are medians; on a device they are the device's,
+/// and the profile has the host's beside them. input_seconds is left 0. RunError when an operator fails (out
+/// of memory, ...). Changes no state of the process but LibTorch's random generator and, on a device, the
+/// peaks that its allocator counts.
 Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options);
 
 /// Time of all nodes over the measured time of the whole model, forward and backward: 1 is perfect.
 double nodes_over_whole(const Profile& profile);
 constexpr double kTolerableDeviation = 0.15;
 
-double median(std::vector<double> values);
-/// Median absolute deviation over the median; 0 if the median is 0.
-double relative_spread(const std::vector<double>& values);
+/// What the entry "clocks" of the provenance says where the device's times did not settle in time.
+constexpr const char* kNotSettled = "not settled";
 
 }  // namespace pipewright

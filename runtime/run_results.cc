@@ -1,7 +1,5 @@
 #include "runtime/run_results.h"
 
-#include <ATen/DeviceAccelerator.h>
-
 #include <algorithm>
 #include <map>
 
@@ -9,6 +7,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "models/device.h"
+#include "models/memory_meter.h"
 #include "runtime/launch.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/transport/process_state.h"
@@ -53,11 +52,9 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
   }
   rank.weights_digest = weights.text();
   rank.device = device_text(job.device);
-  if (!job.device.is_cpu()) {
-    const auto stats = at::getDeviceAllocator(job.device.type())->getDeviceStats(job.device.index());
-    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    rank.allocated_bytes = stats.allocated_bytes[kAll].peak;
-    rank.reserved_bytes = stats.reserved_bytes[kAll].peak;
+  if (const auto bytes = allocator_bytes(job.device)) {
+    rank.allocated_bytes = bytes->peak_allocated;
+    rank.reserved_bytes = bytes->peak_reserved;
   }
   return rank;
 }

@@ -158,10 +158,41 @@ TEST_CASE("messages lead to the place") {
         "x.json: provenance.repeats: got 3, expected a string");
   CHECK(error_after(sample_profile(), [](Json& j) { j["whole"].erase("forward_seconds"); }) ==
         "x.json: whole.forward_seconds: missing");
+  CHECK(error_after(sample_profile(), [](Json& j) { j["nodes"][1]["forward_launch_seconds"] = 1e-6; }) ==
+        "x.json: nodes[1].backward_launch_seconds: missing");
+  CHECK(error_after(sample_profile(), [](Json& j) { j["whole"]["backward_launch_seconds"] = 1e-6; }) ==
+        "x.json: whole.forward_launch_seconds: missing");
+  CHECK(error_after(sample_profile(), [](Json& j) { j["whole"]["allocated_bytes"] = -1; }) ==
+        "x.json: whole.allocated_bytes: -1 is not in 0..9007199254740992");
+  CHECK(error_after(sample_profile(), [](Json& j) { j["whole"]["alocated_bytes"] = 1; }) ==
+        "x.json: whole.alocated_bytes: unknown key; did you mean 'allocated_bytes'?");
   CHECK(error_after(sample_topology(), [](Json& j) { j["levels"][0]["shared"] = 1; }) ==
         "x.json: levels[0].shared: got 1, expected true or false");
   CHECK(error_after(sample_summary(), [](Json& j) { j["status"] = "dnoe"; }) ==
         "x.json: status: \"dnoe\" is not one of done, interrupted, failed; did you mean 'done'?");
+}
+
+TEST_CASE("a profile of a device has the host's times too, one of the processor has not") {
+  Profile profile = sample_profile();
+  CHECK(document_text(profile).find("launch") == std::string::npos);
+  CHECK(document_text(profile).find("allocated") == std::string::npos);
+  CHECK_FALSE(profile.nodes[0].launch_seconds());
+  profile.nodes[0].forward_launch_seconds = 0.25;
+  profile.nodes[0].backward_launch_seconds = 0.5;
+  profile.whole.forward_launch_seconds = 1;
+  profile.whole.backward_launch_seconds = 2;
+  profile.whole.allocated_bytes = 12;
+  const Profile again = parse_document<Profile>(document_text(profile), "x.json");
+  CHECK(again.nodes[0].launch_seconds() == 0.75);
+  CHECK_FALSE(again.nodes[1].launch_seconds());
+  CHECK(again.whole.backward_launch_seconds == 2);
+  CHECK(again.whole.allocated_bytes == 12);
+
+  CHECK_FALSE(is_launch_bound(1, std::nullopt));
+  CHECK_FALSE(is_launch_bound(0, 0.0));  // nothing is done: nobody waits
+  CHECK_FALSE(is_launch_bound(1, 0.89));
+  CHECK(is_launch_bound(1, 0.91));
+  CHECK(is_launch_bound(1, 5));
 }
 
 TEST_CASE("a document of the wrong kind says what to look at") {

@@ -312,9 +312,18 @@ Profile random_profile(std::mt19937_64& random) {
     node.trainable_parameter_bytes = below(random, node.parameter_bytes + 1);
     node.buffer_bytes = bytes(random);
     if (coin(random)) node.parameters = {odd_text(random)};
+    if (coin(random)) {
+      node.forward_launch_seconds = positive(random, 1e3);
+      node.backward_launch_seconds = positive(random, 1e3);
+    }
     profile.nodes.push_back(std::move(node));
   }
   profile.whole = {positive(random, 1e3), positive(random, 1e3), positive(random, 1e3)};
+  if (coin(random)) {
+    profile.whole.forward_launch_seconds = positive(random, 1e3);
+    profile.whole.backward_launch_seconds = positive(random, 1e3);
+  }
+  if (coin(random)) profile.whole.allocated_bytes = bytes(random);
   if (profile.nodes.size() > 2 && coin(random))
     profile.together = {{profile.nodes[0].name, profile.nodes[2].name}};
   return profile;

@@ -4,11 +4,16 @@
 #include <ATen/Parallel.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
 #include <map>
+#include <random>
 #include <set>
 
 #include "graph/document.h"
 #include "models/registry.h"
+#include "profiler/settling.h"
+#include "profiler/statistics.h"
 #include "profiler/synthetic_inputs.h"
 #include "tests/models/hand_graph.h"
 
@@ -183,6 +188,64 @@ TEST_CASE("an operator that fails is an error that names it") {
   Model model = two_linears();
   model.graph.values["x"].shape = {8, 15};
   CHECK_THROWS_WITH(quick_profile(model), Catch::Contains("node 'a'"));
+}
+
+TEST_CASE("passes are warm when the medians of two windows in a row agree, and not before") {
+  const SettlingRule rule{.window = 3, .tolerance = 0.1, .most_passes = 12, .most_seconds = 5};
+  const auto after = [&](const std::vector<double>& passes, double elapsed = 0) {
+    return settling(passes, elapsed, rule);
+  };
+  CHECK(after({}) == Settling::kGoesOn);
+  CHECK(after({1, 1, 1, 1, 1}) == Settling::kGoesOn);  // one is missing
+  CHECK(after({1, 1, 1, 1, 1, 1}) == Settling::kSettled);
+  CHECK(after({9, 9, 9, 1, 1, 1}) == Settling::kGoesOn);
+  CHECK(after({4, 4, 4, 4.25, 4.25, 4.25}) == Settling::kSettled);
+  CHECK(after({1, 1, 1, 1.2, 1.2, 1.2}) == Settling::kGoesOn);
+  CHECK(after({1.2, 1.2, 1.2, 1, 1, 1}) == Settling::kGoesOn);
+  CHECK(after({1, 1, 7, 7, 1, 1}) == Settling::kSettled);  // one odd pass in a window is none
+  CHECK(after({0, 0, 0, 0, 0, 0}) == Settling::kSettled);  // a clock too coarse to say anything
+  CHECK(after({9, 5, 4, 3, 2, 2, 2, 2, 2}) == Settling::kSettled);
+  CHECK(after({1, 2, 4}, 5) == Settling::kGivesUp);
+  CHECK(after({1, 1, 1, 1, 1, 1}, 5) == Settling::kSettled);
+  std::vector<double> rising;
+  for (int i = 0; i < 12; ++i) rising.push_back(i);
+  CHECK(after({rising.begin(), rising.end() - 1}) == Settling::kGoesOn);
+  CHECK(after(rising) == Settling::kGivesUp);
+}
+
+TEST_CASE("series that fall to a level and stay there settle soon after, noise does not") {
+  std::mt19937_64 random(3);
+  const auto uniform = [&](double from, double to) {
+    return std::uniform_real_distribution<double>(from, to)(random);
+  };
+  const auto passes_until_over = [](const std::function<double(size_t)>& pass, Settling& how) {
+    std::vector<double> passes;
+    do passes.push_back(pass(passes.size()));
+    while ((how = settling(passes, 0)) == Settling::kGoesOn);
+    return passes.size();
+  };
+  const SettlingRule rule;
+  for (int i = 0; i < 300; ++i) {
+    CAPTURE(i);
+    // Below the tolerance, as both medians may be off.
+    const double level = uniform(1e-6, 10), jitter = uniform(0, 0.009);
+    const auto falls = static_cast<size_t>(uniform(0, 30));
+    const double per_pass = uniform(1.05, 1.5);
+    Settling how;
+    const size_t passes = passes_until_over(
+        [&](size_t pass) {
+          const double above = pass < falls ? std::pow(per_pass, static_cast<double>(falls - pass)) : 1;
+          return level * above * (1 + uniform(-jitter, jitter));
+        },
+        how);
+    CHECK(how == Settling::kSettled);
+    CHECK(passes >= falls + rule.window / 2 + 1);  // not while it falls
+    CHECK(passes <= std::max(2 * rule.window, falls + 2 * rule.window));
+    CHECK(passes_until_over(
+              [&](size_t pass) { return level * std::pow(per_pass, static_cast<double>(pass)); }, how) ==
+          rule.most_passes);
+    CHECK(how == Settling::kGivesUp);
+  }
 }
 
 TEST_CASE("median and spread") {

@@ -109,6 +109,32 @@ TEST_CASE("an unknown suffix is an error that names the known ones") {
   CHECK_NOTHROW(check_report_suffix("a.b.md"));
 }
 
+TEST_CASE("of a device the table says which layers the host's launches bound") {
+  Profile profile = sample();
+  CHECK(layer_table(profile)[0].back() == "spread");
+  for (ProfiledNode& one : profile.nodes) one.forward_launch_seconds = one.backward_launch_seconds = 0.0015;
+  profile.whole.allocated_bytes = 5 << 20;
+  const auto layers = layer_costs(profile);
+  CHECK(layers[1].launch_seconds == Approx(0.006));
+  CHECK(layers[0].is_launch_bound());        // 3 ms to launch 1 ms
+  CHECK_FALSE(layers[1].is_launch_bound());  // 6 ms for 7 ms
+  CHECK(layers[2].is_launch_bound());
+  const Table table = layer_table(profile);
+  CHECK(table[0][9] == "launch");
+  CHECK(table[1][9] == "3 ms");
+  CHECK(table[1][10] == "launch");
+  CHECK(table[2][10] == "device");
+  CHECK(table[4][9] == "12 ms");
+  const auto lines = headlines(profile);
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[3] == "launch-bound: 2 of 3 layers, 30.0 % of the nodes' time");
+  CHECK(
+      lines[4] ==
+      "the device's allocator gave out at most 5 MiB in forward and backward, beside weights and minibatch");
+  CHECK_THAT(report_text(profile, "x.md"), Contains("| bound by |"));
+  CHECK_THAT(report_text(profile, "x.html"), Contains("launch-bound: 2 of 3 layers"));
+}
+
 TEST_CASE("columns are aligned") {
   CHECK(aligned({{"name", "n"}, {"a", "100"}}) == "name    n\na     100\n");
   CHECK(aligned({{"name", "n"}, {"a", "100"}}, {0, 1}) == "name  n\na     100\n");

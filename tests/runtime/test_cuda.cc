@@ -6,33 +6,15 @@
 #include <ATen/ops/_fused_sgd.h>
 
 #include <filesystem>
-#include <optional>
 
-#include "graph/error.h"
-#include "models/device.h"
 #include "models/initialise.h"
 #include "models/load.h"
 #include "runtime/device_step.h"
 #include "tests/runtime/on_device.h"
-#include "tests/support/skip.h"
+#include "tests/support/gpu.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
-
-namespace {
-
-/// cuda:0, or nothing, with the reason as a skipped test. The plug-in of this build is beside the test
-/// programs.
-std::optional<at::Device> gpu() {
-  try {
-    return open_device("cuda:0", "test");
-  } catch (const Error& error) {
-    skip(error.what());
-    return std::nullopt;
-  }
-}
-
-}  // namespace
 
 TEST_CASE("cuda: every schedule and rule trains as on the processor", "[cuda]") {
   const auto device = gpu();

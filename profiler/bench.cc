@@ -1,0 +1,210 @@
+#include "profiler/bench.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "graph/error.h"
+#include "models/initialise.h"
+#include "models/memory_meter.h"
+#include "profiler/backward_clock.h"
+
+namespace pipewright {
+namespace {
+
+std::vector<size_t> all_nodes(const Graph& graph) {
+  std::vector<size_t> positions(graph.nodes.size());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = i;
+  return positions;
+}
+
+std::vector<at::Tensor> backward(const at::Tensor& loss, const std::vector<at::Tensor>& leaves) {
+  const auto first_line = [](const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    return "the backward failed: " + message.substr(0, message.find('\n'));
+  };
+  try {
+    return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw RunError(first_line(error), "Next: a smaller --batch-size, or a device with more memory.");
+  } catch (const c10::Error& error) {
+    throw RunError(first_line(error),
+                   "Likely cause: the model changes in place what its backward needs; PyTorch cannot train "
+                   "it either.");
+  }
+}
+
+}  // namespace
+
+Bench::Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device)
+    : graph_(model.graph),
+      device_(device),
+      whole_(graph_, all_nodes(graph_), {graph_.outputs.at(0)}, device),
+      seed_(seed),
+      marks_(device) {
+  PW_CHECK_EQ(inputs.size(), graph_.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) values_[graph_.inputs[i]] = inputs[i].to(device);
+  for (const auto& parameter : graph_.parameters) {
+    at::Tensor tensor = initial_parameter(model, parameter.name, seed).to(device);
+    if (parameter.trainable && tensor.is_floating_point()) {
+      tensor.requires_grad_();
+      leaves_.push_back(tensor);
+      momenta_.push_back(at::zeros_like(tensor));
+      trainable_.insert(parameter.name);
+    }
+    parameters_[parameter.name] = tensor;
+  }
+  for (const auto& buffer : graph_.buffers)
+    buffers_[buffer.name] = initial_buffer(model, buffer.name).to(device);
+  if (leaves_.empty())
+    throw InputError("model '" + graph_.name +
+                     "' has no trainable parameters: there is nothing to train or profile");
+  whole_parameters_ = pick(parameters_, whole_.parameters());
+  whole_buffers_ = pick(buffers_, whole_.buffers());
+  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+    singles_.emplace_back(graph_, std::vector<size_t>{i}, graph_.nodes[i].outputs, device);
+    for (const auto& name : singles_.back().inputs()) last_reader_[name] = i;
+  }
+}
+
+WholePass Bench::time_whole() {
+  marks_.clear();
+  const size_t begin = marks_.set();
+  const at::Tensor loss = forward(nullptr);
+  const size_t forward_end = marks_.set();
+  const std::vector<at::Tensor> gradients = backward(loss, leaves_);
+  const size_t backward_end = marks_.set();
+  step(gradients);
+  const size_t end = marks_.set();
+  marks_.wait();
+  return {marks_.between(begin, forward_end), marks_.between(forward_end, backward_end),
+          marks_.between(backward_end, end)};
+}
+
+NodesPass Bench::time_nodes() {
+  std::vector<SequenceRange> ranges(size());
+  NodeObserver observer;
+  observer.before = [&](size_t i) { ranges[i].begin = at::sequence_number::peek(); };
+  observer.after = [&](size_t i) {
+    ranges[i].end = at::sequence_number::peek();
+    marks_.set();
+  };
+  marks_.clear();
+  marks_.set();
+  const at::Tensor loss = forward(&observer);
+  const BackwardClock clock(std::move(ranges), marks_);
+  backward(loss, leaves_);
+  marks_.wait();
+  NodesPass pass;
+  for (size_t i = 0; i < size(); ++i) pass.forward.push_back(marks_.between(i, i + 1));
+  pass.backward = clock.stretches();
+  return pass;
+}
+
+std::vector<Stretch> Bench::time_input_parts() {
+  std::vector<SequenceRange> ranges(size());
+  std::vector<at::Tensor> inner_leaves;
+  const at::Tensor loss = walk(
+      [](const at::Tensor& parameter) { return parameter.detach(); },
+      [&](size_t i, bool before) {
+        (before ? ranges[i].begin : ranges[i].end) = at::sequence_number::peek();
+      },
+      [&](const std::string& name, at::Tensor value) {
+        if (!has_gradient(name) || value.requires_grad()) return value;
+        inner_leaves.push_back(value.detach().requires_grad_());
+        return inner_leaves.back().clone();  // a leaf must not be changed in place, as the next node may do
+      });
+  marks_.clear();
+  const BackwardClock clock(std::move(ranges), marks_);
+  if (!inner_leaves.empty()) backward(loss, inner_leaves);
+  marks_.set();  // there is one in any case, also where no gradient flows between nodes
+  marks_.wait();
+  return clock.stretches();
+}
+
+void Bench::find_gradient_flow() {
+  walk([](const at::Tensor& parameter) { return parameter; }, [](size_t, bool) {},
+       [&](const std::string& name, at::Tensor value) {
+         if (value.defined() && value.requires_grad()) has_gradient_.insert(name);
+         return value;
+       });
+}
+
+std::vector<int64_t> Bench::saved_bytes() {
+  MemoryMeter meter(device_.type());
+  const MemoryMeter::Attached attached(meter);
+  NodeObserver observer;
+  observer.before = [&](size_t i) { meter.set_tag(static_cast<int64_t>(i)); };
+  observer.after = [&](size_t) { meter.set_tag(-1); };
+  meter.set_tag(-1);
+  // The function holds what backward needs; the loss itself is not among it.
+  const auto function = forward(&observer).grad_fn();
+  std::vector<int64_t> bytes(size(), 0);
+  for (const auto& [tag, live] : meter.live_bytes_by_tag())
+    if (tag >= 0) bytes[static_cast<size_t>(tag)] = live;
+  return bytes;
+}
+
+std::optional<int64_t> Bench::allocated_bytes() {
+  if (!allocator_bytes(device_)) return std::nullopt;
+  backward(forward(nullptr), leaves_);  // libraries keep workspaces from their first call on, one a thread
+  reset_allocator_peaks(device_);
+  const std::optional<AllocatorBytes> before = allocator_bytes(device_);
+  backward(forward(nullptr), leaves_);
+  return allocator_bytes(device_)->peak_allocated - before->allocated;
+}
+
+std::vector<at::Tensor> Bench::pick(const Tensors& tensors, const std::vector<std::string>& names) {
+  std::vector<at::Tensor> picked;
+  for (const auto& name : names) picked.push_back(tensors.at(name));
+  return picked;
+}
+
+at::Tensor Bench::forward(const NodeObserver* observer) const {
+  return whole_.forward(pick(values_, whole_.inputs()), whole_parameters_, whole_buffers_, key(),
+                        observer)[0];
+}
+
+void Bench::step(const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard guard;
+  std::vector<at::Tensor> weights, momenta, defined;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    weights.push_back(leaves_[i]);
+    momenta.push_back(momenta_[i]);
+    defined.push_back(gradients[i]);
+  }
+  at::_foreach_mul_(momenta, 0.9);
+  at::_foreach_add_(momenta, defined);
+  at::_foreach_add(weights, momenta, -1e-3);
+}
+
+/// Node by node. `parameter_of` and `value_of` may replace what a node reads and what it made.
+template <typename ParameterOf, typename Around, typename ValueOf>
+at::Tensor Bench::walk(const ParameterOf& parameter_of, const Around& around, const ValueOf& value_of) const {
+  Tensors values = values_;
+  for (size_t i = 0; i < singles_.size(); ++i) {
+    const Segment& node = singles_[i];
+    std::vector<at::Tensor> inputs = pick(values, node.inputs());
+    for (const auto& name : node.inputs())
+      if (last_reader_.at(name) == i) values.erase(name);
+    std::vector<at::Tensor> parameters = pick(parameters_, node.parameters());
+    for (at::Tensor& parameter : parameters) parameter = parameter_of(parameter);
+    around(i, true);
+    std::vector<at::Tensor> made =
+        node.forward(std::move(inputs), parameters, pick(buffers_, node.buffers()), key());
+    around(i, false);
+    for (size_t o = 0; o < made.size(); ++o) {
+      const std::string& name = node.outputs()[o];
+      at::Tensor value = value_of(name, std::move(made[o]));
+      if (last_reader_.count(name) || name == graph_.outputs[0]) values[name] = std::move(value);
+    }
+  }
+  return values.at(graph_.outputs[0]);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,83 @@
+// A model's tensors on a device, and the passes over it that are measured.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/interpreter.h"
+#include "models/model.h"
+#include "profiler/marks.h"
+
+namespace pipewright {
+
+/// The unpartitioned model, in one piece.
+struct WholePass {
+  Stretch forward, backward, step;
+};
+
+/// Per node.
+struct NodesPass {
+  std::vector<Stretch> forward, backward;
+};
+
+/// Every pass over the model waits for the device once, at its end, and for nothing else.
+class Bench {
+ public:
+  /// Moves `inputs`, a tensor per graph.inputs, and the first weights of `seed` to the device. Borrows the
+  /// model. InputError if nothing of it can be trained.
+  Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device);
+
+  size_t size() const { return graph_.nodes.size(); }
+  bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
+  const Segment& single(size_t node) const { return singles_[node]; }
+  /// Does the gradient flow into this value? Known after find_gradient_flow().
+  bool has_gradient(const std::string& value) const { return has_gradient_.count(value) > 0; }
+  void find_gradient_flow();
+
+  /// The model in one piece, as training runs it: nothing is watched but the three times.
+  WholePass time_whole();
+  /// The same pass with each node timed where it stands.
+  NodesPass time_nodes();
+  /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What
+  /// would have no gradient then, but has one in training, is cut off and made a leaf of its own.
+  std::vector<Stretch> time_input_parts();
+
+  /// Bytes made by each node that are still there when only the backward pass is to come.
+  std::vector<int64_t> saved_bytes();
+  /// The most that the device's allocator gives out during forward and backward, above what it had before;
+  /// nothing where it keeps no count.
+  std::optional<int64_t> allocated_bytes();
+
+ private:
+  using Tensors = std::map<std::string, at::Tensor>;
+
+  static std::vector<at::Tensor> pick(const Tensors& tensors, const std::vector<std::string>& names);
+  RandomKey key() const { return {seed_, 0}; }
+  at::Tensor forward(const NodeObserver* observer) const;
+  /// SGD with momentum, out of place for the weights, as the runtime keeps versions. The new weights are
+  /// thrown away.
+  void step(const std::vector<at::Tensor>& gradients);
+  template <typename ParameterOf, typename Around, typename ValueOf>
+  at::Tensor walk(const ParameterOf& parameter_of, const Around& around, const ValueOf& value_of) const;
+
+  const Graph& graph_;
+  at::Device device_;
+  Segment whole_;
+  uint64_t seed_;
+  Marks marks_;
+  std::vector<Segment> singles_;
+  std::map<std::string, size_t> last_reader_;
+  Tensors values_;  // the minibatch
+  Tensors parameters_, buffers_;
+  std::vector<at::Tensor> whole_parameters_, whole_buffers_;
+  std::vector<at::Tensor> leaves_, momenta_;
+  std::set<std::string> trainable_, has_gradient_;
+};
+
+}  // namespace pipewright
