@@ -63,6 +63,7 @@ Run Run::from_json(JsonReader& reader) {
                  "resume",
                  "seed",
                  "device",
+                 "cuda_graphs",
                  "threads",
                  "transport",
                  "timeout_seconds",
@@ -117,6 +118,7 @@ Run Run::from_json(JsonReader& reader) {
   read(reader, "resume", run.resume);
   read(reader, "seed", run.seed);
   read(reader, "device", run.device);
+  read(reader, "cuda_graphs", run.cuda_graphs);
   read(reader, "threads", run.threads);
   read(reader, "transport", run.transport);
   read(reader, "timeout_seconds", run.timeout_seconds);
@@ -164,6 +166,7 @@ Json Run::to_json() const {
   json["resume"] = resume;
   json["seed"] = seed;
   json["device"] = device;
+  json["cuda_graphs"] = cuda_graphs;
   json["threads"] = threads;
   json["transport"] = transport;
   json["timeout_seconds"] = timeout_seconds;

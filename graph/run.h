@@ -68,6 +68,7 @@ struct Run {
   std::string resume;  ///< "", "latest", or a checkpoint's folder
   int64_t seed = 0;
   std::string device = "cpu";
+  bool cuda_graphs = false;        ///< forwards and backwards are recorded once and replayed, where they can be
   int64_t threads = 1;             ///< compute threads of one rank
   std::string transport = "auto";  ///< "auto", "gloo", "nccl", "shm"
   double timeout_seconds = 30;     ///< a peer that is silent for longer is lost

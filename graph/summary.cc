@@ -27,7 +27,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   reader.expect({"rank", "stage", "replica", "host", "busy_fraction", "receive_wait_seconds",
                  "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "memory",
                  "predicted_memory", "sent_bytes", "peak_in_flight", "peak_weight_versions", "updates",
-                 "weights_digest", "device", "allocated_bytes", "reserved_bytes"});
+                 "weights_digest", "device", "allocated_bytes", "reserved_bytes", "cuda_graphs"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
   rank.stage = reader.integer("stage", 0, kMostRanks - 1);
@@ -47,6 +47,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.updates = reader.integer("updates", 0, kMostCount);
   if (reader.has("weights_digest")) rank.weights_digest = reader.string("weights_digest");
   if (reader.has("device")) rank.device = reader.string("device");
+  if (reader.has("cuda_graphs")) rank.cuda_graphs = reader.string("cuda_graphs");
   if (reader.has("allocated_bytes")) rank.allocated_bytes = reader.integer("allocated_bytes", 0, kMostBytes);
   if (reader.has("reserved_bytes")) rank.reserved_bytes = reader.integer("reserved_bytes", 0, kMostBytes);
   reader.finish();
@@ -72,6 +73,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["updates"] = rank.updates;
   if (!rank.weights_digest.empty()) json["weights_digest"] = rank.weights_digest;
   if (!rank.device.empty()) json["device"] = rank.device;
+  if (!rank.cuda_graphs.empty()) json["cuda_graphs"] = rank.cuda_graphs;
   if (rank.allocated_bytes > 0) json["allocated_bytes"] = rank.allocated_bytes;
   if (rank.reserved_bytes > 0) json["reserved_bytes"] = rank.reserved_bytes;
   return json;

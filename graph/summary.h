@@ -50,6 +50,7 @@ struct RankSummary {
   int64_t reserved_bytes = 0;     ///< optional key: and the most that it had taken from the device
   MeasuredMemory memory{};                        ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
+  std::string cuda_graphs{};  ///< optional key; "": not asked for. "used", "not used: ", or both, and why
 };
 
 struct Summary {

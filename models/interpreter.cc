@@ -53,12 +53,21 @@ struct Step {
   std::string label = {};                       ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
 
-/// The default generator of a device is one for the whole process: seeding it and drawing from it must not be
-/// torn apart when several ranks are threads of it.
-std::mutex& generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
+/// A device's default generator with another one's state in it: what draws from the default draws from that.
+class BorrowedStream {
+ public:
+  BorrowedStream(at::Generator generator, const at::Generator& stream)
+      : generator_(std::move(generator)), own_(generator_.graphsafe_get_state()) {
+    generator_.graphsafe_set_state(stream);
+  }
+  ~BorrowedStream() { generator_.graphsafe_set_state(own_); }
+  BorrowedStream(const BorrowedStream&) = delete;
+  BorrowedStream& operator=(const BorrowedStream&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Generator own_;
+};
 
 /// Autocast on this thread. The backward runs without: autograd has noted the casts. Without the
 /// cache of casts, which all threads of the process share: whoever empties it takes the casts of ranks that
@@ -117,7 +126,8 @@ struct Segment::Implementation {
   std::vector<size_t> nodes;
   std::vector<std::string> inputs, parameters, buffers, outputs;
   std::vector<Step> steps;
-  size_t value_count = 0;  ///< slots; the first inputs.size() are the inputs
+  std::vector<size_t> random;  ///< positions of the steps that draw
+  size_t value_count = 0;      ///< slots; the first inputs.size() are the inputs
   std::vector<uint32_t> output_slots;
   size_t deepest_stack = 0;
   bool autocast = false;
@@ -166,6 +176,11 @@ namespace {
 
 }  // namespace
 
+std::recursive_mutex& generator_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
 Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
                  at::Device device)
     : implementation_(std::make_unique<Implementation>()) {
@@ -195,6 +210,7 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
     step.label = label_of(node);
     step.name_hash = name_hash(node.name);
     step.random = draws_numbers(node, step.op);
+    if (step.random) self.random.push_back(i);
     step.gradient = node.gradient;
     step.without_autocast = node.autocast == "off";
     if (!node.autocast.empty() && !step.without_autocast)
@@ -326,6 +342,13 @@ const std::vector<std::string>& Segment::parameters() const { return implementat
 const std::vector<std::string>& Segment::buffers() const { return implementation_->buffers; }
 const std::vector<std::string>& Segment::outputs() const { return implementation_->outputs; }
 const std::string& Segment::label(size_t position) const { return implementation_->steps.at(position).label; }
+const std::vector<size_t>& Segment::random_nodes() const { return implementation_->random; }
+const std::vector<at::Tensor>& Segment::constants() const { return implementation_->constants; }
+
+uint64_t Segment::seed_of(size_t i, RandomKey key) const {
+  const Step& step = implementation_->steps[implementation_->random.at(i)];
+  return stream_key(key.seed, key.minibatch, step.name_hash);
+}
 
 std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
                                          const std::vector<at::Tensor>& parameters,
@@ -347,6 +370,7 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
   for (size_t i = 0; folded && i < self.constants.size(); ++i)
     values[self.constant_slots[i]] = self.constants[i];
 
+  size_t next_random = 0;
   for (size_t i = 0; i < self.steps.size(); ++i) {
     const Step& step = self.steps[i];
     if (observer && observer->before) observer->before(i);
@@ -391,13 +415,17 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
     if (step.autocast) own_autocast.emplace(*step.autocast, self.device.type());
     try {
       if (step.random) {
-        const std::lock_guard<std::mutex> lock(generator_mutex());
+        const std::lock_guard<std::recursive_mutex> lock(generator_mutex());
         at::Generator generator = at::globalContext().defaultGenerator(self.device);
-        {
+        std::optional<BorrowedStream> borrowed;
+        if (key.streams) {
+          borrowed.emplace(generator, key.streams->at(next_random));
+        } else {
           const std::lock_guard<std::mutex> guard(generator.mutex());
           // The engine takes the low 32 bits: enough, as only chance ties of single nodes would be alike.
-          generator.set_current_seed(stream_key(key.seed, key.minibatch, step.name_hash));
+          generator.set_current_seed(seed_of(next_random, key));
         }
+        ++next_random;
         step.op.callBoxed(stack);
       } else {
         step.op.callBoxed(stack);

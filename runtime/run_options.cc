@@ -65,6 +65,8 @@ constexpr Row kRows[] = {
     {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
     {"seed", "", "seed", Kind::kInteger, ""},
     {"device", "", "device", Kind::kText, "cpu, cuda (ranks of a host take turns) or cuda:K"},
+    {"cuda-graphs", "", "cuda_graphs", Kind::kFlag,
+     "start forwards and backwards with one call each, where that can be"},
     {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
     {"transport", "", "transport", Kind::kText, "auto, gloo, nccl, shm"},
     {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},

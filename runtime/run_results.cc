@@ -51,12 +51,26 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
     *rank.predicted_memory += predicted;
   }
   rank.weights_digest = weights.text();
+  if (job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(worker);
   rank.device = device_text(job.device);
   if (const auto bytes = allocator_bytes(job.device)) {
     rank.allocated_bytes = bytes->peak_allocated;
     rank.reserved_bytes = bytes->peak_reserved;
   }
   return rank;
+}
+
+std::string cuda_graphs_text(const Worker& worker) {
+  bool used = false;
+  std::string obstacle;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    used = used || (stage.recordings() && stage.recordings()->recorded_forwards() > 0);
+    if (obstacle.empty()) obstacle = stage.recording_obstacle();
+  }
+  if (!used && obstacle.empty()) obstacle = "no backward had ended before the last forward began";
+  if (obstacle.empty()) return "used";
+  return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
 }
 
 Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,

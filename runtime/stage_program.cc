@@ -271,7 +271,7 @@ std::vector<at::Tensor> StageProgram::message_upstream(const Roots& roots,
 }
 
 StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gradients,
-                                      const GradientMade& made) const {
+                                      const GradientMade& made, bool keep_graph) const {
   const MemoryScope scope(MemoryPurpose::kGradients);
   if (options_.recompute) recompute(pass);
   const Roots roots = roots_of(pass, std::move(sent_gradients));
@@ -281,8 +281,7 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
   for (const size_t i : trainable_) weights.push_back(pass.version->weights[i]);
   for (const at::Tensor& weight : weights) leaves.push_back(gradient_edge(weight));
   const LeafHooks hooks(std::move(weights), made);
-  std::vector<at::Tensor> gradients =
-      gradients_at(roots.edges, roots.gradients, leaves, /*keep_graph=*/false);
+  std::vector<at::Tensor> gradients = gradients_at(roots.edges, roots.gradients, leaves, keep_graph);
   StageGradients result;
   result.received = message_upstream(roots, gradients);
   for (size_t i = 0; i < trainable_.size(); ++i) {
@@ -318,7 +317,8 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
   return message_upstream(roots, gradients);
 }
 
-std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientMade& made) const {
+std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientMade& made,
+                                                      bool keep_graph) const {
   const MemoryScope scope(MemoryPurpose::kGradients);
   std::vector<at::Tensor> result = std::move(pass.weight_gradients);
   const auto tell = [&](size_t i) {
@@ -336,7 +336,7 @@ std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientM
     edge_list leaves;
     for (const size_t i : cut_weights_[c])
       leaves.push_back(gradient_edge(pass.version->weights[trainable_[i]]));
-    std::vector<at::Tensor> gradients = gradients_at(roots, root_gradients, leaves, /*keep_graph=*/false);
+    std::vector<at::Tensor> gradients = gradients_at(roots, root_gradients, leaves, keep_graph);
     for (size_t i = 0; i < gradients.size(); ++i) {
       result[cut_weights_[c][i]] = std::move(gradients[i]);
       tell(cut_weights_[c][i]);

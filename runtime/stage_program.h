@@ -67,6 +67,7 @@ class StageProgram {
   StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index,
                StageProgramOptions options = {});
 
+  const Segment& segment() const { return segment_; }
   const std::vector<std::string>& fields() const { return fields_; }
   /// Parameters and buffers the stage reads, in the order in which forward takes them.
   const std::vector<std::string>& parameters() const { return segment_.parameters(); }
@@ -87,16 +88,17 @@ class StageProgram {
 
   /// `sent_gradients`: one per differentiable sent value; empty on the last stage. Where a received value is
   /// both used here and carried on, its gradient is (from here) + (from downstream). Frees the pass's
-  /// autograd graph.
-  StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients,
-                          const GradientMade& made = {}) const;
+  /// autograd graph unless `keep_graph`: then a backward of a copy of the pass can follow.
+  StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients, const GradientMade& made = {},
+                          bool keep_graph = false) const;
 
   /// The same gradients in two parts (options.split_backward). First those of the received values. The graph
   /// is cut behind each node that alone reads a trainable parameter; what arrives there is kept.
   std::vector<at::Tensor> backward_input(Pass& pass, std::vector<at::Tensor> sent_gradients) const;
   /// Then those of the weights, node by node from the last to the first. Only weights that several nodes of
   /// the stage read have had theirs from the first part: cut there, they would need it run once more.
-  std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {}) const;
+  std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {},
+                                          bool keep_graph = false) const;
 
   /// Runs the forward of `pass` again, on the inputs that it had, and names the node that first made a number
   /// that is not finite; "" if none does. Buffers are left alone.

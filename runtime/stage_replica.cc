@@ -1,5 +1,6 @@
 #include "runtime/stage_replica.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -25,6 +26,16 @@ StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device devic
   options.split_backward = plan.schedule == "zb-h1";
   options.device = device;
   return options;
+}
+
+// The most places that the versions of a stage's weights have if dead ones leave theirs to new ones; 0: more
+// than recordings are made for.
+size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage) {
+  if (plan.weights == "flush") return 1;
+  if (plan.weights == "2bw") return 2;
+  const auto depths = schedule_named(plan.schedule).depths(shape);
+  const auto counts = static_cast<size_t>(plan.weights == "vertical" ? 0 : stage);
+  return depths[counts] == 1 ? 1 : 0;
 }
 
 }  // namespace
@@ -62,6 +73,38 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   for (const std::string& name : program_.buffers())
     buffers_.push_back(initial_buffer(model, name).to(rules.device));
   update_rule_ = make_update_rule(rules.optimizer);
+  if (rules.cuda_graphs) prepare_recordings(model.graph, plan);
+}
+
+void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan) {
+  RecordedStageSettings settings;
+  settings.device = rules_.device;
+  settings.seed = rules_.seed;
+  settings.places = fixed_places(plan, shape_, stage_);
+  settings.split_backward = plan.schedule == "zb-h1";
+  settings.several_a_round = turns_.most_of_one_replica(turns_.round_length()) > 1;
+  if (!rules_.make_graphs) {
+    no_recordings_ = "the device is '" + rules_.device.str() + "', which has none";
+  } else if (settings.places == 0) {
+    no_recordings_ = "stage " + std::to_string(stage_) + " has several versions in flight (weights '" +
+                     plan.weights + "'), which lie wherever there is room";
+  } else {
+    no_recordings_ = pipewright::recording_obstacle(graph, program_.segment().nodes());
+  }
+  if (!no_recordings_.empty()) return;
+  versions_->keep_places();
+  if (!buckets_) {
+    const MemoryScope scope(MemoryPurpose::kGradients);
+    for (const size_t i : program_.trainable())
+      fixed_gradients_.push_back(at::empty_like(weights()[i].detach(), at::MemoryFormat::Contiguous));
+  }
+  settings.gradients = gradient_places();
+  recorded_ =
+      std::make_unique<RecordedStage>(program_, rules_.make_graphs(rules_.device), std::move(settings));
+}
+
+const std::vector<at::Tensor>& StageReplica::gradient_places() const {
+  return buckets_ ? buckets_->gradients() : fixed_gradients_;
 }
 
 void StageReplica::move(StageState& state, at::Device device) {
@@ -81,6 +124,7 @@ void StageReplica::restore(StageState state) {
   move(state, rules_.device);
   for (const size_t i : program_.trainable()) state.weights[i].requires_grad_(true);
   versions_ = std::make_unique<WeightVersions>(std::move(state.weights), state.updates);
+  if (recorded_) versions_->keep_places();
   buffers_ = std::move(state.buffers);
   update_rule_->restore(std::move(state.optimizer));
   for (auto& [number, trainable] : state.older) {
@@ -138,9 +182,18 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     auto& before = buffers_before_[checkpoints_.front()];
     for (const at::Tensor& buffer : buffers_) before.push_back(buffer.clone());
   }
-  Pass pass = program_.forward(std::move(received), std::move(fields),
-                               versions_->read(first_version_ + rule_->of(k)), buffers_, {rules_.seed, k});
-  Forwarded result{std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
+  auto version = versions_->read(first_version_ + rule_->of(k));
+  Pass pass;
+  Forwarded result;
+  if (auto recorded =
+          recorded_ ? recorded_->forward(k, received, fields, *version, buffers_) : std::nullopt) {
+    pass.version = std::move(version);
+    result = {std::move(recorded->sent), std::move(recorded->loss), {}};
+  } else {
+    pass = program_.forward(std::move(received), std::move(fields), std::move(version), buffers_,
+                            {rules_.seed, k});
+    result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
+  }
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
   PW_CHECK(fresh, "minibatch " << k << " is in flight already");
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(in_flight_.size()));
@@ -237,7 +290,15 @@ Pass StageReplica::take_pass(int64_t k) {
 std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients,
                                                const GradientComplete& complete) {
   EarlyGradients early(*this, complete);
-  StageGradients gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
+  StageGradients gradients;
+  const bool recorded = recorded_ && recorded_->holds(k);
+  if (recorded) {
+    gradients.received = recorded_->backward(k, sent_gradients, /*first=*/round_is_empty());
+    take_pass(k);  // from now on the version may be written over, behind the backward
+  } else {
+    gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
+    if (recorded_) recorded_->warmed_up();
+  }
   // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
   if (rules_.nan_guard && rules_.device.is_cpu() && last_not_finite(gradients.received)) {
     if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
@@ -250,19 +311,36 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
       });
     }
   }
-  early.add_others(std::move(gradients.weights));
+  if (recorded) {
+    round_gradients_ = gradient_places();
+    for (size_t i = 0; complete && i < round_gradients_.size(); ++i) complete(i);
+  } else {
+    early.add_others(std::move(gradients.weights));
+  }
   return std::move(gradients.received);
 }
 
 std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::Tensor> sent_gradients) {
+  if (recorded_ && recorded_->holds(k)) return recorded_->backward_input(k, sent_gradients);
   const auto pass = in_flight_.find(k);
   PW_CHECK(pass != in_flight_.end(), "backward of minibatch " << k << " without its forward");
   return program_.backward_input(pass->second, std::move(sent_gradients));
 }
 
 void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) {
+  if (recorded_ && recorded_->holds(k)) {
+    recorded_->backward_weight(k, /*first=*/round_is_empty());
+    take_pass(k);
+    return take_recorded_gradients(complete);
+  }
   EarlyGradients early(*this, complete);
   early.add_others(program_.backward_weight(take_pass(k), early.made()));
+  if (recorded_) recorded_->warmed_up();
+}
+
+void StageReplica::take_recorded_gradients(const GradientComplete& complete) {
+  round_gradients_ = gradient_places();
+  for (size_t i = 0; complete && i < round_gradients_.size(); ++i) complete(i);
 }
 
 void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
@@ -270,8 +348,8 @@ void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
   at::Tensor& sum = round_gradients_[trainable];
   if (sum.defined()) {
     sum.add_(gradient);
-  } else if (buckets_) {
-    sum = buckets_->gradients()[trainable];
+  } else if (!gradient_places().empty()) {
+    sum = gradient_places()[trainable];
     sum.copy_(gradient);
   } else {
     // What autograd hands out may be shared, with a message under way for instance, or be spread out from

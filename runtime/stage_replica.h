@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "runtime/deferred.h"
 #include "runtime/gradient_buckets.h"
+#include "runtime/recorded_stage.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage_program.h"
@@ -36,6 +37,9 @@ struct TrainingRules {
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
   at::Device device = at::kCPU;  ///< where the rank computes
+  /// Forwards and backwards run as recordings where they can (docs/semantics.md, On a device).
+  bool cuda_graphs = false;
+  MakeDeviceGraphs make_graphs{};  ///< of `device`; empty: it has none
 };
 
 /// What minibatches from N on depend on of a stage, on one replica. On the host, wherever the stage is.
@@ -72,6 +76,10 @@ class StageReplica {
   const WeightVersions& versions() const { return *versions_; }
   /// The largest number of minibatches that were between forward and the end of their backward.
   int64_t peak_in_flight() const { return peak_in_flight_; }
+  /// Null without rules.cuda_graphs, and where there is a reason against it.
+  const RecordedStage* recordings() const { return recorded_.get(); }
+  /// rules.cuda_graphs: why minibatches run without, as far as it is known; "": nothing stands against it.
+  const std::string& recording_obstacle() const { return recorded_ ? recorded_->obstacle() : no_recordings_; }
 
   /// Goes on from `state`, before the first span; the stage takes its tensors over.
   void restore(StageState state);
@@ -135,6 +143,11 @@ class StageReplica {
   class EarlyGradients;
   void move(StageState& state, at::Device device);
   void check_forward_later(int64_t k, const Forwarded& forwarded);
+  void prepare_recordings(const Graph& graph, const Plan& plan);
+  /// Where the round's gradients are to lie: by trainable(), or nothing where it does not matter.
+  const std::vector<at::Tensor>& gradient_places() const;
+  /// A recording has put them there, or added them.
+  void take_recorded_gradients(const GradientComplete& complete);
   Pass take_pass(int64_t k);
   std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
   void add_gradient(size_t trainable, at::Tensor gradient);
@@ -156,6 +169,9 @@ class StageReplica {
   std::vector<at::Tensor> buffers_;
   std::unique_ptr<UpdateRule> update_rule_;
   std::unique_ptr<GradientBuckets> buckets_;
+  std::vector<at::Tensor> fixed_gradients_;  // of a stage with recordings and without replicas
+  std::unique_ptr<RecordedStage> recorded_;  // borrows program_
+  std::string no_recordings_;
 
   Span span_;
   int64_t first_version_ = 0;           // at the span's begin

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/device.h"
 #include "models/operators.h"
 #include "runtime/checkpoint_state.h"
+#include "runtime/cuda/plugin.h"
 
 namespace pipewright {
 namespace {
@@ -67,6 +69,9 @@ int64_t TrainingData::pipeline_began() const {
 
 TrainingRules TrainingData::rules() const {
   const Run& run = job_.run;
+  MakeDeviceGraphs make_graphs;
+  if (job_.device.is_cuda())
+    make_graphs = [](at::Device device) { return cuda_plugin("cuda_graphs").make_graphs(device.index()); };
   return {run.optimizer,
           run.learning_rate_policy,
           run.learning_rate_scaling,
@@ -77,7 +82,9 @@ TrainingRules TrainingData::rules() const {
           static_cast<uint64_t>(run.seed),
           length_.minibatches_per_epoch,
           length_.minibatches,
-          job_.device};
+          job_.device,
+          run.cuda_graphs,
+          std::move(make_graphs)};
 }
 
 std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {

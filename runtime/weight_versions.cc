@@ -16,15 +16,15 @@ WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number) {
 
 std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::vector<at::Tensor> weights) {
   ++books_->live;
-  return std::shared_ptr<const WeightVersion>(new WeightVersion{number, std::move(weights)},
-                                              [books = books_](WeightVersion* version) {
-                                                --books->live;
-                                                for (at::Tensor& weight : version->weights) {
-                                                  if (!unshared(weight)) weight.reset();
-                                                }
-                                                books->spare = std::move(version->weights);
-                                                delete version;
-                                              });
+  const auto bury = [books = books_](WeightVersion* version) {
+    --books->live;
+    if (!books->keeps_places) books->spare.clear();
+    books->spare.resize(version->weights.size());
+    for (size_t i = 0; i < version->weights.size(); ++i)
+      if (unshared(version->weights[i])) books->spare[i] = std::move(version->weights[i]);
+    delete version;
+  };
+  return std::shared_ptr<const WeightVersion>(new WeightVersion{number, std::move(weights)}, bury);
 }
 
 std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
@@ -41,7 +41,7 @@ std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
       room.emplace_back();
     }
   }
-  books_->spare.clear();
+  if (!(over && books_->keeps_places)) books_->spare.clear();
   return room;
 }
 

@@ -38,6 +38,10 @@ class WeightVersions {
   /// with every update: the latest version's own tensors if nobody holds or will read them (then it is over
   /// once they are written), else those of a version that has died, else undefined ones.
   std::vector<at::Tensor> room(const std::vector<size_t>& which);
+  /// From now on the memory of a dead version is kept for the next update even where the latest one is
+  /// changed in place: versions then take turns with as many places as there ever were of them at a time, and
+  /// lie nowhere else.
+  void keep_places() { books_->keeps_places = true; }
   /// Makes `weights` the latest version.
   void publish(std::vector<at::Tensor> weights);
 
@@ -52,6 +56,7 @@ class WeightVersions {
   struct Books {
     int64_t live = 0;
     std::vector<at::Tensor> spare;  ///< weights of a version that died, where nobody else holds them
+    bool keeps_places = false;
   };
 
   std::shared_ptr<Books> books_ = std::make_shared<Books>();

@@ -4,6 +4,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/graph.h"
 #include "runtime/cuda/nccl_transport.h"
 #include "runtime/cuda/shared_block.h"
 #include "runtime/cuda/step.h"
@@ -63,6 +64,8 @@ class Plugin : public CudaPlugin {
   void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
     copy_on_device(from, to);
   }
+
+  std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) override { return make_cuda_graphs(device); }
 
   int64_t nccl_version() override { return nccl_version_at_run_time(); }
   std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store, const NcclSettings& settings) override {

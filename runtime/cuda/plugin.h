@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device_graph.h"
 #include "runtime/step_arithmetic.h"
 #include "runtime/transport/device_links.h"
 
@@ -50,7 +51,7 @@ struct StepFinds {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 5;
+constexpr int kCudaPluginInterface = 6;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -78,6 +79,9 @@ class CudaPlugin {
   /// to[i] becomes from[i]: contiguous tensors of one device, equal in bytes, in one launch (one more for
   /// each 1024), in the order of the current stream. Packs what crosses a cut into one message, and back.
   virtual void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
+
+  /// Recordings of CUDA graphs on `device`.
+  virtual std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) = 0;
 
   /// NCCL's at run time: 22809 is 2.28.9.
   virtual int64_t nccl_version() = 0;

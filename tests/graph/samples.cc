@@ -227,6 +227,7 @@ Summary sample_summary() {
     const bool first = rank.stage == 0;
     rank.memory = first ? MeasuredMemory{512, 1024, 640, 512, 1024, 256, 128}
                         : MeasuredMemory{96, 0, 200, 96, 640, 160, 8};
+    rank.cuda_graphs = first ? "not used: the device is 'cpu', which has none" : "";
     rank.weights_digest = first ? "xxh128:000102030405060708090a0b0c0d0e0f" : "";
     rank.predicted_memory =
         first ? StageMemory{512, 1024, 512, 512, 512, 128, 64} : StageMemory{96, 0, 96, 96, 512, 132, 64};

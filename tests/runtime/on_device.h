@@ -1,6 +1,8 @@
 // Training on a device against training on the processor.
 #pragma once
 
+#include "models/autocast.h"
+#include "models/load.h"
 #include "runtime/transport/copy_engine.h"
 #include "runtime/transport/staged.h"
 #include "tests/runtime/pipelines.h"
@@ -67,6 +69,54 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
         CHECK(distance(buffer, expected.buffers[s][q].at(name)) < tolerance);
     }
   }
+}
+
+struct WeightsApart {
+  std::string what;  ///< schedule, rule, precision
+  double apart = 0;  ///< distance(), of the weight that is farthest off
+};
+
+/// The weights after `steps` minibatches on the device against those on the processor, under every schedule
+/// and rule. `precision`: of both.
+inline std::vector<WeightsApart> weights_apart(at::Device device, const std::string& precision,
+                                               int64_t steps) {
+  const Model plain = load_model("mlp:layers=6,width=32,image=4,classes=5", 16);
+  struct Kind {
+    std::string schedule, weights;
+    std::vector<int64_t> depths;
+    int64_t microbatches;
+  };
+  std::vector<WeightsApart> all;
+  for (const Kind& kind : std::vector<Kind>{{"1f1b", "stash", {2, 1}, 1},
+                                            {"1f1b", "vertical", {2, 1}, 1},
+                                            {"1f1b", "2bw", {2, 1}, 2},
+                                            {"model-parallel", "stash", {1, 1}, 1},
+                                            {"gpipe", "flush", {2, 2}, 2},
+                                            {"1f1b-flush", "flush", {2, 1}, 2},
+                                            {"interleaved", "flush", {}, 2},
+                                            {"zb-h1", "flush", {2, 2}, 2}}) {
+    const Plan plan = kind.schedule == "interleaved"
+                          ? interleaved_plan(plain, 4, 2, 1, kind.microbatches)
+                          : with_schedule(plan_of(plain, {1, 1}, kind.depths), kind.schedule, kind.weights,
+                                          kind.microbatches);
+    TrainingRules rules = momentum_rules();
+    rules.optimizer.learning_rate = 0.01;
+    rules.total_minibatches = steps;
+    const auto minibatches = random_minibatches(plain.graph, steps, 5);
+    const auto train = [&](at::Device where) {
+      Model model = plain;
+      model.graph = with_precision(plain, precision, 16, where);
+      rules.device = where;
+      return run_pipeline(model, plan, rules, {{0, steps}}, minibatches,
+                          where.is_cpu() ? make_world("local", 2) : make_device_world(where, 2));
+    };
+    const PipelineRun here = train(at::kCPU), there = train(device);
+    WeightsApart one{kind.schedule + " " + kind.weights + " " + precision};
+    for (const auto& [name, weights] : here.weights)
+      one.apart = std::max(one.apart, distance(there.weights.at(name)[0], weights[0]));
+    all.push_back(one);
+  }
+  return all;
 }
 
 }  // namespace pipewright::testing

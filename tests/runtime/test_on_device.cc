@@ -30,6 +30,16 @@ TEST_CASE("on a device every schedule and rule trains as on the processor") {
   reset_fake_device();
 }
 
+TEST_CASE("on a device the weights after 50 steps are the processor's under every schedule") {
+  at::set_num_threads(1);
+  const auto all = weights_apart(fake_device(), "float32", 50);
+  CHECK(all.size() == 8);
+  for (const WeightsApart& one : all) {
+    INFO(one.what);
+    CHECK(one.apart < 1e-4);
+  }
+}
+
 TEST_CASE(
     "on a device the host waits for nothing while it trains, whatever the guard and the clipping look at") {
   at::set_num_threads(1);

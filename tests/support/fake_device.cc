@@ -14,6 +14,8 @@
 #include <chrono>
 #include <mutex>
 
+#include "tests/support/fake_recorder.h"
+
 namespace pipewright::testing {
 namespace {
 
@@ -181,6 +183,15 @@ class Call {
     return value;
   }
 
+  at::Device device() const { return device_; }
+
+  /// As a recording holds it; numbers of the host that were given beside tensors belong to it.
+  at::Tensor borrow(FakeRecorder& recorder, const at::Tensor& on_host) const {
+    const bool ours = std::any_of(pairs_.begin(), pairs_.end(),
+                                  [&](const auto& pair) { return pair.first.is_same(on_host); });
+    return ours ? recorder.borrow(on_host) : on_host;
+  }
+
   /// Kernels that resize what they write to have made new memory for it.
   void put_back() {
     for (auto& [theirs, ours] : pairs_) {
@@ -220,27 +231,93 @@ class Call {
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;
 };
 
+std::vector<at::Tensor> tensors_of(const c10::Stack& values) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) tensors.push_back(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+c10::IValue borrow(const Call& call, FakeRecorder& recorder, const c10::IValue& value) {
+  if (value.isTensor()) return call.borrow(recorder, value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(call.borrow(recorder, tensor));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList().vec())
+      list.push_back(tensor ? std::optional(call.borrow(recorder, *tensor)) : std::nullopt);
+    return list;
+  }
+  return value;
+}
+
 void fallback(const c10::OperatorHandle& op, c10::Stack* stack) {
+  constexpr c10::DispatchKeySet kHost(c10::DispatchKey::CPU);
   ++counters().operators;
   device_clock().run(op.schema().name());
   Call call(op);
-  const size_t first = stack->size() - op.schema().arguments().size();
-  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = call.to_host((*stack)[i]);
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)
-    (*stack)[i] = call.from_host((*stack)[i]);
+  const auto first = static_cast<std::ptrdiff_t>(stack->size() - op.schema().arguments().size());
+  for (auto value = stack->begin() + first; value != stack->end(); ++value) *value = call.to_host(*value);
+  FakeRecorder* const recorder = FakeRecorder::current(call.device().index());
+  c10::Stack borrowed;
+  for (auto value = stack->begin() + first; recorder && value != stack->end(); ++value)
+    borrowed.push_back(borrow(call, *recorder, *value));
+  op.redispatchBoxed(kHost, stack);
+  const std::vector<at::Tensor> on_host = tensors_of(c10::Stack(stack->begin() + first, stack->end()));
+  for (auto value = stack->begin() + first; value != stack->end(); ++value) *value = call.from_host(*value);
   call.put_back();
+  if (!recorder) return;
+  const auto again = [op, borrowed] {
+    c10::Stack values = borrowed;
+    op.redispatchBoxed(kHost, &values);
+    return tensors_of(values);
+  };
+  recorder->add(again, on_host, tensors_of(c10::Stack(stack->begin() + first, stack->end())),
+                op.hasTag(at::Tag::nondeterministic_seeded));
 }
 
 at::Tensor host_side(const at::Tensor& tensor) {
   return is_fake(tensor) ? view_as(tensor, at::kCPU) : tensor;
 }
 
+using Tensors = std::vector<at::Tensor>;
+
+// `run` makes tensors of the host from those of the host: what the device makes from its own.
+Tensors run_on_host(at::Device device, Tensors arguments, std::function<Tensors(const Tensors&)> run) {
+  for (at::Tensor& argument : arguments)
+    if (argument.defined()) argument = host_side(argument);
+  const Tensors on_host = run(arguments);
+  Tensors made;
+  for (const at::Tensor& tensor : on_host)
+    made.push_back(tensor.defined() ? view_as(tensor, device) : tensor);
+  if (FakeRecorder* const recorder = FakeRecorder::current(device.index())) {
+    for (at::Tensor& argument : arguments) argument = recorder->borrow(argument);
+    recorder->add([run, arguments] { return run(arguments); }, on_host, made, /*draws=*/false);
+  }
+  return made;
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  if (!is_fake(self) || !is_fake(dst))
+    refuse_while_recording(is_fake(self) ? self.device().index() : dst.device().index(),
+                           "a copy from or to the host");
   if (!is_fake(self)) ++(non_blocking ? counters().uploads : counters().blocking_uploads);
   if (!is_fake(dst)) ++(non_blocking ? counters().downloads : counters().waits);
   device_clock().run("aten::_copy_from");
-  host_side(dst).copy_(host_side(self));
+  const at::Tensor to = host_side(dst), from = host_side(self);
+  if (FakeRecorder* const recorder = is_fake(dst) ? FakeRecorder::current(dst.device().index()) : nullptr) {
+    const at::Tensor borrowed_to = recorder->borrow(to), borrowed_from = recorder->borrow(from);
+    recorder->add([borrowed_to, borrowed_from] { return Tensors{borrowed_to.copy_(borrowed_from)}; }, {to},
+                  {dst},
+                  /*draws=*/false);
+  }
+  to.copy_(from);
   return dst;
 }
 
@@ -250,6 +327,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar item(const at::Tensor& self) {
+  refuse_while_recording(self.device().index(), "reading a number of the device");
   ++counters().waits;
   return host_side(self).item();
 }
@@ -259,11 +337,14 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                        int64_t groups) {
   device_clock().run("aten::convolution_overrideable");
-  std::optional<at::Tensor> host_bias;
-  if (bias && bias->defined()) host_bias = host_side(*bias);
-  return view_as(at::convolution(host_side(input), host_side(weight), host_bias, stride, padding, dilation,
-                                 transposed, output_padding, groups),
-                 input.device());
+  const auto run = [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
+                    output_padding = output_padding.vec(), groups](const Tensors& on_host) -> Tensors {
+    std::optional<at::Tensor> host_bias;
+    if (on_host[2].defined()) host_bias = on_host[2];
+    return {at::convolution(on_host[0], on_host[1], host_bias, stride, padding, dilation, transposed,
+                            output_padding, groups)};
+  };
+  return run_on_host(input.device(), {input, weight, bias.value_or(at::Tensor())}, run)[0];
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
@@ -271,14 +352,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
     int64_t groups, std::array<bool, 3> mask) {
   device_clock().run("aten::convolution_backward_overrideable");
-  const std::vector<int64_t> bias_sizes = {gradient.size(1)};
-  auto [of_input, of_weight, of_bias] =
-      at::convolution_backward(host_side(gradient), host_side(input), host_side(weight), bias_sizes, stride,
-                               padding, dilation, transposed, output_padding, groups, mask);
-  const auto back = [&](const at::Tensor& made) {
-    return made.defined() ? view_as(made, input.device()) : made;
+  const auto run = [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
+                    output_padding = output_padding.vec(), groups, mask](const Tensors& on_host) -> Tensors {
+    const std::vector<int64_t> bias_sizes = {on_host[0].size(1)};
+    auto [of_input, of_weight, of_bias] =
+        at::convolution_backward(on_host[0], on_host[1], on_host[2], bias_sizes, stride, padding, dilation,
+                                 transposed, output_padding, groups, mask);
+    return {of_input, of_weight, of_bias};
   };
-  return {back(of_input), back(of_weight), back(of_bias)};
+  const Tensors made = run_on_host(input.device(), {gradient, input, weight}, run);
+  return {made[0], made[1], made[2]};
 }
 
 thread_local c10::DeviceIndex current = 0;
@@ -299,6 +382,12 @@ void reach(int64_t number) {
 }
 
 struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
+  static at::Device indexed(at::Device device) {
+    return {kFake, device.has_index() ? device.index() : current};
+  }
+  static c10::Stream stream_of(at::Device device, c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, device, id);
+  }
   at::DeviceType type() const override { return kFake; }
   at::Device exchangeDevice(at::Device device) const override {
     const at::Device old(kFake, current);
@@ -309,12 +398,19 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(at::Device device) const override { current = device.index(); }
   void uncheckedSetDevice(at::Device device) const noexcept override { current = device.index(); }
   c10::Stream getStream(at::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, {kFake, device.has_index() ? device.index() : current});
+    const at::Device here = indexed(device);
+    return stream_of(here, fake_stream(here.index()));
   }
-  c10::Stream getDefaultStream(at::Device device) const override { return getStream(device); }
-  c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override { return getStream(device); }
-  c10::Stream getNewStream(at::Device device, int) const override { return getStream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::Stream getDefaultStream(at::Device device) const override { return stream_of(indexed(device), 0); }
+  c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override {
+    return stream_of(indexed(device), new_fake_stream());
+  }
+  c10::Stream getNewStream(at::Device device, int) const override {
+    return stream_of(indexed(device), new_fake_stream());
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return stream_of(stream.device(), exchange_fake_stream(stream.device_index(), stream.id()));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag flag) const override {
@@ -339,7 +435,10 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
     return 1e3 * (static_cast<FakeEvent*>(end)->seconds - static_cast<FakeEvent*>(begin)->seconds);
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { wait_for_all(); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    refuse_while_recording(stream.device_index(), "waiting for a stream");
+    wait_for_all();
+  }
   void synchronizeEvent(void* event) const override {
     ++counters().event_waits;
     static_cast<FakeEvent*>(event)->queries_left = 0;
@@ -369,9 +468,8 @@ struct FakeHooks final : at::PrivateUse1HooksInterface {
   }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(at::kCPU); }
   bool isPinnedPtr(const void*) const override { return true; }
-  // The processor's, whose kernels draw.
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return at::detail::getDefaultCPUGenerator();
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return default_fake_generator(index < 0 ? current : index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
 };

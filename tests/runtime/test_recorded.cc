@@ -1,0 +1,245 @@
+// Stages whose forwards and backwards are recordings, on the device that is none
+// (tests/support/fake_recording.h).
+#include "models/load.h"
+#include "runtime/recorded_stage.h"
+#include "tests/runtime/recorded_run.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/fake_recording.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using Catch::Contains;
+
+namespace {
+
+RecordedRun train(const RandomJob& job, bool graphs) {
+  return train_recorded(job, fake_device(), graphs ? make_fake_graphs : MakeDeviceGraphs());
+}
+
+RandomJob job_of(const std::string& spec, const std::vector<int64_t>& replicas, const std::string& schedule,
+                 const std::string& weights, int64_t microbatches) {
+  RandomJob job;
+  job.model = load_model(spec, 2);
+  const std::vector<int64_t> depths(replicas.size(), schedule == "1f1b" && weights == "stash" ? 1 : 3);
+  job.plan = with_schedule(plan_of(job.model, replicas, depths), schedule, weights, microbatches);
+  tie(job.plan, job.model.graph);
+  job.rules = momentum_rules();
+  job.spans = {{0, 7}, {7, 4}};
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("recordings: the bits of training without, for drawn plans of rules with fixed places") {
+  at::set_num_threads(1);
+  reset_fake_device(/*late=*/3);
+  int64_t recorded = 0;
+  for (uint64_t seed = 0, jobs = 0; jobs < 16; ++seed) {
+    RandomJob job = RandomJobs(seed).next(6);
+    if (job.plan.weights != "flush" && job.plan.weights != "2bw") continue;
+    ++jobs;
+    CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.plan.microbatches);
+    const RecordedRun without = train(job, false), with = train(job, true);
+    check_equal(without.run, with.run);
+    CHECK(without.forwards == 0);
+    recorded += with.forwards;
+    // One place, or two, and in each a position for every minibatch that is in flight with it.
+    int64_t most = 0;
+    for (const auto& stage : with.run.peak_in_flight)
+      for (const int64_t peak : stage) most += (job.plan.weights == "2bw" ? 2 : 1) * peak;
+    if (job.plan.schedule != "interleaved") CHECK(with.positions <= most);
+  }
+  CHECK(recorded > 100);
+  reset_fake_device();
+}
+
+TEST_CASE("recordings: models of the zoo, with and without dropout, over one to three ranks") {
+  at::set_num_threads(1);
+  const std::string spec = GENERATE("mlp:layers=4,width=8,image=4,classes=5", "convnet:classes=5",
+                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20",
+                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20,dropout=0.2",
+                                    "bert:layers=2,width=16,heads=2,tokens=8,positions=8,vocabulary=20",
+                                    "vit_b_16:classes=5,image=32,layers=2,width=16,heads=2");
+  struct Kind {
+    std::string schedule, weights;
+    int64_t microbatches;
+  };
+  const Kind kind =
+      GENERATE(Kind{"1f1b-flush", "flush", 1}, Kind{"1f1b-flush", "flush", 3}, Kind{"gpipe", "flush", 2},
+               Kind{"zb-h1", "flush", 3}, Kind{"1f1b", "2bw", 4}, Kind{"1f1b", "stash", 1});
+  for (const std::vector<int64_t>& replicas : {std::vector<int64_t>{1}, {1, 1}, {2, 1}}) {
+    RandomJob job = job_of(spec, replicas, kind.schedule, kind.weights, kind.microbatches);
+    if (kind.weights == "stash" && !job.plan.tied_parameters.empty()) continue;
+    if (kind.schedule == "gpipe")
+      for (Stage& stage : job.plan.stages) stage.in_flight = 2;
+    CAPTURE(spec, replicas, kind.schedule, kind.weights, kind.microbatches);
+    const RecordedRun without = train(job, false), with = train(job, true);
+    check_equal(without.run, with.run);
+    for (const std::string& text : with.texts) CHECK(text == "used");
+    CHECK(with.forwards >= 11 - 3);
+  }
+}
+
+TEST_CASE("recordings: recomputed activations and clipped gradients are those of training without") {
+  at::set_num_threads(1);
+  const std::string schedule = GENERATE("1f1b-flush", "zb-h1");
+  RandomJob job = job_of("convnet:classes=5", {1, 1}, schedule, "flush", 2);
+  for (Stage& stage : job.plan.stages) stage.recompute = true;
+  job.rules.gradient_clipping_norm = 0.1;
+  check_equal(train(job, false).run, train(job, true).run);
+}
+
+TEST_CASE("recordings: nothing is read or written but fixed memory") {
+  at::set_num_threads(1);
+  const std::string spec = GENERATE("mlp:layers=4,width=8,image=4,classes=5",
+                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20,dropout=0.2");
+  const Model model = load_model(spec, 2);
+  const Plan plan = with_schedule(plan_of(model, {1}, {1}), "1f1b-flush", "flush", 2);
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 8;
+  rules.device = fake_device();
+  rules.cuda_graphs = true;
+  rules.make_graphs = make_fake_graphs;
+  reset_fake_recordings();
+  const auto minibatches = random_minibatches(model.graph, 8, 5);
+  RankExtras extras;
+  extras.finish = [&](Worker& worker) {
+    const StageReplica& stage = worker.stage();
+    std::vector<at::Tensor> known = stage.recordings()->fixed_memory();
+    for (const auto* tensors : {&stage.weights(), &stage.buffers(), &stage.program().segment().constants()})
+      known.insert(known.end(), tensors->begin(), tensors->end());
+    const auto reached = memory_from_outside();
+    CHECK(reached.size() >= stage.weights().size());
+    for (const auto& [begin, bytes] : reached) {
+      const bool inside =
+          std::any_of(known.begin(), known.end(), [&, at = begin, size = bytes](const at::Tensor& one) {
+            const auto* const first = static_cast<const char*>(one.storage().data());
+            return at >= first && at + size <= first + one.storage().nbytes();
+          });
+      CHECK(inside);
+    }
+  };
+  run_pipeline(model, plan, rules, {{0, 8}}, minibatches, {}, {}, extras);
+  CHECK(fake_recording_counts().recorded ==
+        3);  // a forward, a backward that begins a round and one that adds
+  CHECK(fake_recording_counts().replayed == 2 * 7);
+}
+
+TEST_CASE("recordings: what the device refuses is left to the program, whenever it happens") {
+  at::set_num_threads(1);
+  RandomJob job = job_of("mlp:layers=4,width=8,image=4,classes=5", {1, 1}, "gpipe", "flush", 2);
+  for (Stage& stage : job.plan.stages) stage.in_flight = 2;
+  const RecordedRun without = train(job, false);
+  for (int64_t most = 0; most < 13; ++most) {
+    CAPTURE(most);
+    reset_fake_recordings(most);
+    const RecordedRun with = train(job, true);
+    check_equal(without.run, with.run);
+    // Two ranks, two positions each, three recordings a position.
+    if (most < 12) {
+      CHECK_THAT(with.texts[0] + with.texts[1], Contains("the fake device records no more"));
+    } else {
+      CHECK(with.texts == std::vector<std::string>{"used", "used"});
+    }
+  }
+  reset_fake_recordings();
+}
+
+TEST_CASE("recordings: a node that waits for the device, several versions, another device: each says so") {
+  at::set_num_threads(1);
+  RandomJob job = job_of("mlp:layers=4,width=8,image=4,classes=5", {1, 1}, "1f1b", "stash", 1);
+  SECTION("several versions") {
+    job.plan.stages[0].in_flight = 2;
+    const RecordedRun with = train(job, true);
+    check_equal(train(job, false).run, with.run);
+    CHECK(with.texts[0] ==
+          "not used: stage 0 has several versions in flight (weights 'stash'), which lie wherever there is "
+          "room");
+    CHECK(with.texts[1] == "used");
+  }
+  SECTION("the processor") {
+    job.rules.cuda_graphs = true;
+    const StageReplica stage(job.model, job.plan, 0, 0, job.rules);
+    CHECK(stage.recordings() == nullptr);
+    CHECK(stage.recording_obstacle() == "the device is 'cpu', which has none");
+  }
+  SECTION("masks") {
+    ModelBuilder model("masked", 2);
+    const std::string x = model.input("images", "float32", {4});
+    const std::string y = model.linear(x, {.features = 5});
+    const std::string mask =
+        model.call("gt", "Scalar", {{"self", TensorArgument{y}}, {"other", 0.0}}, {{"bool", {2, 5}}})[0];
+    static_cast<void>(model.call("masked_select", "",
+                                 {{"self", TensorArgument{y}}, {"mask", TensorArgument{mask}}},
+                                 {{"float32", {3}}}));
+    const Model masked = model.finish_classification(y);
+    std::vector<size_t> nodes;
+    for (size_t i = 0; i < masked.graph.nodes.size(); ++i) nodes.push_back(i);
+    CHECK_THAT(recording_obstacle(masked.graph, nodes),
+               Contains("aten::masked_select") && Contains("makes the host wait"));
+  }
+}
+
+TEST_CASE("recordings: weights that have moved are not read where they were") {
+  at::set_num_threads(1);
+  const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 2);
+  const Plan plan = with_schedule(plan_of(model, {1}, {1}), "1f1b-flush", "flush", 1);
+  TrainingRules rules = momentum_rules();
+  rules.device = fake_device();
+  rules.total_minibatches = 9;
+  rules.make_graphs = make_fake_graphs;
+  const auto minibatches = random_minibatches(model.graph, 9, 5);
+  const auto losses = [&](bool graphs) {
+    rules.cuda_graphs = graphs;
+    const c10::DeviceGuard on_device(rules.device);
+    const at::AutoGradMode with_gradients(true);
+    StageReplica stage(model, plan, 0, 0, rules);
+    std::vector<double> losses;
+    for (int64_t k = 0; k < 9; ++k) {
+      if (k % 3 == 0) {
+        // Somebody restores the stage: its weights are other tensors then.
+        if (k > 0) stage.restore(stage.state_before(k));
+        stage.begin({k, 3});
+      }
+      std::vector<at::Tensor> fields;
+      for (const auto& name : stage.program().fields())
+        fields.push_back(minibatches[static_cast<size_t>(k)].at(name).to(rules.device));
+      losses.push_back(stage.forward(k, {}, fields).loss.item<double>());
+      stage.backward(k, {});
+      stage.average(k);
+      stage.update(k);
+    }
+    stage.deferred().flush();
+    if (graphs) {
+      CHECK(stage.recordings()->recorded_forwards() == 2);
+      CHECK(stage.recording_obstacle() == "the weights have moved to another place than the 1 they had");
+    }
+    return losses;
+  };
+  CHECK(losses(true) == losses(false));
+}
+
+TEST_CASE("recordings: the host starts few operators and waits for none") {
+  at::set_num_threads(1);
+  const Model model = load_model("gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20", 2);
+  const Plan plan = with_schedule(plan_of(model, {1}, {1}), "1f1b-flush", "flush", 1);
+  TrainingRules rules = momentum_rules();
+  rules.device = fake_device();
+  rules.make_graphs = make_fake_graphs;
+  const auto counts = [&](int64_t minibatches, bool graphs) {
+    rules.cuda_graphs = graphs;
+    rules.total_minibatches = minibatches;
+    reset_fake_device(/*late=*/2);
+    run_pipeline(model, plan, rules, {{0, minibatches}}, random_minibatches(model.graph, minibatches, 5), {});
+    return fake_device_counts();
+  };
+  const auto a_minibatch = [&](bool graphs) {
+    const FakeDeviceCounts few = counts(6, graphs), many = counts(16, graphs);
+    CHECK(many.waits + many.blocking_uploads == few.waits + few.blocking_uploads);
+    return (many.operators - few.operators) / 10;
+  };
+  const int64_t without = a_minibatch(false), with = a_minibatch(true);
+  CAPTURE(without, with);
+  CHECK(with * 2 < without);  // what is left is the update, for the most part
+  reset_fake_device();
+}
