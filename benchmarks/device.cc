@@ -1,0 +1,273 @@
+// What only a device shows: its update steps against LibTorch's fused ones, and how much of a training step
+// it waits for the host, with and without recordings (--cuda-graphs). scripts/check_gpu runs it; with
+// --device cpu it runs whatever the processor can.
+#include "models/device.h"
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+
+#include "graph/error.h"
+#include "models/autocast.h"
+#include "models/load.h"
+#include "runtime/cuda/plugin.h"
+#include "runtime/stage_replica.h"
+#include "runtime/update_rule.h"
+
+using namespace pipewright;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Clock = std::chrono::steady_clock;
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+void wait_for(at::Device device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
+// From one point of the device's stream to another; on the processor the wall's time.
+class Stopwatch {
+ public:
+  explicit Stopwatch(at::Device device) : device_(device) {
+    if (device.is_cpu()) return;
+    begin_.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    end_.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  }
+  double seconds(const std::function<void()>& work) {
+    if (device_.is_cpu()) {
+      const auto begin = Clock::now();
+      work();
+      return std::chrono::duration<double>(Clock::now() - begin).count();
+    }
+    const auto stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
+    begin_->record(stream);
+    work();
+    end_->record(stream);
+    end_->synchronize();
+    return 1e-3 * begin_->elapsedTime(*end_);
+  }
+
+ private:
+  at::Device device_;
+  std::optional<c10::Event> begin_, end_;
+};
+
+/// Ours out of place, between two sets of memory, against LibTorch's in place, in turn.
+void time_steps(const Model& model, at::Device device, int64_t rounds) {
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  Tensors ours, spare, theirs, gradients, first, second, steps;
+  int64_t elements = 0;
+  for (const Parameter& parameter : model.graph.parameters) {
+    theirs.push_back(at::randn(parameter.type.shape, options));
+    gradients.push_back(at::randn(parameter.type.shape, options));
+    ours.push_back(theirs.back().clone());
+    spare.push_back(at::empty_like(ours.back()));
+    first.push_back(at::zeros_like(theirs.back()));
+    second.push_back(at::zeros_like(theirs.back()));
+    steps.push_back(at::ones({}, options));
+    elements += theirs.back().numel();
+  }
+  for (const char* const name : {"sgd", "adamw"}) {
+    OptimizerSettings settings;
+    settings.name = name;
+    settings.momentum = settings.name == "sgd" ? 0.9 : 0;
+    settings.weight_decay = 0.01;
+    const auto rule = make_update_rule(settings);
+    const auto our_step = [&] {
+      Tensors next = rule->step(ours, gradients, 1e-3, std::move(spare));
+      spare = std::exchange(ours, std::move(next));
+      for (at::Tensor& tensor : spare) tensor = tensor.detach();
+    };
+    const auto their_step = [&] {
+      if (settings.name == "sgd") {
+        at::_fused_sgd_(theirs, gradients, first, 0.01, 0.9, 1e-3, 0, false, false, false);
+      } else {
+        at::_fused_adamw_(theirs, gradients, first, second, {}, steps, 1e-3, 0.9, 0.999, 0.01, 1e-8, false,
+                          false);
+      }
+    };
+    Stopwatch watch(device);
+    for (int i = 0; i < 5; ++i) our_step(), their_step();
+    std::vector<double> our_seconds, their_seconds, ratios;
+    for (int64_t round = 0; round < rounds; ++round) {
+      our_seconds.push_back(watch.seconds(our_step));
+      their_seconds.push_back(watch.seconds(their_step));
+      ratios.push_back(our_seconds.back() / their_seconds.back());
+    }
+    std::printf(
+        "step %s, %lld tensors, %lld parameters: ours out of place %.1f us, LibTorch's fused in place %.1f "
+        "us, "
+        "ratio %.3f (quartiles %.3f .. %.3f, aim 1.05)\n",
+        name, static_cast<long long>(theirs.size()), static_cast<long long>(elements),
+        1e6 * quantile(our_seconds, 0.5), 1e6 * quantile(their_seconds, 0.5), quantile(ratios, 0.5),
+        quantile(ratios, 0.25), quantile(ratios, 0.75));
+  }
+}
+
+/// One rank that trains the whole model.
+class Training {
+ public:
+  Training(const Model& model, at::Device device, bool graphs) : device_(device) {
+    Plan plan;
+    plan.model = model.graph.name;
+    plan.strategy = "manual";
+    plan.schedule = "1f1b";
+    plan.weights = "stash";
+    plan.world_size = 1;
+    plan.stages.emplace_back();
+    for (const Node& node : model.graph.nodes) plan.stages[0].nodes.push_back(node.name);
+    plan.stages[0].ranks = {0};
+    plan.stages[0].in_flight = 1;
+    TrainingRules rules;
+    rules.optimizer.name = "adamw";
+    rules.optimizer.learning_rate = 1e-4;
+    rules.device = device;
+    rules.total_minibatches = kMost;
+    rules.cuda_graphs = graphs;
+    if (device.is_cuda())
+      rules.make_graphs = [](at::Device on) { return cuda_plugin("device").make_graphs(on.index()); };
+    stage_ = std::make_unique<StageReplica>(model, plan, 0, 0, rules);
+    stage_->begin({0, kMost});
+    for (const std::string& name : stage_->program().fields()) {
+      const TensorType& type = model.graph.values.at(name);
+      const auto options = at::TensorOptions().device(device);
+      fields_.push_back(type.dtype == "int64" ? at::randint(2, type.shape, options.dtype(at::kLong))
+                                              : at::randn(type.shape, options));
+    }
+  }
+
+  void step() {
+    stage_->deferred().poll();
+    const auto forwarded = stage_->forward(next_, {}, fields_);
+    stage_->check_forward(next_, forwarded, {}, fields_);
+    stage_->backward(next_, {});
+    stage_->average(next_);
+    stage_->update(next_++);
+  }
+  std::string text() const {
+    return stage_->recordings() && stage_->recordings()->recorded_forwards() > 0
+               ? "with graphs"
+               : "without graphs (" + stage_->recording_obstacle() + ")";
+  }
+  ~Training() { stage_->deferred().flush(); }
+
+ private:
+  static constexpr int64_t kMost = 1 << 20;
+  at::Device device_;
+  std::unique_ptr<StageReplica> stage_;
+  Tensors fields_;
+  int64_t next_ = 0;
+};
+
+/// Seconds in which the device computed or copied anything, over `count` calls: from the driver's record of
+/// kernels. Nothing if it keeps none.
+std::optional<double> busy_seconds(const std::function<void()>& work, int64_t count, at::Device device) {
+  using namespace torch::autograd::profiler;
+  const ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
+  const std::set<torch::profiler::impl::ActivityType> activities = {
+      torch::profiler::impl::ActivityType::CUDA};
+  wait_for(device);
+  prepareProfiler(config, activities);
+  enableProfiler(config, activities);
+  for (int64_t i = 0; i < count; ++i) work();
+  wait_for(device);
+  const auto result = disableProfiler();
+  std::vector<std::pair<uint64_t, uint64_t>> spans;  // nanoseconds
+  for (const KinetoEvent& event : result->events())
+    if (event.deviceType() == at::kCUDA) spans.emplace_back(event.startNs(), event.endNs());
+  if (spans.empty()) return std::nullopt;
+  std::sort(spans.begin(), spans.end());
+  uint64_t busy = 0, end = 0;
+  for (const auto& [from, to] : spans) {
+    const uint64_t begin = std::max(from, end);
+    if (to > begin) busy += to - begin;
+    end = std::max(end, to);
+  }
+  return 1e-9 * static_cast<double>(busy);
+}
+
+void time_training(const Model& model, at::Device device, int64_t rounds) {
+  for (const bool graphs : {false, true}) {
+    Training training(model, device, graphs);
+    const auto step = [&] { training.step(); };
+    for (int i = 0; i < 5; ++i) step();
+    wait_for(device);
+    // Many steps at a time: then the host runs ahead as far as it can.
+    constexpr int64_t kSteps = 10;
+    std::vector<double> seconds;
+    Stopwatch watch(device);
+    for (int64_t round = 0; round < rounds; ++round) {
+      seconds.push_back(watch.seconds([&] {
+        for (int64_t i = 0; i < kSteps; ++i) step();
+      }) / kSteps);
+    }
+    const double median = quantile(seconds, 0.5);
+    const auto busy = device.is_cpu() ? std::nullopt : busy_seconds(step, kSteps, device);
+    std::printf("training step of %s, %s: %.3f ms (quartiles %.3f .. %.3f); ", model.graph.name.c_str(),
+                graphs ? training.text().c_str() : "without graphs", 1e3 * median,
+                1e3 * quantile(seconds, 0.25), 1e3 * quantile(seconds, 0.75));
+    if (busy) {
+      const double each = *busy / kSteps;
+      std::printf(
+          "the device was busy for %.3f ms, so it waited for the host %.1f %% of the step (aim 2 %%)\n",
+          1e3 * each, 100 * std::max(0.0, 1 - each / median));
+    } else {
+      std::printf("how long the device was busy is not known\n");
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  namespace options = boost::program_options;
+  std::string name, spec, precision;
+  int64_t batch = 0, rounds = 0;
+  options::options_description description("device: steps and gaps of a device");
+  description.add_options()("help", "this text")("device", options::value(&name)->default_value("cuda:0"),
+                                                 "cpu, cuda, cuda:K")(
+      "model", options::value(&spec)->default_value("gpt:layers=8,width=512,heads=8,tokens=256"), "SPEC")(
+      "batch-size", options::value(&batch)->default_value(4), "samples of a minibatch")(
+      "precision", options::value(&precision)->default_value("bfloat16"), "of the training step")(
+      "rounds", options::value(&rounds)->default_value(31), "measurements of each kind");
+  options::variables_map given;
+  options::store(options::parse_command_line(argc, argv, description), given);
+  options::notify(given);
+  if (given.count("help") > 0) {
+    std::cout << description;
+    return 0;
+  }
+  if (batch < 1 || rounds < 1) throw options::error("counts start at 1");
+  const at::Device device = open_device(name, "--device");
+  const c10::DeviceGuard on_device(device);
+  at::set_num_threads(1);
+  std::printf("device: %s\n", device_text(device).c_str());
+  Model model = load_model(spec, batch);
+  {
+    const at::NoGradGuard no_grad;
+    time_steps(model, device, rounds);
+  }
+  model.graph = with_precision(model, precision, batch, device);
+  time_training(model, device, rounds);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "device: %s\n", error.what());
+  return 2;
+}
