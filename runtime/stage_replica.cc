@@ -312,8 +312,7 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
     }
   }
   if (recorded) {
-    round_gradients_ = gradient_places();
-    for (size_t i = 0; complete && i < round_gradients_.size(); ++i) complete(i);
+    take_recorded_gradients(complete);
   } else {
     early.add_others(std::move(gradients.weights));
   }
