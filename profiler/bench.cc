@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -36,6 +38,13 @@ std::vector<at::Tensor> backward(const at::Tensor& loss, const std::vector<at::T
                    "Likely cause: the model changes in place what its backward needs; PyTorch cannot train "
                    "it either.");
   }
+}
+
+// The engine's thread for the device holds a backward's last tensors for a moment after it has handed out the
+// gradients. When it runs another one, which has no memory of its own, it has let go of them.
+void wait_for_engine(at::Device device) {
+  const at::Tensor nothing = at::empty({0}, at::TensorOptions().device(device)).requires_grad_();
+  torch::autograd::grad({nothing.neg()}, {nothing}, {at::empty_like(nothing)});
 }
 
 }  // namespace
@@ -152,6 +161,7 @@ std::vector<int64_t> Bench::saved_bytes() {
 std::optional<int64_t> Bench::allocated_bytes() {
   if (!allocator_bytes(device_)) return std::nullopt;
   backward(forward(nullptr), leaves_);  // libraries keep workspaces from their first call on, one a thread
+  wait_for_engine(device_);
   reset_allocator_peaks(device_);
   const std::optional<AllocatorBytes> before = allocator_bytes(device_);
   backward(forward(nullptr), leaves_);
