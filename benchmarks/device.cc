@@ -9,12 +9,10 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -22,6 +20,7 @@
 #include "graph/error.h"
 #include "models/autocast.h"
 #include "models/load.h"
+#include "profiler/marks.h"
 #include "runtime/cuda/plugin.h"
 #include "runtime/stage_replica.h"
 #include "runtime/update_rule.h"
@@ -31,7 +30,6 @@ using namespace pipewright;
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using Clock = std::chrono::steady_clock;
 
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -42,32 +40,14 @@ void wait_for(at::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }
 
-// From one point of the device's stream to another; on the processor the wall's time.
-class Stopwatch {
- public:
-  explicit Stopwatch(at::Device device) : device_(device) {
-    if (device.is_cpu()) return;
-    begin_.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-    end_.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-  }
-  double seconds(const std::function<void()>& work) {
-    if (device_.is_cpu()) {
-      const auto begin = Clock::now();
-      work();
-      return std::chrono::duration<double>(Clock::now() - begin).count();
-    }
-    const auto stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
-    begin_->record(stream);
-    work();
-    end_->record(stream);
-    end_->synchronize();
-    return 1e-3 * begin_->elapsedTime(*end_);
-  }
-
- private:
-  at::Device device_;
-  std::optional<c10::Event> begin_, end_;
-};
+double seconds_of(Marks& marks, const std::function<void()>& work) {
+  marks.clear();
+  const size_t begin = marks.set();
+  work();
+  const size_t end = marks.set();
+  marks.wait();
+  return marks.between(begin, end).device_seconds;
+}
 
 /// Ours out of place, between two sets of memory, against LibTorch's in place, in turn.
 void time_steps(const Model& model, at::Device device, int64_t rounds) {
@@ -103,12 +83,12 @@ void time_steps(const Model& model, at::Device device, int64_t rounds) {
                           false);
       }
     };
-    Stopwatch watch(device);
+    Marks marks(device);
     for (int i = 0; i < 5; ++i) our_step(), their_step();
     std::vector<double> our_seconds, their_seconds, ratios;
     for (int64_t round = 0; round < rounds; ++round) {
-      our_seconds.push_back(watch.seconds(our_step));
-      their_seconds.push_back(watch.seconds(their_step));
+      our_seconds.push_back(seconds_of(marks, our_step));
+      their_seconds.push_back(seconds_of(marks, their_step));
       ratios.push_back(our_seconds.back() / their_seconds.back());
     }
     std::printf(
@@ -124,7 +104,7 @@ void time_steps(const Model& model, at::Device device, int64_t rounds) {
 /// One rank that trains the whole model.
 class Training {
  public:
-  Training(const Model& model, at::Device device, bool graphs) : device_(device) {
+  Training(const Model& model, at::Device device, bool graphs) {
     Plan plan;
     plan.model = model.graph.name;
     plan.strategy = "manual";
@@ -170,7 +150,6 @@ class Training {
 
  private:
   static constexpr int64_t kMost = 1 << 20;
-  at::Device device_;
   std::unique_ptr<StageReplica> stage_;
   Tensors fields_;
   int64_t next_ = 0;
@@ -212,11 +191,13 @@ void time_training(const Model& model, at::Device device, int64_t rounds) {
     // Many steps at a time: then the host runs ahead as far as it can.
     constexpr int64_t kSteps = 10;
     std::vector<double> seconds;
-    Stopwatch watch(device);
+    Marks marks(device);
     for (int64_t round = 0; round < rounds; ++round) {
-      seconds.push_back(watch.seconds([&] {
-        for (int64_t i = 0; i < kSteps; ++i) step();
-      }) / kSteps);
+      seconds.push_back(seconds_of(marks,
+                                   [&] {
+                                     for (int64_t i = 0; i < kSteps; ++i) step();
+                                   }) /
+                        kSteps);
     }
     const double median = quantile(seconds, 0.5);
     const auto busy = device.is_cpu() ? std::nullopt : busy_seconds(step, kSteps, device);

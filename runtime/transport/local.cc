@@ -120,6 +120,7 @@ class LocalTransport : public Transport {
   int64_t world_size() const override { return size_; }
 
   std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    PW_CHECK(tensor.is_contiguous(), "messages are contiguous");
     const at::NoGradGuard no_grad;
     return give(tensor.clone(), peer, tag);
   }

@@ -23,14 +23,9 @@ std::vector<MessagePart> parts_of(const std::vector<at::Tensor>& tensors) {
   return parts;
 }
 
-int64_t elements_of(const MessagePart& part) {
-  int64_t elements = 1;
-  for (const int64_t extent : part.shape) elements *= extent;
-  return elements;
-}
-
 int64_t padded_bytes(const MessagePart& part) {
-  const int64_t bytes = elements_of(part) * static_cast<int64_t>(c10::elementSize(part.dtype));
+  const int64_t bytes =
+      c10::multiply_integers(part.shape) * static_cast<int64_t>(c10::elementSize(part.dtype));
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
@@ -62,7 +57,6 @@ MessagePart Packer::array_of(const std::vector<MessagePart>& parts) {
 }
 
 std::vector<at::Tensor> Packer::unpack(const at::Tensor& array, const std::vector<MessagePart>& parts) {
-  const at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
   int64_t offset = 0;
   for (const MessagePart& part : parts) {

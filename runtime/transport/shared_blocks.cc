@@ -86,15 +86,6 @@ class BlockTransport : public Transport {
   std::thread collector_;
 };
 
-class BlockSend : public Request {
- public:
-  explicit BlockSend(std::unique_ptr<Request> note) : note_(std::move(note)) {}
-  void wait() override { note_->wait(); }
-
- private:
-  std::unique_ptr<Request> note_;
-};
-
 class BlockReceive : public Request {
  public:
   BlockReceive(BlockTransport& transport, at::Tensor note, std::unique_ptr<Request> request,
@@ -147,7 +138,7 @@ std::unique_ptr<Request> BlockTransport::send(at::Tensor tensor, int64_t peer, i
     if (!collector_.joinable()) collector_ = std::thread([this] { collect(); });
   }
   changed_.notify_all();
-  return std::make_unique<BlockSend>(std::move(note));
+  return note;
 }
 
 // Waits for answers, oldest first, and frees their blocks.
