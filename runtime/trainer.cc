@@ -310,9 +310,10 @@ void Training::evaluate(int64_t epoch) {
 
 void Training::post_last_words() {
   writer_->settle();
-  if (const std::string text = job_.run.cuda_graphs ? cuda_graphs_text(*worker_) : "used"; text != "used")
-    std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, text.c_str());
-  control().post(rank_line(summary_of_rank(job_, session_.place(), *worker_, memory_, trained_seconds_)));
+  const RankSummary rank = summary_of_rank(job_, session_.place(), *worker_, memory_, trained_seconds_);
+  if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
+    std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
+  control().post(rank_line(rank));
   control().post(trace_line(trace_.json()));
 }
 

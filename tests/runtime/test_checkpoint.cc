@@ -149,8 +149,9 @@ TEST_CASE("the last checkpoints stay, the latest is found, and nothing half-writ
   CHECK_THAT(run_folder.remedy(), Contains(written.at(100).string()));
   const TemporaryFolder empty;
   Run fresh = run_in(empty.path());
-  fresh.resume = "latest";
-  CHECK_FALSE(find_resume(fresh, true));
+  write_document(empty.path() / "run.json", fresh);
+  CHECK_THAT(error_of<InputError>([&] { open_checkpoint(empty.path()); }),
+             Contains("is the folder of a run that left no checkpoint"));
 }
 
 TEST_CASE("a stage of any plan starts from the tensors with its names") {

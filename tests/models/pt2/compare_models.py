@@ -3,7 +3,7 @@
 
     python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--jobs 2] [--output table.md] [NAME ...]
 
-Without names: torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
+Without names: all of torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
 transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, and then in two and
 in three stages that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
 more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
@@ -35,7 +35,7 @@ def vision(name, image=64, **options):
         import torchvision
 
         model = torchvision.models.get_model(name, num_classes=10, **options)
-        return model, {"images": lambda n: torch.randn(n, 3, image, image), "labels": lambda n: torch.randint(0, 10, (n,))}
+        return model, {"images": lambda n: torch.randn(n, 3, image, image), "labels": labels}
 
     return make
 
@@ -155,15 +155,17 @@ def two_towers():
     return model, {"tokens": tokens, "images": lambda n: torch.randn(n, 3, 32, 32)}
 
 
-MODELS = {name: vision(name) for name in (
-    "alexnet vgg11 vgg11_bn vgg13 vgg16 resnet18 resnet34 resnet50 resnext50_32x4d wide_resnet50_2 squeezenet1_0 squeezenet1_1 "
-    "densenet121 mobilenet_v2 mobilenet_v3_small mobilenet_v3_large mnasnet0_5 mnasnet1_0 shufflenet_v2_x0_5 "
-    "shufflenet_v2_x1_0 efficientnet_b0 efficientnet_v2_s convnext_tiny regnet_x_400mf regnet_y_400mf swin_t swin_v2_t "
-    "maxvit_t").split()}
-MODELS["maxvit_t"] = vision("maxvit_t", 224)
-MODELS["googlenet"] = vision("googlenet", init_weights=False)
-MODELS["inception_v3"] = vision("inception_v3", 96, aux_logits=False, init_weights=False)
-MODELS["vit_b_16"] = vision("vit_b_16", image_size=64)
+def classifiers():
+    """All that torchvision lists, at reduced size."""
+    import torchvision
+
+    sizes = {"maxvit_t": dict(image=224), "vit_h_14": dict(image=56, image_size=56), "googlenet": dict(init_weights=False),
+             "inception_v3": dict(image=96, aux_logits=False, init_weights=False)}
+    sizes.update({name: dict(image_size=64) for name in "vit_b_16 vit_b_32 vit_l_16 vit_l_32".split()})
+    return {name: vision(name, **sizes.get(name, {})) for name in torchvision.models.list_models(module=torchvision.models)}
+
+
+MODELS = classifiers()
 USUAL = [*MODELS, "gpt2", "bert", "vit (transformers)"]
 for name in "deeplabv3_resnet50 lraspp_mobilenet_v3_large".split():
     MODELS[name] = segmentation(name)

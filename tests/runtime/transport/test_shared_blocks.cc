@@ -6,33 +6,19 @@
 
 #include "runtime/transport/shared_blocks.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/late_blocks.h"
+#include "tests/support/late_rank.h"
 #include "tests/support/spawn.h"
 #include "tests/support/stand_in_cuda.h"
 
 using namespace pipewright;
 using pipewright::testing::connect_world;
 using pipewright::testing::LateBlocks;
-using pipewright::testing::LateStream;
 using pipewright::testing::spawn;
 
 namespace {
 
-// A rank with a stream that it computes on.
-struct Rank {
-  explicit Rank(std::unique_ptr<Transport> host) {
-    auto sharing = std::make_unique<LateBlocks>(compute);
-    blocks = sharing.get();
-    transport = make_block_transport(std::move(host), std::move(sharing));
-  }
-  std::shared_ptr<LateStream> compute = std::make_shared<LateStream>();
-  LateBlocks* blocks = nullptr;
-  std::unique_ptr<Transport> transport;
-};
-
-std::pair<std::unique_ptr<Rank>, std::unique_ptr<Rank>> two_ranks() {
-  auto world = make_local_world(2);
-  return {std::make_unique<Rank>(std::move(world[0])), std::make_unique<Rank>(std::move(world[1]))};
-}
+auto two_ranks() { return pipewright::testing::two_late_ranks<LateBlocks, make_block_transport>(); }
 
 // Opens nothing when it is told so, as where the system keeps processes apart.
 class ShyBlocks : public BlockSharing {
@@ -115,8 +101,8 @@ TEST_CASE("blocks: one is used again once its reader has answered") {
   }
   sender.join();
   // The thread that collects answers may be a little behind.
-  CHECK(first->blocks->made() <= kMessages / 2);
-  CHECK(second->blocks->opened() == first->blocks->made());
+  CHECK(first->engine->made() <= kMessages / 2);
+  CHECK(second->engine->opened() == first->engine->made());
 }
 
 TEST_CASE("blocks: an abort wakes a receive that nobody serves, and the end of a rank its own thread") {

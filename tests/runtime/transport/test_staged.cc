@@ -6,33 +6,17 @@
 
 #include "runtime/transport/channel.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/late_copies.h"
+#include "tests/support/late_rank.h"
 #include "tests/support/spawn.h"
 
 using namespace pipewright;
 using pipewright::testing::connect_world;
 using pipewright::testing::LateCopies;
-using pipewright::testing::LateStream;
 using pipewright::testing::spawn;
 
 namespace {
 
-// A rank with a stream that it computes on.
-struct Rank {
-  explicit Rank(std::unique_ptr<Transport> host) {
-    auto copies = std::make_unique<LateCopies>(compute);
-    engine = copies.get();
-    transport = make_staged_transport(std::move(host), std::move(copies));
-  }
-  std::shared_ptr<LateStream> compute = std::make_shared<LateStream>();
-  LateCopies* engine = nullptr;
-  std::unique_ptr<Transport> transport;
-};
-
-std::pair<std::unique_ptr<Rank>, std::unique_ptr<Rank>> two_ranks() {
-  auto world = make_local_world(2);
-  return {std::make_unique<Rank>(std::move(world[0])), std::make_unique<Rank>(std::move(world[1]))};
-}
+auto two_ranks() { return pipewright::testing::two_late_ranks<LateCopies, make_staged_transport>(); }
 
 }  // namespace
 
