@@ -12,7 +12,9 @@ namespace pipewright {
 /// the node makes is then all that its parameters' gradients need, and autograd skips them on the way to the
 /// inputs. (Zero Bubble, ICLR 2024; torch/distributed/pipelining/_backward.py finds the same places at run
 /// time.) A parameter that several nodes read is not cut off: from the node behind, its gradient would flow
-/// on through the node before, and be counted twice.
+/// on through the node before, and be counted twice. Nor is a node cut off whose result is written in place
+/// later, unless each operator up to the last that writes it writes it: autograd gives what is written, and
+/// the views of it, new places in its graph, and a view made or a value read before leads past them.
 struct BackwardCuts {
   struct Cut {
     std::vector<size_t> values;        ///< that the node makes, as positions in BackwardCuts::values

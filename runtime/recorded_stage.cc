@@ -3,7 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
@@ -36,10 +36,11 @@ std::vector<at::Tensor> borrow(const std::vector<at::Tensor>& tensors) {
   return borrowed;
 }
 
-std::vector<at::Tensor> memory_for(const std::vector<MessagePart>& parts) {
+std::vector<at::Tensor> memory_like(const std::vector<at::Tensor>& tensors, at::Device device) {
   const MemoryScope scope(MemoryPurpose::kMessages);
   std::vector<at::Tensor> memory;
-  for (const MessagePart& part : parts) memory.push_back(at::empty(part.shape, part.options()));
+  for (const at::Tensor& tensor : tensors)
+    memory.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device)));
   return memory;
 }
 
@@ -119,6 +120,11 @@ RecordedStage::~RecordedStage() {
   places_.clear();  // before what records them
 }
 
+void RecordedStage::notice(const std::vector<at::Tensor>& sent_gradients) {
+  if (warm_ || !like_gradients_.empty()) return;
+  like_gradients_ = memory_like(sent_gradients, at::kMeta);
+}
+
 void RecordedStage::warmed_up() {
   if (std::exchange(warm_, true)) return;
   // What only recordings use: a device may load code when it first runs, and not while it records.
@@ -196,12 +202,13 @@ void RecordedStage::record_backwards(Position& position) {
   }
 }
 
-RecordedStage::Position& RecordedStage::free_position(Place& place, const std::vector<at::Tensor>& fields) {
+RecordedStage::Position& RecordedStage::free_position(Place& place, const std::vector<at::Tensor>& received,
+                                                      const std::vector<at::Tensor>& fields) {
   for (const auto& position : place.positions)
     if (!position->busy) return *position;
   auto position = std::make_unique<Position>();
-  position->received = memory_for(program_.received_parts());
-  position->sent_gradients = memory_for(program_.sent_gradient_parts());
+  position->received = memory_like(received, settings_.device);
+  position->sent_gradients = memory_like(like_gradients_, settings_.device);
   for (const at::Tensor& field : fields)
     position->fields.push_back(at::empty_like(field, at::MemoryFormat::Contiguous));
   place.positions.push_back(std::move(position));
@@ -236,7 +243,7 @@ std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
   const std::lock_guard<std::recursive_mutex> lock(generator_mutex());
   Place* const place = place_of(version, buffers);
   if (!place) return std::nullopt;
-  Position& position = free_position(*place, fields);
+  Position& position = free_position(*place, received, fields);
   copy_in(received, position.received);
   copy_in(fields, position.fields);
   if (!position.recorded && !record(position, version, buffers)) {

@@ -46,6 +46,9 @@ class RecordedStage {
                 RecordedStageSettings settings);
   ~RecordedStage();
 
+  /// Gradients from downstream that a backward of the program is given outside: those of recordings lie in
+  /// memory as they do.
+  void notice(const std::vector<at::Tensor>& sent_gradients);
   /// A backward of the program has ended outside: recordings can be made from now on.
   void warmed_up();
 
@@ -80,7 +83,8 @@ class RecordedStage {
   struct Position;
   struct Place;
   Place* place_of(const WeightVersion& version, const std::vector<at::Tensor>& buffers);
-  Position& free_position(Place& place, const std::vector<at::Tensor>& fields);
+  Position& free_position(Place& place, const std::vector<at::Tensor>& received,
+                          const std::vector<at::Tensor>& fields);
   bool record(Position& position, const WeightVersion& version, const std::vector<at::Tensor>& buffers);
   void record_forward(Position& position, const WeightVersion& version,
                       const std::vector<at::Tensor>& buffers);
@@ -96,6 +100,7 @@ class RecordedStage {
   std::vector<at::Generator> streams_;  // by Segment::random_nodes()
   std::vector<std::unique_ptr<Place>> places_;
   std::map<int64_t, Position*> in_flight_;
+  std::vector<at::Tensor> like_gradients_;  // sizes, strides, options: no memory
   bool warm_ = false;
   bool failed_ = false;  // a recording did: no other is tried
   std::string obstacle_;

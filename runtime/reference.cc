@@ -1,6 +1,7 @@
 #include "runtime/reference.h"
 
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -261,7 +262,9 @@ class SerialTraining {
         const at::Tensor& carried = gradients.at(names[i]);
         gradient = gradient.defined() ? gradient + carried : carried;
       }
-      upstream[names[i]] = gradient.defined() ? gradient : at::zeros_like(leaves[i]);
+      // As it crosses, it lies in memory as it was made, but for gaps and elements of one place.
+      upstream[names[i]] =
+          gradient.defined() ? gradient.clone() : at::zeros(leaves[i].sizes(), leaves[i].options());
     }
     Tensors& sum = stage.sums[stage.replica_of(k)];
     const bool first = sum.empty();

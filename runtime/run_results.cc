@@ -13,23 +13,6 @@
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
-namespace {
-
-// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
-std::string cuda_graphs_text(const Worker& worker) {
-  bool used = false;
-  std::string obstacle;
-  for (size_t i = 0; i < worker.stage_count(); ++i) {
-    const StageReplica& stage = worker.stage(i);
-    used = used || (stage.recordings() && stage.recordings()->recorded_forwards() > 0);
-    if (obstacle.empty()) obstacle = stage.recording_obstacle();
-  }
-  if (!used && obstacle.empty()) obstacle = "no backward had ended before the last forward began";
-  if (obstacle.empty()) return "used";
-  return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
-}
-
-}  // namespace
 
 RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
                             const MemoryMeter& memory, double trained_seconds) {
@@ -75,6 +58,19 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
     rank.reserved_bytes = bytes->peak_reserved;
   }
   return rank;
+}
+
+std::string cuda_graphs_text(const Worker& worker) {
+  bool used = false;
+  std::string obstacle;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    used = used || (stage.recordings() && stage.recordings()->recorded_forwards() > 0);
+    if (obstacle.empty()) obstacle = stage.recording_obstacle();
+  }
+  if (!used && obstacle.empty()) obstacle = "no backward had ended before the last forward began";
+  if (obstacle.empty()) return "used";
+  return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
 }
 
 Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,

@@ -15,6 +15,9 @@ namespace pipewright {
 RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
                             const MemoryMeter& memory, double trained_seconds);
 
+/// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
+std::string cuda_graphs_text(const Worker& worker);
+
 /// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.
 Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
                       const std::string& status, double wall_seconds);

@@ -296,6 +296,7 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
     gradients.received = recorded_->backward(k, sent_gradients, /*first=*/round_is_empty());
     take_pass(k);  // from now on the version may be written over, behind the backward
   } else {
+    if (recorded_) recorded_->notice(sent_gradients);
     gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
     if (recorded_) recorded_->warmed_up();
   }
@@ -323,6 +324,7 @@ std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::
   if (recorded_ && recorded_->holds(k)) return recorded_->backward_input(k, sent_gradients);
   const auto pass = in_flight_.find(k);
   PW_CHECK(pass != in_flight_.end(), "backward of minibatch " << k << " without its forward");
+  if (recorded_) recorded_->notice(sent_gradients);
   return program_.backward_input(pass->second, std::move(sent_gradients));
 }
 

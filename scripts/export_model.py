@@ -20,6 +20,7 @@ import os
 import sys
 import traceback
 import types
+import warnings
 
 try:
     import torch
@@ -344,7 +345,9 @@ def export(model, inputs, output, dynamic_batch=False):
         for node in getattr(getattr(module, "graph", None), "nodes", []):
             node.meta.pop("stack_trace", None)  # most of a small file, and paths of this machine
     torch.export.save(program, output)
-    again = torch.export.load(output).module()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")  # PyTorch's, of its own reading
+        again = torch.export.load(output).module()
 
     def first_output(module):
         torch.manual_seed(0)

@@ -1,10 +1,12 @@
 #include "runtime/transport/message.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph/error.h"
 #include "runtime/cuda/plugin.h"
@@ -29,7 +31,39 @@ int64_t padded_bytes(const MessagePart& part) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
+bool is_contiguous(const MemoryOrder& order) { return std::is_sorted(order.begin(), order.end()); }
+
 }  // namespace
+
+MemoryOrder memory_order(const at::Tensor& tensor) {
+  const std::vector<int64_t> strides = tensor.is_non_overlapping_and_dense()
+                                           ? tensor.strides().vec()
+                                           : at::infer_dense_strides(tensor.sizes(), tensor.strides());
+  MemoryOrder order(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto stride = [&](int64_t dimension) { return strides[static_cast<size_t>(dimension)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
+  return order;
+}
+
+at::Tensor flattened(const at::Tensor& tensor, const MemoryOrder& order) {
+  if (is_contiguous(order)) return tensor.contiguous();
+  return tensor.permute(order).contiguous().view(tensor.sizes());
+}
+
+at::Tensor unflattened(const at::Tensor& flat, const MemoryOrder& order) {
+  PW_CHECK_EQ(static_cast<int64_t>(order.size()), flat.dim());
+  if (is_contiguous(order)) return flat;
+  std::vector<int64_t> strides(order.size());
+  int64_t step = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides.at(static_cast<size_t>(order[i])) = step;
+    step *= std::max<int64_t>(1, flat.size(order[i]));
+  }
+  at::Tensor tensor = tensor_within(flat, 0, flat.scalar_type(), flat.sizes());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(flat.sizes(), strides);
+  return tensor;
+}
 
 at::Tensor tensor_within(const at::Tensor& holder, int64_t offset_bytes, at::ScalarType dtype,
                          at::IntArrayRef shape) {

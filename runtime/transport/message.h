@@ -24,6 +24,18 @@ struct MessagePart {
 at::Tensor tensor_within(const at::Tensor& holder, int64_t offset_bytes, at::ScalarType dtype,
                          at::IntArrayRef shape);
 
+/// How a tensor lies in memory: its dimensions, from that of the largest stride to that of the smallest, of
+/// equal strides the first. One whose elements share memory or leave gaps (expanded, sliced) lies as its
+/// clone() would. Kernels may sum in another order where a tensor lies otherwise, so this is a part of what
+/// crosses between stages.
+using MemoryOrder = std::vector<int64_t>;
+MemoryOrder memory_order(const at::Tensor& tensor);
+/// A contiguous tensor of the same sizes with the elements one after the other as they lie in `order`: the
+/// same memory if `tensor` lies so without gaps, else a copy.
+at::Tensor flattened(const at::Tensor& tensor, const MemoryOrder& order);
+/// The tensor that became `flat`, which is contiguous, in the same memory; lies in `order`.
+at::Tensor unflattened(const at::Tensor& flat, const MemoryOrder& order);
+
 /// Makes one array of bytes of the tensors of a message, each at a multiple of 256 bytes: what is started
 /// once a message (a send, a copy to the host) is then not started once a tensor.
 class Packer {

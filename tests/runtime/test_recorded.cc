@@ -55,11 +55,13 @@ TEST_CASE("recordings: the bits of training without, for drawn plans of rules wi
 
 TEST_CASE("recordings: models of the zoo, with and without dropout, over one to three ranks") {
   at::set_num_threads(1);
-  const std::string spec = GENERATE("mlp:layers=4,width=8,image=4,classes=5", "convnet:classes=5",
-                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20",
-                                    "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20,dropout=0.2",
-                                    "bert:layers=2,width=16,heads=2,tokens=8,positions=8,vocabulary=20",
-                                    "vit_b_16:classes=5,image=32,layers=2,width=16,heads=2");
+  const std::string spec =
+      GENERATE(as<std::string>(), "mlp:layers=4,width=8,image=4,classes=5", "convnet:classes=5",
+               "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20",
+               "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20,dropout=0.2",
+               "bert:layers=2,width=16,heads=2,tokens=8,positions=8,vocabulary=20",
+               "vit_b_16:classes=5,image=32,layers=2,width=16,heads=2",
+               std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/permuted.pt2");
   struct Kind {
     std::string schedule, weights;
     int64_t microbatches;

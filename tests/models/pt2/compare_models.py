@@ -4,8 +4,8 @@
     python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--jobs 2] [--output table.md] [NAME ...]
 
 Without names: all of torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
-transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, and then in two and
-in three stages that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
+transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, then in two stages
+(1f1b-flush) and in three (zb-h1) that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
 more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
 says that it is the serial reference's to the bit and no further off than what rounding does to one device (a cut regroups
 sums of three or more gradients, and a batch norm of four values makes much of it).
@@ -311,9 +311,9 @@ def compare(make, programs, folder, batch):
 
     run(programs / "pipewright-profiler", *what, "--warmup", 0, "--repeats", 1, "--output", folder / "profile.json")
     differences = [largest_difference(expected, one)]
-    for stages in (2, 3):
+    for stages, schedule in ((2, "1f1b-flush"), (3, "zb-h1")):
         run(programs / "pipewright-optimizer", "plan", "--profile", folder / "profile.json", "--gpus", stages, "--strategy",
-            "straight", "--use-all-devices", "--schedule", "1f1b-flush", "--weights", "flush", "--microbatches", 1,
+            "straight", "--use-all-devices", "--schedule", schedule, "--weights", "flush", "--microbatches", 1,
             "--bandwidths", "100GB/s", "--latency", "0us", "--output", folder)
         plan = json.loads((folder / f"gpus={stages}.json").read_text())
         if len(plan["stages"]) != stages:
@@ -328,7 +328,7 @@ def compare(make, programs, folder, batch):
 
 
 HEADER = ("| model | parameters | operators | loss of the fifth step | one device, from PyTorch | two stages, from one device "
-          "| three stages |\n| --- | --- | --- | --- | --- | --- | --- |")
+          "| three stages, zb-h1 |\n| --- | --- | --- | --- | --- | --- | --- |")
 
 
 def row_of(name, programs, batch):

@@ -267,6 +267,32 @@ class SharedMask(nn.Module):
         return F.cross_entropy(scores.flatten(0, 1), labels.flatten()), scores, self.unused(x).relu().sum((1, 2))
 
 
+class Permuted(nn.Module):
+    """Permutes as ConvNeXt does: what crosses a cut lies in memory otherwise than its sizes say, and kernels sum it otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.down = nn.Conv2d(1, 16, 2, stride=2), nn.Conv2d(16, 16, 2, stride=2)
+        self.wide = nn.ModuleList(nn.Conv2d(16, 16, 7, padding=3, groups=16) for _ in range(2))
+        self.norm = nn.ModuleList(nn.LayerNorm(16) for _ in range(4))
+        self.up, self.out = (nn.ModuleList(nn.Linear(*sizes) for _ in range(2)) for sizes in ((16, 32), (32, 16)))
+        self.head = nn.Linear(16, 5)
+
+    def normed(self, i, x):
+        return self.norm[i](x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def block(self, i, x):
+        y = self.norm[i](self.wide[i](x).permute(0, 2, 3, 1))
+        y = self.out[i](F.gelu(self.up[i](y))).permute(0, 3, 1, 2)
+        return y.add_(x)
+
+    def forward(self, images, labels):
+        x = self.block(0, self.normed(2, self.stem(images)))
+        x = self.block(1, self.down(self.normed(3, x)))
+        scores = self.head(x.mean((2, 3)))
+        return F.cross_entropy(scores, labels), scores
+
+
 def features(count):
     return torch.randn(count, 6)
 
@@ -304,6 +330,7 @@ FIXTURES = {
     "shared_mask": (SharedMask, lambda n: {"tokens": tokens(n), "keep": kept(n), "labels": tokens(n)}, {}),
     "rotary": (Rotary, lambda n: {"tokens": tokens(n), "labels": tokens(n)}, {}),
     "autocast": (Autocast, lambda n: {"features": features(n), "labels": labels(n)}, {}),
+    "permuted": (Permuted, lambda n: {"images": torch.randn(n, 1, 16, 16), "labels": labels(n)}, {"dynamic": True}),
 }
 
 

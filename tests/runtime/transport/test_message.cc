@@ -1,6 +1,7 @@
-// Several tensors of a device as one message.
+// How tensors lie in messages, and several of a device as one message.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -102,29 +103,77 @@ TEST_CASE("a message of several tensors of a device is one send where the transp
   auto world = make_local_world(2);
   PackingTransport first(std::move(world[0])), second(std::move(world[1]));
   std::mt19937_64 random(5);
-  Outbox outbox(first, 10, 100);
-  std::vector<std::vector<at::Tensor>> sent;
-  std::vector<std::vector<MessagePart>> parts;
-  int64_t bytes = 0, sends = 0;
+  int64_t expected_sends = 0;
   for (int i = 0; i < 40; ++i) {
-    // Now and then a message of the host's, and one with a tensor that is not contiguous.
+    // Now and then a message of the host's, and one with a tensor that lies in memory otherwise than its
+    // sizes say: that is said once.
+    CAPTURE(i);
     auto tensors = drawn_tensors(random, i % 5 == 0 ? at::Device(at::kCPU) : fake_device());
     if (i % 7 == 0) tensors.push_back(at::rand({4, 6}).to(tensors[0].device()).t());
-    for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-    sends += i % 5 == 0 ? static_cast<int64_t>(tensors.size()) : 1;
-    outbox.send(1, tensors);
-    parts.push_back(parts_of(tensors));
-    sent.push_back(std::move(tensors));
+    const auto parts = parts_of(tensors);
+    const bool announced =
+        std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.dim() > 1; });
+    constexpr int64_t kMessages = 3;
+    expected_sends += announced + kMessages * (i % 5 == 0 ? static_cast<int64_t>(tensors.size()) : 1);
+    Outbox outbox(first, 100 * i, kMessages);
+    int64_t bytes = 0;
+    for (int64_t k = 0; k < kMessages; ++k) {
+      outbox.send(1, tensors);
+      for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    Inbox inbox(second, 100 * i, std::vector<Inbox::Expected>(kMessages, {0, &parts}), 2);
+    for (int64_t k = 0; k < kMessages; ++k) {
+      const auto got = inbox.next();
+      REQUIRE(got.size() == tensors.size());
+      for (size_t t = 0; t < got.size(); ++t) {
+        CHECK(got[t].cpu().equal(tensors[t].cpu()));
+        CHECK(got[t].strides() == tensors[t].strides());
+      }
+    }
+    outbox.flush();
+    CHECK(outbox.sent_bytes() == bytes);
   }
-  outbox.flush();
-  CHECK(first.sends == sends);
-  CHECK(outbox.sent_bytes() == bytes);
-  std::vector<Inbox::Expected> order;
-  for (const auto& message : parts) order.push_back({0, &message});
-  Inbox inbox(second, 10, order, 2);
-  for (const auto& message : sent) {
-    const auto got = inbox.next();
-    REQUIRE(got.size() == message.size());
-    for (size_t t = 0; t < got.size(); ++t) CHECK(got[t].cpu().equal(message[t].cpu()));
+  CHECK(first.sends == expected_sends);
+}
+
+TEST_CASE("tensors arrive as they lay in memory, in drawn orders, with gaps and elements of one place") {
+  auto world = make_local_world(2);
+  std::mt19937_64 random(6);
+  const auto drawn = [&random](size_t end) { return static_cast<int64_t>(random() % end); };
+  for (int64_t i = 0; i < 500; ++i) {
+    std::vector<int64_t> sizes, order;
+    for (int64_t d = drawn(6); d > 0; --d) {
+      order.push_back(static_cast<int64_t>(sizes.size()));
+      sizes.push_back(drawn(20));
+      if (sizes.back() > 4) sizes.back() = 1 + sizes.back() % 4;
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    at::Tensor tensor = at::rand(sizes).permute(order);
+    for (int64_t d = 0; d < tensor.dim(); ++d) {
+      if (drawn(6) == 0) tensor = tensor.slice(d, 0, at::nullopt, 2);
+      if (drawn(6) == 0 && tensor.size(d) > 0) {
+        auto expanded = tensor.sizes().vec();
+        tensor = tensor.slice(d, 0, 1).expand(expanded);
+      }
+    }
+    CAPTURE(i, sizes, order, tensor.sizes(), tensor.strides());
+    // One that lies otherwise than the first is put in that one's order.
+    const at::Tensor second = at::rand(tensor.sizes());
+    const auto parts = parts_of({tensor});
+    Outbox outbox(*world[0], 10 * i, 2);
+    Inbox inbox(*world[1], 10 * i, {{0, &parts}, {0, &parts}}, 1);
+    outbox.send(1, {tensor});
+    outbox.send(1, {second});
+    const at::Tensor clone = tensor.clone();
+    for (const at::Tensor& sent : {tensor, second}) {
+      const at::Tensor got = inbox.next().at(0);
+      CHECK(got.equal(sent));
+      CHECK(got.is_non_overlapping_and_dense());
+      for (int64_t d = 0; d < got.dim() && got.numel() > 0; ++d)
+        if (got.size(d) > 1) CHECK(got.stride(d) == clone.stride(d));
+    }
+    const at::Tensor flat = flattened(clone, memory_order(clone));
+    CHECK(flat.is_contiguous());
+    CHECK(flat.data_ptr() == clone.data_ptr());  // without a copy
   }
 }
