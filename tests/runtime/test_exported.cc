@@ -164,19 +164,33 @@ TEST_CASE("exported programs in stages have the reference's bits, whichever the 
   Fixture one = fixture(name);
   one.rules.optimizer = momentum_sgd();
   const std::vector<size_t> places = cuts(one.model.graph);
-  const std::vector<std::string> schedules = {"zb-h1", "1f1b-flush", "zb-h1", "gpipe"},
-                                 transports = {"local", "gloo", "shm"};
-  size_t kind = 0;
-  for (size_t i = 0; i < places.size(); i += 1 + places.size() / 8, ++kind) {
+  struct Kind {
+    std::string schedule, weights, transport;
+    bool recompute;
+    int64_t replicas;  // of the first stage
+  };
+  const std::vector<Kind> kinds = {
+      {"zb-h1", "flush", "local", false, 1}, {"1f1b-flush", "flush", "gloo", true, 2},
+      {"1f1b", "stash", "shm", false, 1},    {"zb-h1", "flush", "shm", true, 2},
+      {"gpipe", "flush", "gloo", false, 1},  {"1f1b", "2bw", "local", false, 2},
+      {"1f1b", "stash", "gloo", false, 2}};
+  for (size_t i = 0, k = 0; i < places.size(); i += 1 + places.size() / 8, ++k) {
+    const Kind& kind = kinds[k % kinds.size()];
     std::vector<size_t> begins = {places[i]};
-    if (kind % 2 == 0 && i + 1 < places.size()) begins.push_back(places[(i + 1 + places.size()) / 2]);
-    Plan plan = plan_with_cuts(one.model.graph, begins);
-    plan.schedule = schedules[kind % schedules.size()];
-    plan.microbatches = 2;
-    for (Stage& stage : plan.stages) stage.in_flight = 2;
-    const std::string& transport = transports[kind % transports.size()];
-    CAPTURE(name, transport, one.model.graph.nodes[begins[0]].name);
-    compare(one.model, plan, one.rules, {{0, 3}, {3, 4}}, make_world(transport, plan.world_size));
+    if (k % 2 == 0 && i + 1 < places.size()) begins.push_back(places[(i + 1 + places.size()) / 2]);
+    Plan plan = with_schedule(plan_with_cuts(one.model.graph, begins), kind.schedule, kind.weights,
+                              kind.weights == "stash" ? 1 : 2);
+    plan.world_size = 0;
+    for (Stage& stage : plan.stages) {
+      stage.in_flight = 2;
+      stage.recompute = kind.recompute;
+      stage.ranks.clear();
+      for (int64_t q = &stage == &plan.stages.front() ? kind.replicas : 1; q > 0; --q)
+        stage.ranks.push_back(plan.world_size++);
+    }
+    CAPTURE(name, kind.transport, kind.recompute, one.model.graph.nodes[begins[0]].name);
+    auto world = make_world(kind.transport, plan.world_size);
+    compare(one.model, plan, one.rules, {{0, 3}, {3, 4}}, std::move(world));
   }
 }
 
