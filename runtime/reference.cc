@@ -239,8 +239,8 @@ class SerialTraining {
     if (last) add_root(outputs[0], at::ones_like(outputs[0]));
     const auto& sent = stage.interface.sent;
     for (size_t i = 0; i < sent.size(); ++i) {
-      if (differentiable_.count(sent[i]) && !received.count(sent[i]))
-        add_root(outputs[i], gradients.at(sent[i]));
+      if (differentiable_.count(sent[i]) > 0)
+        add_root(received.count(sent[i]) > 0 ? received.at(sent[i]) : outputs[i], gradients.at(sent[i]));
     }
     std::vector<std::string> names;
     Tensors leaves;
@@ -257,11 +257,7 @@ class SerialTraining {
                                     /*create_graph=*/false, /*allow_unused=*/true);
     MinibatchFields upstream;
     for (size_t i = 0; i < names.size(); ++i) {
-      at::Tensor gradient = found[i];
-      if (std::find(sent.begin(), sent.end(), names[i]) != sent.end()) {
-        const at::Tensor& carried = gradients.at(names[i]);
-        gradient = gradient.defined() ? gradient + carried : carried;
-      }
+      const at::Tensor& gradient = found[i];
       // As it crosses, it lies in memory as it was made, but for gaps and elements of one place.
       upstream[names[i]] =
           gradient.defined() ? gradient.clone() : at::zeros(leaves[i].sizes(), leaves[i].options());

@@ -232,37 +232,31 @@ void StageProgram::recompute(Pass& pass) const {
 
 StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const {
   Roots roots;
-  // Gradient of a value carried through: it meets no node here, so it takes no part in this stage's autograd.
-  roots.carried.resize(received_.size());
   const auto add = [&](const Edge& edge, at::Tensor gradient) {
     if (!edge.is_valid()) return;
     roots.edges.push_back(edge);
     roots.gradients.push_back(std::move(gradient));
   };
   if (last_) add(pass.roots[0], at::ones_like(pass.loss));
+  std::map<std::string, Edge>
+      received;  // of a value carried through: there autograd adds what comes from here
+  for (size_t i = 0, next = 0; i < received_.size(); ++i)
+    if (received_differentiable_[i]) received[received_[i]] = pass.received_edges.at(next++);
   size_t next = 0;
   for (size_t i = 0; i < sent_.size(); ++i) {
     if (!sent_differentiable_[i]) continue;
-    at::Tensor gradient = std::move(sent_gradients.at(next++));
-    const auto crossing = std::find(received_.begin(), received_.end(), sent_[i]);
-    if (crossing != received_.end()) {
-      roots.carried[static_cast<size_t>(crossing - received_.begin())] = std::move(gradient);
-    } else {
-      add(pass.roots[i], std::move(gradient));
-    }
+    const auto carried = received.find(sent_[i]);
+    add(carried != received.end() ? carried->second : pass.roots[i], std::move(sent_gradients.at(next++)));
   }
   PW_CHECK_EQ(next, sent_gradients.size());
   return roots;
 }
 
-std::vector<at::Tensor> StageProgram::message_upstream(const Roots& roots,
-                                                       const std::vector<at::Tensor>& gradients) const {
+std::vector<at::Tensor> StageProgram::message_upstream(const std::vector<at::Tensor>& gradients) const {
   std::vector<at::Tensor> message;
   for (size_t i = 0; i < received_.size(); ++i) {
     if (!received_differentiable_[i]) continue;
-    at::Tensor gradient = gradients[message.size()];
-    const at::Tensor& carried = roots.carried[i];
-    if (carried.defined()) gradient = gradient.defined() ? gradient + carried : carried;
+    const at::Tensor& gradient = gradients[message.size()];
     const MessagePart& part = received_parts_[i];
     message.push_back(gradient.defined() ? gradient : at::zeros(part.shape, part.options()));
     count_memory_as(message.back(), MemoryPurpose::kMessages);
@@ -283,7 +277,7 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
   const LeafHooks hooks(std::move(weights), made);
   std::vector<at::Tensor> gradients = gradients_at(roots.edges, roots.gradients, leaves, keep_graph);
   StageGradients result;
-  result.received = message_upstream(roots, gradients);
+  result.received = message_upstream(gradients);
   for (size_t i = 0; i < trainable_.size(); ++i) {
     at::Tensor gradient = std::move(gradients[first_weight + i]);
     result.weights.push_back(gradient.defined() ? std::move(gradient)
@@ -314,7 +308,7 @@ std::vector<at::Tensor> StageProgram::backward_input(Pass& pass,
   for (const size_t i : uncut_weights_) pass.weight_gradients[i] = gradients[next++];
   pass.cut_gradients.resize(pass.cut_edges.size());
   for (const size_t i : cut_values) pass.cut_gradients[i] = gradients[next++];
-  return message_upstream(roots, gradients);
+  return message_upstream(gradients);
 }
 
 std::vector<at::Tensor> StageProgram::backward_weight(Pass pass, const GradientMade& made,

@@ -87,8 +87,9 @@ class StageProgram {
                RandomKey key) const;
 
   /// `sent_gradients`: one per differentiable sent value; empty on the last stage. Where a received value is
-  /// both used here and carried on, its gradient is (from here) + (from downstream). Frees the pass's
-  /// autograd graph unless `keep_graph`: then a backward of a copy of the pass can follow.
+  /// both used here and carried on, its gradient is that from downstream and then what each use here adds,
+  /// the last first: as on one device. Frees the pass's autograd graph unless `keep_graph`: then a backward
+  /// of a copy of the pass can follow.
   StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients, const GradientMade& made = {},
                           bool keep_graph = false) const;
 
@@ -111,15 +112,13 @@ class StageProgram {
   struct Roots {
     std::vector<torch::autograd::Edge> edges;
     std::vector<at::Tensor> gradients;
-    std::vector<at::Tensor> carried;  ///< by received value: the gradient of its use further on
   };
   /// Runs the segment and fills in what comes of it.
   void run(Pass& pass, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
            const std::vector<at::Tensor>& buffers, const NodeObserver* observer = nullptr) const;
   Roots roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const;
   /// The message upstream, from the gradients of the differentiable received values.
-  std::vector<at::Tensor> message_upstream(const Roots& roots,
-                                           const std::vector<at::Tensor>& gradients) const;
+  std::vector<at::Tensor> message_upstream(const std::vector<at::Tensor>& gradients) const;
   void recompute(Pass& pass) const;
 
   StageProgramOptions options_;

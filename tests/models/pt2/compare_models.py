@@ -7,8 +7,9 @@ Without names: all of torchvision's classifiers and transformers' GPT-2, BERT an
 transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, then in two stages
 (1f1b-flush) and in three (zb-h1) that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
 more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
-says that it is the serial reference's to the bit and no further off than what rounding does to one device (a cut regroups
-sums of three or more gradients, and a batch norm of four values makes much of it).
+says that it is the serial reference's to the bit and no further off than what rounding does to one device (where a plan gives
+an earlier stage the middle one of a value's uses, their gradients are added in another order, and a batch norm of four values
+makes much of it).
 """
 import argparse
 import concurrent.futures
