@@ -293,6 +293,24 @@ class Permuted(nn.Module):
         return F.cross_entropy(scores, labels), scores
 
 
+class ReadOften(nn.Module):
+    """A value that every layer reads: its gradient is a sum of many, of which stages must not make another sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, features, labels):
+        x = self.first(features)
+        total = x
+        for layer in self.layers:
+            total = total + layer(x).tanh()
+        scores = self.head(total)
+        return F.cross_entropy(scores, labels), scores
+
+
 def features(count):
     return torch.randn(count, 6)
 
@@ -331,6 +349,7 @@ FIXTURES = {
     "rotary": (Rotary, lambda n: {"tokens": tokens(n), "labels": tokens(n)}, {}),
     "autocast": (Autocast, lambda n: {"features": features(n), "labels": labels(n)}, {}),
     "permuted": (Permuted, lambda n: {"images": torch.randn(n, 1, 16, 16), "labels": labels(n)}, {"dynamic": True}),
+    "read_often": (ReadOften, lambda n: {"features": features(n), "labels": labels(n)}, {}),
 }
 
 
