@@ -111,7 +111,8 @@ RecordedStage::RecordedStage(const StageProgram& program, std::unique_ptr<Device
                              RecordedStageSettings settings)
     : program_(program), graphs_(std::move(graphs)), settings_(std::move(settings)) {
   PW_CHECK_EQ(settings_.gradients.size(), program.trainable().size());
-  const at::Generator own = at::globalContext().defaultGenerator(settings_.device);
+  at::Generator own = at::globalContext().defaultGenerator(settings_.device);
+  const std::lock_guard<std::mutex> lock(own.mutex());  // other ranks of the process may be drawing with it
   for (size_t i = 0; i < program.segment().random_nodes().size(); ++i) streams_.push_back(own.clone());
 }
 
