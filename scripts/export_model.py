@@ -302,7 +302,8 @@ def compare_gradients(model, loss, again, loss_again):
         loss.backward()
     except RuntimeError as error:
         fail(f"the model cannot be trained, in PyTorch neither: {first_line(error)}", "Does a detach() or a no_grad() part the loss from the weights?")
-    loss_again.backward()
+    if loss_again.requires_grad:  # else no gradient is left, which is told below
+        loss_again.backward()
     theirs = dict(again.named_parameters(remove_duplicate=False))
     names = {}  # of each parameter: a tied one has several, and there it may be several parameters
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -318,6 +319,27 @@ def compare_gradients(model, loss, again, loss_again):
             fail(f"the gradient of '{name}' is another one in the exported program than in the model",
                  "torch.export keeps no backward of an autograd.Function, no hooks, and no torch.no_grad() inside torch.autocast: write detach().")
     model.zero_grad()
+
+
+def graphs_of(program):
+    """The program's modules that have a graph: sub-graphs too."""
+    return [module for module in program.graph_module.modules() if isinstance(getattr(module, "graph", None), torch.fx.Graph)]
+
+
+def writes(graph):
+    return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in graph.nodes)
+
+
+def mend(program):
+    """What PyTorch 2.11 writes into a file and cannot read again: uniform_() without its bounds, and parts without gradients of
+    which nothing is used."""
+    for module in graphs_of(program):
+        for node in list(module.graph.nodes):
+            if node.target is torch.ops.aten.uniform_.default and len(node.args) == 1 and not node.kwargs:
+                node.args = (node.args[0], 0.0, 1.0)
+            if str(node.target) == "wrap_with_set_grad_enabled" and node.meta.get("val") == () and not node.users:
+                if not writes(getattr(module, node.args[1].target).graph):
+                    module.graph.erase_node(node)
 
 
 def export(model, inputs, output, dynamic_batch=False):
@@ -341,13 +363,19 @@ def export(model, inputs, output, dynamic_batch=False):
         remedy = next((remedy for words, remedy in EXPORT_REMEDIES if words in str(error)), EXPORT_REMEDY)
         fail(f"torch.export does not take the model: {first_line(error)}{place_of(error)}", remedy)
     refuse_operators(program.graph_module)
-    for module in program.graph_module.modules():  # sub-graphs too
-        for node in getattr(getattr(module, "graph", None), "nodes", []):
+    mend(program)
+    for module in graphs_of(program):
+        for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)  # most of a small file, and paths of this machine
-    torch.export.save(program, output)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given buffer is not writable")  # PyTorch's, of its own reading
-        again = torch.export.load(output).module()
+    try:
+        torch.export.save(program, output)
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = torch.export.load(output).module()
+    except Exception as error:
+        cause = error.__context__ if error.__context__ is not None else error
+        fail(f"PyTorch cannot read the file again that it has written: {first_line(cause)}",
+             "Leave out of the forward what it names, or write it otherwise.")
 
     def first_output(module):
         torch.manual_seed(0)

@@ -252,7 +252,7 @@ def without_chance(model):
     for module in model.modules():
         if "Dropout" in type(module).__name__ or type(module).__name__ == "StochasticDepth":
             module.p = 0.0
-        for name in ("dropout_p", "attention_dropout", "dropout", "activation_dropout", "dropout_prob", "hidden_dropout", "drop_prob", "drop_rate",
+        for name in ("dropout_p", "attention_dropout", "attn_dropout", "dropout", "activation_dropout", "dropout_prob", "hidden_dropout", "drop_prob", "drop_rate",
                      "layerdrop"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)

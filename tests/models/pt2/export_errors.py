@@ -38,6 +38,8 @@ FORWARDS = (
     ("shape", "return F.cross_entropy(self.linear(features[:, :3]), labels)",
      ["does not run on its example inputs (features float32 (4, 6), labels int64 (4,))", "my_models.py:"], "what the model reads"),
     ("dict", "x = self.linear(features)\nreturn {'logits': x, 'loss': F.cross_entropy(x, labels)}", [], ""),
+    ("noise", "x = self.linear(features)\nreturn F.cross_entropy(x * torch.rand_like(x).uniform_(), labels)", [], ""),
+    ("unused", "with torch.no_grad():\n    unused = features.sum() * 2\nreturn F.cross_entropy(self.linear(features), labels)", [], ""),
     ("good", "return F.cross_entropy(self.linear(features), labels)", [], ""),
 )
 
