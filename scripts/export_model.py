@@ -369,6 +369,9 @@ def export(model, inputs, output, dynamic_batch=False):
             node.meta.pop("stack_trace", None)  # most of a small file, and paths of this machine
     try:
         torch.export.save(program, output)
+    except (OSError, RuntimeError) as error:
+        fail(f"{output} cannot be written: {first_line(error)}", "--output names a file in a folder that is there.")
+    try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             again = torch.export.load(output).module()

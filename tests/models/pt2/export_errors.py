@@ -115,6 +115,7 @@ COMMANDS = (
     (["my_models:failing"], ["'my_models:failing' cannot be made: KeyError", "my_models.py:"], ""),
     (["my_models:failing", "--option", "depth=2"], ["unexpected keyword argument 'depth'"], "--option"),
     (["my_models:good", "--option", "depth"], ["--option depth: expected NAME=VALUE"], ""),
+    (["my_models:good", "--output", "missing/out.pt2"], ["missing/out.pt2 cannot be written", "does not exist"], "--output"),
     (["no_such_library_of_models:x"], ["there is no module 'no_such_library_of_models'"], "PYTHONPATH"),
 )
 LIBRARIES = (
@@ -127,7 +128,7 @@ LIBRARIES = (
 
 def export(words):
     """Its exit code and what it prints as an error; in this process, as importing torch takes longest."""
-    sys.argv = [str(SCRIPT), *words, "--output", "out.pt2"]
+    sys.argv = [str(SCRIPT), "--output", "out.pt2", *words]
     error = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
