@@ -52,15 +52,15 @@ BackwardCuts backward_cuts(const Graph& graph, const std::vector<size_t>& nodes)
   const Places places(graph);
   BackwardCuts result;
   for (const size_t i : nodes) {
-    const auto& outputs = graph.nodes[i].outputs;
-    if (!std::all_of(outputs.begin(), outputs.end(),
-                     [&](const auto& name) { return places.is_one(i, name); }))
-      continue;
     BackwardCuts::Cut cut;
     for (const auto& [name, by] : readers) {
       if (by.size() == 1 && *by.begin() == i) cut.weights.push_back(name);
     }
     if (cut.weights.empty()) continue;
+    const auto& outputs = graph.nodes[i].outputs;
+    if (!std::all_of(outputs.begin(), outputs.end(),
+                     [&](const auto& name) { return places.is_one(i, name); }))
+      continue;
     for (const std::string& name : outputs) {
       if (!dtype_has_gradients(graph.values.at(name).dtype)) continue;
       cut.values.push_back(result.values.size());

@@ -1,4 +1,5 @@
-// Tags of the streams between two ranks. A stream's messages take one tag for each of their parts.
+// Tags of the streams between two ranks. A stream's messages take one tag for each of their parts, and one more
+// for how these lie in memory.
 #pragma once
 
 #include <cstdint>
