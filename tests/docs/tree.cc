@@ -1,3 +1,4 @@
+#include "test_paths.h"
 #include "tests/docs/tree.h"
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/graph.h"
 #include "graph/plan.h"
+#include "test_paths.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "test_paths.h"
 #include "tests/end_to_end/jobs.h"
 
 using namespace pipewright;

@@ -6,6 +6,7 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
+#include "test_paths.h"
 #include "tests/graph/samples.h"
 
 namespace pipewright {

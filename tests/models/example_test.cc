@@ -6,6 +6,7 @@
 #include "models/registry.h"
 #include "models/sequential.h"
 #include "models/zoo.h"
+#include "test_paths.h"
 
 namespace pipewright {
 namespace {

@@ -11,6 +11,7 @@
 #include "models/load.h"
 #include "models/registry.h"
 #include "models/storage_groups.h"
+#include "test_paths.h"
 #include "tests/models/hand_graph.h"
 #include "tests/support/error_of.h"
 

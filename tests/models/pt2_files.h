@@ -9,6 +9,7 @@
 #include <string>
 
 #include "graph/json.h"
+#include "test_paths.h"
 
 namespace pipewright::testing {
 

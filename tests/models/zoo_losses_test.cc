@@ -15,6 +15,7 @@
 #include "models/initialise.h"
 #include "models/interpreter.h"
 #include "models/registry.h"
+#include "test_paths.h"
 
 namespace pipewright {
 namespace {

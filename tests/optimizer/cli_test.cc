@@ -11,6 +11,7 @@
 #include "graph/pipedream.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
+#include "test_paths.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/temporary_folder.h"
 

@@ -10,6 +10,7 @@
 #include "graph/document.h"
 #include "graph/graph.h"
 #include "graph/profile.h"
+#include "test_paths.h"
 #include "tests/support/temporary_folder.h"
 
 namespace pipewright::testing {

@@ -14,6 +14,7 @@
 #include "models/storage_groups.h"
 #include "runtime/backward_cuts.h"
 #include "runtime/initial_weights.h"
+#include "test_paths.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"

@@ -2,6 +2,7 @@
 // (tests/support/fake_recording.h).
 #include "models/load.h"
 #include "runtime/recorded_stage.h"
+#include "test_paths.h"
 #include "tests/runtime/recorded_run.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_recording.h"

@@ -5,6 +5,8 @@
 #include <iostream>
 #include <string>
 
+#include "test_paths.h"
+
 namespace pipewright::testing {
 
 inline void skip(const std::string& why) { std::cout << "SKIPPED: " << why << std::endl; }

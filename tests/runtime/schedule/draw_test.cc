@@ -9,6 +9,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/trace_events.h"
+#include "test_paths.h"
 
 namespace pipewright {
 namespace {

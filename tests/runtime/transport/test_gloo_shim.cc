@@ -6,6 +6,8 @@
 #include <regex>
 #include <string>
 
+#include "test_paths.h"
+
 TEST_CASE("gloo shim: every header that this LibTorch's ProcessGroupGloo.hpp wants of Gloo has a stand-in") {
   const std::filesystem::path header =
       std::filesystem::path(PIPEWRIGHT_TORCH_INCLUDE) / "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp";
