@@ -208,16 +208,6 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
   return times;
 }
 
-Span steady_span(const PipelineShape& shape) {
-  int64_t round = 1;  // whole rounds of all stages
-  for (const int64_t replicas : shape.replicas) round = std::min<int64_t>(std::lcm(round, replicas), 4096);
-  int64_t depth = 1;
-  for (int64_t s = 0; s < shape.stages(); ++s)
-    depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
-  const int64_t rounds = (4 * depth + 16 + round - 1) / round;
-  return {0, round * std::max<int64_t>(rounds, 4)};
-}
-
 double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                        const CostInputs& inputs) {
   if (plan.schedule == kModelParallel && inputs.placed()) {
@@ -248,8 +238,14 @@ bool worth_simulating(const PipelineShape& shape) {
   // Choosing depths simulates a few times for each stage.
   constexpr int64_t kFewRanks = 256;
   constexpr int64_t kMostActions = 1000000;
+  int64_t round = 1;  // of all stages
+  int64_t depth = 1;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    round = std::min<int64_t>(std::lcm(round, shape.replicas[s]), 4096);
+    depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
+  }
   const int64_t minibatches =
-      shape.weights == WeightRule::kFlush ? shape.microbatches : steady_span(shape).count;
+      shape.weights == WeightRule::kFlush ? shape.microbatches : std::max(4 * depth + 16, 4 * round);
   return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;
 }
 
@@ -268,28 +264,10 @@ SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>
 double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
                          const SimulationOptions& how) {
   const PipelineShape shape = shape_of(plan);
-  Span span = steady_span(shape);
-  const auto checked = [&](Span whole) {
-    const ScheduleCheck check = check_schedule(plan.schedule, shape, whole);
-    if (check.completes && check.problem.empty()) return;
+  const ScheduleCheck check = check_schedule(plan.schedule, shape, rehearsal_span(shape));
+  if (!check.completes || !check.problem.empty())
     throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
-  };
-  if (shape.weights != WeightRule::kFlush) {
-    checked(span);
-    return steady_minibatch_seconds(plan.schedule, shape, times, span, how);
-  }
-  // Intervals repeat when every stage's round robin is back where it was.
-  int64_t repeat = plan.microbatches;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    const int64_t together = std::lcm(repeat, StageTurns(shape, s).cycle_length());
-    if (together > 16 * plan.microbatches) break;
-    repeat = together;
-  }
-  span = {0, 2 * repeat};
-  checked(span);
-  const double once = simulate(plan.schedule, shape, times, Span{0, repeat}, how).total_seconds;
-  const double twice = simulate(plan.schedule, shape, times, span, how).total_seconds;
-  return (twice - once) / static_cast<double>(repeat);
+  return settled_minibatch_seconds(plan.schedule, shape, times, how);
 }
 
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
@@ -334,9 +312,11 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
       for (Stage& stage : even.stages) stage.shares.clear();
     }
     const double steady = simulated_seconds(even, times, links_in_common(even, loads, inputs));
-    // The formula also knows that both directions of a boundary pair share a link; the simulation also knows
-    // waiting. On one level the formula takes an update interval's exchange for too long.
-    prediction.minibatch_seconds = flushes && !inputs.placed() ? steady : std::max(formula, steady);
+    // With links of their own the formula also knows that both directions of a boundary share one, and the
+    // simulation knows waiting. On a network the simulation knows both, and which replicas talk to which,
+    // where the formula takes traffic for evenly spread. An update interval's exchange is too long in it.
+    const bool formula_knows_more = inputs.placed() ? !inputs.speeds.empty() : !flushes;
+    prediction.minibatch_seconds = formula_knows_more ? std::max(formula, steady) : steady;
     if (prediction.minibatch_seconds > 1.01 * formula) {
       char waiting[64];
       std::snprintf(waiting, sizeof waiting, "; %.3g %% more for %s",

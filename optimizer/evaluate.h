@@ -29,11 +29,7 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
 /// and period are those of the formula.
 bool worth_simulating(const PipelineShape& shape);
 
-/// Minibatches enough for a steady second half: whole rounds of all stages, several times the depth.
-Span steady_span(const PipelineShape& shape);
-
-/// Simulated seconds per minibatch: of the steady state or, where every update drains the pipeline, of whole
-/// update intervals. PlanError if the schedule does not finish.
+/// settled_minibatch_seconds() of a plan. PlanError if the schedule does not finish.
 double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
                          const SimulationOptions& how = {});
 

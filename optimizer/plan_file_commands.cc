@@ -154,10 +154,10 @@ void run_evaluate(const Arguments& arguments) {
     std::cout << shape_and_recompute_text(plan) << ": " << format_seconds(plan.predicted->minibatch_seconds)
               << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
     if (before && before->minibatch_seconds > 0) {
-      const double change = 100 * (plan.predicted->minibatch_seconds / before->minibatch_seconds - 1);
+      const double change = 100 * (before->minibatch_seconds / plan.predicted->minibatch_seconds - 1);
       std::cout << "The plan itself says " << format_seconds(before->minibatch_seconds);
       if (std::abs(change) > 0.1) {
-        std::cout << ": " << number_text(std::abs(change)) << " % " << (change < 0 ? "more" : "less")
+        std::cout << ": " << number_text(std::abs(change)) << " % " << (change > 0 ? "more" : "less")
                   << "; it was made with another profile, other links or another objective";
       }
       std::cout << "\n";
@@ -211,7 +211,8 @@ void run_simulate(const Arguments& arguments) {
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, cost_model_named("pipewright"));
   SimulationOptions how = links_in_common(plan, loads, cost);
   how.blocking_transfers = transfers == "blocking";
-  const Simulation run = simulate(plan.schedule, shape, times_of(plan, loads, cost), span, how);
+  const std::vector<StageTimes> times = times_of(plan, loads, cost);
+  const Simulation run = simulate(plan.schedule, shape, times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
                      format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
@@ -219,9 +220,12 @@ void run_simulate(const Arguments& arguments) {
   }
   const std::vector<StageBytes> bytes = bytes_of(loads, cost);
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
+  // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
+  const double steady = how.blocking_transfers ? settled_minibatch_seconds(plan.schedule, shape, times, how)
+                                               : prediction.minibatch_seconds;
   std::cout << plan.shape_text() << ", " << span.count
-            << " minibatches: " << format_seconds(run.total_seconds) << "; steady state "
-            << format_seconds(run.steady_minibatch_seconds) << " per minibatch\n\n"
+            << " minibatches: " << format_seconds(run.total_seconds) << "; in the long run "
+            << format_seconds(steady) << " per minibatch\n\n"
             << simulation_table(plan, run, memory, prediction);
   if (slot > 0) std::cout << "\n" << draw_text(run, slot);
   const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +

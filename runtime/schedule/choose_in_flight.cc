@@ -98,13 +98,11 @@ class Search {
     return known->second;
   }
 
-  /// The same on a much longer span.
+  /// The same in the long run.
   double far_seconds(const Depths& depths) const {
     PipelineShape shape = shape_;
     shape.in_flight = depths;
-    if (const std::optional<double> endless = endless_seconds(shape)) return *endless;
-    const Span far{0, 8 * longer_ * (turns_[0].run_ahead(depths[0]) + std::max<int64_t>(256, period_))};
-    return steady_minibatch_seconds(schedule_, shape, times_, far, options_);
+    return settled_minibatch_seconds(schedule_, shape, times_, options_);
   }
 
  private:
@@ -203,6 +201,75 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
   return depths;
 }
 
+// Where links are shared simulations are dear. So depths are chosen first as if each message had its links to
+// itself; then all stages are deepened together while that gains something, and what is not needed is taken
+// back.
+class Deepening {
+ public:
+  Deepening(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
+            const SimulationOptions& options)
+      : schedule_(schedule), shape_(shape), times_(times), options_(options), most_(shape.in_flight) {}
+
+  Depths run(const Depths& begin) {
+    const double target = bottleneck_seconds(shape_, times_, options_.blocking_transfers);
+    Depths best = begin;
+    double fastest = seconds(begin);
+    int64_t in_vain = 0;
+    for (int64_t more = 1; more <= kMostMore && in_vain < 2 && fastest > kTolerance * target; more *= 2) {
+      Depths candidate = begin;
+      for (size_t stage = 0; stage < candidate.size(); ++stage)
+        candidate[stage] = std::min(most_[stage], candidate[stage] + more);
+      candidate = usable(candidate);
+      if (candidate == usable(best)) break;
+      const double found = seconds(candidate);
+      ++in_vain;
+      if (found * kTolerance > fastest) continue;
+      fastest = found;
+      best = candidate;
+      in_vain = 0;
+    }
+    if (best == begin) return begin;
+    const double enough = fastest * kTolerance;
+    for (size_t stage = 0; stage < best.size(); ++stage) {
+      // Back to what it was, if that costs nothing; otherwise half of the way.
+      for (int64_t over = best[stage] - begin[stage]; over > 0; over /= 2) {
+        Depths candidate = best;
+        candidate[stage] -= over;
+        candidate = usable(candidate);
+        if (seconds(candidate) > enough) continue;
+        best = candidate;
+        break;
+      }
+    }
+    return best;
+  }
+
+ private:
+  static constexpr int64_t kMostMore = 16;
+
+  Depths usable(const Depths& depths) const {
+    PipelineShape shape = shape_;
+    shape.in_flight = depths;
+    return usable_in_flight(shape);
+  }
+  double seconds(const Depths& depths) {
+    const auto [known, added] = known_.try_emplace(depths, 0.0);
+    if (added) {
+      PipelineShape shape = shape_;
+      shape.in_flight = depths;
+      known->second = settled_minibatch_seconds(schedule_, shape, times_, options_);
+    }
+    return known->second;
+  }
+
+  std::string schedule_;
+  PipelineShape shape_;
+  std::vector<StageTimes> times_;
+  SimulationOptions options_;
+  Depths most_;
+  std::map<Depths, double> known_;
+};
+
 Depths hold_as_the_first(const PipelineShape& shape) {
   int64_t hold = 0;
   for (int64_t stage = 1; stage < shape.stages(); ++stage) hold += StageTurns(shape, stage).longest_turn();
@@ -230,7 +297,13 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   if (schedule != "1f1b" && schedule != "1f1b-flush") return row.depths(shape);
   if (shape.weights == WeightRule::kTwoVersions)
     bounded.in_flight[0] = StageTurns(shape, 0).depth_that_runs_ahead(shape.microbatches, shape.in_flight[0]);
-  return search(schedule, bounded, times, options);
+  if (options.network.empty()) return search(schedule, bounded, times, options);
+  SimulationOptions alone = options;
+  alone.network.clear();
+  alone.messages.clear();
+  alone.devices.clear();
+  const Depths depths = search(schedule, bounded, times, alone);
+  return Deepening(schedule, bounded, times, options).run(depths);
 }
 
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,

@@ -23,7 +23,8 @@ class Events {
         message_(messages_.count()),
         ranks_(timeline.lists().size()),
         reduces_(static_cast<size_t>(timeline.shape().stages())),
-        first_rank_(first_ranks(timeline.shape())) {
+        first_rank_(first_ranks(timeline.shape())),
+        exchanges_(static_cast<size_t>(timeline.shape().stages())) {
     for (int64_t stage = 0; stage < timeline.shape().stages(); ++stage)
       turns_.emplace_back(timeline.shape(), stage);
     if (!options.network.empty()) open_network();
@@ -107,7 +108,7 @@ class Events {
     std::deque<Transfer> link[2];
   };
   struct Reduce {
-    int64_t arrived = 0, flows = 0;
+    int64_t arrived = 0;
     double begin = 0;
   };
 
@@ -286,20 +287,15 @@ class Events {
   /// The latency of a flow is over.
   void begin_flow(int64_t flow) {
     const int64_t rank = flow / 3, kind = flow % 3;
-    int64_t receiver = 0;
-    double bytes = 0;
+    const auto number = static_cast<int32_t>(flow);
     if (kind == 2) {
       const int64_t stage = timeline_.stage_of(rank, timeline_.lists()[rank][ranks_[rank].position]);
-      const int64_t replicas = timeline_.shape().replicas[stage], first = first_rank_[stage];
-      receiver = first + (rank - first + 1) % replicas;
-      bytes = ring_bytes(stage);
-    } else {
-      const Transfer& transfer = ranks_[rank].link[kind].front();
-      receiver = transfer.receiver;
-      bytes = transfer.bytes;
+      const LinkTree::Exchange& exchange = exchange_of(stage);
+      network_->add(number, exchange.links, exchanged_bytes(stage), now_, exchange.weights);
+      return;
     }
-    const auto number = static_cast<int32_t>(flow);
-    network_->add(number, tree_->path(device(rank), device(receiver)).links, bytes, now_);
+    const Transfer& transfer = ranks_[rank].link[kind].front();
+    network_->add(number, tree_->path(device(rank), device(transfer.receiver)).links, transfer.bytes, now_);
   }
 
   void arrive(int64_t flow) {
@@ -307,7 +303,7 @@ class Events {
     const int64_t rank = flow / 3, kind = flow % 3;
     if (kind == 2) {
       const int64_t stage = timeline_.stage_of(rank, timeline_.lists()[rank][ranks_[rank].position]);
-      if (--reduces_[stage].flows == 0) finish_reduce(stage);
+      finish_reduce(stage);
       return;
     }
     Rank& sender = ranks_[rank];
@@ -336,9 +332,21 @@ class Events {
 
   // --- reducing ---
 
-  double ring_bytes(int64_t stage) const {
+  // What each replica sends and receives: its parts of all gradients, then the sums.
+  double exchanged_bytes(int64_t stage) const {
     const auto replicas = static_cast<double>(timeline_.shape().replicas[stage]);
     return 2 * (replicas - 1) / replicas * static_cast<double>(options_.messages[stage].reduce_bytes);
+  }
+
+  const LinkTree::Exchange& exchange_of(int64_t stage) {
+    LinkTree::Exchange& exchange = exchanges_[stage];
+    if (exchange.links.empty()) {
+      std::vector<int64_t> devices(static_cast<size_t>(timeline_.shape().replicas[stage]));
+      for (size_t q = 0; q < devices.size(); ++q)
+        devices[q] = device(first_rank_[stage] + static_cast<int64_t>(q));
+      exchange = tree_->exchange(devices);
+    }
+    return exchange;
   }
 
   void reach_reduce(int64_t stage) {
@@ -348,17 +356,12 @@ class Events {
     for (int64_t rank = begin; rank < end; ++rank)
       if (!(current(rank) == current(begin))) return;  // will wait for ever
     reduce.begin = now_;
-    if (!network_) {
-      push(now_ + timeline_.times_of(stage).reduce_seconds, kReduced, stage);
+    const bool nothing = network_ && options_.messages[stage].reduce_bytes == 0;
+    if (!network_ || nothing) {
+      push(now_ + (nothing ? 0 : timeline_.times_of(stage).reduce_seconds), kReduced, stage);
       return;
     }
-    reduce.flows = end - begin;
-    double latency = 0;
-    for (int64_t rank = begin; rank < end; ++rank)
-      latency = std::max(
-          latency,
-          tree_->path(device(rank), device(begin + (rank - begin + 1) % (end - begin))).latency_seconds);
-    for (int64_t rank = begin; rank < end; ++rank) push(now_ + 2 * latency, kBegins, flow_of(rank, 2));
+    push(now_ + 2 * exchange_of(stage).latency_seconds, kBegins, flow_of(begin, 2));
   }
 
   const Action& current(int64_t rank) const { return timeline_.lists()[rank][ranks_[rank].position]; }
@@ -381,6 +384,7 @@ class Events {
   std::vector<Rank> ranks_;
   std::vector<Reduce> reduces_;
   std::vector<int64_t> first_rank_;
+  std::vector<LinkTree::Exchange> exchanges_;  // by stage, where known
   std::vector<StageTurns> turns_;
   std::unique_ptr<LinkTree> tree_;
   std::unique_ptr<FairNetwork> network_;

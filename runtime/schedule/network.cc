@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "graph/error.h"
 
@@ -50,14 +51,54 @@ LinkTree::Path LinkTree::path(int64_t from, int64_t to) const {
   return path;
 }
 
+LinkTree::Exchange LinkTree::exchange(const std::vector<int64_t>& devices) const {
+  const auto all = static_cast<double>(devices.size());
+  PW_CHECK(devices.size() > 1, "an exchange of one device");
+  Exchange exchange;
+  // Of a group with so many of the devices: what leaves it, in parts of what one device sends.
+  const auto leaving = [all](int64_t inside) {
+    const auto a = static_cast<double>(inside);
+    return a * (all - a) / (all - 1);
+  };
+  for (const Level& level : levels_) {
+    std::map<int64_t, int64_t> members, groups;
+    for (const int64_t device : devices) {
+      ++members[device / level.below];
+      ++groups[device / level.below / level.count];
+    }
+    const auto add = [&](int64_t link, double weight) {
+      if (weight <= 0) return;
+      exchange.links.push_back(level.first_link + static_cast<int32_t>(link));
+      exchange.weights.push_back(weight);
+    };
+    if (level.shared) {
+      // What members pass to each other once, what leaves and what comes in.
+      std::map<int64_t, double> carried;
+      for (const auto& [group, inside] : groups) carried[group] += leaving(inside);
+      for (const auto& [member, inside] : members) carried[member / level.count] += leaving(inside);
+      for (const auto& [group, weight] : carried) add(group, weight);
+    } else {
+      for (const auto& [member, inside] : members) {
+        add(2 * member, leaving(inside));
+        add(2 * member + 1, leaving(inside));
+      }
+    }
+    exchange.latency_seconds = level.latency_seconds;
+    if (groups.size() == 1) break;
+  }
+  return exchange;
+}
+
 FairNetwork::FairNetwork(std::vector<double> bandwidths) : links_(bandwidths.size()) {
   for (size_t link = 0; link < bandwidths.size(); ++link) links_[link].bandwidth = bandwidths[link];
 }
 
-void FairNetwork::add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now) {
+void FairNetwork::add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now,
+                      const std::vector<double>& weights) {
   if (static_cast<size_t>(flow) >= flows_.size()) flows_.resize(static_cast<size_t>(flow) + 1);
   Flow& added = flows_[flow];
   added.links = links;
+  added.weights = weights;
   added.bytes = bytes;
   added.rate = -1;  // so that any rate is a new one
   added.since = now;
@@ -100,13 +141,18 @@ void FairNetwork::gather() {
     }
 }
 
-// Water filling: the link that leaves its flows least fixes them at that, and so on with what is left.
+// Water filling: the link that leaves its messages least fixes them at that, and so on with what is left.
 void FairNetwork::share() {
   std::vector<int32_t>& open = reached_links_;
   for (const int32_t number : open) {
     Link& link = links_[number];
     link.left = link.bandwidth;
     link.unfixed = static_cast<int64_t>(link.flows.size());
+    link.weight = 0;
+  }
+  for (const int32_t number : reached_flows_) {
+    const Flow& flow = flows_[number];
+    for (size_t at = 0; at < flow.links.size(); ++at) links_[flow.links[at]].weight += flow.weight(at);
   }
   rates_.resize(flows_.size());
   while (true) {
@@ -114,9 +160,7 @@ void FairNetwork::share() {
         std::remove_if(open.begin(), open.end(), [&](int32_t link) { return links_[link].unfixed == 0; }),
         open.end());
     if (open.empty()) return;
-    const auto fair = [&](int32_t link) {
-      return std::max(0.0, links_[link].left) / static_cast<double>(links_[link].unfixed);
-    };
+    const auto fair = [&](int32_t link) { return std::max(0.0, links_[link].left) / links_[link].weight; };
     double least = std::numeric_limits<double>::infinity();
     for (const int32_t link : open) least = std::min(least, fair(link));
     // Links that are as narrow but for rounding are fixed at once.
@@ -127,9 +171,11 @@ void FairNetwork::share() {
         if (flows_[flow].fixed) continue;
         flows_[flow].fixed = true;
         rates_[flow] = least;
-        for (const int32_t link : flows_[flow].links) {
-          links_[link].left -= least;
-          --links_[link].unfixed;
+        for (size_t at = 0; at < flows_[flow].links.size(); ++at) {
+          Link& link = links_[flows_[flow].links[at]];
+          link.left -= least * flows_[flow].weight(at);
+          link.weight -= flows_[flow].weight(at);
+          --link.unfixed;
         }
       }
     }

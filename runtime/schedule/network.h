@@ -24,6 +24,16 @@ class LinkTree {
   /// From one device to another.
   Path path(int64_t from, int64_t to) const;
 
+  /// The direct exchange of gradients between two devices or more, all at once: each sends a part to every
+  /// other one (docs/cost-model.md). Seen as one flow of what a single device sends; a link carries `weights`
+  /// times as much.
+  struct Exchange {
+    std::vector<int32_t> links;
+    std::vector<double> weights;
+    double latency_seconds = 0;  ///< of the highest level that it passes
+  };
+  Exchange exchange(const std::vector<int64_t>& devices) const;
+
  private:
   struct Level {
     int64_t count = 1;  // members of a group
@@ -43,7 +53,10 @@ class FairNetwork {
   explicit FairNetwork(std::vector<double> bandwidths);
 
   /// A message begins; flows are numbered by the caller, small and reused. What settle() says of it counts.
-  void add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now);
+  /// `weights`: by link, how many messages it is on that link; empty: one on each. Shares are then max-min
+  /// fair for the bytes of one message.
+  void add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now,
+           const std::vector<double>& weights = {});
   /// A message has arrived.
   void remove(int32_t flow);
   /// Whether messages have come or gone since settle().
@@ -62,13 +75,15 @@ class FairNetwork {
  private:
   struct Flow {
     std::vector<int32_t> links;
+    std::vector<double> weights;  // by link; empty: 1
+    double weight(size_t at) const { return weights.empty() ? 1 : weights[at]; }
     double bytes = 0, rate = 0, since = 0;  // left at `since`
     int32_t edition = 0;
     int64_t visited = 0;
     bool fixed = false;
   };
   struct Link {
-    double bandwidth = 0, left = 0;
+    double bandwidth = 0, left = 0, weight = 0;  // of the flows that are not fixed
     std::vector<int32_t> flows;
     int64_t unfixed = 0, visited = 0;
   };

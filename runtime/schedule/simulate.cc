@@ -5,22 +5,11 @@
 #include "runtime/schedule/timeline.h"
 
 namespace pipewright {
-namespace {
-
-void run(Timeline& timeline, const SimulationOptions& options) {
-  if (options.network.empty() && options.send_queue == 0)
-    run_sweep(timeline, options.blocking_transfers);
-  else
-    run_events(timeline, options);
-}
-
-}  // namespace
-
 Simulation simulate(const std::string& schedule, const PipelineShape& shape,
                     const std::vector<StageTimes>& times, Span span, const SimulationOptions& options) {
   Simulation simulation;
   Timeline timeline(schedule, shape, times, span, &simulation.actions);
-  run(timeline, options);
+  run_timeline(timeline, options);
   // Each rank's actions come in the order of its list, which the stable sort keeps among equals.
   std::stable_sort(simulation.actions.begin(), simulation.actions.end(),
                    [](const SimulatedAction& a, const SimulatedAction& b) {
@@ -42,7 +31,7 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
                                 const std::vector<StageTimes>& times, Span span,
                                 const SimulationOptions& options) {
   Timeline timeline(schedule, shape, times, span, nullptr);
-  run(timeline, options);
+  run_timeline(timeline, options);
   return timeline.steady_seconds();
 }
 

@@ -45,8 +45,8 @@ struct SimulationOptions {
   /// device; level 1: a server, for all its devices), or where the level is shared there is one link for all
   /// members. A message passes the links of both ends at all levels up to the one that joins them, after that
   /// level's latency. Links share their bandwidth fairly (max-min) between the messages under way. A reduce
-  /// is a ring over the replicas: after two latencies, 2 (r - 1) / r of the bytes from each to the next at
-  /// once.
+  /// is the direct exchange that the runtime does: after two latencies, 2 / r of the bytes from each replica
+  /// to each other one, all at once.
   std::vector<TopologyLevel> network = {};
   std::vector<StageMessages> messages = {};  ///< by stage, for the network
   std::vector<int64_t> devices = {};         ///< by rank, all different; empty: rank k is device k
@@ -97,6 +97,14 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
                                 const std::vector<StageTimes>& times, Span span,
                                 const SimulationOptions& options = {});
 
+/// Seconds per minibatch in the long run: what a plan is said to take. The exact cycle time where that is
+/// known
+/// (`1f1b` on links of its own); where every update drains the pipeline that of whole update intervals;
+/// otherwise spans are doubled until the last half of one and the quarter before it agree within 0.2 %. That
+/// ends at a few million actions: then what the longest span says.
+double settled_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
+                                 const std::vector<StageTimes>& times, const SimulationOptions& options = {});
+
 /// No schedule is faster: the time per minibatch of the busiest rank (forward, recompute, backward, reduce,
 /// step) or link; with blocking transfers, those of the rank are added.
 double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
@@ -107,9 +115,10 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
 ///
 /// 1f1b and 1f1b-flush: small ones (found greedily from the last stage to the first, then each lowered while
 /// that costs nothing) with which the simulated steady state is within 1 % of the fastest that can be
-/// (bottleneck_seconds(), and where that is out of reach, the fastest that the search meets). With 2bw the
-/// first stage runs at most `microbatches` ahead, or check_schedule_shape() would refuse the depths. They are
-/// usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every stage holds what the first
+/// (bottleneck_seconds(), and where that is out of reach, the fastest that the search meets). On a network
+/// they are first chosen by `times`, as if nothing were shared, then deepened as far as that gains. With 2bw
+/// the first stage runs at most `microbatches` ahead, or check_schedule_shape() would refuse the depths. They
+/// are usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every stage holds what the first
 /// stage of pipedream_in_flight() has in flight, as far as the bounds allow. Others: what the schedule takes,
 /// whatever the bounds. The same for the same input. Errors as in simulate().
 std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,

@@ -7,6 +7,14 @@
 #include "graph/error.h"
 
 namespace pipewright {
+
+void run_timeline(Timeline& timeline, const SimulationOptions& options) {
+  if (options.network.empty() && options.send_queue == 0)
+    run_sweep(timeline, options.blocking_transfers);
+  else
+    run_events(timeline, options);
+}
+
 void check_times(const PipelineShape& shape, const std::vector<StageTimes>& times) {
   PW_CHECK_EQ(times.size(), shape.replicas.size());
   for (const StageTimes& t : times) {
@@ -55,14 +63,16 @@ double Timeline::total_seconds() const {
   return total;
 }
 
-double Timeline::steady_seconds() const {
-  if (span_.count == 0) return 0;
+int64_t Timeline::drain_begin() const {
   int64_t draining = 0;  // minibatches that stage 0 runs backward after its last forward
   if (trains_)
     for (int64_t replica = 0; replica < shape_.replicas[0]; ++replica)
       draining += ranks_[replica].peak_in_flight;
-  const int64_t begin = span_.count / 2;
-  const int64_t completions = std::max<int64_t>(0, span_.count - draining - begin);
+  return span_.count - draining;
+}
+
+std::optional<double> Timeline::pace_seconds(int64_t begin, int64_t end) const {
+  const int64_t completions = std::max<int64_t>(0, end - begin);
   int64_t period = 1;
   for (int64_t stage = 0; stage < shape_.stages(); ++stage) {
     const StageTurns turns(shape_, stage);
@@ -71,11 +81,17 @@ double Timeline::steady_seconds() const {
   }
   int64_t apart = completions / 2 / period * period;
   if (apart == 0) apart = completions / 2;
-  if (apart == 0) return total_seconds() / static_cast<double>(span_.count);
+  if (apart == 0) return std::nullopt;
   double sum = 0;
   const int64_t pairs = completions - apart;
   for (int64_t i = begin; i < begin + pairs; ++i) sum += completed_[i + apart] - completed_[i];
   return sum / static_cast<double>(pairs * apart);
+}
+
+double Timeline::steady_seconds() const {
+  if (span_.count == 0) return 0;
+  const std::optional<double> pace = pace_seconds(span_.count / 2, drain_begin());
+  return pace ? *pace : total_seconds() / static_cast<double>(span_.count);
 }
 
 std::vector<SimulatedRank> Timeline::ranks() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,10 @@ class Timeline {
 
   double total_seconds() const;
   double steady_seconds() const;
+  /// The same over the completions [begin, end) of the span; nothing if there are not two.
+  std::optional<double> pace_seconds(int64_t begin, int64_t end) const;
+  /// Completions from here on belong to the drain: stage 0 has no more forwards to run.
+  int64_t drain_begin() const;
   std::vector<SimulatedRank> ranks() const;
 
  private:
@@ -116,5 +121,7 @@ class Timeline {
 void run_sweep(Timeline& timeline, bool blocking_transfers);
 /// Events in the order of time. A network or queues need it; without, it gives what run_sweep() gives.
 void run_events(Timeline& timeline, const SimulationOptions& options);
+/// The one of both that the options need.
+void run_timeline(Timeline& timeline, const SimulationOptions& options);
 
 }  // namespace pipewright

@@ -48,6 +48,7 @@ TEST_CASE("fair shares: rates are max-min fair, whatever comes and goes") {
     FairNetwork network(bandwidths);
     struct Flow {
       std::vector<int32_t> links;
+      std::vector<double> weights;
       double rate = 0;
     };
     std::map<int32_t, Flow> flows;
@@ -62,7 +63,10 @@ TEST_CASE("fair shares: rates are max-min fair, whatever comes and goes") {
         for (size_t link = 0; link < link_count; ++link)
           if (random() % 3 == 0) flow.links.push_back(static_cast<int32_t>(link));
         if (flow.links.empty()) flow.links.push_back(static_cast<int32_t>(random() % link_count));
-        network.add(number, flow.links, 1, now);
+        for (size_t at = 0; round % 2 == 1 && at < flow.links.size(); ++at)
+          flow.weights.push_back(0.5 * static_cast<double>(1 + random() % 6));
+        network.add(number, flow.links, 1, now, flow.weights);
+        if (flow.weights.empty()) flow.weights.assign(flow.links.size(), 1);
         flows[number] = flow;
       }
       if (random() % 3 == 0) continue;  // several changes at once
@@ -75,8 +79,9 @@ TEST_CASE("fair shares: rates are max-min fair, whatever comes and goes") {
       }
       std::vector<double> load(link_count, 0), fastest(link_count, 0);
       for (const auto& [other, flow] : flows)
-        for (const int32_t link : flow.links) {
-          load[link] += flow.rate;
+        for (size_t at = 0; at < flow.links.size(); ++at) {
+          const int32_t link = flow.links[at];
+          load[link] += flow.rate * flow.weights[at];
           fastest[link] = std::max(fastest[link], flow.rate);
         }
       for (size_t link = 0; link < link_count; ++link) CHECK(load[link] <= bandwidths[link] * (1 + 1e-6));
@@ -222,18 +227,51 @@ TEST_CASE("a server's link is shared by its ranks") {
   CHECK_THROWS_AS(simulate("forward", shape, times, Span{0, 2}, options), CheckError);
 }
 
-TEST_CASE("a reduce on a network is a ring, two on one server's link take turns") {
+TEST_CASE("a reduce on a network is the direct exchange of the formula") {
   SimulationOptions options;
   options.network = {level(4, 100, false, 0.5)};
   options.messages.assign(1, {0, 0, 200});
-  // Two latencies, then 2 * 3 / 4 * 200 bytes from each to the next.
-  CHECK(simulate("1f1b", {{4}, {1}}, {{1, 2}}, Span{0, 4}, options).total_seconds == Approx(3 + 1 + 3));
-  // A ring over two servers: one message leaves each.
+  const auto seconds = [&] {
+    return simulate("1f1b", {{4}, {1}}, {{1, 2}}, Span{0, 4}, options).total_seconds - 3;
+  };
+  // Two latencies, then 2 * 3 / 4 * 200 bytes from each.
+  CHECK(seconds() == Approx(1 + 3));
+  // Two servers: each of the two ranks of one sends a quarter to each of the two others, twice.
   options.network = {level(2, 1e9), level(2, 100)};
-  CHECK(simulate("1f1b", {{4}, {1}}, {{1, 2}}, Span{0, 4}, options).total_seconds == Approx(3 + 3));
-  // Placed badly two leave each.
+  CHECK(seconds() == Approx(2 * 2 * 2 * 50 / 100.0));
+  // It is the same wherever the replicas of a server are in the row.
   options.devices = {0, 2, 1, 3};
-  CHECK(simulate("1f1b", {{4}, {1}}, {{1, 2}}, Span{0, 4}, options).total_seconds == Approx(3 + 6));
+  CHECK(seconds() == Approx(2 * 2 * 2 * 50 / 100.0));
+  // One bus for all: twelve messages, twice.
+  options.network = {level(4, 100, true)};
+  CHECK(seconds() == Approx(2 * 12 * 50 / 100.0));
+  options.messages[0].reduce_bytes = 0;
+  CHECK(seconds() == Approx(0));
+}
+
+TEST_CASE("an exchange as one flow carries what its messages would, one by one") {
+  std::mt19937_64 random(24);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<TopologyLevel> levels;
+    for (size_t l = 1 + random() % 3; l > 0; --l)
+      levels.push_back(level(1 + static_cast<int64_t>(random() % 4), 100, random() % 2));
+    const LinkTree tree(levels);
+    std::vector<int64_t> devices;
+    for (int64_t d = 0; d < tree.devices(); ++d)
+      if (random() % 2) devices.push_back(d);
+    if (devices.size() < 2) continue;
+    std::map<int32_t, double> expected, found;
+    for (const int64_t a : devices)
+      for (const int64_t b : devices) {
+        if (a == b) continue;
+        for (const int32_t link : tree.path(a, b).links)
+          expected[link] += 1 / static_cast<double>(devices.size() - 1);
+      }
+    const LinkTree::Exchange exchange = tree.exchange(devices);
+    for (size_t at = 0; at < exchange.links.size(); ++at) found[exchange.links[at]] += exchange.weights[at];
+    REQUIRE(found.size() == expected.size());
+    for (const auto& [link, weight] : expected) CHECK(found.at(link) == Approx(weight));
+  }
 }
 
 TEST_CASE("blocking transfers are added to the compute at both ends") {
