@@ -1,9 +1,6 @@
 #include "graph/digest.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +12,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/regular_file.h"
 
 namespace pipewright {
 namespace {
@@ -40,19 +38,15 @@ void Digest::add(const void* bytes, size_t count) { XXH3_128bits_update(&state_-
 std::string Digest::text() const { return text_of(XXH3_128bits_digest(&state_->xxh)); }
 
 std::string digest_of_file(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + std::strerror(errno));
+  const RegularFile opened(file);
   Digest digest;
   std::vector<char> buffer(size_t{1} << 20);
-  ssize_t count = 0;
-  while ((count = ::read(descriptor, buffer.data(), buffer.size())) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
+  for (int64_t at = 0; at < opened.bytes();) {
+    const int64_t count = std::min<int64_t>(static_cast<int64_t>(buffer.size()), opened.bytes() - at);
+    opened.read(at, buffer.data(), count);
     digest.add(buffer.data(), static_cast<size_t>(count));
+    at += count;
   }
-  const int error = errno;
-  ::close(descriptor);
-  if (count < 0) throw InputError(file.string() + ": cannot be read: " + std::strerror(error));
   return digest.text();
 }
 

@@ -3,6 +3,7 @@
 //
 // IDX: a big-endian magic number 0x0000TTDD (TT = 08: unsigned bytes, DD dimensions), DD sizes of 4 bytes,
 // the bytes.
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "graph/regular_file.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {
@@ -28,7 +30,8 @@ constexpr float kMean = 0.2860F, kDeviation = 0.3530F;  // of all training pixel
 // An IDX file, gzipped or not (zlib reads both). Errors name the file.
 class IdxFile {
  public:
-  explicit IdxFile(fs::path file) : file_(std::move(file)), stream_(gzopen(file_.c_str(), "rb")) {
+  explicit IdxFile(fs::path file)
+      : file_(std::move(file)), stream_(gzdopen(::dup(RegularFile(file_).descriptor()), "rb")) {
     if (!stream_) fail(std::string("cannot be opened: ") + std::strerror(errno));
     gzbuffer(stream_, 1 << 18);
   }

@@ -25,7 +25,7 @@ TokenFile::TokenFile(SpecOptions& options, const std::string& split, int64_t res
     options.fail("vocabulary", "it is missing; expected the number of tokens that " + format + " may name",
                  "Next: vocabulary=50257 for the tokens of GPT-2");
   }
-  file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer too
   struct stat about {};
   if (file_ < 0 || fstat(file_, &about) != 0) {
     throw InputError("data '" + options.spec().text() + "': " + path_ + ": " + std::strerror(errno),

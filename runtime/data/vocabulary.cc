@@ -85,6 +85,8 @@ int64_t Vocabulary::number_of(const std::string& word) const {
 }
 
 bool Vocabulary::is_of(const std::filesystem::path& file, const std::string& made_of) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return false;
   std::ifstream in(file);
   std::string line;
   return std::getline(in, line) && line == header(made_of);

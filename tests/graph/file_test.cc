@@ -9,6 +9,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/regular_file.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -47,6 +48,41 @@ TEST_CASE("reading says why it cannot") {
   CHECK(error_of<InputError>([&] { read_file(""); }) == "the name of a file is empty");
   CHECK(error_of<InputError>([&] { read_json_file(folder / "profile.json" / "x"); }) ==
         path + "/profile.json/x: cannot be read: Not a directory");
+}
+
+TEST_CASE("a pipe is read if somebody writes to it, and never waited for without end") {
+  const TemporaryFolder folder;
+  const fs::path pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(error_of<InputError>([&] { read_file(pipe); }) ==
+        pipe.string() + ": is a pipe to which nobody has written for 3 s");
+  const std::string text(300000, 'x');
+  std::thread writer([&] { write_file(pipe, text); });
+  CHECK(read_file(pipe) == text);
+  writer.join();
+}
+
+TEST_CASE("data and models are read from regular files only, which are opened without waiting") {
+  const TemporaryFolder folder;
+  write_file(folder / "x", "0123456789");
+  fs::create_symlink("x", folder / "link");
+  CHECK(read_regular_file(folder / "link") == "0123456789");
+  const RegularFile file(folder / "x");
+  CHECK(file.bytes() == 10);
+  char three[3];
+  file.read(4, three, 3);
+  CHECK(std::string(three, 3) == "456");
+  CHECK(error_of<InputError>([&] { file.read(8, three, 3); }).find("ends at byte 10, 1 bytes early") !=
+        std::string::npos);
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  for (const auto& [name, what] :
+       {std::pair<fs::path, std::string>{folder / "pipe", "is a pipe, expected a file"},
+        {folder.path(), "is a folder, expected a file"},
+        {"/dev/zero", "is a device, expected a file"},
+        {folder / "y", "cannot be read: No such file or directory"}}) {
+    CHECK(error_of<InputError>([&, name = name] { read_regular_file(name); }).find(what) !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("writing says why it cannot and leaves nothing behind") {
