@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/nearest.h"
+#include "graph/printable.h"
 
 namespace pipewright {
 namespace {
@@ -156,8 +157,8 @@ void print_error(const std::string& program, const std::exception& error) {
     text = text.substr(0, text.find('\n'));  // what follows in errors of libraries is their call stack
     remedy = "This is a defect of Pipewright. Please report it with the command, its inputs and this line.";
   }
-  std::string lines = program + ": error: " + text + "\n";
-  if (!remedy.empty()) lines += "  " + remedy + "\n";
+  std::string lines = program + ": error: " + printable(text) + "\n";
+  if (!remedy.empty()) lines += "  " + printable(remedy) + "\n";
   std::cerr << lines << std::flush;  // at once: other ranks write to the same terminal
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kDeepest = 64;
 constexpr size_t kLargestText = size_t{1} << 30;
+constexpr size_t kMostValues =
+    size_t{1} << 22;  // of a large model's graph: a tenth; each takes up to 200 bytes of memory
 constexpr size_t kLineWidth = 120;
 
 // A key as a step of a path: `.in_flight`, or `["features.0.weight"]` for what would be read as several
@@ -49,7 +51,10 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return put(value); }
   bool number_unsigned(number_unsigned_t value) override { return put(value); }
   bool number_float(number_float_t value, const string_t&) override { return put(value); }
-  bool string(string_t& value) override { return put(std::move(value)); }
+  bool string(string_t& value) override {
+    refuse_nul(value);
+    return put(std::move(value));
+  }
   bool binary(binary_t&) override { return false; }
 
   bool start_object(size_t) override { return open(Json::object()); }
@@ -58,6 +63,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
+    refuse_nul(name);
     if (!open_.back().keys.insert(name).second) {
       fail_document(where_, place(name), "the key is there twice", "Remove one of the two.");
     }
@@ -77,6 +83,12 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
+  // It would cut every message that the text comes to stand in.
+  void refuse_nul(const std::string& text) const {
+    if (text.find('\0') != std::string::npos)
+      throw InputError(where_ + ": the text " + in_quotes(text) + " has a NUL in it");
+  }
+
   struct Open {
     Json* json;
     std::unordered_set<std::string> keys;
@@ -109,6 +121,10 @@ class Builder : public nlohmann::json_sax<Json> {
 
   // Appends without nlohmann's search for the key, which makes objects with many keys quadratic.
   Json* append(Json value) {
+    if (++values_ > kMostValues) {
+      throw InputError(where_ + ": more than " + std::to_string(kMostValues) +
+                       " values: no document is that large");
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -147,6 +163,7 @@ class Builder : public nlohmann::json_sax<Json> {
   const std::string& text_;
   const std::string& where_;
   Json root_;
+  size_t values_ = 0;
   std::vector<Open> open_;
   std::string key_;
 };

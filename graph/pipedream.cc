@@ -106,6 +106,11 @@ class Parser {
       throw InputError(where_ +
                        ": no node; expected a graph.txt of PipeDream: lines \"ID -- DESCRIPTION -- TIMES\"");
     }
+    if (entries_.size() > 1 && edges.empty()) {
+      throw InputError(where_ + ": " + std::to_string(entries_.size()) +
+                           " nodes and no edge; expected lines with a tab, then \"ID -- ID\"",
+                       "The file was cut, or tabs have become blanks.");
+    }
     for (const auto& [edge_line, content] : edges) read_edge(edge_line, content);
   }
 
