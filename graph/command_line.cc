@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <new>
 
@@ -101,6 +103,31 @@ std::vector<std::string> long_names(const po::options_description& description) 
   throw InputError("unexpected word " + in_quotes(word) + (option ? "; did you mean '--" + word + "'?" : ""),
                    "Options are written --NAME VALUE, and a value with blanks in it is put in quotes.");
 }
+
+// LibTorch's libraries make thousands of objects before main() begins; where memory is short (`ulimit -v`)
+// that ends in terminate(). This is installed before them.
+std::terminate_handler usual_terminate = nullptr;
+
+[[noreturn]] void on_terminate() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    constexpr char text[] =
+        "error: out of memory\n"
+        "  Likely cause: a limit of the address space (ulimit -v); programs with LibTorch need 1 GB to "
+        "start.\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, sizeof(text) - 1);
+    ::_exit(static_cast<int>(ExitCode::kFailed));
+  } catch (...) {
+  }
+  usual_terminate();
+  std::abort();
+}
+
+void install_terminate() { usual_terminate = std::set_terminate(on_terminate); }
+
+// Of the program itself: it runs before the initialisers of all libraries.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = install_terminate;
 
 }  // namespace
 

@@ -130,6 +130,12 @@ TEST_CASE("lines that do not parse are refused by number") {
   }
 }
 
+TEST_CASE("several nodes without an edge are no network") {
+  std::string nodes;
+  for (int i = 0; i < 20000; ++i) nodes += line("node" + std::to_string(i), "x");
+  CHECK(error(nodes) == "graph.txt: 20000 nodes and no edge; expected lines with a tab, then \"ID -- ID\"");
+}
+
 TEST_CASE("edges have to end at nodes") {
   const std::string nodes = line("node1", "x") + line("node2", "x");
   CHECK(error(nodes + "\tnode1 -- nod2\n") ==

@@ -29,6 +29,14 @@ TEST_CASE("no text of a document has a NUL, which would cut the messages that it
     CHECK_THROWS_WITH(parse_json(text, "x.json"), Contains("x.json") && Contains("NUL"));
 }
 
+TEST_CASE("a document has a bounded number of values, whatever they are") {
+  std::string numbers = "[0", keys = "{\"\": 0";
+  for (int i = 0; i < (1 << 22); ++i) numbers += ",0";
+  CHECK_THROWS_WITH(parse_json(numbers + "]", "x.json"), Contains("more than 4194304 values"));
+  for (int i = 0; i < (1 << 10); ++i) keys += ",\"" + std::to_string(i) + "\":[[],[{}]]";
+  CHECK(parse_json(keys + "}", "x.json").size() == 1025);
+}
+
 TEST_CASE("any bytes become lines of bounded length without control characters, and words stay") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {

@@ -130,5 +130,24 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
   fails("report --profile " + (folder / "broken.json") + " --output " + (folder / "x.md"), "broken.json");
 }
 
+TEST_CASE("under a limit of the address space the program starts, or says that there is no memory") {
+  // Below some limit the loader of programs says so itself, with 127; between it and what is needed, it is
+  // us.
+  const Folder folder;
+  for (int megabytes = 300; megabytes <= 1500; megabytes += 100) {
+    CAPTURE(megabytes);
+    const std::string command = "sh -c 'ulimit -c 0; ulimit -v " + std::to_string(megabytes * 1024) + "; " +
+                                PIPEWRIGHT_BINARY_DIR + "/pipewright-profiler --version' >" +
+                                (folder / "out") + " 2>" + (folder / "error");
+    const int status = std::system(command.c_str());
+    REQUIRE(WIFEXITED(status));
+    const std::string error = read_file(folder / "error");
+    CAPTURE(error);
+    const int code = WEXITSTATUS(status);
+    CHECK((code == 0 || code == 1 || code == 127));
+    if (code == 1) CHECK_THAT(error, Contains("out of memory") && Contains("ulimit -v"));
+  }
+}
+
 }  // namespace
 }  // namespace pipewright::testing
