@@ -40,11 +40,14 @@ AtomicFile::AtomicFile(fs::path file) : file_(std::move(file)) {
   std::error_code ignored;
   target_ = exists ? fs::canonical(file_, ignored) : file_;
   if (target_.empty()) fail_write(file_, ENOENT);
+  // A process that was killed may have left one, in a container with the very number that this one has.
   static std::atomic<int> counter{0};
-  const std::string suffix = ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
   fs::path beside = target_;
-  beside.replace_filename("." + target_.filename().string().substr(0, 200) + suffix);
-  descriptor_ = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  do {
+    const std::string suffix = ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    beside.replace_filename("." + target_.filename().string().substr(0, 200) + suffix);
+    descriptor_ = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) fail_write(file_, errno);
   beside_ = std::move(beside);
   if (exists && ::fchmod(descriptor_, status.st_mode & 07777) != 0) fail(errno);

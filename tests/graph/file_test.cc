@@ -5,6 +5,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "graph/error.h"
@@ -32,6 +33,18 @@ TEST_CASE("what is written is read") {
     CHECK(read_file(folder / "x") == content);
   }
   CHECK(files_in(folder.path()) == 1);  // nothing beside it stays
+}
+
+TEST_CASE("what a killed process with our number left beside a file is in nobody's way") {
+  const TemporaryFolder folder;
+  const auto left_over = [&](int number) {
+    return folder / (".x.tmp-" + std::to_string(::getpid()) + "-" + std::to_string(number));
+  };
+  for (int number = 0; number < 300; ++number) std::ofstream(left_over(number)) << "half";
+  for (int i = 0; i < 100; ++i) write_file(folder / "x", std::to_string(i));
+  CHECK(read_file(folder / "x") == "99");
+  for (int number = 0; number < 300; ++number) CHECK(read_file(left_over(number)) == "half");
+  CHECK(files_in(folder.path()) == 301);
 }
 
 TEST_CASE("reading says why it cannot") {
