@@ -25,6 +25,7 @@
 #include "runtime/heartbeat.h"
 #include "runtime/hosts.h"
 #include "runtime/run_folder.h"
+#include "runtime/transport/open_files.h"
 #include "runtime/transport/store.h"
 
 extern char** environ;
@@ -74,7 +75,7 @@ struct Child {
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
-      : job_(job), settings_(settings), folder_(job.run.output), store_(Store::serve(0, "pipewright/0")) {
+      : job_(job), settings_(settings), folder_(job.run.output), store_(serve_for(job.plan.world_size)) {
     if (settings.hosts.empty()) {
       places_.assign(static_cast<size_t>(job.plan.world_size), HostPlace{"", 0, job.plan.world_size});
       for (size_t rank = 0; rank < places_.size(); ++rank)
@@ -99,6 +100,11 @@ class Launcher {
   }
 
  private:
+  static Store serve_for(int64_t ranks) {
+    // A pipe, a log, connections to the store.
+    demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
+    return Store::serve(0, "pipewright/0");
+  }
   void start(int64_t rank);
   std::vector<std::string> variables_of(int64_t rank) const;
   void supervise();

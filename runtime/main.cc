@@ -21,6 +21,7 @@
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/trainer.h"
+#include "runtime/transport/open_files.h"
 #include "runtime/verify_command.h"
 
 namespace pipewright {
@@ -151,6 +152,7 @@ std::string versions() {
 int main(int argc, char** argv) {
   using namespace pipewright;
   take_cores_from_launcher();
+  raise_open_file_limit();
   const int code = run_program(
       {"pipewright-runtime",
        "Trains a partitioned model, one process per rank.",

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
+#include "runtime/transport/open_files.h"
 
 namespace pipewright {
 
@@ -33,6 +34,7 @@ auto reaching(const std::string& host, int64_t port, const std::string& what, Fu
   try {
     return function();
   } catch (const std::exception& error) {
+    demand_descriptor("store at " + host + ":" + std::to_string(port) + ": " + what);
     throw PeerError(
         "store at " + host + ":" + std::to_string(port) + ": " + what + ": " + first_line(error),
         "the process that serves the store (the launcher, or rank 0) has gone or cannot be reached");
@@ -59,6 +61,7 @@ Store Store::serve(int64_t port, const std::string& name) {
     handle->port = store->getPort();
     handle->store = named(std::move(store), name);
   } catch (const std::exception& error) {
+    demand_descriptor("serving the store on port " + std::to_string(port));
     throw InputError("cannot serve a store on port " + std::to_string(port) + ": " + first_line(error),
                      "another job may hold the port: choose another --master-port, or 0 for a free one");
   }

@@ -13,8 +13,9 @@ class Store;
 
 namespace pipewright {
 
-/// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound. One thread at a
-/// time uses a Store; another thread takes a clone().
+/// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound; RunError where that
+/// is for want of a descriptor in this process. One thread at a time uses a Store; another thread takes a
+/// clone().
 class Store {
  public:
   /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object
