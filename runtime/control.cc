@@ -1,7 +1,6 @@
 #include "runtime/control.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -29,14 +28,8 @@ std::string line_key(int64_t rank, int64_t number) {
   return "line/" + std::to_string(rank) + "/" + std::to_string(number);
 }
 
-void on_signal(int number) {
-  if (received_signal.exchange(number) != 0) std::_Exit(128 + number);
-}
-
 Failure interruption(int64_t rank) {
-  const bool interrupt = received_signal == SIGINT;
-  return {rank, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
-          interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)"};
+  return {rank, exit_code_of_signal(received_signal), words_of_signal(received_signal)};
 }
 
 std::string seconds_text(std::chrono::milliseconds time) {
@@ -60,15 +53,6 @@ std::string it_was_in(const RankReport& report) {
 }
 
 }  // namespace
-
-std::atomic<int> received_signal = 0;
-
-void install_signal_handlers() {
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 std::string Failure::to_text() const {
   Json json;

@@ -15,6 +15,7 @@
 #include "graph/error.h"
 #include "runtime/heartbeat.h"
 #include "runtime/progress.h"
+#include "runtime/signals.h"
 #include "runtime/transport/store.h"
 
 namespace pipewright {
@@ -41,11 +42,6 @@ class JobEnded : public Error {
   Failure failure_;
 };
 
-/// Set by the signal handlers that install_signal_handlers() installs: the signal's number, or 0.
-extern std::atomic<int> received_signal;
-/// SIGINT and SIGTERM set received_signal; a second one of them ends the process at once.
-void install_signal_handlers();
-
 /// Within `timeout` of a rank's death, freeze or error every other rank's `on_failure` has run. How: each
 /// rank sets a heartbeat in the store and watches the next rank's (and, on one host, its process); a rank
 /// whose connection to a peer breaks, or that fails itself, says so in the store; all look there several
@@ -61,7 +57,7 @@ class Control {
           std::function<void(const std::string& why)> on_failure);
   ~Control();
 
-  /// Rank 0 only, at once after construction: gets every line of every rank, each rank's in order; on
+  /// Rank 0 only, before the ranks meet: gets every line of every rank, each rank's in order; on
   /// Control's thread (or, without a store, on the caller's).
   void set_sink(std::function<void(int64_t rank, const std::string& line)> sink);
   /// From now on SIGINT and SIGTERM do not end the job here: `tick` sees to them. It is called several times

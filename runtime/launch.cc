@@ -42,7 +42,6 @@ constexpr std::chrono::seconds kCheckpointPatience = 120s;
 // "I/N": this is rank I of the N ranks on its host, which may take a core each.
 constexpr const char* kPinVariable = "PIPEWRIGHT_PIN";
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
-constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 
 std::vector<int> usable_cores() {
   cpu_set_t set;
@@ -113,6 +112,7 @@ class Launcher {
   void note_end(Child& child);
   void tell_interruption();
   void end_all(int signal);
+  int ended_by_signal() const;
   void report();
   bool any_running() const {
     for (const Child& child : children_) {
@@ -336,9 +336,7 @@ void Launcher::note_end(Child& child) {
 
 // A remote shell passes no signals on: its rank hears of them over the store.
 void Launcher::tell_interruption() {
-  const bool interrupt = received_signal == SIGINT;
-  const Failure failure{0, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
-                        interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)"};
+  const Failure failure{0, exit_code_of_signal(received_signal), words_of_signal(received_signal)};
   if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
 }
 
@@ -355,15 +353,22 @@ void Launcher::end_all(int signal) {
   }
 }
 
-void Launcher::report() {
+// The signal that ended the job, whichever of its processes got it; 0: none did.
+int Launcher::ended_by_signal() const {
   const bool all_done = std::all_of(children_.begin(), children_.end(), [](const Child& child) {
     return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0;
   });
-  if (received_signal != 0 && !all_done) {
-    const bool interrupt = received_signal == SIGINT;
-    throw Error(interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
-                interrupt ? "interrupted (SIGINT); all ranks have ended"
-                          : "terminated (SIGTERM); all ranks have ended",
+  if (all_done) return 0;
+  if (received_signal != 0) return received_signal;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (failure_ && failure_->code == exit_code_of_signal(signal)) return signal;
+  }
+  return 0;
+}
+
+void Launcher::report() {
+  if (const int signal = ended_by_signal()) {
+    throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
                 "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
                     (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }

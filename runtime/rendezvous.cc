@@ -1,6 +1,5 @@
 #include "runtime/rendezvous.h"
 
-#include <csignal>
 #include <cstdlib>
 
 #include "graph/error.h"
@@ -22,9 +21,9 @@ Store join_store(const Place& place) {
       return Store::join(place.master_address, place.master_port, std::chrono::seconds(2), name);
     } catch (const PeerError&) {
       if (received_signal != 0) {
-        throw Error(received_signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated,
-                    "interrupted while waiting for rank 0's store at " + place.master_address + ":" +
-                        std::to_string(place.master_port));
+        throw Error(exit_code_of_signal(received_signal), "interrupted while waiting for rank 0's store at " +
+                                                              place.master_address + ":" +
+                                                              std::to_string(place.master_port));
       }
       if (Clock::now() > deadline) throw;
     }

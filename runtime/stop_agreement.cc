@@ -16,12 +16,13 @@ std::string started_key(int64_t rank) { return "stop/started/" + std::to_string(
 
 }  // namespace
 
-StopAgreement::StopAgreement(int64_t rank, int64_t world_size, std::vector<int64_t> entries,
-                             std::function<int64_t(int64_t)> stop_after)
+StopAgreement::StopAgreement(int64_t rank, int64_t world_size, int64_t first_minibatch,
+                             std::vector<int64_t> entries, std::function<int64_t(int64_t)> stop_after)
     : rank_(rank),
       world_size_(world_size),
       entries_(std::move(entries)),
-      stop_after_(std::move(stop_after)) {}
+      stop_after_(std::move(stop_after)),
+      last_started_(first_minibatch - 1) {}
 
 void StopAgreement::enter(int64_t minibatch, const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
@@ -81,7 +82,7 @@ void StopAgreement::tick(Store& store) {
 
 void StopAgreement::decide(Store& store) {
   if (store.try_get(kBeforeKey)) return;
-  int64_t last = -1;
+  int64_t last = std::numeric_limits<int64_t>::min();
   for (const int64_t entry : entries_) {
     const auto started = store.try_get(started_key(entry));
     if (!started) return;

@@ -22,9 +22,10 @@ class StopAgreement {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  /// `entries`: ranks of the first stage. `stop_after(k)`: where to stop if k is the last minibatch that
-  /// anyone has started, more than k.
-  StopAgreement(int64_t rank, int64_t world_size, std::vector<int64_t> entries,
+  /// `first_minibatch`: of this training; of a run that goes on, behind the checkpoint. `entries`: ranks of
+  /// the first stage. `stop_after(k)`: where to stop if k is the last minibatch that anyone has started, more
+  /// than k; before the first has been started, k is the one before it.
+  StopAgreement(int64_t rank, int64_t world_size, int64_t first_minibatch, std::vector<int64_t> entries,
                 std::function<int64_t(int64_t last_started)> stop_after);
 
   /// A rank of the first stage, before each forward of training: waits while it is being decided where to
@@ -50,7 +51,7 @@ class StopAgreement {
   std::atomic<int64_t> stop_before_ = kNever;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  int64_t last_started_ = -1;
+  int64_t last_started_;
   bool gate_closed_ = false;
 
   enum class Phase { kNone, kAsked, kKnown, kOpen } phase_ = Phase::kNone;  // of tick()

@@ -204,8 +204,8 @@ void Training::prepare_to_stop() {
   for (int64_t stage = 0; stage < shape_.stages(); ++stage)
     longest_cycle = std::max(longest_cycle, StageTurns(shape_, stage).cycle_length());
   stop_ = std::make_unique<StopAgreement>(
-      session_.place().rank, session_.place().world_size, job_.plan.stages.front().ranks,
-      [=, this](int64_t last_started) {
+      session_.place().rank, session_.place().world_size, data_.first_minibatch(),
+      job_.plan.stages.front().ranks, [=, this](int64_t last_started) {
         const RunLength& length = data_.length();
         return next_stop(std::min(last_started + 1 + longest_cycle, length.minibatches), period_, length);
       });
@@ -216,9 +216,8 @@ void Training::prepare_to_stop() {
 void Training::stop() {
   complete_checkpoints();
   control().barrier("stopped", kStartPatience);
-  const bool interrupt = stop_->signal() == SIGINT;
-  const Failure failure{session_.place().rank, interrupt ? ExitCode::kInterrupted : ExitCode::kTerminated,
-                        std::string(interrupt ? "interrupted (SIGINT)" : "terminated (SIGTERM)") +
+  const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
+                        words_of_signal(stop_->signal()) +
                             (last_checkpoint_.empty() ? "" : "; left " + last_checkpoint_.string())};
   throw JobEnded(failure.code, failure.message, failure);
 }

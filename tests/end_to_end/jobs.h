@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,6 +78,29 @@ inline std::vector<std::string> operator+(std::vector<std::string> a, const std:
   return a;
 }
 
+/// The ways in which a signal reaches a job: its launcher (or only process), one of its ranks, or all of its
+/// processes at once and again 10 ms later, as a scheduler's does that sends it to each and through others
+/// too.
+enum class Reaches { kFirst, kOneRank, kAllTwice };
+inline const std::vector<Reaches> kWaysOfSignals = {Reaches::kFirst, Reaches::kOneRank, Reaches::kAllTwice};
+
+/// To the processes of a job: the launcher, if there is one, first.
+inline void deliver(int signal, Reaches way, const std::vector<pid_t>& processes) {
+  if (way == Reaches::kFirst) ::kill(processes.front(), signal);
+  if (way == Reaches::kOneRank) ::kill(processes.back(), signal);
+  if (way != Reaches::kAllTwice) return;
+  for (const pid_t process : processes) ::kill(process, signal);
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (const pid_t process : processes) ::kill(process, signal);
+}
+
+/// A launcher and its ranks, or a process alone.
+inline std::vector<pid_t> processes_of(const Process& launcher) {
+  std::vector<pid_t> processes = {launcher.pid()};
+  for (const pid_t rank : launcher.children()) processes.push_back(rank);
+  return processes;
+}
+
 /// Lines of metrics.jsonl that are complete.
 inline std::vector<std::string> complete_lines(const std::filesystem::path& file) {
   std::vector<std::string> lines;
@@ -85,6 +109,30 @@ inline std::vector<std::string> complete_lines(const std::filesystem::path& file
     lines.push_back(text.substr(begin, end - begin));
   }
   return lines;
+}
+
+/// Lines of a run's metrics.jsonl but for the times; evaluations last, as between minibatches their place is
+/// not certain where the last stage has replicas.
+inline std::vector<Json> metrics(const std::filesystem::path& run) {
+  std::vector<Json> lines;
+  for (const std::string& line : complete_lines(run / "metrics.jsonl")) {
+    lines.push_back(parse_json(line, "metrics.jsonl"));
+    lines.back().erase("elapsed_seconds");
+  }
+  std::stable_partition(lines.begin(), lines.end(),
+                        [](const Json& line) { return line.contains("minibatch"); });
+  return lines;
+}
+
+/// The bytes of the .safetensors files of a folder, by name. There are some.
+inline std::map<std::string, std::string> tensor_files(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors")
+      files[entry.path().filename().string()] = read_file(entry.path());
+  }
+  if (files.empty()) throw std::runtime_error(folder.string() + " holds no tensors");
+  return files;
 }
 
 }  // namespace pipewright::testing

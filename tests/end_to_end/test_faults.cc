@@ -177,6 +177,8 @@ TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves
 
 TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the run folder is whole") {
   const int signal = GENERATE(SIGINT, SIGTERM);
+  const Reaches way = GENERATE(from_range(kWaysOfSignals));
+  CAPTURE(signal, static_cast<int>(way));
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {2, 1}));
   Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
@@ -185,14 +187,18 @@ TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the
   INFO(launcher.error());
   REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
   const auto ranks = launcher.children();
-  launcher.signal(signal);
-  CHECK(launcher.wait(15s) == 128 + signal);
+  deliver(signal, way, processes_of(launcher));
+  CHECK(launcher.wait(30s) == 128 + signal);
+  CHECK_THAT(launcher.error(),
+             Catch::Contains("all ranks have ended") && Catch::Contains("go on with --resume latest"));
   for (const pid_t rank : ranks) CHECK(::kill(rank, 0) != 0);
   for (const auto& line : complete_lines(folder / "run" / "metrics.jsonl"))
     CHECK_NOTHROW(parse_json(line, "metrics"));
   const auto summary = read_document<Summary>(folder / "run" / "summary.json");
   CHECK(summary.status == "interrupted");
   CHECK(summary.minibatches > 0);
+  const std::string checkpoint = "minibatch-" + std::to_string(summary.minibatches);
+  CHECK(std::filesystem::exists(folder / "run" / "checkpoints" / checkpoint / "manifest.json"));
 }
 
 TEST_CASE("launch: the launcher is stopped, its ranks give the store up and end by themselves") {
@@ -225,7 +231,7 @@ TEST_CASE("a rank that waits for the others hears Ctrl-C") {
                                             "--world-size", "2", "--master-port", std::to_string(port)},
                folder / "out", folder / "err");
   CHECK(rank.wait(3s) == Process::kRunning);  // nobody serves the store
-  rank.signal(SIGINT);
+  deliver(SIGINT, GENERATE(Reaches::kFirst, Reaches::kAllTwice), {rank.pid()});
   CHECK(rank.wait(15s) == 130);
 }
 
@@ -234,7 +240,7 @@ TEST_CASE("one process: Ctrl-C ends it with 130 and a summary") {
   Process process(std::vector<std::string>{program("runtime")} + endless_job(folder), folder / "out",
                   folder / "err");
   REQUIRE(eventually(60s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 20; }));
-  process.signal(SIGINT);
-  CHECK(process.wait(10s) == 130);
+  deliver(SIGINT, GENERATE(Reaches::kFirst, Reaches::kAllTwice), {process.pid()});
+  CHECK(process.wait(30s) == 130);
   CHECK(read_document<Summary>(folder / "run" / "summary.json").status == "interrupted");
 }

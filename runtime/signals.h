@@ -1,0 +1,27 @@
+// SIGINT and SIGTERM, as the processes of a job hear them.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "graph/error.h"
+
+namespace pipewright {
+
+/// Set by the handlers that install_signal_handlers() installs: the signal's number, or 0.
+extern std::atomic<int> received_signal;
+
+/// The launcher says its process to the ranks that it starts on its host: in this variable.
+inline constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
+
+/// SIGINT and SIGTERM set received_signal; a second one of them ends the process at once. Whoever ends a job
+/// may send the signal to each of its processes and to those that pass it on, so copies are no second signal:
+/// what comes within a second of the first, and what the launcher passes on however late. SIGXFSZ is ignored:
+/// a file that may not grow is an error of the write.
+void install_signal_handlers();
+
+/// Of SIGINT, SIGTERM: how a process that they end says so.
+ExitCode exit_code_of_signal(int signal);
+std::string words_of_signal(int signal);  ///< "interrupted (SIGINT)", "terminated (SIGTERM)"
+
+}  // namespace pipewright
