@@ -60,6 +60,7 @@ Run Run::from_json(JsonReader& reader) {
                  "gradient_bucket_bytes",
                  "initial_weights",
                  "checkpoint",
+                 "no_save",
                  "resume",
                  "seed",
                  "device",
@@ -115,6 +116,7 @@ Run Run::from_json(JsonReader& reader) {
     read(entry, "versions", run.checkpoint.versions);
     entry.finish();
   }
+  read(reader, "no_save", run.no_save);
   read(reader, "resume", run.resume);
   read(reader, "seed", run.seed);
   read(reader, "device", run.device);
@@ -163,6 +165,7 @@ Json Run::to_json() const {
                         {"keep", checkpoint.keep},
                         {"on_signal", checkpoint.on_signal},
                         {"versions", checkpoint.versions}};
+  json["no_save"] = no_save;
   json["resume"] = resume;
   json["seed"] = seed;
   json["device"] = device;

@@ -65,7 +65,8 @@ struct Run {
       25 << 20;                 ///< replicas sum their gradients in pieces of up to so many bytes
   std::string initial_weights;  ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
-  std::string resume;  ///< "", "latest", or a checkpoint's folder
+  bool no_save = false;  ///< true: the run's final weights are not written into its folder
+  std::string resume;    ///< "", "latest", or a checkpoint's folder
   int64_t seed = 0;
   std::string device = "cpu";
   bool cuda_graphs = false;        ///< forwards and backwards are recorded once and replayed, where they can be

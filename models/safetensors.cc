@@ -194,21 +194,38 @@ const fs::path& TensorFiles::file_of(const std::string& name) const {
   return files_[tensors_.at(name).first].path();
 }
 
+TensorSource TensorSource::of(std::string name, const at::Tensor& tensor) {
+  return {std::move(name), safetensors_dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+          [tensor] { return tensor; }};
+}
+
+TensorSource TensorSource::in(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  return {entry.name, entry.dtype, entry.shape, [&file, &entry] { return file.read(entry); }};
+}
+
 WrittenFile write_safetensors(const fs::path& file, NamedTensors tensors,
                               const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    const auto size_a = a.second.element_size();
-    const auto size_b = b.second.element_size();
-    return size_a != size_b ? size_a > size_b : a.first < b.first;
+  std::vector<TensorSource> sources;
+  for (auto& [name, tensor] : tensors) sources.push_back(TensorSource::of(std::move(name), tensor));
+  return write_safetensors(file, std::move(sources), metadata);
+}
+
+WrittenFile write_safetensors(const fs::path& file, std::vector<TensorSource> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorSource& a, const TensorSource& b) {
+    const int64_t size_a = safetensors_element_bytes(a.dtype);
+    const int64_t size_b = safetensors_element_bytes(b.dtype);
+    return size_a != size_b ? size_a > size_b : a.name < b.name;
   });
   SafetensorsHeader header;
   header.metadata = metadata;
-  for (auto& [name, tensor] : tensors) {
-    PW_CHECK(!name.empty() && name != "__metadata__", "the name of a tensor: '" << name << "'");
-    PW_CHECK(header.tensors.empty() || header.tensors.back().name != name, name << " twice");
-    tensor = tensor.detach().contiguous();
-    header.tensors.push_back({name, safetensors_dtype_of(tensor.scalar_type()), tensor.sizes().vec(), 0,
-                              static_cast<int64_t>(tensor.nbytes())});
+  for (const TensorSource& tensor : tensors) {
+    PW_CHECK(!tensor.name.empty() && tensor.name != "__metadata__",
+             "the name of a tensor: '" << tensor.name << "'");
+    PW_CHECK(header.tensors.empty() || header.tensors.back().name != tensor.name, tensor.name << " twice");
+    int64_t bytes = safetensors_element_bytes(tensor.dtype);
+    for (const int64_t extent : tensor.shape) bytes *= extent;
+    header.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0, bytes});
   }
   const std::string head = safetensors_header_text(header);
   WrittenFile written;
@@ -220,7 +237,11 @@ WrittenFile write_safetensors(const fs::path& file, NamedTensors tensors,
     written.bytes += static_cast<int64_t>(count);
   };
   put(head.data(), head.size());
-  for (const auto& [name, tensor] : tensors) put(tensor.const_data_ptr(), tensor.nbytes());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor tensor = tensors[i].make().detach().cpu().contiguous();
+    PW_CHECK_EQ(static_cast<int64_t>(tensor.nbytes()), header.tensors[i].bytes);
+    put(tensor.const_data_ptr(), tensor.nbytes());
+  }
   target.commit();
   written.digest = digest.text();
   return written;

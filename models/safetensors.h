@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -69,6 +70,18 @@ class TensorFiles {
 at::ScalarType scalar_type_of_safetensors(const std::string& dtype);
 std::string safetensors_dtype_of(at::ScalarType type);
 
+/// A tensor that is made when its turn comes to be written, and of which no more than that one is held.
+struct TensorSource {
+  std::string name;
+  std::string dtype;  ///< the format's name
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> make;  ///< dense, of that dtype and shape; on any device
+
+  static TensorSource of(std::string name, const at::Tensor& tensor);
+  /// The tensor of a file, which outlives it.
+  static TensorSource in(const SafetensorsFile& file, const SafetensorsEntry& entry);
+};
+
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// What was written, for a manifest.
@@ -81,6 +94,8 @@ struct WrittenFile {
 /// falling element size, then by name, as the reference implementation does. Whole or not at all
 /// (AtomicFile).
 WrittenFile write_safetensors(const std::filesystem::path& file, NamedTensors tensors,
+                              const std::map<std::string, std::string>& metadata);
+WrittenFile write_safetensors(const std::filesystem::path& file, std::vector<TensorSource> tensors,
                               const std::map<std::string, std::string>& metadata);
 
 }  // namespace pipewright

@@ -232,8 +232,10 @@ Checkpoint open_checkpoint(const fs::path& folder) {
                        "Its latest is " + of_run.front().string() + ".");
     }
     if (fs::exists(folder / "run.json", ignored)) {
-      throw InputError(folder.string() + ": is the folder of a run that left no checkpoint",
-                       "Train with --checkpoint-every-epochs 1 or --checkpoint-every-minibatches N.");
+      throw InputError(
+          folder.string() + ": is the folder of a run that left no checkpoint",
+          "Train with --checkpoint-every-epochs 1 or --checkpoint-every-minibatches N. The final "
+          "weights of a run that has ended are in its model.safetensors.");
     }
     throw InputError(folder.string() + ": is no checkpoint: it has no " + kManifestName,
                      "The manifest is written last: where it is missing, writing was cut short.");

@@ -1,7 +1,5 @@
 #include "runtime/checkpoint_commands.h"
 
-#include <ATen/ops/scalar_tensor.h>
-
 #include <boost/program_options.hpp>
 #include <iomanip>
 #include <iostream>
@@ -14,12 +12,11 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/units.h"
-#include "models/exported_model.h"
 #include "models/load.h"
-#include "models/pt2_archive.h"
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
 #include "runtime/checkpoint_tensors.h"
+#include "runtime/model_file.h"
 
 namespace pipewright {
 namespace {
@@ -31,7 +28,7 @@ constexpr const char* kUsage =
     "pipewright-runtime checkpoint inspect FOLDER [--json]\n"
     "       pipewright-runtime checkpoint merge FOLDER --output FOLDER|FILE.safetensors\n"
     "       pipewright-runtime checkpoint export FOLDER --output model.safetensors\n"
-    "FOLDER: a checkpoint, or a run folder for its latest one.";
+    "FOLDER: a checkpoint, or a run folder for its latest one (export: without one, for its final weights).";
 
 Checkpoint open_named(const fs::path& folder) {
   const bool checkpoint = fs::exists(folder / kManifestName);
@@ -127,13 +124,11 @@ void inspect(const Checkpoint& checkpoint, bool json) {
 }
 
 // All tensors of a verified checkpoint that another plan would go on from, each once.
-NamedTensors all_tensors(const Checkpoint& checkpoint, bool with_optimizer) {
+NamedTensors all_tensors(const Checkpoint& checkpoint) {
   verify_checkpoint(checkpoint);
   CheckpointTensors from(checkpoint);
   NamedTensors tensors;
-  for (const std::string& name : from.names()) {
-    if (with_optimizer || kind_of(name) != "optimizer") tensors.emplace_back(name, from.take(name));
-  }
+  for (const std::string& name : from.names()) tensors.emplace_back(name, from.take(name));
   return tensors;
 }
 
@@ -154,7 +149,7 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
       whole.updates = std::max(whole.updates, stage.updates);
     const std::string file = "stage-0.safetensors";
     const WrittenFile written =
-        write_safetensors(partial / file, all_tensors(checkpoint, true),
+        write_safetensors(partial / file, all_tensors(checkpoint),
                           {{"format", "pt"}, {"next_minibatch", std::to_string(manifest.next_minibatch)}});
     whole.state = {file, written.bytes, written.digest};
     manifest.stages = {whole};
@@ -169,53 +164,44 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
 void merge(const Checkpoint& checkpoint, const fs::path& output) {
   if (output.extension() != ".safetensors") return merge_into_folder(checkpoint, output);
   write_safetensors(
-      output, all_tensors(checkpoint, true),
+      output, all_tensors(checkpoint),
       {{"format", "pt"}, {"next_minibatch", std::to_string(checkpoint.manifest.next_minibatch)}});
 }
 
-// PyTorch's batch norms have a counter of forwards that the graph has not; load_state_dict(strict=True) wants
-// it.
-void add_counters(NamedTensors& tensors, int64_t forwards) {
-  const std::string mean = ".running_mean";
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.insert(name);
-  for (const std::string& name : names) {
-    if (name.size() <= mean.size() || name.compare(name.size() - mean.size(), mean.size(), mean) != 0)
-      continue;
-    const std::string counter = name.substr(0, name.size() - mean.size()) + ".num_batches_tracked";
-    if (!names.count(counter))
-      tensors.emplace_back(counter, at::scalar_tensor(forwards, at::TensorOptions(at::kLong)));
-  }
+void demand_safetensors(const fs::path& output) {
+  if (output.extension() == ".safetensors") return;
+  throw InputError("--output " + output.string() + ": expected a name that ends in .safetensors");
 }
 
-// As the state_dict() of an exported program's module has them: tied tensors under each of their names, what
-// no node reads as the program has it.
-NamedTensors as_state_dict(const NamedTensors& trained, const Model& model) {
-  const std::map<std::string, at::Tensor> by_name(trained.begin(), trained.end());
-  const auto saved = model.archive->weights();
-  NamedTensors tensors;
-  for (const auto& [name, same] : state_dict_of(model))
-    tensors.emplace_back(name, same.empty() ? model.archive->read(saved.at(name)) : by_name.at(same));
-  return tensors;
+void print_exported(const fs::path& file) {
+  const SafetensorsFile written(file);
+  std::cout << file.string() << ": " << written.tensors().size() << " tensors, "
+            << format_bytes(static_cast<double>(fs::file_size(file))) << ", after "
+            << minibatches_of_model_file(file).value_or(0) << " minibatches\n";
 }
 
 void export_model(const Checkpoint& checkpoint, const fs::path& output) {
-  if (output.extension() != ".safetensors") {
-    throw InputError("--output " + output.string() + ": expected a name that ends in .safetensors");
-  }
-  NamedTensors tensors = all_tensors(checkpoint, false);
+  demand_safetensors(output);
+  verify_checkpoint(checkpoint);
+  CheckpointTensors from(checkpoint);
   const Run& run = checkpoint.manifest.run;
-  if (const Model model = load_model(run.model, run.batch_size); model.archive != nullptr) {
-    check_resume(checkpoint, run, model);  // is it still the model that was trained?
-    tensors = as_state_dict(tensors, model);
-  } else {
-    add_counters(tensors, checkpoint.manifest.next_minibatch);
-  }
-  const size_t count = tensors.size();
-  const auto written = write_safetensors(output, std::move(tensors), {{"format", "pt"}});
-  std::cout << output.string() << ": " << count << " tensors, "
-            << format_bytes(static_cast<double>(written.bytes)) << ", after "
-            << checkpoint.manifest.next_minibatch << " minibatches\n";
+  const Model model = load_model(run.model, run.batch_size);
+  if (model.archive != nullptr) check_resume(checkpoint, run, model);  // is it still what was trained?
+  std::vector<TensorSource> tensors;
+  for (const std::string& name : from.names())
+    if (kind_of(name) != "optimizer") tensors.push_back(TensorSource::of(name, from.take(name)));
+  write_model_file(output, std::move(tensors), model, checkpoint.manifest.next_minibatch);
+  print_exported(output);
+}
+
+// Of a run without checkpoints: its final weights, as they are.
+void export_final_model(const fs::path& file, const fs::path& output) {
+  demand_safetensors(output);
+  const SafetensorsFile from(file);
+  std::vector<TensorSource> tensors;
+  for (const SafetensorsEntry& entry : from.tensors()) tensors.push_back(TensorSource::in(from, entry));
+  write_safetensors(output, std::move(tensors), from.metadata());
+  print_exported(output);
 }
 
 }  // namespace
@@ -244,6 +230,10 @@ void run_checkpoint(const std::vector<std::string>& arguments) {
                      "pipewright-runtime checkpoint " + action + " runs/latest" +
                          (action == "inspect" ? "" : " --output model.safetensors"));
   }
+  const fs::path final_model = fs::path(arguments[1]) / kModelFileName;
+  if (action == "export" && options.count("output") && list_checkpoints(arguments[1]).empty() &&
+      fs::exists(final_model))
+    return export_final_model(final_model, options["output"].as<std::string>());
   const Checkpoint checkpoint = open_named(arguments[1]);
   if (action == "inspect") return inspect(checkpoint, options["json"].as<bool>());
   if (!options.count("output")) throw InputError("checkpoint " + action + ": --output is missing");

@@ -1,10 +1,9 @@
 #include "runtime/checkpoint_keeper.h"
 
-#include <cstdio>
-
 #include "graph/atomic_file.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "runtime/run_folder.h"
 
 namespace pipewright {
 
@@ -32,15 +31,14 @@ bool is_leftover(const fs::path& folder) {
          (folder.extension() == kPartialSuffix || folder.extension() == kOldSuffix);
 }
 
-// A checkpoint must not be seen half removed.
+}  // namespace
+
 void remove_checkpoint(const fs::path& folder) {
   const fs::path hidden = folder.parent_path() / ("." + folder.filename().string() + kOldSuffix);
   fs::remove_all(hidden);
   fs::rename(folder, hidden);
   fs::remove_all(hidden);
 }
-
-}  // namespace
 
 fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) {
   return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
@@ -49,11 +47,20 @@ fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) 
 CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors) {
   const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
-  on_disk(folder, [&] { fs::create_directories(folder); });
+  demand_run_files(run_folder, {});
+  on_disk(folder, [&] {
+    fs::create_directory(checkpoints_of(run_folder));
+    fs::create_directory(folder);
+  });
   const std::string file = name + ".safetensors";
-  const WrittenFile written = write_safetensors(
-      folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
-  return {file, written.bytes, written.digest};
+  try {
+    const WrittenFile written = write_safetensors(
+        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
+    return {file, written.bytes, written.digest};
+  } catch (const RunError&) {
+    demand_run_files(run_folder, {});  // if that has gone, that is the cause
+    throw;
+  }
 }
 
 std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages) {
@@ -146,12 +153,14 @@ void CheckpointKeeper::settle() noexcept {
 fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) const {
   const fs::path partial = partial_checkpoint(run_folder_, manifest.next_minibatch);
   const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(manifest.next_minibatch);
+  demand_run_files(run_folder_, {});
   for (auto& [number, stage] : stages) manifest.stages.push_back(std::move(stage));
   PW_CHECK_EQ(manifest.stages.size(), manifest.plan.stages.size());
   for (const CheckpointFile& file : manifest.files()) {
     std::error_code error;
     const auto bytes = fs::file_size(partial / file.file, error);
     if (error || static_cast<int64_t>(bytes) != file.bytes) {
+      demand_run_files(run_folder_, {});
       throw RunError((partial / file.file).string() + ": is not there as its rank wrote it",
                      "The run folder must lie on a file system that all ranks share.");
     }
@@ -181,28 +190,6 @@ void remove_partial_checkpoints(const fs::path& run_folder) {
     if (is_leftover(it->path())) leftovers.push_back(it->path());
   }
   for (const fs::path& folder : leftovers) fs::remove_all(folder, error);
-}
-
-void prepare_checkpoints(const fs::path& run_folder, const std::optional<Checkpoint>& resume) {
-  remove_partial_checkpoints(run_folder);
-  std::error_code ignored;
-  const bool own = resume && fs::equivalent(fs::absolute(resume->folder).parent_path(),
-                                            checkpoints_of(run_folder), ignored);
-  std::vector<fs::path> strangers;
-  for (const fs::path& folder : list_checkpoints(run_folder)) {
-    if (own && fs::equivalent(folder, resume->folder, ignored)) break;  // the rest is older: its own past
-    strangers.push_back(folder);
-  }
-  if (strangers.empty()) return;
-  int number = 1;
-  const auto aside = [&] { return run_folder / ("checkpoints-" + std::to_string(number)); };
-  while (fs::exists(aside())) ++number;
-  on_disk(aside(), [&] {
-    fs::create_directory(aside());
-    for (const fs::path& folder : strangers) fs::rename(folder, aside() / folder.filename());
-  });
-  std::fprintf(stderr, "%zu checkpoints of an earlier run are now in %s\n", strangers.size(),
-               aside().c_str());
 }
 
 }  // namespace pipewright

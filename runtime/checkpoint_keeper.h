@@ -20,7 +20,7 @@ namespace pipewright {
 std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
 /// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError
-/// (disk full).
+/// (disk full; a run folder that has gone, which does not come back for it).
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
@@ -73,12 +73,10 @@ class CheckpointKeeper {
   std::map<int64_t, Written> written_;  // by N
 };
 
-/// Before a run: removes what earlier ones left half written. A run that does not go on from one of this
-/// folder's checkpoints, or from an earlier one than the latest, moves those that are not its own past aside,
-/// to checkpoints-1, -2, ... `resume`: what the run goes on from. Says what it moves on standard error.
-void prepare_checkpoints(const std::filesystem::path& run_folder, const std::optional<Checkpoint>& resume);
+/// It is not seen half removed.
+void remove_checkpoint(const std::filesystem::path& folder);
 
-/// Best effort, after a failure: gives the room of a half-written checkpoint back.
+/// Best effort, before a run and after a failure: gives the room of half-written checkpoints back.
 void remove_partial_checkpoints(const std::filesystem::path& run_folder);
 
 }  // namespace pipewright

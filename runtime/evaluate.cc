@@ -147,8 +147,9 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
     alike.model = run.model;
     check_resume(*job.resume, alike, job.model);
   } else if (run.resume == "latest") {
-    throw InputError("no weights to run: there is no checkpoint in " + checkpoints_of(run.output).string(),
-                     "Train with --checkpoint-every-epochs 1, or name a checkpoint: --resume FOLDER.");
+    throw InputError("no weights to run: there is no checkpoint in " + checkpoints_of(run.output).string() +
+                         ", and no model.safetensors beside it",
+                     "Has the run ended, and not with --no-save? Else name a checkpoint: --resume FOLDER.");
   } else if (run.initial_weights.empty()) {
     throw InputError(
         "no weights to run: neither --resume nor --initial-weights is given",

@@ -12,6 +12,7 @@
 #include "runtime/control.h"
 #include "runtime/evaluate.h"
 #include "runtime/launch_options.h"
+#include "runtime/model_file.h"
 #include "runtime/run_options.h"
 
 namespace pipewright {
@@ -58,14 +59,27 @@ Run run_of(const po::variables_map& options, const fs::path& folder) {
   return run;
 }
 
+// What --resume says by its full name, as ranks run elsewhere. "latest" is what the run folder has that was
+// trained longest: a checkpoint, or the final weights.
+void name_weights(Run& run, bool every_byte) {
+  const auto resume = find_resume(run, every_byte);
+  const fs::path final_model = fs::path(run.output) / kModelFileName;
+  const auto trained = run.resume == "latest" ? minibatches_of_model_file(final_model) : std::nullopt;
+  if (trained && (!resume || *trained > resume->manifest.next_minibatch)) {
+    run.resume.clear();
+    run.initial_weights = fs::absolute(final_model);
+  } else if (resume) {
+    run.resume = fs::absolute(resume->folder);
+  }
+}
+
 void run_forward(const std::string& command, const po::variables_map& options, const PredictionFiles& files) {
   const Place place = find_place(place_options(options));
   const bool alone = place.world_size == 1 && !place.store_is_served;
   std::unique_ptr<ScratchFolder> scratch;
   if (alone || !options.count("config")) scratch = std::make_unique<ScratchFolder>(command);
   Run run = run_of(options, scratch ? scratch->path() : fs::path());
-  if (const auto resume = find_resume(run, /*every_byte=*/alone || place.rank == 0))
-    run.resume = fs::absolute(resume->folder);
+  name_weights(run, /*every_byte=*/alone || place.rank == 0);
   const bool json = options["json"].as<bool>();
   if (alone && !options.count("output")) run.output = scratch->path();
   const Job job = prepare_evaluation(run, alone ? ranks_from(options) : place.world_size,

@@ -27,7 +27,7 @@ void write_flight(const std::filesystem::path& run_folder, int64_t rank, const s
                                 {"lasted_seconds", event.lasted_seconds}});
     }
     const auto folder = run_folder / "flight";
-    std::filesystem::create_directories(folder);
+    std::filesystem::create_directory(folder);  // a run folder that has gone does not come back for it
     write_file(folder / ("rank-" + std::to_string(rank) + ".json"), json_text(json));
   } catch (const std::exception&) {
   }

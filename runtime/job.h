@@ -21,6 +21,7 @@ struct Job {
   Plan plan;
   std::optional<Checkpoint> resume;  ///< what run.resume means
   c10::Device device = c10::kCPU;    ///< where this process computes; a launcher does not
+  bool overwrite = false;            ///< what an earlier run left in the run folder is removed, not set aside
 };
 
 /// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "graph/atomic_file.h"
 #include "graph/error.h"
 
 namespace pipewright {
@@ -23,14 +24,15 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+// Minibatches that the progress line speaks of.
+constexpr size_t kProgressWindow = 50;
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
-
-// JSON has no NaN: such a number is null.
 
 }  // namespace
 
@@ -67,75 +69,63 @@ std::string trace_line(const std::string& document) {
   return json.dump();
 }
 
-std::vector<std::string> metrics_history(const std::filesystem::path& file, int64_t next_minibatch,
-                                         int64_t evaluated_epochs) {
-  std::ifstream in(file);
-  std::vector<std::string> lines;
-  int64_t expected = -1;  // minibatch of the next line of one
-  std::string line;
-  while (std::getline(in, line) && !in.eof()) {  // a line without its end is torn
-    Json json;
-    try {
-      json = parse_json(line, file.string());
-    } catch (const InputError&) {
-      break;
-    }
-    if (!json.is_object()) break;
-    if (json.contains("evaluation")) {
-      const Json& evaluation = json["evaluation"];
-      if (!evaluation.is_object() || !evaluation.contains("epoch")) break;
-      const Json& epoch = evaluation["epoch"];
-      if (epoch.is_number_integer() && epoch < evaluated_epochs) lines.push_back(line);
-      continue;
-    }
-    const Json minibatch = json.value("minibatch", Json());
-    if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds")) break;
-    if (expected >= 0 && minibatch != expected) break;
-    if (minibatch >= next_minibatch) continue;  // evaluations may stand some lines off
-    expected = minibatch.get<int64_t>() + 1;
-    lines.push_back(line);
+Journal::Journal(JournalSettings settings)
+    : settings_(std::move(settings)), next_minibatch_(settings_.next_minibatch) {
+  const auto file = settings_.folder / "metrics.jsonl";
+  const int64_t known = start_with_past();
+  if (settings_.next_minibatch > 0 && known == 0) {
+    std::fprintf(stderr, "the losses before minibatch %ld are not beside the checkpoint: %s begins there\n",
+                 settings_.next_minibatch, file.c_str());
   }
-  if (expected != next_minibatch) return {};
-  return lines;
+  metrics_ = std::make_unique<MetricsFile>(file);
 }
 
-Journal::Journal(JournalSettings settings) : settings_(std::move(settings)) {
-  const auto file = settings_.folder / "metrics.jsonl";
-  std::string history;
-  for (const std::string& line : settings_.history) {
-    history += line + "\n";
-    const Json json = parse_json(line, file.string());
+// Returns of how many minibatches there are lines.
+int64_t Journal::start_with_past() {
+  AtomicFile file(settings_.folder / "metrics.jsonl");
+  int64_t known = 0;
+  const auto keep = [&](const std::string& line, const Json& json) {
+    file.write(line.data(), line.size());
+    file.write("\n", 1);
     if (json.contains("evaluation")) {
       const Json& evaluation = json["evaluation"];
       last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
                           evaluation.at("samples").get<int64_t>()};
     } else {
-      losses_.push_back(number_or_nan(json.at("loss")));
-      elapsed_seconds_.push_back(json.at("elapsed_seconds").get<double>());
+      next_minibatch_ = json.at("minibatch").get<int64_t>();
+      elapsed_before_ = json.at("elapsed_seconds").get<double>();
+      remember(number_or_nan(json.at("loss")), elapsed_before_);
+      ++known;
     }
-  }
-  if (!elapsed_seconds_.empty()) elapsed_before_ = elapsed_seconds_.back();
-  next_minibatch_ = settings_.next_minibatch;
-  if (next_minibatch_ > 0 && losses_.empty()) {
-    std::fprintf(stderr, "the losses before minibatch %ld are not beside the checkpoint: %s begins there\n",
-                 next_minibatch_, file.c_str());
-  }
-  write_file(file, history);
-  metrics_.open(file, std::ios::app);
-  if (!metrics_) {
-    throw RunError(file.string() + ": cannot be written", "no right or no room? choose another --output");
-  }
+  };
+  if (!settings_.past.empty())
+    read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep);
+  file.commit();
+  return known;
 }
 
-void Journal::write(const Json& line) {
-  metrics_ << line.dump() << '\n' << std::flush;
-  if (!metrics_) {
-    throw RunError((settings_.folder / "metrics.jsonl").string() + ": cannot be written on",
-                   "is the disk full? what was written before is intact");
+// Of next_minibatch_, which is then the one behind it.
+void Journal::remember(double loss, double elapsed_seconds) {
+  const auto push = [](std::deque<double>& last, double value, size_t most) {
+    last.push_back(value);
+    if (last.size() > most) last.pop_front();
+  };
+  push(elapsed_seconds_, elapsed_seconds, kRemembered);
+  push(recent_losses_, loss, kProgressWindow);
+  if (next_minibatch_ % settings_.minibatches_per_epoch == 0) {
+    epoch_loss_ = 0;
+    epoch_losses_ = 0;
   }
+  epoch_loss_ += loss;
+  ++epoch_losses_;
+  ++next_minibatch_;
 }
 
 void Journal::take(int64_t, const std::string& text) {
+  if (const auto now = Clock::now(); now - looked_ > std::chrono::seconds(1)) {
+    looked_ = now;
+    metrics_->demand_in_place();
+  }
   const Json line = parse_json(text, "line of a rank");
   const std::string kind = line.at("kind");
   if (kind == "minibatch") {
@@ -144,7 +134,10 @@ void Journal::take(int64_t, const std::string& text) {
     take_evaluation(line);
   } else if (kind == "rank") {
     JsonReader reader(line.at("summary"), "line of a rank");
-    for (const RankSummary& rank : Summary::from_json(reader).ranks) ranks_.push_back(rank);
+    for (RankSummary& rank : Summary::from_json(reader).ranks) {
+      std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == rank.rank; });
+      ranks_.push_back(std::move(rank));
+    }
   } else {
     PW_CHECK(kind == "trace", kind);
     traces_.push_back(line.at("document"));
@@ -155,16 +148,15 @@ void Journal::take_minibatch(const Json& line) {
   early_[line.at("minibatch").get<int64_t>()] = line;
   while (!early_.empty() && early_.begin()->first == next_minibatch_) {
     const Json next = std::move(early_.extract(early_.begin()).mapped());
-    losses_.push_back(number_or_nan(next.at("loss")));
-    elapsed_seconds_.push_back(elapsed_before_ + next.at("elapsed_seconds").get<double>());
+    const double elapsed = elapsed_before_ + next.at("elapsed_seconds").get<double>();
     Json out;
     out["minibatch"] = next_minibatch_;
     out["epoch"] = next_minibatch_ / settings_.minibatches_per_epoch;
     out["loss"] = next.at("loss");
     out["samples"] = settings_.batch_size;
-    out["elapsed_seconds"] = elapsed_seconds_.back();
-    write(out);
-    ++next_minibatch_;
+    out["elapsed_seconds"] = elapsed;
+    metrics_->append(out.dump());
+    remember(number_or_nan(next.at("loss")), elapsed);
   }
   show_progress(false);
 }
@@ -186,7 +178,7 @@ void Journal::take_evaluation(const Json& line) {
                        {"top1", finite_or_null(evaluation.top1)},
                        {"samples", evaluation.samples}};
   if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
-  write(out);
+  metrics_->append(out.dump());
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
   std::fprintf(stderr, "epoch %ld: evaluation loss %.4f", epoch + 1, evaluation.loss);
@@ -199,14 +191,14 @@ void Journal::show_progress(bool last) {
   const auto now = Clock::now();
   const auto every =
       settings_.progress_on_terminal ? std::chrono::milliseconds(250) : std::chrono::seconds(10);
-  if (losses_.empty() || (!last && now - shown_ < every)) return;
+  if (recent_losses_.empty() || (!last && now - shown_ < every)) return;
   shown_ = now;
-  // The rate of the last fifty minibatches; the estimate counts training only.
-  const size_t done = losses_.size();
-  const size_t window = std::min<size_t>(done, 50);
+  // The rate of the last minibatches; the estimate counts training only.
+  const size_t known = elapsed_seconds_.size();
+  const size_t window = recent_losses_.size();
   double mean = 0;
-  for (size_t i = done - window; i < done; ++i) mean += losses_[i] / static_cast<double>(window);
-  const double spent = elapsed_seconds_[done - 1] - (done > window ? elapsed_seconds_[done - window - 1] : 0);
+  for (const double loss : recent_losses_) mean += loss / static_cast<double>(window);
+  const double spent = elapsed_seconds_.back() - (known > window ? elapsed_seconds_[known - window - 1] : 0);
   const double rate = spent > 0 ? static_cast<double>(window) / spent : 0;
   const auto total = settings_.total_minibatches;
   std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %.4f  %.0f samples/s  %s left%s",
@@ -219,6 +211,7 @@ void Journal::show_progress(bool last) {
 }
 
 void Journal::close() {
+  metrics_->demand_in_place();
   show_progress(true);
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
@@ -228,12 +221,14 @@ double Journal::steady_minibatch_seconds() const {
   // Completions come in bursts of replicas, so a step is measured over whole periods of them, within an
   // epoch, leaving out the first quarter of each epoch where the pipeline fills.
   const auto period = static_cast<size_t>(settings_.period_minibatches);
-  const auto epoch = static_cast<size_t>(settings_.minibatches_per_epoch);
+  const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
   std::vector<double> steps;
-  for (size_t first = 0; first < elapsed_seconds_.size(); first += epoch) {
-    std::vector<double> times(
-        elapsed_seconds_.begin() + static_cast<ptrdiff_t>(first),
-        elapsed_seconds_.begin() + static_cast<ptrdiff_t>(std::min(first + epoch, elapsed_seconds_.size())));
+  for (int64_t first = first_known; first < next_minibatch_;) {
+    const int64_t end = std::min(
+        (first / settings_.minibatches_per_epoch + 1) * settings_.minibatches_per_epoch, next_minibatch_);
+    std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
+                              elapsed_seconds_.begin() + (end - first_known));
+    first = end;
     std::sort(times.begin(), times.end());
     for (size_t i = times.size() / 4; i + period < times.size(); ++i) {
       steps.push_back((times[i + period] - times[i]) / static_cast<double>(period));
@@ -253,15 +248,7 @@ Summary Journal::summary() const {
   if (summary.minibatch_seconds > 0) {
     summary.samples_per_second = static_cast<double>(settings_.batch_size) / summary.minibatch_seconds;
   }
-  if (!losses_.empty()) {
-    const int64_t last_epoch = (summary.minibatches - 1) / settings_.minibatches_per_epoch;
-    const int64_t first_known = next_minibatch_ - static_cast<int64_t>(losses_.size());
-    const auto first =
-        static_cast<size_t>(std::max<int64_t>(0, last_epoch * settings_.minibatches_per_epoch - first_known));
-    double sum = 0;
-    for (size_t i = first; i < losses_.size(); ++i) sum += losses_[i];
-    summary.train_loss = sum / static_cast<double>(losses_.size() - first);
-  }
+  if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
   summary.evaluation = last_evaluation_;
   summary.ranks = ranks_;
   std::sort(summary.ranks.begin(), summary.ranks.end(),

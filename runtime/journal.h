@@ -4,9 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "graph/json.h"
 #include "graph/summary.h"
 #include "runtime/evaluated_minibatch.h"
+#include "runtime/metrics_file.h"
 
 namespace pipewright {
 
@@ -23,33 +25,32 @@ std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch);
 std::string rank_line(const RankSummary& summary);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 
-/// What metrics.jsonl of an interrupted run says of the minibatches before `next_minibatch`, line by line. A
-/// torn line, and all that is behind it or belongs to later minibatches or to evaluations from number
-/// `evaluated_epochs` on, is left out. Empty where no minibatch up to the last but `next_minibatch` is left.
-std::vector<std::string> metrics_history(const std::filesystem::path& file, int64_t next_minibatch,
-                                         int64_t evaluated_epochs);
-
 struct JournalSettings {
   std::filesystem::path folder;  ///< exists
   int64_t batch_size = 1;
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
   int64_t evaluation_minibatches = 0;
-  int64_t next_minibatch = 0;        ///< the first that will be reported
-  std::vector<std::string> history;  ///< lines of metrics.jsonl before it: metrics_history()
+  int64_t next_minibatch = 0;  ///< the first that will be reported
+  /// Of a run that goes on: metrics.jsonl of its past, which may be the file that this one writes, and the
+  /// epochs whose evaluation was over. "" = none.
+  std::filesystem::path past;
+  int64_t evaluated_epochs = 0;
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
   int64_t period_minibatches = 1;
   bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
 };
 
-/// Used by one thread at a time.
+/// Used by one thread at a time. Needs as much memory for ten million minibatches as for a hundred thousand.
 class Journal {
  public:
-  /// Starts metrics.jsonl with the history. RunError if it cannot be written.
+  /// Starts metrics.jsonl with the past's lines. RunError if it cannot be written.
   explicit Journal(JournalSettings settings);
 
+  /// RunError if metrics.jsonl cannot be written on, or (looked at once a second) is not there any more.
   void take(int64_t rank, const std::string& line);
-  /// Ends the progress line. No line may be taken afterwards.
+  /// Ends the progress line. No line may be taken afterwards. RunError if metrics.jsonl is not there any
+  /// more.
   void close();
 
   /// What the lines so far amount to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
@@ -58,26 +59,33 @@ class Journal {
   /// Documents of TraceWriter, one a rank that sent one.
   const std::vector<std::string>& traces() const { return traces_; }
 
+  /// Minibatches over whose times the steady state is taken, the last ones.
+  static constexpr size_t kRemembered = 1 << 16;
+
  private:
+  int64_t start_with_past();
+  void remember(double loss, double elapsed_seconds);
   void take_minibatch(const Json& line);
   void take_evaluation(const Json& line);
-  void write(const Json& line);
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
 
   JournalSettings settings_;
-  std::ofstream metrics_;
+  std::unique_ptr<MetricsFile> metrics_;
   std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
-  double elapsed_before_ = 0;            // by the history
-  std::vector<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1
-  std::vector<double> losses_;           // likewise
+  double elapsed_before_ = 0;           // by the past
+  std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most
+  std::deque<double> recent_losses_;    // likewise, those of the progress line
+  double epoch_loss_ = 0;               // sum over the known minibatches of the last one's epoch
+  int64_t epoch_losses_ = 0;            // how many
   std::map<int64_t, std::map<int64_t, EvaluatedMinibatch>> evaluations_;  // by epoch until complete
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;
   std::vector<std::string> traces_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};
+  std::chrono::steady_clock::time_point looked_ = started_;  // whether the file is in its place
   bool line_open_ = false;
 };
 

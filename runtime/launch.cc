@@ -85,7 +85,12 @@ class Launcher {
   }
 
   void run() {
-    make_run_folder(folder_, job_.resume);
+    if (settings_.command == "train") {
+      lock_.emplace(folder_);
+      prepare_run_folder(folder_, job_.resume, job_.overwrite);
+    } else {
+      make_run_folder(folder_);
+    }
     signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
     try {
@@ -125,6 +130,7 @@ class Launcher {
   const LaunchSettings& settings_;
   const std::filesystem::path folder_;
   Store store_;
+  std::optional<RunFolderLock> lock_;
   std::vector<HostPlace> places_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first

@@ -62,14 +62,17 @@ void run_train(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions()).add(place_option_descriptions());
   description.add_options()("print-config", po::bool_switch(),
                             "print every setting and where it came from; then stop")(
-      "json", po::bool_switch(), "print the summary as JSON");
+      "json", po::bool_switch(), "print the summary as JSON")(
+      "overwrite", po::bool_switch(),
+      "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
   const Run run = run_from_options(options);
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   const Place place = find_place(place_options(options));
   if (!place.store_is_served && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
-  const Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
+  Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
+  job.overwrite = options["overwrite"].as<bool>();
   install_signal_handlers();
   train(job, place);
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
@@ -80,13 +83,16 @@ void run_launch(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions()).add(launch_option_descriptions());
   description.add_options()("print-config", po::bool_switch(),
                             "print every setting and where it came from; then stop")(
-      "json", po::bool_switch(), "print the summary as JSON");
+      "json", po::bool_switch(), "print the summary as JSON")(
+      "overwrite", po::bool_switch(),
+      "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
   const Run run = run_from_options(options);
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
-  const Job job = prepare_job(run, ranks_from(options));
+  Job job = prepare_job(run, ranks_from(options));
+  job.overwrite = options["overwrite"].as<bool>();
   // Ranks of other hosts have devices of their own.
   if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
 

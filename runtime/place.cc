@@ -99,8 +99,9 @@ Place find_place(const PlaceOptions& options) {
   place.master_address =
       options.master_address.value_or(variable("MASTER_ADDR").value_or(place.master_address));
   place.master_port = options.master_port.value_or(number("MASTER_PORT").value_or(place.master_port));
-  place.store_is_served = !options.master_port && (variable("PIPEWRIGHT_STORE_IS_SERVED") ||
-                                                   variable("TORCHELASTIC_USE_AGENT_STORE") == "True");
+  place.launched = variable("PIPEWRIGHT_STORE_IS_SERVED").has_value();
+  place.store_is_served =
+      !options.master_port && (place.launched || variable("TORCHELASTIC_USE_AGENT_STORE") == "True");
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size) {
     throw InputError("rank " + std::to_string(place.rank) + " of " + std::to_string(place.world_size) +
                          " (from " + place.source + ") is not in 0.." + std::to_string(place.world_size - 1),

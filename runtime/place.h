@@ -23,6 +23,7 @@ struct Place {
   int64_t master_port = 29500;
   std::string job;  ///< tells jobs of one scheduler apart that use one address; "" = nothing known
   bool store_is_served = false;  ///< by a launcher; otherwise rank 0 serves it
+  bool launched = false;         ///< by a launcher of ours, which has said how many ranks there are
   std::string source;            ///< "options", "environment (torchrun)", "Slurm", "Open MPI", "one process"
 };
 

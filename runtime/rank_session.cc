@@ -1,6 +1,7 @@
 #include "runtime/rank_session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/error.h"
 #include "models/device.h"
@@ -39,15 +40,14 @@ RankSession::RankSession(const Job& job, const Place& place)
 
 void RankSession::run(RankTask& task) {
   guarded(task, [&] {
-    task.open();
     connect(task);
     task.prepare();
-    prepared_ = true;
+    has_last_words_ = true;
     control_->watch(progress_, [this](const std::string& why) { write_flight(why); });
     if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
     control_->barrier("start", kStartPatience);
     task.work();
-    task.post_last_words();
+    post_last_words(task);
     progress_.begin({"end of the job", {}, /*done=*/true});
     control_->barrier("end", kStartPatience);
   });
@@ -106,17 +106,23 @@ void RankSession::guarded(RankTask& task, Step step) {
                       "rank " + std::to_string(place_.rank) + ": " + own.what()});
     }
   }
-  // Whatever goes wrong from here on must not hide the cause.
-  try {
-    if (control_) {
-      if (prepared_) task.post_last_words();
-      control_->finish(kLastWordsPatience);
+  // Whatever goes wrong from here on must neither hide the cause nor leave out what is still to be done:
+  // behind finish() no thread of Control calls the task.
+  const auto still = [](auto last_step) {
+    try {
+      last_step();
+    } catch (const std::exception& later) {
+      std::fprintf(stderr, "pipewright-runtime: while ending after a failure: %s\n", later.what());
     }
-    task.close(status);
-  } catch (const std::exception& later) {
-    std::fprintf(stderr, "pipewright-runtime: while ending after a failure: %s\n", later.what());
-  }
+  };
+  still([&] { post_last_words(task); });
+  if (control_) control_->finish(kLastWordsPatience);
+  still([&] { task.close(status); });
   std::rethrow_exception(error);
+}
+
+void RankSession::post_last_words(RankTask& task) {
+  if (std::exchange(has_last_words_, false)) task.post_last_words();
 }
 
 void RankSession::connect(RankTask& task) {
@@ -134,14 +140,18 @@ void RankSession::connect(RankTask& task) {
   std::optional<Store> for_control;
   if (store) for_control = store->clone();
   control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
-  if (place_.rank == 0)
+  task.open();
+  if (place_.rank == 0) {
+    folder_is_ours_ = true;
     control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
+  }
   if (!store) return;
 
   // Ranks that were started with different plans, runs or libraries must not train together.
   const std::string mine = job_fingerprint(job_);
   if (place_.rank == 0) store->set("fingerprint", mine);
   control_->barrier("arrival", kStartPatience);
+  folder_is_ours_ = true;
   const std::string first = store->get("fingerprint", timeout);
   if (mine != first) {
     throw PlanError("rank " + std::to_string(place_.rank) +
@@ -187,7 +197,7 @@ WorkerHooks RankSession::hooks() {
 }
 
 void RankSession::write_flight(const std::string& error) {
-  pipewright::write_flight(folder_, place_.rank, error, progress_);
+  if (folder_is_ours_) pipewright::write_flight(folder_, place_.rank, error, progress_);
 }
 
 }  // namespace pipewright

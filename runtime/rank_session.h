@@ -24,24 +24,26 @@ namespace pipewright {
 class RankTask {
  public:
   virtual ~RankTask() = default;
-  /// Before the ranks meet.
+  /// This rank has its place in the job, and nothing has been written; the others may not be there yet.
   virtual void open() {}
   /// Rank 0: a line that a rank has posted, each rank's in order; on a thread of Control.
   virtual void take(int64_t rank, const std::string& line) = 0;
   /// The ranks are connected. None begins its work before all are prepared.
   virtual void prepare() = 0;
   virtual void work() = 0;
-  /// Posts what rank 0 is to know at the end, also of work that failed. Not called before the ranks are
-  /// connected.
+  /// Posts what rank 0 is to know at the end, also of work that failed. Called once at most, and not before
+  /// the ranks are connected.
   virtual void post_last_words() {}
-  /// The last call: what was posted has come, after a failure as far as it could. `status` is "done",
-  /// "failed" or "interrupted".
+  /// The last call, whatever has failed before, open() and post_last_words() too: what was posted has come,
+  /// after a failure as far as it could, and take() is not called any more. `status` is "done", "failed" or
+  /// "interrupted".
   virtual void close(const std::string& status) = 0;
 };
 
 class RankSession {
  public:
-  /// Borrows the job. A rank that fails leaves its flight record in the job's run folder.
+  /// Borrows the job. A rank that fails leaves its flight record in the job's run folder, once that is the
+  /// job's: open() has returned on rank 0.
   RankSession(const Job& job, const Place& place);
 
   /// From open() to close(). Throws what ended the work early: JobEnded with the exit code of an
@@ -64,6 +66,7 @@ class RankSession {
   std::string where();
   template <typename Step>
   void guarded(RankTask& task, Step step);
+  void post_last_words(RankTask& task);
   void write_flight(const std::string& error);
 
   const Job& job_;
@@ -74,7 +77,8 @@ class RankSession {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made
-  bool prepared_ = false;
+  bool folder_is_ours_ = false;
+  bool has_last_words_ = false;  // prepared, and they have not been posted
   Progress progress_;
 };
 

@@ -62,6 +62,7 @@ constexpr Row kRows[] = {
     {"checkpoint-versions", "checkpoint", "versions", Kind::kText,
      "exact: with the weights that minibatches in flight read; latest: without"},
     {"checkpoint-on-signal", "checkpoint", "on_signal", Kind::kBoolean, "SIGINT and SIGTERM leave one"},
+    {"no-save", "", "no_save", Kind::kFlag, "do not write the final weights into the run folder"},
     {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
     {"seed", "", "seed", Kind::kInteger, ""},
     {"device", "", "device", Kind::kText, "cpu, cuda (ranks of a host take turns) or cuda:K"},

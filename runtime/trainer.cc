@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+#include <atomic>
 #include <filesystem>
+#include <map>
+#include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -14,7 +16,10 @@
 #include "runtime/checkpoint_state.h"
 #include "runtime/checkpoint_writer.h"
 #include "runtime/evaluation.h"
+#include "runtime/fault_points.h"
 #include "runtime/journal.h"
+#include "runtime/line_thread.h"
+#include "runtime/model_file.h"
 #include "runtime/rank_session.h"
 #include "runtime/rendezvous.h"
 #include "runtime/run_folder.h"
@@ -29,6 +34,9 @@ namespace pipewright {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// What a rank tells rank 0 when it has written its part of the final weights of a stage.
+constexpr const char* kSavedLine = "saved";
 
 class Training : private RankTask {
  public:
@@ -49,7 +57,9 @@ class Training : private RankTask {
   void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
   void advance_checkpoints();
   void complete_checkpoints();
+  void save_model();
   void prepare_to_stop();
+  void fault_point();
   [[noreturn]] void stop();
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
   Control& control() { return session_.control(); }
@@ -66,13 +76,17 @@ class Training : private RankTask {
   const PipelineShape shape_;
   const int64_t period_;  // of rounds (runtime/checkpoint_points.h)
 
+  std::optional<RunFolderLock> lock_;    // rank 0, unless the launcher holds it
   std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint; Control's thread calls it
   RankSession session_;
+  FaultPoints faults_{session_.place().rank};
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Evaluation> evaluation_;
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
+  std::unique_ptr<LineThread> lines_;         // rank 0: what keeper and journal take
+  std::atomic<int64_t> saved_stages_ = 0;     // rank 0: whose part of the final weights is on the disk
   std::filesystem::path last_checkpoint_;     // rank 0
   int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
@@ -99,8 +113,10 @@ void Training::run() {
 void Training::open() {
   const Place& place = session_.place();
   if (place.rank != 0) return;
-  // Else the launcher has.
-  if (!place.store_is_served || place.world_size == 1) make_run_folder(folder_, job_.resume);
+  if (!place.launched) {  // else the launcher has
+    lock_.emplace(folder_);
+    prepare_run_folder(folder_, job_.resume, job_.overwrite);
+  }
   write_document(folder_ / "run.json", job_.run);
   write_document(folder_ / "plan.json", job_.plan);
   JournalSettings settings;
@@ -116,8 +132,8 @@ void Training::open() {
   settings.next_minibatch = data_.first_minibatch();
   if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
-    settings.history =
-        metrics_history(past / "metrics.jsonl", data_.first_minibatch(), data_.evaluated_epochs());
+    settings.past = past / "metrics.jsonl";
+    settings.evaluated_epochs = data_.evaluated_epochs();
     std::fprintf(stderr, "goes on from %s: %ld of %ld minibatches are done\n", job_.resume->folder.c_str(),
                  data_.first_minibatch(), data_.length().minibatches);
   } else if (!job_.run.resume.empty()) {
@@ -127,11 +143,17 @@ void Training::open() {
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, place.world_size, job_.run.checkpoint.keep);
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
+  // A checkpoint is complete when the journal has all lines before its own.
+  lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
+    if (line == kSavedLine) {
+      ++saved_stages_;
+    } else if (!keeper_->take(line)) {
+      journal_->take(rank, line);
+    }
+  });
 }
 
-void Training::take(int64_t rank, const std::string& line) {
-  if (!keeper_->take(line)) journal_->take(rank, line);
-}
+void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }
 
 void Training::prepare() {
   worker_ = std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(),
@@ -151,6 +173,7 @@ void Training::prepare() {
 WorkerHooks Training::hooks() {
   WorkerHooks hooks = session_.hooks();
   hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+    fault_point();
     advance_checkpoints();
     before(action);
   };
@@ -158,6 +181,9 @@ WorkerHooks Training::hooks() {
 }
 
 void Training::work() {
+  // Of an earlier run, whose weights this one may have begun with: all ranks have read them.
+  std::error_code ignored;
+  if (journal_) std::filesystem::remove(folder_ / kModelFileName, ignored);
   started_ = Clock::now();
   const auto several = static_cast<int64_t>(worker_->stage_count());
   const int64_t first = worker_->stage().stage();
@@ -184,7 +210,9 @@ void Training::work() {
     const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
     done = stops ? stop_->stop_before() : span.end();
     if (done == span.end()) pipeline_began_ = done;
+    fault_point();
     end_epoch();
+    fault_point();
     if (std::binary_search(within.begin(), within.end(), done)) {
       // It was written on the way.
     } else if (checkpoint_due(done, settings, period_, length)) {
@@ -194,7 +222,47 @@ void Training::work() {
     }
     if (stops) stop();
   }
+  fault_point();
+  if (!job_.run.no_save) save_model();
   complete_checkpoints();
+}
+
+// The pipeline is empty: buffers are the replicas' average.
+void Training::save_model() {
+  std::map<int64_t, NamedTensors> own;
+  for_each_stage([&](StageReplica& stage) {
+    if (stage.replica() != 0) return;
+    NamedTensors& tensors = own[stage.stage()];
+    const StageProgram& program = stage.program();
+    for (size_t i = 0; i < program.parameters().size(); ++i)
+      tensors.emplace_back(program.parameters()[i], stage.weights()[i]);
+    for (size_t i = 0; i < program.buffers().size(); ++i)
+      tensors.emplace_back(program.buffers()[i], stage.buffers()[i]);
+  });
+  if (session_.place().rank != 0) {
+    for (const auto& [stage, tensors] : own) {
+      write_weights_part(folder_, stage, tensors);
+      control().post(kSavedLine);
+    }
+    return;
+  }
+  const auto others = shape_.stages() - static_cast<int64_t>(own.size());
+  while (saved_stages_ < others) {
+    control().check();
+    lines_->check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  write_final_model(folder_, shape_.stages(), own, job_.model, data_.length().minibatches);
+}
+
+// Between two actions, and around what is done between spans.
+void Training::fault_point() {
+  if (!faults_.next() || !stop_ || session_.place().world_size == 1) return;
+  // The signal is heard before this rank goes on.
+  while (stop_->signal() == 0) {
+    control().check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Training::prepare_to_stop() {
@@ -253,13 +321,18 @@ void Training::begin_checkpoint(int64_t next_minibatch, const std::string& cause
 void Training::advance_checkpoints() {
   writer_->poll();
   if (!keeper_) return;
+  lines_->check();
   if (const auto folder = keeper_->poll()) last_checkpoint_ = *folder;
 }
 
 void Training::complete_checkpoints() {
   writer_->wait();
   while (keeper_ && keeper_->pending()) {
-    if (const auto folder = keeper_->wait([this] { control().check(); })) last_checkpoint_ = *folder;
+    const auto check = [this] {
+      control().check();
+      lines_->check();
+    };
+    if (const auto folder = keeper_->wait(check)) last_checkpoint_ = *folder;
   }
 }
 
@@ -308,6 +381,7 @@ void Training::evaluate(int64_t epoch) {
 }
 
 void Training::post_last_words() {
+  fault_point();
   writer_->settle();
   const RankSummary rank = summary_of_rank(job_, session_.place(), *worker_, memory_, trained_seconds_);
   if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
@@ -318,9 +392,24 @@ void Training::post_last_words() {
 
 void Training::close(const std::string& status) {
   if (!journal_) return;
-  if (status != "done") keeper_->settle();
-  journal_->close();
-  const Summary summary = write_results(folder_, job_, *journal_, status, elapsed_seconds());
+  std::exception_ptr lost;
+  try {
+    lines_->finish();
+    journal_->close();
+    std::vector<std::string> written = {"run.json", "plan.json"};
+    if (status == "done" && !job_.run.no_save) written.push_back(kModelFileName);
+    if (!last_checkpoint_.empty()) written.push_back(last_checkpoint_.lexically_relative(folder_));
+    demand_run_files(folder_, written);
+  } catch (const std::exception&) {
+    lost = std::current_exception();
+  }
+  if (lost || status != "done") {
+    keeper_->settle();
+    remove_weights_parts(folder_);
+  }
+  const Summary summary =
+      write_results(folder_, job_, *journal_, lost ? "failed" : status, elapsed_seconds());
+  if (lost && status != "failed") std::rethrow_exception(lost);
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
     if (!data) continue;
     for (const std::string& remark : data->remarks()) std::fprintf(stderr, "data: %s\n", remark.c_str());

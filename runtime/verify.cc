@@ -12,7 +12,7 @@
 #include "graph/error.h"
 #include "models/initialise.h"
 #include "runtime/checkpoint_state.h"
-#include "runtime/journal.h"
+#include "runtime/metrics_file.h"
 #include "runtime/partition.h"
 #include "runtime/reference.h"
 #include "runtime/schedule/plan_shape.h"
@@ -151,11 +151,9 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   TrainedModel model;
   const int64_t end = checkpoint.manifest.next_minibatch;
   const auto file = run_folder / "metrics.jsonl";
-  for (const std::string& line : metrics_history(file, end, 0)) {
-    const Json json = parse_json(line, file.string());
-    if (json.at("minibatch") < first) continue;
-    model.losses.push_back(number_or_nan(json.at("loss")));
-  }
+  read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
+    if (json.at("minibatch") >= first) model.losses.push_back(number_or_nan(json.at("loss")));
+  });
   if (static_cast<int64_t>(model.losses.size()) != end - first) {
     throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +
                          " to " + std::to_string(end - 1) + ", each in one line",

@@ -68,6 +68,7 @@ void verify_new_run(const po::variables_map& options) {
   }
   run.evaluation_data.clear();  // changes nothing, and takes its time
   run.trace_minibatches = 0;
+  run.no_save = true;
   demand_processor(run);
   Job job = prepare_job(run, ranks_from(options));
   if (!options.count("minibatches")) {

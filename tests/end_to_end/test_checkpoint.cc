@@ -65,33 +65,13 @@ void kill_all(Process& launcher) {
   for (const pid_t rank : ranks) REQUIRE(eventually(10s, [&] { return ::kill(rank, 0) != 0; }));
 }
 
-// Lines of metrics.jsonl but for the times; evaluations last, as between minibatches their place is not
-// certain where the last stage has replicas.
-std::vector<Json> metrics(const fs::path& output) {
-  std::vector<Json> lines;
-  for (const std::string& line : complete_lines(output / "metrics.jsonl")) {
-    lines.push_back(parse_json(line, "metrics.jsonl"));
-    lines.back().erase("elapsed_seconds");
-  }
-  std::stable_partition(lines.begin(), lines.end(),
-                        [](const Json& line) { return line.contains("minibatch"); });
-  return lines;
-}
-
 fs::path final_checkpoint(const fs::path& output) {
   return output / "checkpoints" / ("minibatch-" + std::to_string(kMinibatches));
 }
 
 void check_equal(const fs::path& output, const fs::path& expected) {
   CHECK(metrics(output) == metrics(expected));
-  size_t files = 0;
-  for (const auto& entry : fs::directory_iterator(final_checkpoint(expected))) {
-    if (entry.path().extension() != ".safetensors") continue;
-    ++files;
-    CAPTURE(entry.path());
-    CHECK(read_file(final_checkpoint(output) / entry.path().filename()) == read_file(entry.path()));
-  }
-  CHECK(files > 0);
+  CHECK(tensor_files(final_checkpoint(output)) == tensor_files(final_checkpoint(expected)));
 }
 
 std::string write_plan(const TemporaryFolder& folder, const std::string& name,
@@ -434,7 +414,7 @@ TEST_CASE(
       REQUIRE(eventually(60s, [&] {
         return losses(output).size() >= lines || launch.process.wait(0ms) != Process::kRunning;
       }));
-      launch.process.signal(number);
+      deliver(number, kWaysOfSignals[random() % kWaysOfSignals.size()], processes_of(launch.process));
       const int code = launch.process.wait(60s);
       INFO(launch.process.error());
       const size_t before = trained;
@@ -457,7 +437,7 @@ TEST_CASE(
 TEST_CASE("a signal to one rank of several stops all of them with a checkpoint") {
   const TemporaryFolder folder;
   const auto plan = write_plan(folder, "11.json", {1, 1});
-  const size_t victim = GENERATE(size_t{0}, size_t{1});
+  const size_t victim = GENERATE(size_t{0}, size_t{1}, size_t{2});  // 2: all of them, twice
   std::vector<std::unique_ptr<Process>> ranks;
   const int port = 20000 + static_cast<int>((::getpid() + 977 * (victim + 1)) % 20000);
   for (int rank = 0; rank < 2; ++rank) {
@@ -470,7 +450,11 @@ TEST_CASE("a signal to one rank of several stops all of them with a checkpoint")
   }
   INFO(ranks[0]->error());
   REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
-  ranks[victim]->signal(SIGTERM);
+  if (victim < 2) {
+    ranks[victim]->signal(SIGTERM);
+  } else {
+    deliver(SIGTERM, Reaches::kAllTwice, {ranks[0]->pid(), ranks[1]->pid()});
+  }
   for (const auto& rank : ranks) {
     CHECK(rank->wait(30s) == 143);
     CHECK_THAT(rank->error(), Catch::Contains("terminated (SIGTERM)"));
@@ -478,4 +462,58 @@ TEST_CASE("a signal to one rank of several stops all of them with a checkpoint")
   const auto lines = complete_lines(folder / "run" / "metrics.jsonl").size();
   CHECK(
       fs::exists(folder / "run" / "checkpoints" / ("minibatch-" + std::to_string(lines)) / "manifest.json"));
+}
+
+TEST_CASE(
+    "a run leaves its final weights: what export writes, under any plan; a run starts and evaluates from "
+    "them") {
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> plans = {{},
+                                                       {"--plan", write_plan(folder, "2.json", {2})},
+                                                       {"--plan", write_plan(folder, "121.json", {1, 2, 1})},
+                                                       {"--plan", write_interleaved_plan(folder)}};
+  const auto runtime = [&](const std::vector<std::string>& words) {
+    Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
+    const int code = process.wait(60s);
+    INFO(process.error());
+    REQUIRE(code == 0);
+    return process.output();
+  };
+  const fs::path output = folder / "run", file = output / "model.safetensors",
+                 exported = folder / "x.safetensors";
+  for (const auto& plan : plans) {
+    CAPTURE(plan);
+    fs::remove_all(output);
+    finish(folder, output, plan + std::vector<std::string>{"--checkpoint-every-epochs", "3"});
+    runtime({"checkpoint", "export", output.string(), "--output", exported.string()});
+    const std::string weights = read_file(file);
+    CHECK(weights == read_file(exported));
+    CHECK_FALSE(fs::exists(output / ".model.partial"));
+    // Resumed where there is nothing left to do, it is written again; switched off, it is not.
+    finish(folder, output, plan + std::vector<std::string>{"--resume", "latest"});
+    CHECK(read_file(file) == weights);
+    finish(folder, output, plan + std::vector<std::string>{"--resume", "latest", "--no-save"});
+    CHECK_FALSE(fs::exists(file));
+  }
+  // Without any checkpoint: evaluated as the run's own last evaluation was, and gone on from.
+  fs::remove_all(output);
+  finish(folder, output, plans[2]);
+  const Json last =
+      parse_json(complete_lines(output / "metrics.jsonl").back(), "metrics.jsonl").at("evaluation");
+  const auto evaluated = [&](const std::vector<std::string>& weights) {
+    return parse_json(
+        runtime(std::vector<std::string>{"evaluate", "--config", (output / "run.json").string(), "--json"} +
+                weights),
+        "evaluate");
+  };
+  CHECK(evaluated({"--resume", "latest"}).at("loss") == last.at("loss"));
+  CHECK(evaluated({"--initial-weights", file.string()}).at("top1") == last.at("top1"));
+  runtime({"checkpoint", "export", output.string(), "--output", exported.string()});
+  CHECK(read_file(exported) == read_file(file));
+  // In the very folder: they are read before they are set aside and replaced.
+  const std::string before = read_file(file);
+  finish(folder, output, plans[2] + std::vector<std::string>{"--initial-weights", file.string()});
+  CHECK(read_file(output / "earlier-1" / "model.safetensors") == before);
+  CHECK(read_file(file) != before);
+  CHECK(losses(output).front() != losses(output / "earlier-1").front());
 }

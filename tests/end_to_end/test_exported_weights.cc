@@ -70,6 +70,12 @@ TEST_CASE("checkpoint export of a program writes its state_dict, and a run start
     const std::string exported = (folder / "model.safetensors").string();
     runtime(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
     CHECK(names_in(exported) == expected);
+    // What the run left by itself is the same, and a run without checkpoints leaves it too.
+    CHECK(read_file(folder / "first" / "model.safetensors") == read_file(exported));
+    runtime(folder, {"checkpoint", "export", (folder / "whole").string(), "--output", exported});
+    CHECK(names_in(exported) == expected);
+    CHECK(read_file(folder / "whole" / "model.safetensors") == read_file(exported));
+    runtime(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
     const auto again =
         train(folder, fixture, folder / "again", {"--minibatches", "5", "--initial-weights", exported});
     CHECK(again == std::vector<double>(whole.begin() + 5, whole.end()));

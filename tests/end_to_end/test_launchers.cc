@@ -129,9 +129,16 @@ TEST_CASE("a rank that is already there is refused, and the job it came into goe
              Catch::Contains("rank 1 is already there") && Catch::Contains("--master-port"));
   const size_t before = lines();
   CHECK(eventually(30s, [&] { return lines() > before + 20; }));
-  first->signal(SIGTERM);
-  CHECK(first->wait(20s) == 143);
-  CHECK(second->wait(20s) == 143);
+  // A second rank 0 does not even get as far as the folder.
+  const std::string document = read_file(folder / "run" / "run.json");
+  const auto usurper = rank("0", endless_job(folder) + std::vector<std::string>{"--seed", "5"}, "usurper");
+  CHECK(usurper->wait(30s) == 2);
+  CHECK_THAT(usurper->error(), Catch::Contains("cannot serve a store on port"));
+  CHECK(read_file(folder / "run" / "run.json") == document);
+  CHECK_FALSE(std::filesystem::exists(folder / "run" / "earlier-1"));
+  deliver(SIGTERM, GENERATE(from_range(kWaysOfSignals)), {first->pid(), second->pid()});
+  CHECK(first->wait(30s) == 143);
+  CHECK(second->wait(30s) == 143);
 }
 
 TEST_CASE(

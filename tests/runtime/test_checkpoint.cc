@@ -12,6 +12,7 @@
 #include "runtime/checkpoint_points.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/initial_weights.h"
+#include "runtime/run_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -241,14 +242,14 @@ TEST_CASE("a checkpoint of another job is refused with the key that differs") {
 TEST_CASE("a fresh run moves the checkpoints of an earlier one aside, going back in time moves the later") {
   const Written written({5, 10, 15});
   const auto back = find_resume(written.resuming(written.at(10).string()), true);
-  prepare_checkpoints(written.folder.path(), back);
+  prepare_run_folder(written.folder.path(), back);
   CHECK(list_checkpoints(written.folder.path()) == std::vector<fs::path>{written.at(10), written.at(5)});
-  CHECK(fs::exists(written.folder / "checkpoints-1" / "minibatch-15" / "manifest.json"));
+  CHECK(fs::exists(written.folder / "earlier-1" / "checkpoints" / "minibatch-15" / "manifest.json"));
   fs::create_directory(partial_checkpoint(written.folder.path(), 20));
-  prepare_checkpoints(written.folder.path(), {});
+  prepare_run_folder(written.folder.path(), {});
   CHECK(list_checkpoints(written.folder.path()).empty());
   CHECK(fs::is_empty(checkpoints_of(written.folder.path())));
-  CHECK(fs::exists(written.folder / "checkpoints-2" / "minibatch-5"));
+  CHECK(fs::exists(written.folder / "earlier-2" / "checkpoints" / "minibatch-5"));
 }
 
 TEST_CASE("checkpoints within an epoch are where they are due, and cut no round") {

@@ -1,11 +1,18 @@
+#include <malloc.h>
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
+#include <functional>
+#include <random>
 
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/journal.h"
-#include "runtime/run_folder.h"
+#include "runtime/line_thread.h"
+#include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
@@ -31,6 +38,33 @@ std::vector<Json> lines_of(const TemporaryFolder& folder) {
   }
   return lines;
 }
+std::vector<std::string> history_of(const std::filesystem::path& file, int64_t next_minibatch,
+                                    int64_t evaluated_epochs) {
+  std::vector<std::string> lines;
+  const bool whole =
+      read_metrics_history(file, next_minibatch, evaluated_epochs,
+                           [&](const std::string& line, const Json&) { lines.push_back(line); });
+  CHECK((whole || lines.empty()));
+  return lines;
+}
+
+// While it lives no file of this process may grow beyond `bytes`.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit little{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &little);
+  }
+  ~SmallFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
 }  // namespace
 
 TEST_CASE("journal: minibatches are written in order whatever order they come in, losses keep all digits") {
@@ -83,7 +117,187 @@ TEST_CASE("journal: a full disk is an error that says so, not silence") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
   Journal journal(settings_in(folder));
-  CHECK_THROWS_AS(journal.take(0, minibatch_line(0, 1, 1)), RunError);
+  CHECK_THROWS_WITH(journal.take(0, minibatch_line(0, 1, 1)), Catch::Contains("No space left on device"));
+}
+
+TEST_CASE("journal: where no more fits the last line is whole, whatever the room, and the reason is said") {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    const TemporaryFolder folder;
+    Journal journal(settings_in(folder));
+    const auto room = static_cast<rlim_t>(1 + random() % 2000);
+    std::string error;
+    int64_t k = 0;
+    {
+      const SmallFiles small(room);
+      try {
+        for (;; ++k) {
+          journal.take(0, minibatch_line(k, 1.0 / static_cast<double>(3 + random() % 100), 0.1 * k));
+          if (k == 7)
+            for (int64_t i = 0; i < 3; ++i) journal.take(0, evaluation_line(0, {i, 0.5, 1, 2, 10}));
+        }
+      } catch (const RunError& full) {
+        error = full.what();
+      }
+    }
+    CAPTURE(round, room, k, error);
+    CHECK_THAT(error, Catch::Contains("metrics.jsonl: cannot be written: File too large"));
+    const std::string text = read_file(folder / "metrics.jsonl");
+    CHECK((text.empty() || text.back() == '\n'));
+    CHECK(text.size() <= room);
+    CHECK(static_cast<int64_t>(lines_of(folder).size()) >= k);
+    // With room again the run could go on from here.
+    CHECK(history_of(folder / "metrics.jsonl", k, 0).size() == static_cast<size_t>(k));
+  }
+}
+
+TEST_CASE(
+    "journal: a file that was removed, replaced or moved with its folder is missed, one in its place is "
+    "not") {
+  const TemporaryFolder folder;
+  const auto in_place = [&](const std::function<void(const std::filesystem::path&)>& change) {
+    JournalSettings settings = settings_in(folder);
+    settings.folder = folder / "run";
+    std::filesystem::remove_all(settings.folder);
+    std::filesystem::create_directory(settings.folder);
+    Journal journal(settings);
+    journal.take(0, minibatch_line(0, 1, 1));
+    change(settings.folder);
+    try {
+      journal.close();
+      return std::string();
+    } catch (const RunError& lost) {
+      return std::string(lost.what());
+    }
+  };
+  namespace fs = std::filesystem;
+  CHECK(in_place([](const fs::path&) {}) == "");
+  CHECK_THAT(in_place([](const fs::path& run) { fs::remove(run / "metrics.jsonl"); }),
+             Catch::Contains("has gone while the run wrote into it: the losses of this run are lost"));
+  CHECK_THAT(in_place([](const fs::path& run) { fs::remove_all(run); }),
+             Catch::Contains("and its folder with it"));
+  CHECK_THAT(in_place([](const fs::path& run) { write_file(run / "metrics.jsonl", "{}\n"); }),
+             Catch::Contains("another file has taken its place"));
+  CHECK(in_place([&](const fs::path& run) {  // moved, and a link in its place
+          fs::remove_all(folder / "moved");
+          fs::rename(run, folder / "moved");
+          fs::create_directory_symlink(folder / "moved", run);
+        }) == "");
+}
+
+TEST_CASE("journal: memory does not grow with the minibatches, nor with the lines of a past") {
+  const TemporaryFolder folder;
+  JournalSettings settings = settings_in(folder);
+  settings.minibatches_per_epoch = 1000;
+  settings.total_minibatches = 1 << 30;
+  const auto in_use = [] { return static_cast<int64_t>(::mallinfo2().uordblks); };
+  const auto past = static_cast<int64_t>(Journal::kRemembered) + 5000;
+  int64_t of_journal = 0;
+  {
+    const int64_t before = in_use();
+    Journal journal(settings);
+    for (int64_t k = 0; k < past; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k)));
+    of_journal = in_use() - before;
+    const int64_t begun = in_use();
+    for (int64_t k = past; k < 2 * past; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k)));
+    CHECK(in_use() - begun < 16'000);
+    CHECK(journal.summary().minibatch_seconds == 1);
+    CHECK(journal.summary().train_loss == 1);
+  }
+  settings.past = folder / "metrics.jsonl";
+  settings.next_minibatch = 2 * past;
+  const int64_t before = in_use();
+  Journal journal(settings);
+  CHECK(in_use() - before < of_journal + 16'000);
+  CHECK(lines_of(folder).size() == static_cast<size_t>(2 * past));
+}
+
+TEST_CASE("journal: a run that goes on keeps every line of its past, however far off an evaluation stands") {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 200; ++round) {
+    const TemporaryFolder folder;
+    const int64_t epoch = 2 + static_cast<int64_t>(random() % 6);
+    const int64_t minibatches = 5 * epoch;
+    std::vector<std::string> lines;
+    for (int64_t k = 0; k < minibatches; ++k)
+      lines.push_back(Json{{"minibatch", k}, {"loss", 1}, {"elapsed_seconds", k}}.dump());
+    std::vector<size_t> at;  // in front of which line each epoch's evaluation stands
+    for (int64_t e = 0; e < 5; ++e)
+      at.push_back(std::min<size_t>(lines.size(), static_cast<size_t>((e + 1) * epoch) + random() % 6));
+    std::sort(at.begin(), at.end());
+    for (size_t e = 5; e-- > 0;) {
+      const Json evaluation{{"epoch", e}, {"loss", 1}, {"top1", 1}, {"samples", 1}};
+      lines.insert(lines.begin() + static_cast<ptrdiff_t>(at[e]), Json{{"evaluation", evaluation}}.dump());
+    }
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
+    write_file(folder / "metrics.jsonl", text + R"({"minibatch":)");
+    const int64_t next = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(minibatches));
+    const int64_t evaluated = next / epoch;
+    const auto history = history_of(folder / "metrics.jsonl", next, evaluated);
+    CAPTURE(round, epoch, next, at);
+    CHECK(static_cast<int64_t>(history.size()) == next + evaluated);
+    std::vector<std::string> expected;
+    for (const std::string& line : lines) {
+      const Json json = parse_json(line, "line");
+      if (json.contains("evaluation") ? json["evaluation"]["epoch"] < evaluated : json["minibatch"] < next)
+        expected.push_back(line);
+    }
+    CHECK(history == expected);
+  }
+}
+
+TEST_CASE("journal: a rank that speaks twice stands in the summary once") {
+  const TemporaryFolder folder;
+  Journal journal(settings_in(folder));
+  RankSummary rank;
+  rank.host = "node";
+  for (const int64_t number : {1, 0, 1, 0}) {
+    rank.rank = number;
+    ++rank.updates;
+    journal.take(number, rank_line(rank));
+  }
+  const Summary summary = journal.summary();
+  REQUIRE(summary.ranks.size() == 2);
+  CHECK(summary.ranks[0].updates == 4);
+  CHECK(summary.ranks[1].updates == 3);
+}
+
+TEST_CASE("line thread: lines are taken in order, nobody who puts one waits, and an error comes back") {
+  std::mutex gate;
+  std::vector<std::string> taken;
+  {
+    gate.lock();
+    LineThread lines([&](int64_t, const std::string& line) {
+      const std::lock_guard wait(gate);
+      taken.push_back(line);
+    });
+    std::vector<std::string> put;
+    for (int i = 0; i < 1000; ++i) {
+      put.push_back(std::to_string(i));
+      lines.put(0, put.back());  // returns, although none can be taken
+    }
+    gate.unlock();
+    lines.finish();
+    CHECK(taken == put);
+  }
+  LineThread failing([&](int64_t, const std::string& line) {
+    if (line == "2") throw RunError("the disk is full");
+  });
+  const auto error_of = [](const auto& call) {
+    try {
+      call();
+    } catch (const RunError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const char* line : {"1", "2", "3"}) error_of([&] { failing.put(0, line); });
+  CHECK(pipewright::testing::eventually(std::chrono::seconds(20),
+                                        [&] { return !error_of([&] { failing.check(); }).empty(); }));
+  CHECK(error_of([&] { failing.put(0, "4"); }) == "the disk is full");
+  CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
+  CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
 }
 
 TEST_CASE("journal: a loss that is not a number is written as null") {
@@ -92,22 +306,6 @@ TEST_CASE("journal: a loss that is not a number is written as null") {
   journal.take(0, minibatch_line(0, std::nan(""), 1));
   CHECK(lines_of(folder).at(0)["loss"].is_null());
   journal.close();
-}
-
-TEST_CASE("run folder: what an earlier run left is removed, other files stay") {
-  const TemporaryFolder folder;
-  std::filesystem::create_directories(folder / "flight");
-  for (const char* name : {"summary.json", "trace.json", "rank-0.log", "rank-1.log", "notes.txt"}) {
-    write_file(folder / name, "x");
-  }
-  write_file(folder / "flight" / "rank-0.json", "x");
-  make_run_folder(folder.path(), {});
-  CHECK_FALSE(std::filesystem::exists(folder / "summary.json"));
-  CHECK_FALSE(std::filesystem::exists(folder / "flight"));
-  CHECK_FALSE(std::filesystem::exists(folder / "rank-1.log"));
-  CHECK(std::filesystem::exists(folder / "notes.txt"));
-  write_file(folder / "file", "x");
-  CHECK_THROWS_AS(make_run_folder(folder / "file", {}), RunError);
 }
 
 TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, without a torn line or a gap") {
@@ -122,15 +320,15 @@ TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, with
   const auto file = folder / "metrics.jsonl";
   const auto before = lines_of(folder);
   write_file(file, read_file(file) + R"({"minibatch":11,"epo)");
-  CHECK(metrics_history(file, 12, 1).empty());  // minibatch 11 is torn
-  CHECK(metrics_history(file, 9, 0).size() == 9);
-  const auto history = metrics_history(file, 9, 1);
-  REQUIRE(history.size() == 10);  // the evaluation stands behind minibatch 9's line
-  CHECK(metrics_history(folder / "absent", 9, 1).empty());
+  CHECK(history_of(file, 12, 1).empty());  // minibatch 11 is torn
+  CHECK(history_of(file, 9, 0).size() == 9);
+  REQUIRE(history_of(file, 9, 1).size() == 10);  // the evaluation stands behind minibatch 9's line
+  CHECK(history_of(folder / "absent", 9, 1).empty());
 
   JournalSettings settings = settings_in(folder);
   settings.next_minibatch = 9;
-  settings.history = history;
+  settings.past = file;
+  settings.evaluated_epochs = 1;
   Journal journal(settings);
   for (int64_t k = 9; k < 16; ++k) journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k - 8)));
   journal.close();

@@ -1,0 +1,24 @@
+// Faults at known points of a rank's run, for tests: what happens between two actions is then no matter of
+// time.
+#pragma once
+
+#include <cstdint>
+
+namespace pipewright {
+
+/// PIPEWRIGHT_TEST_FAULT=RANK:POINT:FAULT in the environment: at its POINT-th point (from 0) rank RANK sends
+/// the signal of number FAULT to itself, or throws a RunError where FAULT is "throw". A fault that is not of
+/// this rank, or of a point that does not come, never happens.
+class FaultPoints {
+ public:
+  explicit FaultPoints(int64_t rank);
+  /// The next point. True if a signal was sent and survived.
+  bool next();
+
+ private:
+  int64_t at_ = -1;
+  int signal_ = 0;  // 0: throw
+  int64_t next_ = 0;
+};
+
+}  // namespace pipewright
