@@ -19,6 +19,7 @@ namespace {
 
 const char* const kSeparator = " -- ";
 constexpr size_t kNone = static_cast<size_t>(-1);
+constexpr size_t kMostWithoutEdge = 100;  // a network has edges; the ways to cut n nodes without one are 2^n
 
 struct Entry {
   size_t line = 0;  // 1 is the first
@@ -106,7 +107,7 @@ class Parser {
       throw InputError(where_ +
                        ": no node; expected a graph.txt of PipeDream: lines \"ID -- DESCRIPTION -- TIMES\"");
     }
-    if (entries_.size() > 1 && edges.empty()) {
+    if (entries_.size() > kMostWithoutEdge && edges.empty()) {
       throw InputError(where_ + ": " + std::to_string(entries_.size()) +
                            " nodes and no edge; expected lines with a tab, then \"ID -- ID\"",
                        "The file was cut, or tabs have become blanks.");

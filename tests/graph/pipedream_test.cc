@@ -130,7 +130,7 @@ TEST_CASE("lines that do not parse are refused by number") {
   }
 }
 
-TEST_CASE("several nodes without an edge are no network") {
+TEST_CASE("many nodes without an edge are no network") {
   std::string nodes;
   for (int i = 0; i < 20000; ++i) nodes += line("node" + std::to_string(i), "x");
   CHECK(error(nodes) == "graph.txt: 20000 nodes and no edge; expected lines with a tab, then \"ID -- ID\"");

@@ -14,7 +14,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 TEST_CASE("control characters are shown instead of being sent to the terminal") {
-  CHECK(printable(std::string("a\0b\x1b[2J\r\x7f", 10)) == "a\\x00b\\x1b[2J\\x0d\\x7f");
+  CHECK(printable(std::string("a\0b\x1b[2J\r\x7f", 9)) == "a\\x00b\\x1b[2J\\x0d\\x7f");
   CHECK(printable("Grüße, 模型\nzweite") == "Grüße, 模型\nzweite");
 }
 
