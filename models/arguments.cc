@@ -5,9 +5,11 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/nearest.h"
 #include "models/initialise.h"
 
@@ -201,6 +203,25 @@ std::optional<TensorPlace> tensor_place(const Argument& argument, const c10::Typ
   return std::nullopt;
 }
 
+/// Sizes, places and counts. Operators add and multiply them, not all with a look at the result. The largest
+/// integer stands for "to the end" in a slice.
+void check_integers(const Argument& argument, const c10::Argument& wanted, const std::string& where) {
+  const c10::Type* type = wanted.type().get();
+  while (type->kind() == c10::TypeKind::OptionalType)
+    type = type->castRaw<c10::OptionalType>()->getElementType().get();
+  if (type->kind() == c10::TypeKind::ListType) type = type->castRaw<c10::ListType>()->getElementType().get();
+  if (type->kind() != c10::TypeKind::IntType && type->kind() != c10::TypeKind::SymIntType) return;
+  const auto check = [&](int64_t value) {
+    const bool end = value == std::numeric_limits<int64_t>::max() && wanted.name() == "end";
+    if (!end && (value < -kMostCount || value > kMostCount))
+      throw InputError(where + ": argument '" + wanted.name() + "': " + std::to_string(value) +
+                       " is not in -2^53..2^53");
+  };
+  if (const auto* integer = std::get_if<int64_t>(&argument)) check(*integer);
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&argument))
+    std::for_each(integers->begin(), integers->end(), check);
+}
+
 }  // namespace
 
 PreparedArguments prepare_arguments(const Node& node, const c10::FunctionSchema& schema,
@@ -230,6 +251,7 @@ PreparedArguments prepare_arguments(const Node& node, const c10::FunctionSchema&
       prepared.stack.push_back(*wanted.default_value());
       continue;
     }
+    check_integers(*given[i], wanted, where);
     // real_type() tells dtypes, layouts and memory formats from the integers they travel as.
     if (auto place = tensor_place(*given[i], *wanted.real_type())) {
       place->position = i;

@@ -30,7 +30,8 @@ struct PreparedArguments {
 };
 
 /// InputError, beginning with `where`, for an argument that the schema does not know (nearest match), one
-/// given twice, one that is missing and has no default, and one whose type does not fit.
+/// given twice, one that is missing and has no default, one whose type does not fit, and integers that no
+/// size or place can be and operators would overflow with.
 PreparedArguments prepare_arguments(const Node& node, const c10::FunctionSchema& schema,
                                     const std::string& where);
 

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/call_check.h"
 #include "models/passes.h"
 #include "models/pt2_archive.h"
 #include "models/pt2_program.h"
@@ -213,6 +214,7 @@ StorageKey key_of(const StoredTensor& tensor) {
 // that comes first in the program, as named_parameters() of PyTorch has it.
 void find_weights(Model& model, const Pt2Program& program) {
   std::map<std::string, StoredTensor> stored = model.archive->weights();
+  const std::map<std::string, StoredTensor> weights = stored;
   stored.merge(model.archive->constants());
   const std::string where = model.archive->path().string();
   std::map<StorageKey, std::string> first;
@@ -244,6 +246,7 @@ void find_weights(Model& model, const Pt2Program& program) {
           "Weights may be tied as a whole only: make one a copy, or compute the view in the model.");
     }
   }
+  model.archive->require_all_used(weights);
 }
 
 }  // namespace
@@ -270,6 +273,7 @@ Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   model.parameter_initialisers.resize(model.graph.parameters.size());
   model.buffer_initialisers.resize(model.graph.buffers.size());
   model.graph.validate(model.archive->path().string());
+  check_calls(model.graph);
   return model;
 }
 

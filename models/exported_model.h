@@ -24,9 +24,9 @@ namespace pipewright {
 ///                    switch the passes of models/passes.h and the folding of Segment; the numbers are the
 ///                    same.
 /// Weights are read when initial_parameter() asks for them. Parameters that share memory are one, under the
-/// name that comes first. InputError as Pt2Archive, read_pt2_program() and with_storage_groups(), and
-/// for a loss that is none, a weight that the file has not or has otherwise, and weights that share only a
-/// part of their memory.
+/// name that comes first. InputError as Pt2Archive, read_pt2_program(), with_storage_groups() and
+/// check_calls(), and for a loss that is none, a weight that the file has not or has otherwise, and weights
+/// that share only a part of their memory.
 Model build_exported_model(ModelOptions& options, int64_t batch_size);
 
 /// What the state_dict() of an exported program's module has: by PyTorch's name the tensor of the graph, the

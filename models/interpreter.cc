@@ -15,8 +15,10 @@
 #include <unordered_set>
 
 #include "graph/error.h"
+#include "graph/printable.h"
 #include "models/arguments.h"
 #include "models/memory_meter.h"
+#include "models/operator_guards.h"
 #include "models/operators.h"
 #include "models/passes.h"
 #include "models/random_key.h"
@@ -41,6 +43,7 @@ constexpr uint32_t kDropped = UINT32_MAX;
 
 struct Step {
   c10::OperatorHandle op;
+  OperatorGuard guard = nullptr;
   std::vector<c10::IValue> stack = {};  ///< literals; the rest is filled in
   std::vector<Fill> fills = {};
   std::vector<uint32_t> results = {};  ///< slot of each output, or kDropped
@@ -168,7 +171,7 @@ namespace {
   }
   const bool memory = message.find("allocate memory") != std::string::npos;
   throw RunError(
-      step.label + " failed: " + first_line(message) + (given.empty() ? "" : "; given " + given),
+      printable(step.label + " failed: " + first_line(message) + (given.empty() ? "" : "; given " + given)),
       memory ? "Likely cause: the minibatch does not fit the memory. Next: a smaller --batch-size, or a plan "
                "with more stages."
              : "");
@@ -207,6 +210,7 @@ Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vect
     if (i > 0) PW_CHECK_LT(nodes[i - 1], nodes[i]);
     const Node& node = graph.nodes[nodes[i]];
     Step step{.op = find_operator(node)};
+    step.guard = guard_of(step.op.schema());
     step.label = label_of(node);
     step.name_hash = name_hash(node.name);
     step.random = draws_numbers(node, step.op);
@@ -414,6 +418,7 @@ std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
     std::optional<AutocastScope> own_autocast;
     if (step.autocast) own_autocast.emplace(*step.autocast, self.device.type());
     try {
+      if (step.guard != nullptr) step.guard(stack);
       if (step.random) {
         const std::lock_guard<std::recursive_mutex> lock(generator_mutex());
         at::Generator generator = at::globalContext().defaultGenerator(self.device);

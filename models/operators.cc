@@ -7,6 +7,8 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "graph/printable.h"
+#include "models/allowed_operators.h"
 
 namespace pipewright {
 namespace {
@@ -22,12 +24,18 @@ const T* literal(const Node& node, const std::string& name) {
 
 std::string label_of(const Node& node) {
   const std::string op = node.overload.empty() ? node.op : node.op + "." + node.overload;
-  return "node '" + node.name + "' (" + (node.layer.empty() ? "" : node.layer + ", ") + op + ")";
+  return printable("node '" + node.name + "' (" + (node.layer.empty() ? "" : node.layer + ", ") + op + ")");
 }
 
 c10::OperatorHandle find_operator(const Node& node) {
   auto& dispatcher = c10::Dispatcher::singleton();
-  if (auto found = dispatcher.findSchema({node.op, node.overload})) return *found;
+  if (auto found = dispatcher.findSchema({node.op, node.overload})) {
+    if (const std::string why = why_not_allowed(found->schema()); !why.empty())
+      throw InputError(
+          label_of(node) + ": a graph may not call this operator: " + why,
+          "A file from elsewhere could do harm with it. Write the model without it and export again.");
+    return *found;
+  }
   std::vector<std::string> overloads;
   std::vector<std::string> names;
   for (const auto& known : dispatcher.getAllOpNames()) {

@@ -12,7 +12,8 @@ namespace pipewright {
 /// For messages: "node 'conv1' (features.0, aten::conv2d)".
 std::string label_of(const Node& node);
 
-/// InputError for an operator or an overload that this LibTorch has not, naming the node and the nearest.
+/// InputError, naming the node, for an operator or an overload that this LibTorch has not (with the nearest),
+/// and for one that graphs may not call (models/allowed_operators.h).
 c10::OperatorHandle find_operator(const Node& node);
 
 /// Does the operator draw random numbers with these arguments? A dropout that is switched off does not, and

@@ -1,24 +1,17 @@
 #include "models/pt2_archive.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 
 #include <algorithm>
+#include <set>
 
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "models/initialise.h"
 #include "models/pt2_types.h"
+#include "models/zip_file.h"
 
 namespace pipewright {
-
-struct Pt2Archive::Zip {
-  explicit Zip(const std::string& file) : reader(file) {}
-  // Its methods lock; they are not const.
-  mutable caffe2::serialize::PyTorchStreamReader reader;
-  std::vector<std::string> records;  ///< sorted
-};
 
 namespace {
 
@@ -27,37 +20,31 @@ constexpr const char* kExportAgain =
     "inputs) "
     "and torch.export.save.";
 
-/// Runs `read` and makes LibTorch's errors ours.
-template <typename Read>
-auto reading(const std::filesystem::path& file, const std::string& what, const Read& read) {
-  try {
-    return read();
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    throw InputError(file.string() + ": " + what + ": " + message.substr(0, message.find('\n')),
-                     "The file is damaged or no exported program. " + std::string(kExportAgain));
-  }
-}
-
 /// Is it a file's name, and nothing that leads out of its folder?
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
+/// Do different elements lie at different places? `strides` are positive; an extent of 1 has any.
+bool elements_are_apart(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, extent
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1) dimensions.emplace_back(strides[i], shape[i]);
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t reach = 0;  // of the last element along the dimensions seen; it lies in the record, so it fits
+  for (const auto& [stride, extent] : dimensions) {
+    if (stride <= reach) return false;
+    reach += (extent - 1) * stride;
+  }
+  return true;
+}
+
 }  // namespace
 
-Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)) {
-  std::error_code failed;
-  file_bytes_ = static_cast<int64_t>(std::filesystem::file_size(file_, failed));
-  if (failed) read_file(file_);  // it knows how to say what is wrong, and the nearest name
-  zip_ = reading(file_, "cannot be read as a zip archive",
-                 [&] { return std::make_unique<Zip>(file_.string()); });
-  zip_->records = reading(file_, "its directory", [&] { return zip_->reader.getAllRecords(); });
-  std::sort(zip_->records.begin(), zip_->records.end());
-  const auto has = [&](const std::string& record) {
-    return std::binary_search(zip_->records.begin(), zip_->records.end(), record);
-  };
+Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip_(file_) {
+  const auto has = [&](const std::string& record) { return zip_.find(record) != nullptr; };
   if (has("serialized_exported_program.json")) {
     throw InputError(
         file_.string() + ": has the layout of PyTorch 2.8 and earlier, which keeps weights as pickles",
@@ -75,8 +62,11 @@ Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)) {
     throw InputError(file_.string() + ": archive_version: got " + in_quotes(version) + ", expected \"0\"",
                      "This version of Pipewright reads what PyTorch 2.9 to 2.11 write.");
   }
+  if (has("byteorder") && text("byteorder") != "little")
+    throw InputError(file_.string() + ": byteorder: got " + in_quotes(text("byteorder")) +
+                     ", expected \"little\"");
   const std::string folder = "models/", suffix = ".json";
-  for (const std::string& record : zip_->records) {
+  for (const auto& [record, offset, bytes, checksum] : zip_.members()) {
     if (!record.starts_with(folder) || !record.ends_with(suffix)) continue;
     if (!name_.empty()) {
       throw InputError(file_.string() + ": holds several programs, '" + name_ + "' and more; expected one",
@@ -87,30 +77,20 @@ Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)) {
   if (name_.empty()) throw InputError(file_.string() + ": has no record 'models/NAME.json'", kExportAgain);
 }
 
-Pt2Archive::~Pt2Archive() = default;
-
 std::string Pt2Archive::program_where() const { return file_.string() + ": models/" + name_ + ".json"; }
 
 Json Pt2Archive::program() const { return parse_json(text("models/" + name_ + ".json"), program_where()); }
 
-int64_t Pt2Archive::record_size(const std::string& record) const {
-  if (!std::binary_search(zip_->records.begin(), zip_->records.end(), record))
-    throw InputError(file_.string() + ": has no record '" + record + "'", kExportAgain);
-  const auto size = static_cast<int64_t>(
-      reading(file_, "record '" + record + "'", [&] { return zip_->reader.getRecordSize(record); }));
-  // Records are stored as they are: none is larger than the file, whatever its directory says.
-  if (size < 0 || size > file_bytes_) {
-    throw InputError(file_.string() + ": record '" + record + "': " + std::to_string(size) +
-                         " bytes, more than the whole file",
-                     kExportAgain);
-  }
-  return size;
+const ZipFile::Member& Pt2Archive::record(const std::string& name) const {
+  const ZipFile::Member* found = zip_.find(name);
+  if (found == nullptr) throw InputError(file_.string() + ": has no record '" + name + "'", kExportAgain);
+  return *found;
 }
 
-std::string Pt2Archive::text(const std::string& record) const {
-  std::string bytes(static_cast<size_t>(record_size(record)), '\0');
-  reading(file_, "record '" + record + "'",
-          [&] { return zip_->reader.getRecord(record, bytes.data(), bytes.size()); });
+std::string Pt2Archive::text(const std::string& name) const {
+  const ZipFile::Member& member = record(name);
+  std::string bytes(static_cast<size_t>(member.bytes), '\0');
+  zip_.read(member, bytes.data());
   return bytes;
 }
 
@@ -139,7 +119,7 @@ std::map<std::string, StoredTensor> Pt2Archive::tensors(const std::string& folde
     const Pt2TensorMeta meta = pt2_tensor_meta(payload.object("tensor_meta"), {});
     StoredTensor tensor;
     tensor.record = folder + file;
-    tensor.record_bytes = record_size(tensor.record);
+    tensor.record_bytes = record(tensor.record).bytes;
     tensor.type = meta.type;
     tensor.strides = meta.strides;
     tensor.storage_offset = meta.storage_offset;
@@ -164,23 +144,34 @@ std::map<std::string, StoredTensor> Pt2Archive::tensors(const std::string& folde
                                       "' holds; expected a tensor that "
                                       "does not repeat them");
     }
+    if (tensor.type.elements() > 0 && !elements_are_apart(tensor.type.shape, tensor.strides)) {
+      payload.fail("tensor_meta", "strides that put several elements at one place; expected each at its own");
+    }
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
 }
 
+void Pt2Archive::require_all_used(const std::map<std::string, StoredTensor>& weights) const {
+  const std::string folder = "data/weights/";
+  std::set<std::string> used = {folder + name_ + "_weights_config.json"};
+  for (const auto& [name, tensor] : weights) used.insert(tensor.record);
+  for (const ZipFile::Member& member : zip_.members()) {
+    if (!member.name.starts_with(folder) || used.count(member.name) != 0) continue;
+    throw InputError(
+        file_.string() + ": no tensor is stored as record '" + member.name + "', which is there",
+        "The table of the tensors is damaged: one of them names another's record. Export again.");
+  }
+}
+
 at::Tensor Pt2Archive::read(const StoredTensor& stored) const {
   const at::ScalarType dtype = scalar_type_of(stored.type.dtype);
   const int64_t width = dtype_bytes(stored.type.dtype);
-  if (record_size(stored.record) != stored.record_bytes)
-    throw InputError(file_.string() + ": record '" + stored.record +
-                     "' has changed since the file was opened");
   // Bytes beyond the last whole element belong to no tensor, but are read: the checksum is of all.
   const at::Tensor storage = at::empty({(stored.record_bytes + width - 1) / width}, at::TensorOptions(dtype));
-  reading(file_, "record '" + stored.record + "'", [&] {
-    return zip_->reader.getRecord(stored.record, storage.mutable_data_ptr(),
-                                  static_cast<size_t>(stored.record_bytes));
-  });
+  const ZipFile::Member& member = record(stored.record);
+  PW_CHECK_EQ(member.bytes, stored.record_bytes);
+  zip_.read(member, storage.mutable_data_ptr());
   if (dtype == at::kBool) {
     const auto* begin = static_cast<const uint8_t*>(storage.const_data_ptr());
     if (std::any_of(begin, begin + stored.record_bytes, [](uint8_t value) { return value > 1; }))

@@ -6,11 +6,11 @@
 
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <string>
 
 #include "graph/json.h"
 #include "models/model.h"
+#include "models/zip_file.h"
 
 namespace pipewright {
 
@@ -21,7 +21,6 @@ class Pt2Archive {
   /// InputError: cannot be read, no zip, of an older layout or a newer version, or not of exactly one
   /// program.
   explicit Pt2Archive(std::filesystem::path file);
-  ~Pt2Archive();
 
   const std::filesystem::path& path() const { return file_; }
   /// The exported program, "models/NAME.json".
@@ -29,26 +28,27 @@ class Pt2Archive {
   /// For messages about program(): the file and the record.
   std::string program_where() const;
   /// Parameters and persistent buffers; constants and other buffers. By their full names. InputError: a
-  /// pickled tensor, a record that is missing or whose name leads elsewhere, a tensor that does not lie
-  /// within its storage.
+  /// pickled tensor, a record that is missing or whose name leads elsewhere, a tensor
+  /// that does not lie within its storage or has several elements at one place.
   std::map<std::string, StoredTensor> weights() const;
   std::map<std::string, StoredTensor> constants() const;
 
+  /// InputError if the archive has a record of a weight that none of `weights` is stored as. Of two tensors
+  /// of one record, either they are tied, and no record is left over, or one has lost its own.
+  void require_all_used(const std::map<std::string, StoredTensor>& weights) const;
+
   /// Contiguous, on the CPU, in memory of its own (aligned to 64 bytes; docs/gotchas.md). InputError if the
-  /// file was changed meanwhile or is damaged.
+  /// record is damaged: its checksum is compared.
   at::Tensor read(const StoredTensor& tensor) const;
 
  private:
-  struct Zip;
-
-  int64_t record_size(const std::string& record) const;
-  std::string text(const std::string& record) const;
+  const ZipFile::Member& record(const std::string& name) const;
+  std::string text(const std::string& name) const;
   std::map<std::string, StoredTensor> tensors(const std::string& folder, const std::string& config) const;
 
   std::filesystem::path file_;
-  int64_t file_bytes_ = 0;
   std::string name_;  ///< of the program
-  std::unique_ptr<Zip> zip_;
+  ZipFile zip_;
 };
 
 }  // namespace pipewright

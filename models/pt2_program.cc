@@ -289,7 +289,7 @@ class ProgramReader {
       const std::string local = reader.string("name");
       const TensorType type = type_of(scope, local, root_.where() + ": node " + in_quotes(place.name)).type;
       const std::string name = fresh(prefix + local);
-      scope.tensors[local] = name;
+      define(scope, local, name, place);
       program_.graph.values.emplace(name, type);
       made.outputs.push_back(name);
     };
@@ -388,6 +388,12 @@ class ProgramReader {
     return symbols_.evaluate(found->second);
   }
 
+  void define(Scope& scope, const std::string& local, const std::string& name, const Place& place) const {
+    if (!scope.tensors.emplace(local, name).second)
+      fail(place, "makes " + in_quotes(local) + ", which is there already",
+           "The file is damaged. Export again.");
+  }
+
   std::string resolve(const Scope& scope, const std::string& local, const Place& place) const {
     const auto found = scope.tensors.find(local);
     if (found == scope.tensors.end())
@@ -438,8 +444,8 @@ class ProgramReader {
       JsonReader given = inputs[graph_position + 1 + i].object("arg");
       if (!formal[i].has("as_tensor")) continue;  // a size: known
       if (!given.has("as_tensor")) fail(place, "gives its sub-graph something that is no tensor");
-      scope.tensors[formal[i].object("as_tensor").string("name")] =
-          resolve(outer, given.object("as_tensor").string("name"), place);
+      define(scope, formal[i].object("as_tensor").string("name"),
+             resolve(outer, given.object("as_tensor").string("name"), place), place);
     }
     read_nodes(graph, scope, place.name.empty() ? "sub." : place.name + ".");
 
@@ -461,7 +467,7 @@ class ProgramReader {
     if (locals.size() != results.size())
       fail(place, "names " + std::to_string(locals.size()) + " outputs; its sub-graph makes " +
                       std::to_string(results.size()));
-    for (size_t i = 0; i < locals.size(); ++i) outer.tensors[locals[i]] = results[i];
+    for (size_t i = 0; i < locals.size(); ++i) define(outer, locals[i], results[i], place);
   }
 
   void read_outputs(JsonReader& signature, const Scope& scope) {

@@ -1,4 +1,5 @@
 // pipewright-profiler as a process: what scripts see of it.
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -128,6 +129,14 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
 
   write_file(folder / "broken.json", "{\"schema\": \"pipewright.profile/1\"");
   fails("report --profile " + (folder / "broken.json") + " --output " + (folder / "x.md"), "broken.json");
+}
+
+TEST_CASE("a model that is a pipe is refused at once") {
+  const Folder folder;
+  REQUIRE(::mkfifo((folder / "pipe.pt2").c_str(), 0600) == 0);
+  const Result refused = run("graph --batch-size 4 --model " + (folder / "pipe.pt2"));
+  CHECK(refused.exit_code == 2);
+  CHECK_THAT(refused.error, Contains("is a pipe, expected a file"));
 }
 
 TEST_CASE("under a limit of the address space the program starts, or says that there is no memory") {
