@@ -12,6 +12,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "graph/regular_file.h"
 #include "runtime/data/image_file.h"
 #include "runtime/data/random.h"
 #include "runtime/data/sets.h"
@@ -26,7 +27,9 @@ constexpr std::array<float, 3> kMean = {0.485F, 0.456F, 0.406F}, kDeviation = {0
 constexpr float kGreyMean = 0.449F, kGreyDeviation = 0.226F;
 
 constexpr size_t kNamedInRemarks = 5;
-constexpr size_t kMaximumFileBytes = size_t{1} << 30;  // OpenCV counts bytes in an int
+constexpr int64_t kMaximumFileBytes = int64_t{1} << 30;  // OpenCV counts bytes in an int
+constexpr int64_t kUsualPixels = 128'000'000;            // more than cameras make; 384 MB while it is decoded
+constexpr int64_t kMostPixels = int64_t{1} << 30;        // OpenCV's own limit
 
 // "3 files ...: a, b, c" with the first few names.
 std::string remark(const std::string& what, const std::vector<std::string>& names) {
@@ -176,6 +179,7 @@ class ImageFolder : public Dataset {
         crop_(options.choice("crop", "resized", {"resized", "padded", "centre"})),
         flip_(options.choice("flip", "yes", {"yes", "no"}) == "yes"),
         skip_(options.choice("corrupt", "fail", {"fail", "skip"}) == "skip"),
+        most_pixels_(options.integer("max_pixels", kUsualPixels, 1, kMostPixels)),
         training_(split == kTrainSplit),
         fields_(image_fields(channels_, image_)) {
     const bool root_given = options.has("root");
@@ -300,12 +304,20 @@ class ImageFolder : public Dataset {
   std::string load(const fs::path& file, cv::Mat* image) const {
     std::string bytes;
     try {
-      bytes = read_file(file);
+      const RegularFile opened(file);
+      if (opened.bytes() > kMaximumFileBytes) return "larger than 1 GiB";
+      bytes.resize(static_cast<size_t>(opened.bytes()));
+      opened.read(0, bytes.data(), opened.bytes());
     } catch (const Error& error) {
       return error.what();
     }
-    if (bytes.size() > kMaximumFileBytes) return "larger than 1 GiB";
     if (const std::string problem = incomplete_image(bytes); !problem.empty()) return problem;
+    const std::optional<int64_t> pixels = image_pixels(bytes);
+    if (!pixels) return "cannot be decoded: it does not say how large it is";
+    if (*pixels > most_pixels_) {
+      return "has " + std::to_string(*pixels) +
+             " pixels, more than max_pixels=" + std::to_string(most_pixels_);
+    }
     try {
       // OpenCV turns the image as its EXIF orientation says.
       const cv::Mat raw(1, static_cast<int>(bytes.size()), CV_8UC1, bytes.data());
@@ -331,7 +343,9 @@ class ImageFolder : public Dataset {
 
   int image_, channels_, resize_;
   std::string crop_;
-  bool flip_, skip_, training_;
+  bool flip_, skip_;
+  int64_t most_pixels_;
+  bool training_;
   std::vector<DataField> fields_;
   std::vector<std::string> classes_;  // sorted; the position is the label
   std::vector<fs::path> files_;       // by class, then by name

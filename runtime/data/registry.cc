@@ -10,7 +10,7 @@ const std::vector<DatasetRow>& dataset_rows() {
        "60,000 + 10,000 grey pictures of clothes, 28 x 28, in 10 classes"},
       {"image-folder", open_image_folder,
        "root=DIR, image=224, channels=3, crop=resized|padded|centre, flip=yes|no, resize=256, "
-       "corrupt=fail|skip",
+       "corrupt=fail|skip, max_pixels=128000000",
        "JPEG and PNG files, one folder a class"},
       {"synthetic-images", open_synthetic_images,
        "classes=10, image=28, channels=1, samples=10000, noise=1, seed=0",

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -177,6 +179,14 @@ TEST_CASE("image-folder: a corrupt image is named, or replaced by the next of it
     std::filesystem::remove(broken);
     std::filesystem::create_symlink("nowhere", broken);
   }
+  SECTION("a pipe, to which nobody writes") {
+    std::filesystem::remove(broken);
+    REQUIRE(::mkfifo(broken.c_str(), 0600) == 0);
+  }
+  SECTION("a device without an end") {
+    std::filesystem::remove(broken);
+    std::filesystem::create_symlink("/dev/zero", broken);
+  }
 
   const auto strict = open(folder.path(), ",image=16");
   CHECK_THAT(message_of<RunError>([&] { read_field<float>(*strict, index, 0); }),
@@ -191,6 +201,39 @@ TEST_CASE("image-folder: a corrupt image is named, or replaced by the next of it
   read_field<float>(*lenient, index, 0);
   REQUIRE(lenient->remarks().size() == 1);
   CHECK(lenient->remarks()[0] == "1 corrupt image replaced: " + broken.string());
+}
+
+TEST_CASE("image-folder: an image of too many pixels is not decoded") {
+  const TemporaryFolder folder;
+  write_pictures(folder.path());
+  const std::filesystem::path large = folder.path() / "cats" / GENERATE("1.jpg", "2.png");
+  SECTION("as its header says, whatever else is in the file") {
+    std::string bytes = read_file(large);  // 30000 x 30000
+    size_t at = 16;
+    if (large.extension() == ".jpg") at = bytes.find("\xff\xc0") + 5;
+    REQUIRE(at < bytes.size());
+    bytes.replace(at, large.extension() == ".jpg" ? 4 : 8,
+                  large.extension() == ".jpg" ? std::string("\x75\x30\x75\x30", 4)
+                                              : std::string("\0\0\x75\x30\0\0\x75\x30", 8));
+    write_bytes(large, bytes);
+    const auto set = open(folder.path(), ",image=16");
+    const int64_t index = large.extension() == ".jpg" ? 0 : 1;
+    CHECK_THAT(message_of<RunError>([&] { read_field<float>(*set, index, 0); }),
+               Catch::Contains(large.string() + ": has 900000000 pixels, more than max_pixels=128000000"));
+    const auto lenient = open(folder.path(), ",image=16,corrupt=skip,crop=centre,flip=no");
+    CHECK(read_field<float>(*lenient, index, 0) == read_field<float>(*lenient, index + 1, 0));
+  }
+  SECTION("the limit is the last number that passes") {
+    for (const auto& [most, index, passes] :
+         {std::tuple{3072, 0, true}, {3071, 0, false}, {200, 1, true}, {199, 1, false}}) {
+      const auto set = open(folder.path(), ",image=16,max_pixels=" + std::to_string(most));
+      if (passes) {
+        CHECK_NOTHROW(read_field<float>(*set, index, 0));
+      } else {
+        CHECK_THROWS_AS(read_field<float>(*set, index, 0), RunError);
+      }
+    }
+  }
 }
 
 TEST_CASE("image-folder: a class without any readable image is an error, also with corrupt=skip") {
