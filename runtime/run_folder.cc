@@ -201,8 +201,9 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     if (earlier && !overwrite) set_aside(folder, foreign, /*metrics_are_read=*/own);
     if (earlier && overwrite)
       for (const fs::path& checkpoint : foreign) remove_checkpoint(checkpoint);
-    if (fs::is_directory(checkpoints_of(folder)) && fs::is_empty(checkpoints_of(folder)))
-      fs::remove(checkpoints_of(folder));
+    const fs::path checkpoints = checkpoints_of(folder);
+    if (!fs::is_symlink(checkpoints) && fs::is_directory(checkpoints) && fs::is_empty(checkpoints))
+      fs::remove(checkpoints);
     for (const char* name : {"summary.json", "trace.json"}) fs::remove(folder / name);
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
