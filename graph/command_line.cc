@@ -1,11 +1,14 @@
 #include "graph/command_line.h"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -14,6 +17,7 @@
 #include "graph/json.h"
 #include "graph/nearest.h"
 #include "graph/printable.h"
+#include "graph/text_table.h"
 
 namespace pipewright {
 namespace {
@@ -165,6 +169,28 @@ po::variables_map parse_options(const std::vector<std::string>& arguments,
     throw InputError(error.what(), "--help lists the options.");
   }
   return values;
+}
+
+void add_wide_option(po::options_description* options) {
+  options->add_options()("wide", po::bool_switch(), "tables whole, however wide");
+}
+
+int64_t output_width(const po::variables_map& values) {
+  return values["wide"].as<bool>() ? kAnyWidth : width_of(STDOUT_FILENO);
+}
+
+int64_t width_of(int descriptor) {
+  constexpr int64_t kUsual = 80;
+  if (const char* text = std::getenv("COLUMNS")) {
+    int64_t columns = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, columns);
+    if (error == std::errc() && rest == end && columns > 0) return columns;
+  }
+  if (isatty(descriptor) == 0) return kAnyWidth;
+  winsize size{};
+  if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;
+  return size.ws_col;
 }
 
 int exit_code_of(const std::exception& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,26 +16,34 @@ struct Command {
 };
 
 struct ProgramDescription {
-  std::string name;     ///< "pipewright-optimizer"
-  std::string summary;  ///< one sentence
-  std::string example;  ///< a command that works
-  std::vector<Command> commands;     ///< [0] is the default, used when the first word is an option or absent
+  std::string name;               ///< "pipewright-optimizer"
+  std::string summary;            ///< one sentence
+  std::string example;            ///< a command that works
+  std::vector<Command> commands;  ///< [0] is the default, used when the first word is an option or absent
   std::function<std::string()> versions;  ///< for --version: Pipewright's line is added before it
 };
 
-/// The whole of main(): picks the command, runs it, turns exceptions into one line on standard error (and the remedy on
-/// the next), returns the exit code. A CheckError or unknown exception gives 1 and asks for a report. A first word that is
-/// no command is an InputError with the nearest. Ignores SIGPIPE; output that could not be written for another reason than
-/// a reader that has gone is an error (1).
+/// The whole of main(): picks the command, runs it, turns exceptions into one line on standard error (and the
+/// remedy on the next), returns the exit code. A CheckError or unknown exception gives 1 and asks for a
+/// report. A first word that is no command is an InputError with the nearest. Ignores SIGPIPE; output that
+/// could not be written for another reason than a reader that has gone is an error (1).
 int run_program(const ProgramDescription& program, int argc, char** argv);
 
-/// Strict parse: long options only, unknown option -> InputError with the nearest, missing or malformed value ->
-/// InputError. Words that are neither options nor their values are errors. Adds --help, which prints `usage` and
-/// `description` on standard output and throws HelpShown.
+/// Strict parse: long options only, unknown option -> InputError with the nearest, missing or malformed value
+/// -> InputError. Words that are neither options nor their values are errors. Adds --help, which prints
+/// `usage` and `description` on standard output and throws HelpShown.
 boost::program_options::variables_map parse_options(const std::vector<std::string>& arguments,
                                                     boost::program_options::options_description description,
                                                     const std::string& usage);
 struct HelpShown {};
+
+/// --wide, for commands that print tables.
+void add_wide_option(boost::program_options::options_description* options);
+/// Characters of a line on standard output: kAnyWidth with --wide, else width_of(1).
+int64_t output_width(const boost::program_options::variables_map& values);
+/// COLUMNS if that is a positive number; else, of a terminal, its width, 80 if it does not say; kAnyWidth of
+/// anything else (a file, a pipe).
+int64_t width_of(int descriptor);
 
 /// Pipewright's own version: "0.1.0".
 std::string pipewright_version();

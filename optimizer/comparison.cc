@@ -51,6 +51,7 @@ Contender contender(const Inputs& inputs, const std::string& name, const std::st
     made.plan = make_plan(inputs.profile, topology, request);
   } catch (const InfeasibleError& error) {
     made.why_not = error.what();
+    made.lacks_memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
   }
   return made;
 }
@@ -194,22 +195,31 @@ Comparison compare(const Inputs& inputs) {
   return comparison;
 }
 
-std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparison, const Inputs& inputs) {
-  std::vector<std::vector<std::string>> rows = {{"strategy", "stages", "ranks", "per minibatch", "speed-up",
-                                                 "samples/s", "memory of a rank", "bound by"}};
+TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
+  constexpr auto kLeft = TableColumn::Side::kLeft;
+  constexpr auto kRight = TableColumn::Side::kRight;
+  TextTable table({{"strategy", kLeft},
+                   {"stages", kLeft, 0, 12},
+                   {"ranks", kRight, 3},
+                   {"minibatch"},
+                   {"speed-up", kRight, 1},
+                   {"samples/s", kRight, 4},
+                   {"memory", kRight, 2},
+                   {"bound by", kLeft, 0, 16}});
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) {
-      rows.push_back({each.name, "-", "-", "-", "-", "-", "-", "does not fit"});
+      table.add(
+          {each.name, "-", "-", "-", "-", "-", "-", each.lacks_memory ? "does not fit" : "not possible"});
       continue;
     }
     const Prediction& predicted = *each.plan->predicted;
-    rows.push_back({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
-                    format_seconds(predicted.minibatch_seconds),
-                    number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
-                    inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
-                    format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
+    table.add({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
+               format_seconds(predicted.minibatch_seconds),
+               number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
+               inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
+               format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
   }
-  return rows;
+  return table;
 }
 
 Json comparison_json(const Comparison& comparison) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/text_table.h"
 #include "optimizer/options.h"
 
 namespace pipewright {
@@ -13,7 +14,8 @@ struct Contender {
   std::string name;  ///< "one device", "dp", ..., "flush", "2bw"
   std::string file;  ///< name of its plan's file
   std::optional<Plan> plan;
-  std::string why_not;  ///< where there is no plan
+  std::string why_not;        ///< where there is no plan
+  bool lacks_memory = false;  ///< that is why not
 };
 
 /// Where, other links being faster or slower by one factor, another kind of plan is best.
@@ -45,8 +47,8 @@ Json comparison_json(const Comparison& comparison);
 /// By the suffix of `file`: Markdown (.md) or one self-contained HTML page (.html). InputError for another.
 std::string comparison_report(const Comparison& comparison, const Inputs& inputs, const std::string& file);
 void check_comparison_suffix(const std::string& file);
-/// Columns of the table that all forms show, and its rows.
-std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparison, const Inputs& inputs);
+/// The table that all forms show.
+TextTable comparison_table(const Comparison& comparison, const Inputs& inputs);
 std::string turn_text(const Turn& turn);
 
 }  // namespace pipewright

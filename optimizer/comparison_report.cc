@@ -13,52 +13,20 @@ namespace {
 
 std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
 
-std::string cell_for_markdown(const std::string& text) {
-  std::string safe;
-  for (const char c : text) safe += c == '|' ? std::string("\\|") : std::string(1, c);
-  return safe;
-}
-
-std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
-  std::string text;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    text += "|";
-    for (const std::string& cell : rows[r]) text += " " + cell_for_markdown(cell) + " |";
-    text += "\n";
-    if (r > 0) continue;
-    text += "|";
-    for (size_t c = 0; c < rows[0].size(); ++c) text += " --- |";
-    text += "\n";
-  }
-  return text;
-}
-
-std::string html_table(const std::vector<std::vector<std::string>>& rows, const std::string& caption) {
-  std::string text = "<table><caption>" + xml_escaped(caption) + "</caption>\n";
-  for (size_t r = 0; r < rows.size(); ++r) {
+std::string html_table(const TextTable& table, const std::string& caption) {
+  std::string text = "<table><caption>" + xml_escaped(caption) + "</caption>\n<tr>";
+  for (const TableColumn& column : table.columns())
+    text += "<th scope=\"col\">" + xml_escaped(column.head) + "</th>";
+  text += "</tr>\n";
+  for (const auto& row : table.rows()) {
     text += "<tr>";
-    for (size_t c = 0; c < rows[r].size(); ++c) {
-      const std::string tag = r == 0 ? "th scope=\"col\"" : c == 0 ? "th scope=\"row\"" : "td";
-      text += "<" + tag + ">" + xml_escaped(rows[r][c]) + "</" + tag.substr(0, 2) + ">";
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string tag = c == 0 ? "th scope=\"row\"" : "td";
+      text += "<" + tag + ">" + xml_escaped(row[c]) + "</" + tag.substr(0, 2) + ">";
     }
     text += "</tr>\n";
   }
   return text + "</table>\n";
-}
-
-std::vector<std::vector<std::string>> stage_rows(const Plan& plan, const Topology& topology) {
-  std::vector<std::vector<std::string>> rows = {
-      {"stage", "ranks", "depth", "compute", "gradient sync", "send", "memory", "layers"}};
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const Stage& stage = plan.stages[s];
-    const StagePrediction& predicted = plan.predicted->stages[s];
-    rows.push_back({std::to_string(s), devices_text(stage, topology), depth_text(stage),
-                    format_seconds(predicted.compute_seconds),
-                    format_seconds(predicted.gradient_sync_seconds), format_seconds(predicted.send_seconds),
-                    format_bytes(static_cast<double>(predicted.memory.total_bytes())),
-                    layers_text(stage.layers)});
-  }
-  return rows;
 }
 
 /// The model from left to right: a box for each stage with its layers, an arrow with what crosses each cut.
@@ -152,29 +120,27 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
   const std::string devices =
       std::to_string(comparison.devices) + (comparison.devices == 1 ? " device" : " devices");
   const std::string title = comparison.model + " on " + devices;
-  const auto rows = comparison_rows(comparison, inputs);
-  std::vector<std::vector<std::string>> settings = {{"setting", "value", "from"}};
-  for (const Setting& setting : inputs.settings)
-    settings.push_back({setting.name, setting.value, setting.source});
+  const TextTable table = comparison_table(comparison, inputs);
+  const TextTable stages = stage_table(plan, *plan.predicted, inputs);
+  const TextTable settings = settings_table(inputs.settings);
   if (suffix_of(file) == ".md") {
-    std::string text = "# " + title + "\n\n" + comparison.advice + "\n\n" + markdown_table(rows);
+    std::string text = "# " + title + "\n\n" + comparison.advice + "\n\n" + table.markdown();
     for (const Contender& each : comparison.contenders) {
       if (!each.plan) text += "\n" + each.name + ": " + each.why_not + "\n";
     }
-    return text + "\n## The plan\n\n" + markdown_table(stage_rows(plan, inputs.topology)) +
-           "\n## The question\n\n" + markdown_table(settings);
+    return text + "\n## The plan\n\n" + stages.markdown() + "\n## The question\n\n" + settings.markdown();
   }
   std::string text =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
       xml_escaped(title) + "</title>\n" + kStyle + "</head>\n<body>\n<h1>" + xml_escaped(title) +
-      "</h1>\n<p>" + xml_escaped(comparison.advice) + "</p>\n" + html_table(rows, "Side by side");
+      "</h1>\n<p>" + xml_escaped(comparison.advice) + "</p>\n" + html_table(table, "Side by side");
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) text += "<p>" + xml_escaped(each.name + ": " + each.why_not) + "</p>\n";
   }
   return text + "<h2>The plan</h2>\n<figure>\n" + stages_svg(plan, inputs) + "</figure>\n" +
-         html_table(stage_rows(plan, inputs.topology), "Stages") + "<h2>The question</h2>\n" +
-         html_table(settings, "Settings") + "</body>\n</html>\n";
+         html_table(stages, "Stages") + "<h2>The question</h2>\n" + html_table(settings, "Settings") +
+         "</body>\n</html>\n";
 }
 
 }  // namespace pipewright

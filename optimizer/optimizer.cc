@@ -16,6 +16,7 @@
 #include "optimizer/memory_check.h"
 #include "optimizer/run_rules.h"
 #include "optimizer/search.h"
+#include "optimizer/stage_layers.h"
 #include "optimizer/states.h"
 #include "optimizer/widen.h"
 #include "runtime/schedule/simulate.h"
@@ -127,9 +128,9 @@ void check_demands(const PlanRequest& request, Question* question) {
   roomy.memory_bytes = 0;
   roomy.inputs.memories.clear();
   if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
-    throw InfeasibleError("no plan with the stages demanded fits " +
-                              format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
-                          "Without --memory there is one; `check --memory` says what each stage lacks.");
+    throw MemoryError("no plan with the stages demanded fits " +
+                          format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
+                      "Without --memory there is one; `check --memory` says what each stage lacks.");
   }
   StageDemands fewer = request.demands;
   fewer.pins.clear();
@@ -171,7 +172,7 @@ void check_demands(const PlanRequest& request, Question* question) {
       recompute = " With --recompute auto " +
                   (needs <= q.memory_bytes ? "there is a plan" : text(needs) + " would do") + ".";
   }
-  throw InfeasibleError(
+  throw MemoryError(
       "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
           " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
           std::to_string(fullest.stage) + " of " + replicas_text(*least) +
@@ -185,16 +186,14 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   Plan plan;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
+  const LayerWeights layers(profile);
   for (const FoundStage& found : answer.stages) {
     Stage stage;
     const NodeSet nodes = states.states[found.to].done - states.states[found.from].done;
     for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
-      const ProfiledNode& node = profile.nodes[v];
-      stage.nodes.push_back(node.name);
-      const bool listed =
-          std::find(stage.layers.begin(), stage.layers.end(), node.layer) != stage.layers.end();
-      if (!node.layer.empty() && !listed) stage.layers.push_back(node.layer);
+      stage.nodes.push_back(profile.nodes[v].name);
     }
+    stage.layers = layers.of(stage.nodes);
     stage.ranks = found.ranks;
     stage.shares = found.shares;
     stage.recompute = found.recompute;

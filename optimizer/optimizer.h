@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/error.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
@@ -38,10 +39,16 @@ struct PlanNotes {
   double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
 };
 
+/// There would be a plan if the devices had more memory.
+class MemoryError : public InfeasibleError {
+ public:
+  using InfeasibleError::InfeasibleError;
+};
+
 /// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`
-/// filled, ranks 0.. in stage order. Deterministic: equal inputs give equal bytes. InfeasibleError says which
-/// limit binds and what would fit; InputError for an unknown strategy or objective, or a topology this search
-/// does not take. `notes` may be null.
+/// filled, ranks 0.. in stage order. Deterministic: equal inputs give equal bytes. MemoryError says which
+/// limit binds and what would fit, InfeasibleError what else there is no plan for; InputError for an unknown
+/// strategy or objective, or a topology this search does not take. `notes` may be null.
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes = nullptr);
 

@@ -121,7 +121,7 @@ void add_device_options(po::options_description* options) {
   options->add_options()                                                                               //
       ("gpus", po::value<int64_t>(), "devices")                                                        //
       ("topology", po::value<std::string>(), "topology.json, instead of the options above and below")  //
-      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from the inside out")         //
+      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from inside out")             //
       ("bandwidths", po::value<std::string>()->default_value("10Gbit/s"),
        "of a link, per direction; one, or one for each level: 12GB/s,10Gbit/s")  //
       ("latency", po::value<std::string>()->default_value("50us"),
@@ -148,17 +148,17 @@ void add_run_options(po::options_description* options) {
       ("schedule", po::value<std::string>()->default_value("1f1b"),
        "1f1b, or, drained at every update: gpipe, 1f1b-flush, interleaved, zb-h1")  //
       ("weights", po::value<std::string>(),
-       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")                   //
-      ("microbatches", po::value<int64_t>(), "minibatches of an update, with flush and 2bw")      //
-      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
+       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")                            //
+      ("microbatches", po::value<int64_t>(), "of an update, with flush and 2bw; without: a few a device")  //
+      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")           //
       ("recompute", po::value<std::string>()->default_value("auto"),
-       "forwards run twice to keep less: auto, never, always");
+       "run forwards twice: auto, never, always");
 }
 
 void add_demand_options(po::options_description* options) {
-  options->add_options()                                                                          //
-      ("max-stages", po::value<int64_t>(), "at most so many stages")                              //
-      ("replicas", po::value<std::string>(), "0:3,1:1: stage 0 has 3 replicas, stage 1 has one")  //
+  options->add_options()                                                                      //
+      ("max-stages", po::value<int64_t>(), "at most so many stages")                          //
+      ("replicas", po::value<std::string>(), "0:3,1:1: 3 replicas of stage 0, 1 of stage 1")  //
       ("pin", po::value<std::vector<std::string>>(), "LAYER=STAGE, again for each layer: features.3=0");
 }
 

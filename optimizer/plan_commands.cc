@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <sstream>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -29,8 +30,9 @@ void add_question_options(po::options_description* options) {
       ("use-all-devices", po::bool_switch(), "leave none idle, also where that gains nothing")  //
       ("json", po::bool_switch(), "print JSON instead of tables")                               //
       ("print-config", po::bool_switch(),
-       "print every setting, its value and where it came from, and stop")  //
+       "print every setting and its origin, and stop")  //
       ("time", po::bool_switch(), "print how long planning took, on standard error");
+  add_wide_option(options);
 }
 
 Inputs question_from(const po::variables_map& values) {
@@ -69,29 +71,30 @@ std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {
   return text;
 }
 
-void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes) {
+void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, int64_t width) {
   const Prediction& predicted = *plan.predicted;
+  std::ostringstream head;
   if (inputs.request.inference_period_seconds > 0) {
-    std::cout << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
-              << inputs.topology.device_count() << " devices, " << predicted.bottleneck
-              << "; a minibatch can come every " << format_seconds(predicted.minibatch_seconds) << "\n\n"
-              << plan_table(plan);
+    head << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
+         << inputs.topology.device_count() << " devices, " << predicted.bottleneck
+         << "; a minibatch can come every " << format_seconds(predicted.minibatch_seconds) << "\n\n";
+    std::cout << wrapped(head.str(), width) << plan_table(plan).text(width);
     return;
   }
   const double alone = one_device_seconds(inputs);
-  std::cout << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
-            << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
-            << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
-            << "Bound by " << predicted.bottleneck << "; nothing of this kind is faster than "
-            << format_seconds(predicted.lower_bound_seconds) << "\n";
+  head << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
+       << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
+       << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
+       << "Bound by " << predicted.bottleneck << "; nothing of this kind is faster than "
+       << format_seconds(predicted.lower_bound_seconds) << "\n";
   if (!notes.exact) {
-    std::cout << "The model has too many cuts to try all: searched along several orders of its nodes and "
-                 "around the "
-                 "best cuts\n";
+    head << "The model has too many cuts to try all: searched along several orders of its nodes and "
+            "around the "
+            "best cuts\n";
   }
-  std::cout << "\n"
-            << stage_table(plan, predicted, inputs) << "\nMemory of one rank\n"
-            << memory_table(predicted);
+  std::cout << wrapped(head.str(), width) << "\n"
+            << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
+            << memory_table(predicted).text(width);
 }
 
 class Stopwatch {
@@ -113,17 +116,17 @@ void run_plan(const Arguments& arguments) {
   add_published_options(&options);
   options.add_options()  //
       ("for", po::value<std::string>()->default_value("training"),
-       "training, or inference: least latency, forward only")                                          //
+       "training, or inference: forward, least latency")                                               //
       ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
       ("strategy", po::value<std::string>()->default_value("best"),
        "best, dp, straight, hybrid or model-parallel")  //
-      ("output", po::value<std::string>(), "folder, where gpus=N.json is written, or file.json");
+      ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
   if (is_published(values)) return plan_published(values);
   const Inputs inputs = question_from(values);
   if (values["print-config"].as<bool>()) {
-    std::cout << settings_table(inputs.settings);
+    std::cout << settings_table(inputs.settings).text(output_width(values));
     return;
   }
   const Stopwatch stopwatch;
@@ -133,7 +136,7 @@ void run_plan(const Arguments& arguments) {
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
-    print_plan(plan, inputs, notes);
+    print_plan(plan, inputs, notes, output_width(values));
   }
   if (values.count("output") != 0) {
     const auto output = values["output"].as<std::string>();
@@ -163,7 +166,7 @@ void run_compare(const Arguments& arguments) {
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
   const Inputs inputs = question_from(values);
   if (values["print-config"].as<bool>()) {
-    std::cout << settings_table(inputs.settings);
+    std::cout << settings_table(inputs.settings).text(output_width(values));
     return;
   }
   if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
@@ -191,12 +194,10 @@ void run_compare(const Arguments& arguments) {
   if (values["json"].as<bool>()) {
     std::cout << json_text(json);
   } else {
-    const auto rows = comparison_rows(comparison, inputs);
-    TextTable table(rows.front());
-    for (size_t r = 1; r < rows.size(); ++r) table.add(rows[r]);
-    std::cout << comparison.model << " on " << comparison.devices << " devices\n\n"
-              << table.text() << "\n"
-              << notes << comparison.advice << "\n";
+    const int64_t width = output_width(values);
+    const std::string title = comparison.model + " on " + std::to_string(comparison.devices) + " devices\n\n";
+    std::cout << wrapped(title, width) << comparison_table(comparison, inputs).text(width) << "\n"
+              << wrapped(notes + comparison.advice, width) << "\n";
   }
   if (values["time"].as<bool>()) std::cerr << "planning took " << number_text(spent) << " ms\n";
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -54,6 +55,23 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
   return inputs;
 }
 
+/// The line's beginning, to the last slot that fits; ">" says that it goes on.
+std::string clipped(const std::string& drawing, int64_t width) {
+  if (width == kAnyWidth) return drawing;
+  std::istringstream lines(drawing);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (static_cast<int64_t>(line.size()) > width) {
+      const size_t last = line.rfind(' ', static_cast<size_t>(std::max<int64_t>(width - 1, 0)));
+      line = line.substr(0, last == std::string::npos ? 0 : last);
+      line.erase(line.find_last_not_of(' ') + 1);
+      line += " >";
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
 void write_text(const std::string& file, const std::string& text) {
   write_file(file, text);
   std::cerr << "wrote " << file << "\n";
@@ -84,12 +102,15 @@ void run_check(const Arguments& arguments) {
   add_profile_option(&options);
   add_device_options(&options);
   add_pricing_options(&options);
+  add_wide_option(&options);
   const po::variables_map values = parse_options(
       arguments, options,
       "pipewright-optimizer check --plan FILE [--profile FILE] [--topology FILE | --memory 16GiB]");
   const Plan plan = read_plan(values);
-  const auto say = [](const std::string& what, const std::string& text) {
-    std::cout << what << std::string(10 - what.size(), ' ') << text << "\n";
+  const int64_t width = output_width(values);
+  const auto say = [width](const std::string& what, const std::string& text) {
+    constexpr int64_t kText = 10;
+    std::cout << wrapped(what + std::string(kText - what.size(), ' ') + text, width, kText) << "\n";
   };
   const ScheduleCheck check = check_plan_runs(plan);
   const Span span = rehearsal_span(shape_of(plan));
@@ -139,6 +160,7 @@ void run_evaluate(const Arguments& arguments) {
   add_profile_option(&options);
   add_device_options(&options);
   add_pricing_options(&options);
+  add_wide_option(&options);
   options.add_options()                                                                    //
       ("output", po::value<std::string>(), "file.json: the plan with the new prediction")  //
       ("json", po::bool_switch(), "print the plan with the new prediction instead of tables");
@@ -151,20 +173,22 @@ void run_evaluate(const Arguments& arguments) {
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
-    std::cout << shape_and_recompute_text(plan) << ": " << format_seconds(plan.predicted->minibatch_seconds)
-              << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
+    std::ostringstream head;
+    head << shape_and_recompute_text(plan) << ": " << format_seconds(plan.predicted->minibatch_seconds)
+         << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
     if (before && before->minibatch_seconds > 0) {
       const double change = 100 * (before->minibatch_seconds / plan.predicted->minibatch_seconds - 1);
-      std::cout << "The plan itself says " << format_seconds(before->minibatch_seconds);
+      head << "The plan itself says " << format_seconds(before->minibatch_seconds);
       if (std::abs(change) > 0.1) {
-        std::cout << ": " << number_text(std::abs(change)) << " % " << (change > 0 ? "more" : "less")
-                  << "; it was made with another profile, other links or another objective";
+        head << ": " << number_text(std::abs(change)) << " % " << (change > 0 ? "more" : "less")
+             << "; it was made with another profile, other links or another objective";
       }
-      std::cout << "\n";
+      head << "\n";
     }
-    std::cout << "\n"
-              << stage_table(plan, *plan.predicted, inputs) << "\nMemory of one rank\n"
-              << memory_table(*plan.predicted);
+    const int64_t width = output_width(values);
+    std::cout << wrapped(head.str(), width) << "\n"
+              << stage_table(plan, *plan.predicted, inputs).text(width) << "\nMemory of one rank\n"
+              << memory_table(*plan.predicted).text(width);
   }
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
 }
@@ -175,6 +199,7 @@ void run_simulate(const Arguments& arguments) {
   add_profile_option(&options);
   add_device_options(&options);
   add_pricing_options(&options);
+  add_wide_option(&options);
   options.add_options()                                                     //
       ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
       ("transfers", po::value<std::string>()->default_value("overlapped"),
@@ -220,14 +245,15 @@ void run_simulate(const Arguments& arguments) {
   }
   const std::vector<StageBytes> bytes = bytes_of(loads, cost);
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
+  const int64_t width = output_width(values);
   // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
   const double steady = how.blocking_transfers ? settled_minibatch_seconds(plan.schedule, shape, times, how)
                                                : prediction.minibatch_seconds;
-  std::cout << plan.shape_text() << ", " << span.count
-            << " minibatches: " << format_seconds(run.total_seconds) << "; in the long run "
-            << format_seconds(steady) << " per minibatch\n\n"
-            << simulation_table(plan, run, memory, prediction);
-  if (slot > 0) std::cout << "\n" << draw_text(run, slot);
+  const std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
+                           " minibatches: " + format_seconds(run.total_seconds) + "; in the long run " +
+                           format_seconds(steady) + " per minibatch\n\n";
+  std::cout << wrapped(head, width) << simulation_table(plan, run, memory, prediction).text(width);
+  if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
   const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
                             std::to_string(span.count) + " minibatches";
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
@@ -246,6 +272,7 @@ void run_show(const Arguments& arguments) {
   add_profile_option(&options);
   add_device_options(&options);
   add_pricing_options(&options);
+  add_wide_option(&options);
   options.add_options()                                                           //
       ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
       ("output", po::value<std::string>(),
@@ -254,17 +281,20 @@ void run_show(const Arguments& arguments) {
       arguments, options, "pipewright-optimizer show --plan FILE [--profile FILE] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
-  std::cout << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
-            << ", schedule " << plan.schedule << ", " << plan.world_size << " ranks\n";
+  const int64_t width = output_width(values);
+  std::ostringstream head;
+  head << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
+       << ", schedule " << plan.schedule << ", " << plan.world_size
+       << (plan.world_size == 1 ? " rank\n" : " ranks\n");
   if (plan.predicted) {
-    std::cout << "Expected: " << format_seconds(plan.predicted->minibatch_seconds)
-              << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
+    head << "Expected: " << format_seconds(plan.predicted->minibatch_seconds) << " per minibatch, bound by "
+         << plan.predicted->bottleneck << "\n";
   }
-  std::cout << "\n" << plan_table(plan);
+  std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
   check_plan_runs(plan);
   const Simulation slots = simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
   if (values.count("output") == 0) {
-    std::cout << "\n" << draw_text(slots, 1);
+    std::cout << "\n" << clipped(draw_text(slots, 1), width);
     return;
   }
   const auto output = values["output"].as<std::string>();

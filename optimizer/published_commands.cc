@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/json.h"
@@ -20,6 +21,8 @@ namespace {
 
 namespace po = boost::program_options;
 
+constexpr auto kLeft = TableColumn::Side::kLeft;
+
 bool given(const po::variables_map& values, const std::string& name) {
   return values.count(name) != 0 && !values[name].defaulted();
 }
@@ -30,9 +33,11 @@ std::string proof_text(double seconds, double bound) {
 }
 
 /// Prints the table or the JSON, and writes.
-void give(const po::variables_map& values, const std::string& text, const Json& json,
-          const std::string& document) {
-  std::cout << (values["json"].as<bool>() ? json_text(json) : text);
+void give(const po::variables_map& values, const std::string& sentence, const TextTable& table,
+          const Json& json, const std::string& document) {
+  const int64_t width = output_width(values);
+  std::cout << (values["json"].as<bool>() ? json_text(json)
+                                          : wrapped(sentence, width) + "\n\n" + table.text(width));
   if (values.count("output") == 0) return;
   const std::filesystem::path output = values["output"].as<std::string>();
   if (output.extension() != ".json")
@@ -94,7 +99,7 @@ void plan_max_load(const po::variables_map& values) {
   json["lower_bound_seconds"] = plan->lower_bound_seconds;
   json["down_sets"] = plan->down_sets;
   json["stages"] = Json::array();
-  TextTable table({"stage", "device", "nodes", "load"});
+  TextTable table({{"stage"}, {"device", kLeft}, {"nodes", kLeft, 0, 12}, {"load"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const MaxLoadStage& stage = plan->stages[s];
     const std::string device = stage.processor ? "processor" : "accelerator";
@@ -109,8 +114,8 @@ void plan_max_load(const po::variables_map& values) {
   }
   give(values,
        "Largest load " + format_seconds(plan->load_seconds) + " on " + devices +
-           proof_text(plan->load_seconds, plan->lower_bound_seconds) + "\n\n" + table.text(),
-       json, profile ? plan_text(*plan, *profile) : "");
+           proof_text(plan->load_seconds, plan->lower_bound_seconds),
+       table, json, profile ? plan_text(*plan, *profile) : "");
 }
 
 void plan_piper(const po::variables_map& values) {
@@ -140,7 +145,7 @@ void plan_piper(const po::variables_map& values) {
   json["lower_bound_seconds"] = plan->lower_bound_seconds;
   json["devices"] = plan->devices();
   json["stages"] = Json::array();
-  TextTable table({"stage", "data", "tensor", "nodes", "per sample", "memory"});
+  TextTable table({{"stage"}, {"data"}, {"tensor"}, {"nodes", kLeft, 0, 12}, {"per sample"}, {"memory"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const PiperStage& stage = plan->stages[s];
     Json row;
@@ -165,8 +170,8 @@ void plan_piper(const po::variables_map& values) {
   give(values,
        format_seconds(plan->seconds) + " per sample on " + std::to_string(plan->devices()) + " of " +
            std::to_string(problem.devices) + " devices" +
-           proof_text(plan->seconds, plan->lower_bound_seconds) + "\n\n" + table.text(),
-       json, "");
+           proof_text(plan->seconds, plan->lower_bound_seconds),
+       table, json, "");
 }
 
 }  // namespace

@@ -1,38 +1,21 @@
 #include "optimizer/report.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 
 #include "graph/units.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/stage_layers.h"
 
 namespace pipewright {
 namespace {
 
+constexpr auto kLeft = TableColumn::Side::kLeft;
+constexpr auto kRight = TableColumn::Side::kRight;
+
 std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
 
 }  // namespace
-
-std::string TextTable::text() const {
-  std::vector<size_t> width;
-  for (const auto& row : rows_) {
-    width.resize(std::max(width.size(), row.size()), 0);
-    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows_) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string blanks(width[c] - row[c].size(), ' ');
-      const bool right = c > 0 && !row[c].empty() && std::isdigit(static_cast<unsigned char>(row[c][0])) != 0;
-      line += (c == 0 ? "" : "  ") + (right ? blanks + row[c] : row[c] + blanks);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
 
 std::string ranks_text(const std::vector<int64_t>& ranks) {
   std::string text;
@@ -80,6 +63,10 @@ std::string layers_text(const std::vector<std::string>& layers) {
          ")";
 }
 
+std::string layers_text(const Stage& stage) {
+  return layers_text(stage.layers.empty() ? stage.nodes : stage.layers);
+}
+
 std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, value >= 1000 ? "%.0f" : "%.3g", value);
@@ -93,66 +80,91 @@ int64_t largest_memory(const Prediction& prediction) {
   return largest;
 }
 
-std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
   const CostModel& model = cost_model_named(inputs.request.objective);
   const Dataflow flow(inputs.profile, inputs.request.class_profiles);
   const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
   const std::vector<StagePeriod> periods = periods_of(plan, loads, model, cost);
-  TextTable table({"stage", "ranks", "depth", "compute", "gradient sync", "update", "transfer",
-                   "per minibatch", "bound by", "memory", "layers"});
+  const LayerWeights layers(inputs.profile);
+  TextTable table({{"stage"},
+                   {"ranks", kLeft, 1},
+                   {"depth", kRight, 3},
+                   {"compute", kRight, 4},
+                   {"sync", kRight, 5},
+                   {"update", kRight, 7},
+                   {"transfer", kRight, 6},
+                   {"minibatch"},
+                   {"bound by", kLeft, 2},
+                   {"memory"},
+                   {"layers", kLeft, 0, 12}});
   for (size_t s = 0; s < loads.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePeriod& period = periods[s];
+    std::vector<std::string> names = layers.of(stage.nodes);
+    if (names.empty()) names = stage.nodes;
     table.add({std::to_string(s), devices_text(stage, inputs.topology), depth_text(stage),
                format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
                format_seconds(period.step_seconds), format_seconds(period.link_seconds),
                format_seconds(period.total_seconds()), period.binding(),
-               bytes(prediction.stages[s].memory.total_bytes()), layers_text(stage.layers)});
+               bytes(prediction.stages[s].memory.total_bytes()), layers_text(names)});
   }
-  return table.text();
+  return table;
 }
 
-std::string plan_table(const Plan& plan) {
-  std::vector<std::string> header = {"stage", "ranks", "depth", "nodes"};
+TextTable plan_table(const Plan& plan) {
+  std::vector<TableColumn> columns = {
+      {"stage"}, {"ranks", kLeft}, {"depth", kRight, 2}, {"nodes", kRight, 7}};
   if (plan.predicted) {
-    header.insert(header.end(), {"compute", "gradient sync", "update", "send", "receive", "memory"});
+    columns.insert(columns.end(), {{"compute", kRight, 1},
+                                   {"sync", kRight, 3},
+                                   {"update", kRight, 6},
+                                   {"send", kRight, 5},
+                                   {"receive", kRight, 4},
+                                   {"memory"}});
   }
-  header.emplace_back("layers");
-  TextTable table(header);
+  columns.push_back({"layers", kLeft, 0, 12});
+  TextTable table(columns);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     std::vector<std::string> row = {std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
                                     std::to_string(stage.nodes.size())};
-    if (plan.predicted && s < plan.predicted->stages.size()) {
-      const StagePrediction& predicted = plan.predicted->stages[s];
+    if (plan.predicted) {
+      const StagePrediction& predicted = plan.predicted->stages.at(s);
       row.insert(row.end(),
                  {format_seconds(predicted.compute_seconds), format_seconds(predicted.gradient_sync_seconds),
                   format_seconds(predicted.step_seconds), format_seconds(predicted.send_seconds),
                   format_seconds(predicted.receive_seconds), bytes(predicted.memory.total_bytes())});
     }
-    row.push_back(layers_text(stage.layers));
+    row.push_back(layers_text(stage));
     table.add(row);
   }
-  return table.text();
+  return table;
 }
 
-std::string memory_table(const Prediction& prediction) {
-  TextTable table({"stage", "weights", "versions", "gradients", "optimizer", "activations", "messages",
-                   "workspace", "total"});
+TextTable memory_table(const Prediction& prediction) {
+  TextTable table({{"stage"},
+                   {"weights"},
+                   {"versions", kRight, 3},
+                   {"gradients", kRight, 1},
+                   {"optimizer", kRight, 2},
+                   {"activations"},
+                   {"messages", kRight, 4},
+                   {"workspace", kRight, 5},
+                   {"total"}});
   for (size_t s = 0; s < prediction.stages.size(); ++s) {
     const StageMemory& memory = prediction.stages[s].memory;
     table.add({std::to_string(s), bytes(memory.weights_bytes), bytes(memory.versions_bytes),
                bytes(memory.gradients_bytes), bytes(memory.optimizer_bytes), bytes(memory.activations_bytes),
                bytes(memory.messages_bytes), bytes(memory.workspace_bytes), bytes(memory.total_bytes())});
   }
-  return table.text();
+  return table;
 }
 
-std::string settings_table(const std::vector<Setting>& settings) {
-  TextTable table({"setting", "value", "from"});
+TextTable settings_table(const std::vector<Setting>& settings) {
+  TextTable table({{"setting", kLeft}, {"value", kLeft, 0, 20}, {"from", kLeft, 0, 12}});
   for (const Setting& setting : settings) table.add({setting.name, setting.value, setting.source});
-  return table.text();
+  return table;
 }
 
 std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation) {
@@ -164,10 +176,19 @@ std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation
   return numbers;
 }
 
-std::string simulation_table(const Plan& plan, const Simulation& simulation,
-                             const std::vector<RankMemory>& memory, const Prediction& prediction) {
-  TextTable table({"rank", "stage", "busy", "waits to receive", "to send", "gradient sync", "bubble",
-                   "peak in flight", "versions", "peak memory", "planned"});
+TextTable simulation_table(const Plan& plan, const Simulation& simulation,
+                           const std::vector<RankMemory>& memory, const Prediction& prediction) {
+  TextTable table({{"rank"},
+                   {"stage"},
+                   {"busy", kRight, 3},
+                   {"receive wait", kRight, 2},
+                   {"send wait", kRight, 4},
+                   {"sync", kRight, 7},
+                   {"bubble"},
+                   {"in flight", kRight, 6},
+                   {"versions", kRight, 8},
+                   {"peak memory", kRight, 1},
+                   {"planned", kRight, 5}});
   const double total = simulation.total_seconds;
   const std::vector<int64_t> numbers = rank_numbers(plan, simulation);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
@@ -188,7 +209,7 @@ std::string simulation_table(const Plan& plan, const Simulation& simulation,
                std::to_string(rank.peak_in_flight), std::to_string(versions), bytes(memory[r].peak_bytes),
                bytes(planned)});
   }
-  return table.text();
+  return table;
 }
 
 }  // namespace pipewright

@@ -5,22 +5,12 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "graph/text_table.h"
 #include "optimizer/options.h"
 #include "runtime/schedule/memory.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
-
-/// Columns as wide as their widest cell; cells that begin with a digit are set to the right.
-class TextTable {
- public:
-  explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 /// "3 ranks 4-6"-style list: "0", "0-2", "0,2,4".
 std::string ranks_text(const std::vector<int64_t>& ranks);
@@ -32,23 +22,25 @@ std::string depth_text(const Stage& stage);
 std::string shape_and_recompute_text(const Plan& plan);
 /// "features.0 .. classifier.6 (12)".
 std::string layers_text(const std::vector<std::string>& layers);
+/// Of a plan: its layers, or where it has none (written by hand) its nodes.
+std::string layers_text(const Stage& stage);
 /// "3.91x", "12.4 %": three significant digits.
 std::string number_text(double value);
 
 /// Memory of the fullest rank.
 int64_t largest_memory(const Prediction& prediction);
 
-/// One line a stage: what it costs per minibatch, by cause, what binds it, its memory by purpose. The costs
-/// need the profile; `prediction` is priced by `inputs.request`.
-std::string stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
+/// One line a stage: what it costs per minibatch, by cause, what binds it, its memory, its layers by the
+/// profile. The costs need the profile; `prediction` is priced by `inputs.request`.
+TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
 /// The same from the plan alone, as far as its own prediction goes.
-std::string plan_table(const Plan& plan);
-std::string memory_table(const Prediction& prediction);
-std::string settings_table(const std::vector<Setting>& settings);
+TextTable plan_table(const Plan& plan);
+TextTable memory_table(const Prediction& prediction);
+TextTable settings_table(const std::vector<Setting>& settings);
 /// The plan's numbers of the simulation's ranks.
 std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation);
 /// One line a rank. "planned" is the prediction's memory, which has room for the workspace and more messages.
-std::string simulation_table(const Plan& plan, const Simulation& simulation,
-                             const std::vector<RankMemory>& memory, const Prediction& prediction);
+TextTable simulation_table(const Plan& plan, const Simulation& simulation,
+                           const std::vector<RankMemory>& memory, const Prediction& prediction);
 
 }  // namespace pipewright

@@ -1,15 +1,19 @@
 #include "graph/command_line.h"
 
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
 #include "graph/error.h"
+#include "graph/text_table.h"
 #include "tests/support/error_of.h"
 
 namespace pipewright {
@@ -141,6 +145,37 @@ TEST_CASE("help fits a screen and shows commands and an example") {
   CHECK(command.out.find("--batch-size") != std::string::npos);
   CHECK(command.out.find("--help") != std::string::npos);
   CHECK(run({"parse", "--batch-size", "x", "--help"}).code == 0);  // help wins over errors
+}
+
+TEST_CASE("the width of a line: of the terminal, 80 if it does not say, any in a file; COLUMNS and --wide") {
+  ::unsetenv("COLUMNS");
+  int terminal = -1;
+  int other = -1;
+  REQUIRE(::openpty(&other, &terminal, nullptr, nullptr, nullptr) == 0);
+  const auto make = [&](unsigned short columns) {
+    const winsize size{24, columns, 0, 0};
+    REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
+  };
+  make(132);
+  CHECK(width_of(terminal) == 132);
+  make(0);
+  CHECK(width_of(terminal) == 80);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  CHECK(width_of(ends[1]) == kAnyWidth);
+  ::setenv("COLUMNS", "66", 1);
+  CHECK(width_of(terminal) == 66);
+  CHECK(width_of(ends[1]) == 66);
+  po::options_description description("Options");
+  add_wide_option(&description);
+  CHECK(output_width(parse_options({}, description, "")) == 66);
+  CHECK(output_width(parse_options({"--wide"}, description, "")) == kAnyWidth);
+  for (const char* odd : {"", "0", "-5", "80x", "many", "99999999999999999999"}) {
+    ::setenv("COLUMNS", odd, 1);
+    CHECK(width_of(ends[1]) == kAnyWidth);
+  }
+  ::unsetenv("COLUMNS");
+  for (const int descriptor : {terminal, other, ends[0], ends[1]}) ::close(descriptor);
 }
 
 TEST_CASE("version") {

@@ -41,10 +41,12 @@ class Cli {
     write_document(folder_ / "profile.json", profile);
   }
 
-  /// Runs the optimizer in the folder; words are split by the shell.
-  Outcome run(const std::string& words) const {
-    const std::string command = "cd '" + folder_.path().string() + "' && '" + PIPEWRIGHT_BINARY_DIR +
-                                "/pipewright-optimizer' " + words + " > out 2> error";
+  /// Runs the optimizer in the folder, on a terminal of so many columns (0: on none); words are split by the
+  /// shell.
+  Outcome run(const std::string& words, int64_t columns = 0) const {
+    const std::string command = "cd '" + folder_.path().string() + "' && env -u COLUMNS " +
+                                (columns > 0 ? "COLUMNS=" + std::to_string(columns) : "") + " '" +
+                                PIPEWRIGHT_BINARY_DIR + "/pipewright-optimizer' " + words + " > out 2> error";
     const int status = std::system(command.c_str());
     Outcome outcome;
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -109,6 +111,91 @@ TEST_CASE("compare writes every strategy and says what to take") {
   REQUIRE(cli.run("compare " + kQuestion + "--report r.md").code == 0);
   CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
   CHECK(cli.run("compare " + kQuestion + "--report r.pdf").code == 2);
+}
+
+TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, drawings") {
+  const Cli cli;
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  profile.model = "a-model-with-quite-a-name";
+  for (size_t v = 0; v < profile.nodes.size(); ++v)
+    profile.nodes[v].layer = "backbone.features.block" + std::to_string(v) + ".convolution";
+  write_document(cli.path("long.json"), profile);
+  const std::string question = "--profile long.json --gpus 6 --bandwidths 1MB/s --latency 10us ";
+  REQUIRE(cli.run("compare " + question + "--output plans").code == 0);
+  const std::string plan = "--plan plans/gpus=6.straight.json ";
+  const std::string known = plan + "--profile long.json --bandwidths 2MB/s ";
+  const std::vector<std::string> commands = {
+      "plan " + question,
+      "plan " + question + "--print-config",
+      "plan " + question + "--for inference --period 1s",
+      "plan " + question + "--objective max-load --memory 16GiB",
+      "compare " + question,
+      "compare " + question + "--memory 100kB",
+      "check " + known,
+      "evaluate " + known,
+      "simulate " + known + "--slot 1ms",
+      "show " + plan,
+  };
+  const auto width = [](const std::string& text) {
+    size_t most = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      most = std::max(most, end - begin);
+      begin = end + 1;
+    }
+    return most;
+  };
+  size_t widest = 0;
+  for (const std::string& command : commands) {
+    const Outcome whole = cli.run(command);
+    INFO(command << "\n" << whole.out << whole.error);
+    REQUIRE(whole.code == 0);
+    widest = std::max(widest, width(whole.out));
+    CHECK(cli.run(command + " --wide", 60).out == whole.out);
+    CHECK(cli.run(command, 1000000).out == whole.out);
+    for (const int64_t columns : {120, 100, 80, 60}) {
+      const Outcome fitted = cli.run(command, columns);
+      INFO(columns << " columns\n" << fitted.out);
+      CHECK(fitted.code == 0);
+      CHECK(width(fitted.out) <= static_cast<size_t>(columns));
+    }
+  }
+  CHECK(widest > 120);
+  // What decides is there at 80 columns.
+  const std::string comparison = cli.run("compare " + question, 80).out;
+  for (const char* head : {"strategy", "stages", "minibatch", "speed-up", "memory", "bound by"})
+    CHECK_THAT(comparison, Catch::Contains(head));
+  const std::string planned = cli.run("plan " + question, 80).out;
+  for (const char* head : {"stage", "ranks", "compute", "minibatch", "bound by", "memory", "layers"})
+    CHECK_THAT(planned, Catch::Contains(head));
+}
+
+TEST_CASE("compare tells what does not fit from what there is not") {
+  const Cli cli;
+  const std::string two = "compare --profile profile.json --gpus 2 --bandwidths 1MB/s ";
+  const Outcome pair = cli.run(two);
+  CHECK_THAT(pair.out, Catch::Matches("(.|\n)*hybrid +- .* not possible\n(.|\n)*"));
+  CHECK_THAT(pair.out, !Catch::Contains("does not fit"));
+  const Outcome tight = cli.run(two + "--memory 60kB");
+  INFO(tight.out << tight.error);
+  CHECK_THAT(tight.out, Catch::Contains("does not fit") && Catch::Contains("not possible"));
+}
+
+TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  Plan plan = read_document<Plan>(cli.path("p.json"));
+  const std::vector<std::string> nodes = plan.stages[0].nodes;
+  for (Stage& stage : plan.stages) stage.layers.clear();
+  plan.predicted.reset();
+  plan.strategy = "manual";
+  write_document(cli.path("hand.json"), plan);
+  const Outcome shown = cli.run("show --plan hand.json");
+  INFO(shown.out);
+  CHECK_THAT(shown.out, Catch::Contains(" " + nodes.front()) && !Catch::Contains(" -\n"));
+  const Outcome priced = cli.run("evaluate --plan hand.json --profile profile.json");
+  INFO(priced.out);
+  CHECK_THAT(priced.out, Catch::Contains("layer0") && !Catch::Contains(" -\n"));
 }
 
 TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {
