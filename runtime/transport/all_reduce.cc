@@ -1,5 +1,6 @@
 #include "runtime/transport/all_reduce.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -54,12 +55,14 @@ int64_t all_reduce_sum(Transport& transport, const std::vector<int64_t>& ranks, 
     if (q != self) send(part(flat, q), q, scatter_tag);
   }
   if (mine.numel() > 0) {
-    at::Tensor sum;
+    // In the order of ranks, in the first of them, which nobody else reads; the last addition puts the sum
+    // where it belongs.
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (contributions[i]) contributions[i]->wait();
-      sum = i == 0 ? addends[0].clone() : sum.add_(addends[i]);
+      if (i == 0) continue;
+      at::Tensor into = i + 1 == ranks.size() ? mine : addends[0];
+      at::add_out(into, addends[0], addends[i]);
     }
-    mine.copy_(sum);
   }
   // The other parts of `flat` may be overwritten only when their old contents have been taken.
   for (const auto& request : sends) request->wait();
