@@ -27,6 +27,18 @@ if(PIPEWRIGHT_TORCH)
   if(NOT ZLIB_FOUND)
     message(FATAL_ERROR "zlib (package zlib1g-dev) not found.\n${PIPEWRIGHT_CURE}")
   endif()
+  # The allocator under tensors (models/process_memory.h); a sanitizer has its own. Nothing of ours calls it by name, so the
+  # linker must be told to keep it, and before libc.
+  find_library(TCMALLOC_LIBRARY tcmalloc_minimal)
+  find_path(TCMALLOC_INCLUDE_DIR gperftools/malloc_extension_c.h)
+  if(NOT TCMALLOC_LIBRARY OR NOT TCMALLOC_INCLUDE_DIR)
+    message(FATAL_ERROR "tcmalloc (package libgoogle-perftools-dev) not found.\n${PIPEWRIGHT_CURE}")
+  endif()
+  add_library(pipewright_allocator INTERFACE)
+  if(NOT PIPEWRIGHT_SANITIZE)
+    target_link_libraries(pipewright_allocator INTERFACE
+      -Wl,--push-state,--no-as-needed ${TCMALLOC_LIBRARY} -Wl,--pop-state)
+  endif()
   # Debian puts OpenCVConfig.cmake into the package that pulls in all of OpenCV with its desktop libraries; three
   # libraries are all we use, so we look for them ourselves.
   find_path(OPENCV_INCLUDE_DIR opencv2/imgcodecs.hpp PATH_SUFFIXES opencv4)

@@ -24,10 +24,28 @@ const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
 }
 
 RankSummary rank_from_json(JsonReader& reader) {
-  reader.expect({"rank", "stage", "replica", "host", "busy_fraction", "receive_wait_seconds",
-                 "sync_wait_seconds", "peak_memory_bytes", "predicted_memory_bytes", "memory",
-                 "predicted_memory", "sent_bytes", "peak_in_flight", "peak_weight_versions", "updates",
-                 "weights_digest", "device", "allocated_bytes", "reserved_bytes", "cuda_graphs"});
+  reader.expect({"rank",
+                 "stage",
+                 "replica",
+                 "host",
+                 "busy_fraction",
+                 "receive_wait_seconds",
+                 "sync_wait_seconds",
+                 "peak_memory_bytes",
+                 "predicted_memory_bytes",
+                 "memory",
+                 "predicted_memory",
+                 "sent_bytes",
+                 "peak_in_flight",
+                 "peak_weight_versions",
+                 "updates",
+                 "weights_digest",
+                 "device",
+                 "allocated_bytes",
+                 "reserved_bytes",
+                 "peak_resident_bytes",
+                 "cached_bytes",
+                 "cuda_graphs"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
   rank.stage = reader.integer("stage", 0, kMostRanks - 1);
@@ -50,6 +68,9 @@ RankSummary rank_from_json(JsonReader& reader) {
   if (reader.has("cuda_graphs")) rank.cuda_graphs = reader.string("cuda_graphs");
   if (reader.has("allocated_bytes")) rank.allocated_bytes = reader.integer("allocated_bytes", 0, kMostBytes);
   if (reader.has("reserved_bytes")) rank.reserved_bytes = reader.integer("reserved_bytes", 0, kMostBytes);
+  if (reader.has("peak_resident_bytes"))
+    rank.peak_resident_bytes = reader.integer("peak_resident_bytes", 0, kMostBytes);
+  if (reader.has("cached_bytes")) rank.cached_bytes = reader.integer("cached_bytes", 0, kMostBytes);
   reader.finish();
   return rank;
 }
@@ -76,6 +97,8 @@ Json rank_to_json(const RankSummary& rank) {
   if (!rank.cuda_graphs.empty()) json["cuda_graphs"] = rank.cuda_graphs;
   if (rank.allocated_bytes > 0) json["allocated_bytes"] = rank.allocated_bytes;
   if (rank.reserved_bytes > 0) json["reserved_bytes"] = rank.reserved_bytes;
+  if (rank.peak_resident_bytes > 0) json["peak_resident_bytes"] = rank.peak_resident_bytes;
+  if (rank.cached_bytes > 0) json["cached_bytes"] = rank.cached_bytes;
   return json;
 }
 

@@ -45,9 +45,14 @@ struct RankSummary {
   int64_t updates = 0;
   /// Of its stages' last weights, one after the other: equal for replicas. Optional key; "": not said.
   std::string weights_digest{};
-  std::string device{};           ///< optional key; "": not said. "cuda:0 (NVIDIA ...)"
-  int64_t allocated_bytes = 0;    ///< optional key: the most that LibTorch's allocator of a device had given out
-  int64_t reserved_bytes = 0;     ///< optional key: and the most that it had taken from the device
+  std::string device{};  ///< optional key; "": not said. "cuda:0 (NVIDIA ...)"
+  int64_t allocated_bytes =
+      0;                       ///< optional key: the most that LibTorch's allocator of a device had given out
+  int64_t reserved_bytes = 0;  ///< optional key: and the most that it had taken from the device
+  /// Optional keys of the host's memory: the most that the process had, libraries included; and what its
+  /// allocator kept for further tensors when the training ended. 0: not known.
+  int64_t peak_resident_bytes = 0;
+  int64_t cached_bytes = 0;
   MeasuredMemory memory{};                        ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
   std::string cuda_graphs{};  ///< optional key; "": not asked for. "used", "not used: ", or both, and why

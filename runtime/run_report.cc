@@ -40,7 +40,10 @@ std::string memory_rows(const std::string& name, const Summary& summary) {
     cell(rank.memory.other_bytes, nullptr);
     rows += " " + format_bytes(static_cast<double>(rank.peak_memory_bytes));
     if (predicted) rows += " (" + format_bytes(static_cast<double>(predicted->total_bytes())) + ")";
-    rows += " |\n";
+    rows += " |";
+    for (const int64_t bytes : {rank.cached_bytes, rank.peak_resident_bytes})
+      rows += (bytes > 0 ? " " + format_bytes(static_cast<double>(bytes)) : " -") + " |";
+    rows += "\n";
   }
   return rows;
 }
@@ -77,9 +80,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
   std::string memory =
       "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
       "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
-      "peak "
-      "|\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+      "peak | kept by the allocator | process at most |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   double first_rate = 0;
   bool crowded_any = false;
   int64_t cores = 0;

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "models/device.h"
 #include "models/memory_meter.h"
+#include "models/process_memory.h"
 #include "runtime/launch.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/transport/process_state.h"
@@ -57,6 +58,9 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
     rank.allocated_bytes = bytes->peak_allocated;
     rank.reserved_bytes = bytes->peak_reserved;
   }
+  const ProcessMemory process = process_memory();
+  rank.peak_resident_bytes = process.peak_resident_bytes.value_or(0);
+  rank.cached_bytes = process.cached_bytes.value_or(0);
   return rank;
 }
 

@@ -415,6 +415,8 @@ Summary random_summary(std::mt19937_64& random) {
     rank.busy_fraction = fraction(random);
     rank.peak_memory_bytes = bytes(random);
     rank.sent_bytes = bytes(random);
+    if (coin(random)) rank.peak_resident_bytes = bytes(random);
+    if (coin(random)) rank.cached_bytes = bytes(random);
   }
   return summary;
 }
