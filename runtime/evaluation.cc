@@ -42,7 +42,7 @@ int64_t Evaluation::minibatches() const {
 
 int64_t Evaluation::rank_of(int64_t minibatch) const {
   const auto last = static_cast<int64_t>(job_.plan.stages.size()) - 1;
-  return job_.plan.stages.back().ranks[static_cast<size_t>(replica_of(shape_, last, minibatch))];
+  return rank_of_minibatch(job_.plan, shape_, last, minibatch);
 }
 
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,

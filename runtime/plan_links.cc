@@ -21,10 +21,8 @@ std::set<std::pair<int64_t, int64_t>> neighbours(const Plan& plan, const Pipelin
   std::set<std::pair<int64_t, int64_t>> pairs;
   const int64_t turns = std::lcm(period(left), period(right));
   for (int64_t k = 0; k < turns && pairs.size() < left.ranks.size() * right.ranks.size(); ++k) {
-    const auto rank_of = [&](const Stage& stage, size_t number) {
-      return stage.ranks[static_cast<size_t>(replica_of(shape, static_cast<int64_t>(number), k))];
-    };
-    pairs.insert({rank_of(left, s), rank_of(right, s + 1)});
+    const auto stage = static_cast<int64_t>(s);
+    pairs.insert({rank_of_minibatch(plan, shape, stage, k), rank_of_minibatch(plan, shape, stage + 1, k)});
   }
   return pairs;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {
@@ -47,25 +48,16 @@ const char* words(ActionKind kind) {
   return "";
 }
 
-// The rank of a stage's replica.
-int64_t rank_of(const PipelineShape& shape, int64_t stage, int64_t replica) {
-  int64_t rank = 0;
-  for (int64_t group = 0; group < shape.group_of(stage); ++group) {
-    rank += shape.replicas[static_cast<size_t>(group)];
-  }
-  return rank + replica;
-}
-
 }  // namespace
 
-Activity activity_of(const Action& action, const PipelineShape& shape, int64_t rank) {
+Activity activity_of(const Action& action, const Plan& plan, const PipelineShape& shape, int64_t rank) {
   Activity activity;
-  const int64_t stage = action.stage_or(placements(shape).at(static_cast<size_t>(rank)).stage);
+  const int64_t stage = action.stage == Action::kOnlyStage ? first_stage_of(plan, rank) : action.stage;
   activity.operation = words(action.kind) + std::to_string(action.index);
   if (action.stage != Action::kOnlyStage) activity.operation += " at stage " + std::to_string(stage);
   const auto neighbour = [&](int64_t other) {
     PW_CHECK(0 <= other && other < shape.stages(), to_text(action) << " at stage " << stage);
-    activity.peers = {rank_of(shape, other, replica_of(shape, other, action.index))};
+    activity.peers = {rank_of_minibatch(plan, shape, other, action.index)};
   };
   switch (action.kind) {
     case ActionKind::kReceiveActivation:
@@ -77,8 +69,8 @@ Activity activity_of(const Action& action, const PipelineShape& shape, int64_t r
       neighbour(stage + 1);
       break;
     case ActionKind::kReduce:
-      for (int64_t q = 0; q < shape.replicas[static_cast<size_t>(stage)]; ++q) {
-        if (const int64_t other = rank_of(shape, stage, q); other != rank) activity.peers.push_back(other);
+      for (const int64_t other : plan.stages[static_cast<size_t>(stage)].ranks) {
+        if (other != rank) activity.peers.push_back(other);
       }
       break;
     default:
@@ -106,6 +98,7 @@ void Progress::begin(Activity activity) {
     if (events_.size() > kEvents) events_.pop_front();
   }
   activity_ = std::move(activity);
+  ++begun_;
   since_ = now;
 }
 
@@ -116,7 +109,7 @@ ProgressNow Progress::now() {
   if (used - processor_at_look_ > kIdleShare * seconds(now - looked_)) alive_ = now;
   looked_ = now;
   processor_at_look_ = used;
-  ProgressNow result{activity_, seconds(now - since_), 0};
+  ProgressNow result{activity_, seconds(now - since_), 0, begun_};
   if (!activity_.operation.empty() && activity_.peers.empty() && !activity_.done) {
     result.stalled_seconds =
         std::max(seconds(now - std::max(since_, alive_)), result.seconds / kBusyPatience);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/plan.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -21,8 +22,9 @@ struct Activity {
   bool done = false;
 };
 
-/// In words: "receive activation of minibatch 17", "average gradients of round 3"; the peers from the shape.
-Activity activity_of(const Action& action, const PipelineShape& shape, int64_t rank);
+/// In words: "receive activation of minibatch 17", "average gradients of round 3"; the peers from the plan,
+/// whose shape is `shape`.
+Activity activity_of(const Action& action, const Plan& plan, const PipelineShape& shape, int64_t rank);
 
 struct ProgressNow {
   Activity activity;
@@ -30,6 +32,7 @@ struct ProgressNow {
   /// For how long the rank has neither begun anything else nor used the processor. 0 while it waits for
   /// peers, and between operations.
   double stalled_seconds = 0;
+  int64_t begun = 0;  ///< operations so far
 };
 
 /// begin() and end() come from the rank's main thread, which also makes the object; the rest from any thread.
@@ -59,6 +62,7 @@ class Progress {
   clockid_t thread_clock_ = CLOCK_THREAD_CPUTIME_ID;
   Activity activity_;
   Clock::time_point since_ = made_;
+  int64_t begun_ = 0;
   std::deque<Event> events_;
   Clock::time_point looked_ = made_;  // by now()
   Clock::time_point alive_ = made_;   // when it last used the processor

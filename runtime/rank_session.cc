@@ -189,7 +189,7 @@ WorkerHooks RankSession::hooks() {
   WorkerHooks hooks;
   hooks.before = [this](const Action& action) {
     control_->check();
-    progress_.begin(activity_of(action, shape_, place_.rank));
+    progress_.begin(activity_of(action, job_.plan, shape_, place_.rank));
   };
   hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
   if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");

@@ -126,8 +126,7 @@ class Worker::Execution {
   }
   /// The rank of another stage that processes minibatch k.
   int64_t rank_of(int64_t stage, int64_t k) const {
-    return worker_.plan_.stages[static_cast<size_t>(stage)]
-        .ranks[static_cast<size_t>(replica_of(worker_.shape_, stage, k))];
+    return rank_of_minibatch(worker_.plan_, worker_.shape_, stage, k);
   }
 
   Lane open_lane(StageReplica& stage, Span span) const {

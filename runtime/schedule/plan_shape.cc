@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
+#include "runtime/schedule/turns.h"
+
 namespace pipewright {
 
 PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
@@ -22,6 +25,23 @@ PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
   // Every rank has equally many stages (Plan::validate).
   if (plan.world_size > 0) shape.stages_per_rank = std::max<int64_t>(1, ranks / plan.world_size);
   return shape;
+}
+
+int64_t rank_of(const Plan& plan, int64_t stage, int64_t replica) {
+  return plan.stages.at(static_cast<size_t>(stage)).ranks.at(static_cast<size_t>(replica));
+}
+
+int64_t rank_of_minibatch(const Plan& plan, const PipelineShape& shape, int64_t stage, int64_t minibatch) {
+  return rank_of(plan, stage, replica_of(shape, stage, minibatch));
+}
+
+int64_t first_stage_of(const Plan& plan, int64_t rank) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<int64_t>& ranks = plan.stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return static_cast<int64_t>(s);
+  }
+  PW_CHECK(false, "rank " << rank << " has no place in the plan");
+  return -1;
 }
 
 }  // namespace pipewright

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -31,6 +32,15 @@ class RandomJobs {
   template <typename T>
   const T& one_of(const std::vector<T>& choices) {
     return choices[static_cast<size_t>(between(0, static_cast<int64_t>(choices.size()) - 1))];
+  }
+
+  /// Any rank takes any place: a plan need not count its ranks stage by stage.
+  void renumber_ranks(Plan& plan) {
+    std::vector<int64_t> number(static_cast<size_t>(plan.world_size));
+    std::iota(number.begin(), number.end(), 0);
+    std::shuffle(number.begin(), number.end(), random_);
+    for (Stage& stage : plan.stages)
+      for (int64_t& rank : stage.ranks) rank = number[static_cast<size_t>(rank)];
   }
 
   /// `most_ranks`: of the world.
@@ -68,6 +78,7 @@ class RandomJobs {
       job.spans.push_back({begin, between(1, 14)});
       begin = job.spans.back().end();
     }
+    renumber_ranks(job.plan);
     return job;
   }
 

@@ -1,11 +1,17 @@
 // What ranks say they do, and what is made of it.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include "graph/error.h"
 #include "runtime/heartbeat.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
+#include "tests/runtime/random_pipelines.h"
 
 using namespace pipewright;
+using namespace pipewright::testing;
 
 namespace {
 
@@ -19,33 +25,155 @@ RankReport report(int64_t rank, const std::string& operation, std::vector<int64_
 }  // namespace
 
 TEST_CASE("progress: an action in words, with the ranks it needs") {
-  PipelineShape shape;  // ranks 0 | 1 2 | 3
-  shape.replicas = {1, 2, 1};
-  shape.in_flight = {4, 2, 1};
+  Plan plan;  // 3 | 0 2 | 1: ranks stand in any order
+  plan.world_size = 4;
+  for (const auto& ranks : std::vector<std::vector<int64_t>>{{3}, {0, 2}, {1}}) {
+    plan.stages.emplace_back();
+    plan.stages.back().ranks = ranks;
+    plan.stages.back().in_flight = 4;
+  }
+  const PipelineShape shape = shape_of(plan);
   const auto peers = [&](ActionKind kind, int64_t index, int64_t rank) {
-    return activity_of({kind, index}, shape, rank).peers;
+    return activity_of({kind, index}, plan, shape, rank).peers;
   };
-  CHECK(peers(ActionKind::kSendActivation, 4, 0) == std::vector<int64_t>{1});
-  CHECK(peers(ActionKind::kSendActivation, 5, 0) == std::vector<int64_t>{2});
-  CHECK(peers(ActionKind::kReceiveActivation, 5, 2) == std::vector<int64_t>{0});
-  CHECK(peers(ActionKind::kReceiveGradient, 5, 2) == std::vector<int64_t>{3});
-  CHECK(peers(ActionKind::kSendGradient, 7, 3) == std::vector<int64_t>{2});
-  CHECK(peers(ActionKind::kReduce, 7, 1) == std::vector<int64_t>{2});
-  CHECK(peers(ActionKind::kForward, 7, 1).empty());
-  CHECK(activity_of({ActionKind::kReceiveActivation, 17}, shape, 3).operation ==
+  CHECK(peers(ActionKind::kSendActivation, 4, 3) == std::vector<int64_t>{0});
+  CHECK(peers(ActionKind::kSendActivation, 5, 3) == std::vector<int64_t>{2});
+  CHECK(peers(ActionKind::kReceiveActivation, 5, 2) == std::vector<int64_t>{3});
+  CHECK(peers(ActionKind::kReceiveGradient, 5, 2) == std::vector<int64_t>{1});
+  CHECK(peers(ActionKind::kSendGradient, 7, 1) == std::vector<int64_t>{2});
+  CHECK(peers(ActionKind::kReduce, 7, 0) == std::vector<int64_t>{2});
+  CHECK(peers(ActionKind::kForward, 7, 0).empty());
+  CHECK(activity_of({ActionKind::kReceiveActivation, 17}, plan, shape, 1).operation ==
         "receive activation of minibatch 17");
-  CHECK(activity_of({ActionKind::kReduce, 3}, shape, 1).operation == "average gradients of round 3");
+  CHECK(activity_of({ActionKind::kReduce, 3}, plan, shape, 0).operation == "average gradients of round 3");
 }
 
 TEST_CASE("progress: ranks that run several stages") {
-  PipelineShape shape;  // stages 0 1 2 3 on ranks 0 1 0 1
-  shape.replicas = {1, 1, 1, 1};
-  shape.in_flight = {4, 4, 4, 4};
-  shape.weights = WeightRule::kFlush;
-  shape.microbatches = 4;
-  shape.stages_per_rank = 2;
-  CHECK(activity_of({ActionKind::kReceiveActivation, 3, 2}, shape, 0).peers == std::vector<int64_t>{1});
-  CHECK(activity_of({ActionKind::kForward, 3, 2}, shape, 0).operation == "forward of minibatch 3 at stage 2");
+  Plan plan;  // stages 0 1 2 3 on ranks 1 0 1 0
+  plan.world_size = 2;
+  plan.schedule = "interleaved";
+  plan.weights = "flush";
+  plan.microbatches = 4;
+  for (int64_t s = 0; s < 4; ++s) {
+    plan.stages.emplace_back();
+    plan.stages.back().ranks = {1 - s % 2};
+    plan.stages.back().in_flight = 4;
+  }
+  const PipelineShape shape = shape_of(plan);
+  CHECK(activity_of({ActionKind::kReceiveActivation, 3, 2}, plan, shape, 1).peers == std::vector<int64_t>{0});
+  CHECK(activity_of({ActionKind::kForward, 3, 2}, plan, shape, 1).operation ==
+        "forward of minibatch 3 at stage 2");
+}
+
+// Of what a rank says, the half that can be checked without knowing how it was found: the peer says the same
+// of it.
+TEST_CASE("progress: of every message both ends name each other, whatever ranks a plan gives its stages") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const RandomJob job = RandomJobs(seed).next(24);
+    INFO("seed " << seed << ", " << job.plan.shape_text() << ", " << job.plan.schedule);
+    const PipelineShape shape = shape_of(job.plan, job.rules.gradient_accumulation);
+    using Message = std::tuple<bool, int64_t, int64_t, int64_t, int64_t>;  // gradient?, of, at, from, to
+    std::multiset<Message> sent, received;
+    std::map<std::pair<int64_t, int64_t>, std::set<std::set<int64_t>>>
+        sums;  // by stage, round: who takes part
+    for (size_t s = 0; s < job.plan.stages.size(); ++s) {
+      if (s >= static_cast<size_t>(shape.groups())) break;  // further stages of the same ranks
+      for (size_t q = 0; q < job.plan.stages[s].ranks.size(); ++q) {
+        const int64_t rank = job.plan.stages[s].ranks[q];
+        for (const Action& action : schedule_of_rank(job.plan.schedule, shape, static_cast<int64_t>(s),
+                                                     static_cast<int64_t>(q), job.spans.front())) {
+          const Activity activity = activity_of(action, job.plan, shape, rank);
+          const int64_t stage = action.stage_or(static_cast<int64_t>(s));
+          if (action.kind == ActionKind::kReduce) {
+            std::set<int64_t> all(activity.peers.begin(), activity.peers.end());
+            CHECK(all.insert(rank).second);
+            sums[{stage, action.index}].insert(all);
+          }
+          if (!is_of_message(action.kind)) continue;
+          REQUIRE(activity.peers.size() == 1);
+          const int64_t peer = activity.peers[0];
+          const bool gradient =
+              action.kind == ActionKind::kReceiveGradient || action.kind == ActionKind::kSendGradient;
+          if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient) {
+            sent.insert({gradient, action.index, gradient ? stage - 1 : stage + 1, rank, peer});
+          } else {
+            received.insert({gradient, action.index, stage, peer, rank});
+          }
+        }
+      }
+    }
+    CHECK(sent == received);
+    for (const auto& [round, groups] : sums) {
+      CHECK(groups.size() == 1);
+      CHECK(groups.begin()->size() == job.plan.stages[static_cast<size_t>(round.first)].ranks.size());
+    }
+  }
+}
+
+namespace {
+
+/// Notes to whom its rank sends.
+class SendNotes : public Transport {
+ public:
+  SendNotes(std::unique_ptr<Transport> inner, std::vector<int64_t>& sent_to)
+      : inner_(std::move(inner)), sent_to_(sent_to) {}
+  int64_t rank() const override { return inner_->rank(); }
+  int64_t world_size() const override { return inner_->world_size(); }
+  std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    sent_to_.push_back(peer);
+    return inner_->send(std::move(tensor), peer, tag);
+  }
+  std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return inner_->receive(std::move(tensor), peer, tag);
+  }
+  void abort(const std::string& why) override { inner_->abort(why); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::vector<int64_t>& sent_to_;
+};
+
+}  // namespace
+
+TEST_CASE("progress: the rank that a worker sends to is the one that its heartbeat names") {
+  at::set_num_threads(1);
+  int64_t messages = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    RandomJob job = RandomJobs(seed).next(8);
+    INFO("seed " << seed << ", " << job.plan.shape_text() << ", " << job.plan.schedule);
+    const int64_t size = job.plan.world_size;
+    if (size == 1) continue;
+    job.rules.total_minibatches = job.spans.back().end();
+    const PipelineShape shape = shape_of(job.plan, job.rules.gradient_accumulation);
+    struct Rank {
+      std::vector<int64_t> sent_to;
+      std::optional<Activity> sending;
+      std::vector<std::pair<Activity, std::vector<int64_t>>> sends;
+    };
+    std::vector<Rank> ranks(static_cast<size_t>(size));
+    std::vector<std::unique_ptr<Transport>> world = make_world("local", size);
+    for (size_t rank = 0; rank < world.size(); ++rank)
+      world[rank] = std::make_unique<SendNotes>(std::move(world[rank]), ranks[rank].sent_to);
+    const auto before = [&](int64_t number, const Action& action) {
+      Rank& rank = ranks[static_cast<size_t>(number)];
+      if (rank.sending) rank.sends.push_back({*rank.sending, rank.sent_to});
+      rank.sending.reset();
+      rank.sent_to.clear();
+      if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient)
+        rank.sending = activity_of(action, job.plan, shape, number);
+    };
+    run_pipeline(job.model, job.plan, job.rules, job.spans,
+                 random_minibatches(job.model.graph, job.rules.total_minibatches, 5), std::move(world),
+                 before);
+    for (const Rank& rank : ranks) {
+      for (const auto& [activity, sent_to] : rank.sends) {
+        INFO(activity.operation);
+        for (const int64_t peer : sent_to) CHECK(std::vector<int64_t>{peer} == activity.peers);
+        messages += static_cast<int64_t>(sent_to.size());
+      }
+    }
+  }
+  CHECK(messages > 100);
 }
 
 TEST_CASE("progress: the last 200 operations are kept, and a thread that works is not stalled") {
