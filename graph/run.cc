@@ -45,6 +45,7 @@ Run Run::from_json(JsonReader& reader) {
   reader.expect({"schema",
                  "model",
                  "plan",
+                 "world_size",
                  "data",
                  "evaluation_data",
                  "batch_size",
@@ -68,10 +69,12 @@ Run Run::from_json(JsonReader& reader) {
                  "threads",
                  "transport",
                  "timeout_seconds",
+                 "start_timeout_seconds",
                  "trace_minibatches",
                  "output"});
   run.model = reader.string("model");
   read(reader, "plan", run.plan);
+  read(reader, "world_size", run.world_size);
   run.data = reader.string("data");
   read(reader, "evaluation_data", run.evaluation_data);
   read(reader, "batch_size", run.batch_size);
@@ -124,6 +127,7 @@ Run Run::from_json(JsonReader& reader) {
   read(reader, "threads", run.threads);
   read(reader, "transport", run.transport);
   read(reader, "timeout_seconds", run.timeout_seconds);
+  read(reader, "start_timeout_seconds", run.start_timeout_seconds);
   read(reader, "trace_minibatches", run.trace_minibatches);
   read(reader, "output", run.output);
   return run;
@@ -133,6 +137,7 @@ Json Run::to_json() const {
   Json json;
   json["model"] = model;
   json["plan"] = plan;
+  json["world_size"] = world_size;
   json["data"] = data;
   json["evaluation_data"] = evaluation_data;
   json["batch_size"] = batch_size;
@@ -173,6 +178,7 @@ Json Run::to_json() const {
   json["threads"] = threads;
   json["transport"] = transport;
   json["timeout_seconds"] = timeout_seconds;
+  json["start_timeout_seconds"] = start_timeout_seconds;
   json["trace_minibatches"] = trace_minibatches;
   json["output"] = output;
   return json;
@@ -181,6 +187,7 @@ Json Run::to_json() const {
 void Run::validate(const std::string& where) const {
   if (model.empty()) fail_document(where, "model", "empty; expected a model, such as \"mlp\"");
   if (data.empty()) fail_document(where, "data", "empty; expected a data set, such as \"fashion-mnist\"");
+  check_range(where, "world_size", world_size, 0, kMostRanks);
   check_range(where, "batch_size", batch_size, 1, kMostCount);
   check_range(where, "epochs", epochs, 1, kMostCount);
   check_range(where, "minibatches", minibatches, 0, kMostCount);
@@ -225,6 +232,7 @@ void Run::validate(const std::string& where) const {
   device_name(device, where + ": device");
   check_range(where, "threads", threads, 1, int64_t{4096});
   check_range(where, "timeout_seconds", timeout_seconds, 1e-3, kMostSeconds);
+  check_range(where, "start_timeout_seconds", start_timeout_seconds, 1e-3, kMostSeconds);
   check_range(where, "trace_minibatches", trace_minibatches, 0, kMostCount);
   if (output.empty()) fail_document(where, "output", "empty; expected a folder");
 }

@@ -47,7 +47,8 @@ struct Run {
   static constexpr const char* kSchema = "pipewright.run/1";
 
   std::string model;            ///< SPEC
-  std::string plan;             ///< path of a plan; "" = one process
+  std::string plan;             ///< path of a plan; "" = the whole model on every rank
+  int64_t world_size = 0;       ///< ranks of a run without a plan; 0 = as many as are started
   std::string data;             ///< SPEC
   std::string evaluation_data;  ///< SPEC; "" = no evaluation
   int64_t batch_size = 64;
@@ -69,11 +70,12 @@ struct Run {
   std::string resume;    ///< "", "latest", or a checkpoint's folder
   int64_t seed = 0;
   std::string device = "cpu";
-  bool cuda_graphs = false;        ///< forwards and backwards are recorded once and replayed, where they can be
-  int64_t threads = 1;             ///< compute threads of one rank
-  std::string transport = "auto";  ///< "auto", "gloo", "nccl", "shm"
-  double timeout_seconds = 30;     ///< a peer that is silent for longer is lost
-  int64_t trace_minibatches = 64;  ///< how many minibatches the trace holds; 0 = none
+  bool cuda_graphs = false;  ///< forwards and backwards are recorded once and replayed, where they can be
+  int64_t threads = 1;       ///< compute threads of one rank
+  std::string transport = "auto";      ///< "auto", "gloo", "nccl", "shm"
+  double timeout_seconds = 30;         ///< a peer that is silent for longer is lost
+  double start_timeout_seconds = 300;  ///< ranks that have not all met by then end
+  int64_t trace_minibatches = 64;      ///< how many minibatches the trace holds; 0 = none
   std::string output = "runs/latest";
 
   static Run from_json(JsonReader& reader);

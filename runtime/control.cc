@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "graph/json.h"
 
@@ -17,12 +18,16 @@ namespace {
 // failed.
 constexpr auto kLastWords = 2s;
 
-// How often lines are handed over and failures looked for.
-constexpr auto kInterval = 100ms;
+// How often lines are handed over and failures looked for. Where ranks are many each asks less often: one
+// process answers all of them.
+std::chrono::milliseconds interval_of(int64_t world_size) {
+  return 100ms * std::max<int64_t>(1, world_size / 16);
+}
 
 constexpr const char* kFailureKey = "failure";
 constexpr const char* kFailureLock = "failure/lock";
 constexpr const char* kFinished = "finished";
+constexpr const char* kDeliveries = "lines";  // of all ranks, counted
 
 std::string line_key(int64_t rank, int64_t number) {
   return "line/" + std::to_string(rank) + "/" + std::to_string(number);
@@ -73,7 +78,8 @@ Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
     : store_(std::move(store)),
       rank_(rank),
       world_size_(world_size),
-      timeout_(timeout),
+      interval_(interval_of(world_size)),
+      timeout_(timeout.count()),
       on_failure_(std::move(on_failure)),
       last_contact_(Clock::now()),
       collected_(static_cast<size_t>(world_size), 0),
@@ -137,21 +143,79 @@ std::string Control::words_without_store() const {
   return joined({server, here.empty() ? "" : "here: " + named(rank_) + ", " + here});
 }
 
-void Control::barrier(const std::string& name, std::chrono::milliseconds patience) {
+void Control::set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout.count(); }
+
+namespace {
+
+std::vector<int64_t> missing_at(Store& store, const std::string& key, int64_t world_size) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    if (!store.has(key + "/" + std::to_string(rank))) missing.push_back(rank);
+  }
+  return missing;
+}
+
+// The lowest of those that are there speaks for all.
+bool speaks(int64_t rank, const std::vector<int64_t>& missing) {
+  for (int64_t lower = 0; lower < rank; ++lower) {
+    if (!std::binary_search(missing.begin(), missing.end(), lower)) return false;
+  }
+  return true;
+}
+
+// Grows whenever one of them gets something done.
+int64_t work_of(Store& store, const std::vector<int64_t>& ranks) {
+  int64_t work = 0;
+  for (const int64_t rank : ranks) {
+    if (const auto beat = store.try_get(beat_key(rank))) work += Beat::from_text(*beat).work;
+  }
+  return work;
+}
+
+}  // namespace
+
+void Control::barrier(const std::string& name, std::chrono::milliseconds patience, Meeting meeting) {
   check();
   if (!store_) return;
   const std::string key = "barrier/" + name;
-  const auto deadline = Clock::now() + patience;
+  store_->set(key + "/" + std::to_string(rank_), "1");
   if (store_->add(key, 1) == world_size_) store_->set(key + "/open", "1");
-  while (!store_->try_get(key + "/open")) {
+  const auto begin = Clock::now();
+  auto patient_since = begin;
+  auto next_look = begin + std::min<Clock::duration>(patience / 4, 3s);
+  auto next_word = begin + (meeting == Meeting::kStart ? 3s : 30s);
+  int64_t work = -1;
+  for (auto now = begin; !store_->has(key + "/open"); now = Clock::now()) {
     check();
-    if (Clock::now() > deadline) {
-      throw PeerError("rank " + std::to_string(rank_) + ": after " + seconds_text(patience) + " only " +
-                          std::to_string(store_->add(key, 0)) + " of " + std::to_string(world_size_) +
-                          " ranks have reached '" + name + "'",
-                      "start the missing ranks, with the same plan and rendezvous");
+    if (meeting == Meeting::kEnd && now > next_look) {
+      const int64_t done = work_of(*store_, missing_at(*store_, key, world_size_));
+      if (std::exchange(work, done) != done) patient_since = now;
+      next_look = now + std::min<Clock::duration>(patience / 4, 3s);
     }
-    std::this_thread::sleep_for(2ms);
+    const bool over = now - patient_since > patience;
+    if (over || (meeting != Meeting::kPlain && now > next_word)) {
+      const auto missing = missing_at(*store_, key, world_size_);
+      const auto of_all = [&] { return ranks_words(missing) + " of " + std::to_string(world_size_); };
+      if (missing.empty()) continue;  // they have come this moment
+      if (over) {
+        throw PeerError(
+            "rank " + std::to_string(rank_) + ": after " + seconds_text(patience) + " " + of_all() +
+                (missing.size() == 1 ? " has" : " have") + " not reached '" + name + "' at " +
+                store_->address(),
+            meeting == Meeting::kEnd
+                ? "see what they last did in their logs; --start-timeout is how long is waited"
+                : "start the missing ranks, with the same plan and rendezvous; --start-timeout is "
+                  "how long is waited");
+      }
+      if (speaks(rank_, missing)) {
+        std::fprintf(
+            stderr, "waiting for %s %s %s (%s so far)\n", of_all().c_str(),
+            meeting == Meeting::kStart ? "at" : "to end, at", store_->address().c_str(),
+            seconds_text(std::chrono::duration_cast<std::chrono::milliseconds>(now - begin)).c_str());
+      }
+      next_word = now + std::clamp<Clock::duration>(2 * (now - begin), 5s, 60s);
+    }
+    std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 8, 2ms, 200ms));
   }
 }
 
@@ -175,7 +239,7 @@ void Control::finish(std::chrono::milliseconds patience) {
     if (Clock::now() - begin >
         (failed_ ? std::min<std::chrono::milliseconds>(patience, kLastWords) : patience))
       break;
-    changed_.wait_for(lock, kInterval);
+    changed_.wait_for(lock, interval_);
   }
   stop_ = true;
   lock.unlock();
@@ -243,7 +307,7 @@ Failure Control::announce(Store& store, Failure failure) {
     store.set(kFailureKey, failure.to_text());
     return failure;
   }
-  return Failure::from_text(store.get(kFailureKey, timeout_));
+  return Failure::from_text(store.get(kFailureKey, timeout()));
 }
 
 void Control::run() {
@@ -255,7 +319,7 @@ void Control::run() {
     while (true) {
       const bool last = [&] {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, kInterval, [this] { return stop_ || finishing_; });
+        changed_.wait_for(lock, interval_, [this] { return stop_ || finishing_; });
         return stop_;
       }();
       deliver(*store);
@@ -272,7 +336,7 @@ void Control::run() {
       if (tick && !failed_) tick(*store);
       if (Clock::now() >= next_beat) {
         beat_and_watch(*store);
-        next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout_ / 10);
+        next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout() / 10);
       }
       std::unique_lock lock(mutex_);
       last_contact_ = Clock::now();
@@ -303,11 +367,11 @@ void Control::run() {
 // itself a little later, because one of its threads is stuck in such a request, it is ended here.
 void Control::guard() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kInterval, [this] { return thread_ended_; })) {
-    if (Clock::now() - last_contact_ <= timeout_) continue;
+  while (!changed_.wait_for(lock, interval_, [this] { return thread_ended_; })) {
+    if (Clock::now() - last_contact_ <= timeout()) continue;
     lock.unlock();
     const std::string why =
-        joined({named(rank_) + ": the store has not answered for " + seconds_text(timeout_) +
+        joined({named(rank_) + ": the store has not answered for " + seconds_text(timeout()) +
                     ": the process that serves it (the launcher, or rank 0) is stopped or cut off",
                 words_without_store()});
     take({rank_, ExitCode::kPeerLost, why});
@@ -335,6 +399,7 @@ void Control::beat_and_watch(Store& store) {
   Beat beat;
   beat.number = ++beats_;
   if (progress) beat.progress = progress->now();
+  beat.work = beat.progress.begun + bytes_to_disk();
   store.set(beat_key(rank_), beat.to_text());
   if (world_size_ == 1 || failed_) return;
   heed_store_server(store);
@@ -370,10 +435,10 @@ void Control::watch_neighbour(Store& store) {
   if (report.beat->number != watched_beat_) {
     watched_beat_ = report.beat->number;
     watched_since_ = Clock::now();
-  } else if (Clock::now() - watched_since_ > timeout_) {
+  } else if (Clock::now() - watched_since_ > timeout()) {
     const auto reports = read_reports(store, world_size_);
     take(announce(store, {watched, ExitCode::kPeerLost,
-                          joined({named(watched) + " has not been heard of for " + seconds_text(timeout_) +
+                          joined({named(watched) + " has not been heard of for " + seconds_text(timeout()) +
                                       ": " + state_words(report),
                                   it_was_in(report), who_waits_for(reports, watched)})}));
   }
@@ -381,7 +446,7 @@ void Control::watch_neighbour(Store& store) {
 
 // The heartbeat comes from this thread: that it goes on says nothing about the main thread.
 void Control::watch_progress(Store& store, const ProgressNow& now) {
-  const double timeout = std::chrono::duration<double>(timeout_).count();
+  const double timeout = std::chrono::duration<double>(this->timeout()).count();
   if (now.stalled_seconds > timeout) {
     const auto reports = read_reports(store, world_size_);
     take(announce(store, {rank_, ExitCode::kPeerLost,
@@ -425,6 +490,7 @@ void Control::deliver(Store& store) {
       sink_lines(0, lines);
     } else {
       store.set(line_key(rank_, delivered_++), lines);
+      store.add(kDeliveries, 1);
     }
   }
   if (finishing && !said_finished_) {
@@ -435,13 +501,18 @@ void Control::deliver(Store& store) {
     if (rank_ == 0) {
       rank_finished_[0] = true;
     } else {
-      store.set(line_key(rank_, delivered_++), kFinished);  // the last word
+      store.set(line_key(rank_, delivered_++), kFinished);  // the last word: nothing may follow it
     }
     said_finished_ = true;
   }
 }
 
 void Control::collect(Store& store) {
+  // One question instead of one to each rank, where nothing has come. Last words are not counted: they are
+  // looked for when this rank has said its own.
+  const int64_t deliveries = store.add(kDeliveries, 0);
+  if (deliveries == deliveries_seen_ && !rank_finished_[0]) return;
+  deliveries_seen_ = deliveries;
   bool all = rank_finished_[0];
   for (int64_t rank = 1; rank < world_size_; ++rank) {
     const auto i = static_cast<size_t>(rank);

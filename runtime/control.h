@@ -42,6 +42,17 @@ class JobEnded : public Error {
   Failure failure_;
 };
 
+/// What a rank that waits for all others may take for granted, and says meanwhile.
+enum class Meeting {
+  kPlain,
+  /// Nobody is known to be there: after 3 s, and then at growing intervals, the first of the ranks that are
+  /// there says on standard error whom it waits for.
+  kStart,
+  /// Who is missing may still have work to do: the patience counts from the last time that one of them got
+  /// some done (Beat::work). After 30 s it is said as above.
+  kEnd,
+};
+
 /// Within `timeout` of a rank's death, freeze or error every other rank's `on_failure` has run. How: each
 /// rank sets a heartbeat in the store and watches the next rank's (and, on one host, its process); a rank
 /// whose connection to a peer breaks, or that fails itself, says so in the store; all look there several
@@ -69,9 +80,13 @@ class Control {
   void watch(Progress& progress, std::function<void(const std::string& why)> last_words = nullptr);
   /// A store that has gone then means that this rank has. After all ranks have begun.
   void store_is_served_by(int64_t rank);
-  /// All ranks meet. JobEnded if the job ends meanwhile; PeerError if one of them does not come within
-  /// `patience`.
-  void barrier(const std::string& name, std::chrono::milliseconds patience);
+  /// From now on this is the time-out. While a job starts, ranks that share cores may take long to say
+  /// anything.
+  void set_timeout(std::chrono::milliseconds timeout);
+  /// All ranks meet. JobEnded if the job ends meanwhile; PeerError, which names the missing ones, if not all
+  /// come within `patience`.
+  void barrier(const std::string& name, std::chrono::milliseconds patience,
+               Meeting meeting = Meeting::kPlain);
 
   /// Sends a line to rank 0's sink. Does not block.
   void post(std::string line);
@@ -91,6 +106,7 @@ class Control {
 
  private:
   std::string words_without_store() const;
+  std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_.load()); }
   void run();    // the background thread
   void guard();  // a second one: is the first still getting through to the store?
   void end_thread();
@@ -108,7 +124,8 @@ class Control {
   std::optional<Store> store_;  // the worker thread's; the background thread has a clone
   const int64_t rank_;
   const int64_t world_size_;
-  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds interval_;
+  std::atomic<int64_t> timeout_;  // milliseconds
   const std::function<void(const std::string&)> on_failure_;
 
   // State below is protected by mutex_.
@@ -133,6 +150,7 @@ class Control {
   // The background thread's own.
   int64_t delivered_ = 0;
   int64_t beats_ = 0;
+  int64_t deliveries_seen_ = -1;
   std::vector<int64_t> collected_;
   std::vector<bool> rank_finished_;
   bool said_finished_ = false;

@@ -35,6 +35,20 @@ std::string seconds_words(double seconds) {
   return text;
 }
 
+std::string ranks_words(const std::vector<int64_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (end - i > 1) text += "-" + std::to_string(ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
 std::string Beat::to_text() const {
   Json json;
   json["number"] = number;
@@ -43,6 +57,7 @@ std::string Beat::to_text() const {
   json["done"] = progress.activity.done;
   json["seconds"] = progress.seconds;
   json["stalled_seconds"] = progress.stalled_seconds;
+  json["work"] = work;
   json["finished"] = finished;
   return json.dump();
 }
@@ -57,6 +72,7 @@ Beat Beat::from_text(const std::string& text) {
     beat.progress.activity.done = json.at("done").get<bool>();
     beat.progress.seconds = json.at("seconds").get<double>();
     beat.progress.stalled_seconds = json.at("stalled_seconds").get<double>();
+    beat.work = json.at("work").get<int64_t>();
     beat.finished = json.at("finished").get<bool>();
     return beat;
   } catch (const Json::exception&) {

@@ -15,6 +15,8 @@ namespace pipewright {
 struct Beat {
   int64_t number = 0;  ///< grows: a rank whose number stands still is not heard of
   ProgressNow progress;
+  /// Grows while the rank gets something done, be it that a file of it is still being written.
+  int64_t work = 0;
   bool finished = false;  ///< the last one: the rank leaves
 
   std::string to_text() const;
@@ -49,6 +51,8 @@ std::vector<int64_t> waiting_chain(const std::vector<RankReport>& reports, int64
 /// Such a chain in words, link by link, as who_waits_for().
 std::string chain_words(const std::vector<RankReport>& reports, const std::vector<int64_t>& chain);
 
+/// "rank 3", "ranks 1, 2", "ranks 0, 4-62": of ascending numbers, at least one.
+std::string ranks_words(const std::vector<int64_t>& ranks);
 std::string seconds_words(double seconds);  ///< "12.0 s"
 
 }  // namespace pipewright

@@ -58,9 +58,12 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   make_update_rule(run.optimizer);  // its name is an input like any other
   if (run.plan.empty()) {
-    job.plan = single_stage_plan(job.model.graph, world_size.value_or(1));
+    const int64_t ranks = world_size.value_or(std::max<int64_t>(1, run.world_size));
+    job.plan = single_stage_plan(job.model.graph, ranks);
+    job.run.world_size = ranks;
   } else {
     job.plan = read_document<Plan>(run.plan);
+    job.run.world_size = 0;  // the plan says it
     check_model_of_plan(job.plan, run);
   }
   if (job.resume) check_resume(*job.resume, run, job.model);

@@ -28,7 +28,8 @@ struct Job {
 /// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
 /// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
 /// runtime has. A checkpoint to go on from is found and fits (find_resume, check_resume). `world_size`: the
-/// ranks there are; absent: as many as the plan says (1 without a plan). `device`: opened already; what comes
+/// ranks there are; absent: as many as the plan says, without a plan as run.world_size says, or 1. The job's
+/// run then says how many there are, as that decides what comes out. `device`: opened already; what comes
 /// out as bfloat16 depends on it.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 

@@ -57,6 +57,18 @@ void print_summary(const std::string& folder, bool json) {
   std::cout << "\nrun folder: " << folder << "\n";
 }
 
+// A run that was trained without a plan by so many ranks is another one with more or fewer.
+void demand_recorded_world(const Run& run, const Place& place, const std::string& document) {
+  if (!run.plan.empty() || run.world_size == 0 || run.world_size == place.world_size || place.launched)
+    return;
+  const std::string ranks = std::to_string(run.world_size);
+  throw PlanError(document + ": world_size: the run is one of " + ranks +
+                      " ranks without a plan, the world has " + std::to_string(place.world_size),
+                  "start " + ranks +
+                      " ranks (pipewright-runtime launch does by itself), or take world_size out of " +
+                      document + " for another run");
+}
+
 void run_train(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions()).add(place_option_descriptions());
@@ -70,6 +82,8 @@ void run_train(const std::vector<std::string>& arguments) {
   const Run run = run_from_options(options);
   if (options["print-config"].as<bool>()) return print_settings(options, run);
   const Place place = find_place(place_options(options));
+  demand_recorded_world(run, place,
+                        options.count("config") ? options["config"].as<std::string>() : "options");
   if (!place.store_is_served && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();

@@ -113,15 +113,18 @@ Topology topology_of_links(const std::vector<std::string>& hosts, const std::vec
 
 void probe(const Place& place, const ProbeSettings& settings) {
   PW_CHECK_LE(2, place.world_size);
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * settings.timeout_seconds));
+  const auto milliseconds_of = [](double seconds) {
+    return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+  };
+  const auto patience = milliseconds_of(settings.start_timeout_seconds);
   std::optional<Store> server;
   if (place.rank == 0 && !place.store_is_served) server = Store::serve(place.master_port);
-  Store store = join_store(place);
+  Store store = join_store(place, patience);
   claim_rank(store, place);
 
   std::mutex mutex;  // abort may come while the transport is being made
   std::unique_ptr<Transport> transport;
-  Control control(store.clone(), place.rank, place.world_size, timeout, [&](const std::string& why) {
+  Control control(store.clone(), place.rank, place.world_size, patience, [&](const std::string& why) {
     const std::lock_guard lock(mutex);
     if (transport) transport->abort(why);
   });
@@ -138,11 +141,12 @@ void probe(const Place& place, const ProbeSettings& settings) {
   });
 
   try {
-    control.barrier("arrival", kStartPatience);
+    control.barrier("arrival", patience, Meeting::kStart);
     ConnectSettings connection;
     connection.transport = settings.transport;
     connection.gloo_address = gloo_address_of(place);
-    connection.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
+    connection.timeout = patience;
+    connection.check = [&] { control.check(); };
     connection.cores = host_cores();
     auto connected = connect_ranks(store, "links", place.rank, place.world_size, connection);
     {
@@ -151,11 +155,12 @@ void probe(const Place& place, const ProbeSettings& settings) {
       if (const auto failure = control.failure()) transport->abort(failure->message);
     }
     warm_links(*transport);
+    control.set_timeout(milliseconds_of(settings.timeout_seconds));
     control.post(Json{{"host", this_process().host}}.dump());
     const int64_t probed = std::min(place.world_size, kMostProbedRanks);
     for (int64_t from = 0; from < probed; ++from) {
       for (int64_t to = from + 1; to < probed; ++to) {
-        control.barrier("link " + std::to_string(from) + "-" + std::to_string(to), kStartPatience);
+        control.barrier("link " + std::to_string(from) + "-" + std::to_string(to), patience);
         if (place.rank != from && place.rank != to) continue;
         const ProbedLink link = measure(*transport, from, to);
         if (place.rank != from) continue;
@@ -165,7 +170,7 @@ void probe(const Place& place, const ProbeSettings& settings) {
                          .dump());
       }
     }
-    control.barrier("end", kStartPatience);
+    control.barrier("end", patience, Meeting::kEnd);
   } catch (const PeerError& lost) {
     const Failure failure = control.peer_lost(lost.what());
     control.finish(std::chrono::seconds(2));
@@ -174,7 +179,7 @@ void probe(const Place& place, const ProbeSettings& settings) {
     control.finish(std::chrono::seconds(2));
     throw;
   }
-  control.finish(kStartPatience);
+  control.finish(patience);
   control.check();
   if (place.rank != 0) return;
   std::sort(links.begin(), links.end(), [](const ProbedLink& a, const ProbedLink& b) {

@@ -25,6 +25,7 @@ Topology topology_of_links(const std::vector<std::string>& hosts, const std::vec
 struct ProbeSettings {
   std::string transport = "auto";
   double timeout_seconds = 30;
+  double start_timeout_seconds = 300;
   std::string output = "topology.json";  ///< rank 0 writes it, and prints a table
 };
 

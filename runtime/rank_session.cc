@@ -45,13 +45,14 @@ void RankSession::run(RankTask& task) {
     has_last_words_ = true;
     control_->watch(progress_, [this](const std::string& why) { write_flight(why); });
     if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
-    control_->barrier("start", kStartPatience);
+    control_->barrier("start", start_patience(), Meeting::kStart);
+    control_->set_timeout(milliseconds_of(job_.run.timeout_seconds));
     task.work();
     post_last_words(task);
     progress_.begin({"end of the job", {}, /*done=*/true});
-    control_->barrier("end", kStartPatience);
+    control_->barrier("end", start_patience(), Meeting::kEnd);
   });
-  control_->finish(kStartPatience);
+  control_->finish(start_patience());
   task.close(control_->failure() ? "failed" : "done");
   control_->check();  // a rank may have died between the last barrier and its last words
 }
@@ -125,12 +126,17 @@ void RankSession::post_last_words(RankTask& task) {
   if (std::exchange(has_last_words_, false)) task.post_last_words();
 }
 
+std::chrono::milliseconds RankSession::start_patience() const {
+  return milliseconds_of(job_.run.start_timeout_seconds);
+}
+
 void RankSession::connect(RankTask& task) {
-  const auto timeout = milliseconds_of(job_.run.timeout_seconds);
+  // Until all have begun, whoever is slow to answer may only be short of a core.
+  const auto patience = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
   std::optional<Store> store;
   if (place_.world_size > 1) {
     if (place_.rank == 0 && !place_.store_is_served) server_ = Store::serve(place_.master_port);
-    store = join_store(place_);
+    store = join_store(place_, start_patience());
   }
   const auto wake = [this](const std::string& why) {
     const std::lock_guard lock(transport_mutex_);
@@ -139,7 +145,8 @@ void RankSession::connect(RankTask& task) {
   if (store) claim_rank(*store, place_);
   std::optional<Store> for_control;
   if (store) for_control = store->clone();
-  control_ = std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, timeout, wake);
+  control_ =
+      std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, patience, wake);
   task.open();
   if (place_.rank == 0) {
     folder_is_ours_ = true;
@@ -150,9 +157,9 @@ void RankSession::connect(RankTask& task) {
   // Ranks that were started with different plans, runs or libraries must not train together.
   const std::string mine = job_fingerprint(job_);
   if (place_.rank == 0) store->set("fingerprint", mine);
-  control_->barrier("arrival", kStartPatience);
+  control_->barrier("arrival", start_patience(), Meeting::kStart);
   folder_is_ours_ = true;
-  const std::string first = store->get("fingerprint", timeout);
+  const std::string first = store->get("fingerprint", patience, [this] { control_->check(); });
   if (mine != first) {
     throw PlanError("rank " + std::to_string(place_.rank) +
                         " was started with another job than rank 0: " + fingerprint_difference(mine, first),
@@ -161,8 +168,8 @@ void RankSession::connect(RankTask& task) {
   ConnectSettings settings;
   settings.transport = job_.run.transport;
   settings.gloo_address = gloo_address_of(place_);
-  // All ranks have arrived: connecting takes no longer than any other answer.
-  settings.timeout = std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
+  settings.timeout = patience;
+  settings.check = [this] { control_->check(); };
   settings.cores = host_cores();
   settings.device = job_.device;
   if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");

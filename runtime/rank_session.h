@@ -51,6 +51,8 @@ class RankSession {
   void run(RankTask& task);
 
   const Place& place() const { return place_; }
+  /// How long ranks wait for each other where they meet.
+  std::chrono::milliseconds start_patience() const;
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
   Transport* transport() { return transport_.get(); }  ///< null in a world of one rank

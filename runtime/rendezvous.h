@@ -9,13 +9,10 @@
 
 namespace pipewright {
 
-/// Ranks start at different times: a scheduler may place them one after the other. Dead ones are noticed
-/// earlier.
-constexpr auto kStartPatience = std::chrono::minutes(5);
-
-/// Joins the job's store, waiting for it for kStartPatience. PeerError then; Error with the signal's code if
-/// one comes meanwhile.
-Store join_store(const Place& place);
+/// Joins the job's store, waiting for it for `patience`: ranks start at different times, a scheduler may
+/// place them one after the other. After 3 s, and then at growing intervals, it says on standard error for
+/// whom. PeerError at the end; Error with the signal's code if one comes meanwhile.
+Store join_store(const Place& place, std::chrono::milliseconds patience);
 
 /// Takes the rank's place. InputError if it is taken: two jobs at one address, and the second one's ranks
 /// must not disturb the first.

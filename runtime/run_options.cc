@@ -1,7 +1,10 @@
 #include "runtime/run_options.h"
 
+#include <algorithm>
+
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/units.h"
 
 namespace pipewright {
@@ -71,6 +74,8 @@ constexpr Row kRows[] = {
     {"threads", "", "threads", Kind::kInteger, "compute threads of one rank"},
     {"transport", "", "transport", Kind::kText, "auto, gloo, nccl, shm"},
     {"timeout", "", "timeout_seconds", Kind::kSeconds, "a rank silent for longer is lost, e.g. 30s"},
+    {"start-timeout", "", "start_timeout_seconds", Kind::kSeconds,
+     "ranks that have not all met by then end, e.g. 5min"},
     {"trace-minibatches", "", "trace_minibatches", Kind::kInteger, "minibatches in trace.json; 0 = none"},
     {"output", "", "output", Kind::kText, "run folder"},
 };
@@ -152,6 +157,10 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
     if (*row.group && json.contains(row.group) && !json[row.group].is_object()) continue;
     (*row.group ? json[row.group] : json)[row.key] = value;
   }
+  for (const char* ranks : {"world-size", "ranks"}) {  // out of range they are refused where they are used
+    if (options.count(ranks))
+      json["world_size"] = std::clamp<int64_t>(options[ranks].as<int64_t>(), 0, kMostRanks);
+  }
   for (const char* needed : {"model", "data"}) {
     if (!json.contains(needed)) {
       throw InputError(
@@ -173,6 +182,12 @@ std::vector<Setting> settings_of(const po::variables_map& options, const Run& ru
                                                       : "default";
     settings.push_back({row.option, value.dump(), source});
   }
+  // Of a command that starts ranks, or of one rank.
+  const std::string ranks = options.count("world-size") ? "world-size" : "ranks";
+  settings.push_back({ranks, std::to_string(run.world_size),
+                      options.count(ranks)              ? "option"
+                      : document.contains("world_size") ? options["config"].as<std::string>()
+                                                        : "default"});
   return settings;
 }
 

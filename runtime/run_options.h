@@ -18,7 +18,9 @@ struct Setting {
   std::string source;  ///< "default", the run document's file, "option"
 };
 
-/// --config and one option per key of the run document.
+/// --config and one option per key of the run document, but `world_size`: that is --world-size of one rank
+/// and
+/// --ranks of who starts all of them.
 boost::program_options::options_description run_option_descriptions();
 /// Defaults (or `base`), then the document of --config, then the options given. InputError as for a document
 /// that says the same.

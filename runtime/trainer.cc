@@ -21,7 +21,6 @@
 #include "runtime/line_thread.h"
 #include "runtime/model_file.h"
 #include "runtime/rank_session.h"
-#include "runtime/rendezvous.h"
 #include "runtime/run_folder.h"
 #include "runtime/run_results.h"
 #include "runtime/schedule/draw.h"
@@ -283,7 +282,7 @@ void Training::prepare_to_stop() {
 // All ranks have written the checkpoint of the same minibatch.
 void Training::stop() {
   complete_checkpoints();
-  control().barrier("stopped", kStartPatience);
+  control().barrier("stopped", session_.start_patience(), Meeting::kEnd);
   const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
                         words_of_signal(stop_->signal()) +
                             (last_checkpoint_.empty() ? "" : "; left " + last_checkpoint_.string())};

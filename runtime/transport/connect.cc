@@ -4,6 +4,8 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <future>
+#include <thread>
 
 #include "graph/error.h"
 #include "runtime/cuda/plugin.h"
@@ -119,8 +121,8 @@ std::vector<RankDevice> exchange_devices(Store& store, const std::string& name, 
   store.set(name + "/device/" + std::to_string(rank), own.to_text());
   std::vector<RankDevice> all;
   for (int64_t peer = 0; peer < world_size; ++peer) {
-    all.push_back(
-        RankDevice::from_text(store.get(name + "/device/" + std::to_string(peer), settings.timeout)));
+    all.push_back(RankDevice::from_text(
+        store.get(name + "/device/" + std::to_string(peer), settings.timeout, settings.check)));
   }
   return all;
 }
@@ -142,6 +144,17 @@ std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> firs
 
 namespace {
 
+// For calls of libraries that hear nothing until they return. If `check` throws, the call goes on by itself,
+// and what it makes goes with it: `make` holds all that it needs.
+template <typename Result>
+Result interruptibly(std::function<Result()> make, const std::function<void()>& check) {
+  std::packaged_task<Result()> task(std::move(make));
+  std::future<Result> made = task.get_future();
+  std::thread(std::move(task)).detach();
+  while (made.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) check();
+  return made.get();
+}
+
 std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings) {
   std::unique_ptr<Transport> shm;
@@ -151,7 +164,8 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
     store.set(name + "/host/" + std::to_string(rank), self.identity);
     std::vector<int64_t> neighbours;
     for (int64_t peer = 0; peer < world_size; ++peer) {
-      const bool same = store.get(name + "/host/" + std::to_string(peer), settings.timeout) == self.identity;
+      const bool same = store.get(name + "/host/" + std::to_string(peer), settings.timeout, settings.check) ==
+                        self.identity;
       if (same) neighbours.push_back(peer);
       if (!same && settings.transport == "shm") {
         throw PeerError("transport 'shm': rank " + std::to_string(peer) + " is not on the host of rank " +
@@ -163,6 +177,7 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
     if (static_cast<int64_t>(neighbours.size()) > settings.cores) {
       shm_settings.spin = std::chrono::microseconds(0);
     }
+    shm_settings.check = settings.check;
     shm = make_shm_transport(store, name + "/shm", rank, world_size, neighbours, settings.timeout,
                              shm_settings, settings.transport == "shm" ? nullptr : &reached);
     if (settings.transport == "shm") reached.assign(static_cast<size_t>(world_size), true);
@@ -173,14 +188,19 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
   store.set(name + "/reached/" + std::to_string(rank), all_here ? "all" : "some");
   bool all = true;
   for (int64_t peer = 0; peer < world_size; ++peer) {
-    all = all && store.get(name + "/reached/" + std::to_string(peer), settings.timeout) == "all";
+    all = all &&
+          store.get(name + "/reached/" + std::to_string(peer), settings.timeout, settings.check) == "all";
   }
   std::unique_ptr<Transport> transport;
   if (all && shm) {
     transport = std::move(shm);
   } else {
-    transport =
-        make_gloo_transport(store, name + "/gloo", rank, world_size, settings.gloo_address, settings.timeout);
+    const auto own_store = std::make_shared<Store>(store.clone());
+    transport = interruptibly<std::unique_ptr<Transport>>(
+        [=, address = settings.gloo_address, timeout = settings.timeout] {
+          return make_gloo_transport(*own_store, name + "/gloo", rank, world_size, address, timeout);
+        },
+        settings.check);
     if (shm) transport = make_routed_transport(std::move(transport), std::move(shm), std::move(reached));
   }
   return transport;
@@ -217,7 +237,7 @@ std::vector<bool> peers_with_blocks(Store& store, const std::string& name, int64
   }
   for (int64_t peer = 0; peer < size; ++peer) {
     if (!shares(peer)) continue;
-    const std::string handle = store.get(key("block", peer, rank), settings.timeout);
+    const std::string handle = store.get(key("block", peer, rank), settings.timeout, settings.check);
     bool reads = false;
     try {
       const at::Tensor into = number(-1);
@@ -233,9 +253,9 @@ std::vector<bool> peers_with_blocks(Store& store, const std::string& name, int64
   }
   std::vector<bool> both(devices.size(), false);
   for (int64_t peer = 0; peer < size; ++peer) {
-    both[static_cast<size_t>(peer)] = shares(peer) &&
-                                      store.get(key("reads", rank, peer), settings.timeout) == "yes" &&
-                                      store.get(key("reads", peer, rank), settings.timeout) == "yes";
+    both[static_cast<size_t>(peer)] =
+        shares(peer) && store.get(key("reads", rank, peer), settings.timeout, settings.check) == "yes" &&
+        store.get(key("reads", peer, rank), settings.timeout, settings.check) == "yes";
   }
   return both;
 }

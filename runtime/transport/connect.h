@@ -4,6 +4,8 @@
 
 #include <c10/core/Device.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +36,8 @@ struct ConnectSettings {
   std::string transport = "auto";
   std::string gloo_address;  ///< as for make_gloo_transport
   std::chrono::milliseconds timeout{30'000};
+  /// Called about once a second while peers are waited for; may throw: they may have failed.
+  std::function<void()> check = [] {};
   int64_t cores = 1;             ///< of this host, for the ranks on it
   at::Device device = at::kCPU;  ///< of this rank
   CudaPlugin* cuda = nullptr;    ///< if the device is a GPU

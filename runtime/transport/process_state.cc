@@ -88,6 +88,16 @@ ProcessName this_process() {
   return process;
 }
 
+int64_t bytes_to_disk() {
+  std::ifstream in("/proc/self/io");
+  std::string key;
+  int64_t value = 0;
+  while (in >> key >> value) {
+    if (key == "write_bytes:") return value;
+  }
+  return 0;
+}
+
 ProcessState state_of_pid(int64_t pid) {
   const auto stat = stat_of(pid);
   return stat ? state_of(*stat) : ProcessState::kGone;

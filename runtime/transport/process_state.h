@@ -32,4 +32,7 @@ ProcessState state_of(const ProcessName& process);
 /// state_of on this host, by number alone.
 ProcessState state_of_pid(int64_t pid);
 
+/// Bytes that this process has so far given to files on a disk; 0 where the system does not tell.
+int64_t bytes_to_disk();
+
 }  // namespace pipewright

@@ -284,8 +284,8 @@ std::unique_ptr<Transport> make_shm_transport(Store& store, const std::string& n
   for (const int64_t peer : peers) {
     if (peer == rank) continue;
     auto link = std::make_unique<Link>();
-    const auto address = SegmentAddress::from_text(store.get(key("segment", peer), timeout));
-    link->process = ProcessName::from_text(store.get(key("process", peer), timeout));
+    const auto address = SegmentAddress::from_text(store.get(key("segment", peer), timeout, settings.check));
+    link->process = ProcessName::from_text(store.get(key("process", peer), timeout, settings.check));
     try {
       link->segment = ShmSegment::open(address, world_size, settings.ring_bytes);
     } catch (const PeerError& error) {
@@ -305,7 +305,7 @@ std::unique_ptr<Transport> make_shm_transport(Store& store, const std::string& n
   if (reachable) reachable->assign(static_cast<size_t>(world_size), false);
   for (const int64_t peer : peers) {
     if (peer == rank) continue;
-    const Json theirs = parse_json(store.get(key("opened", peer), timeout), "opened");
+    const Json theirs = parse_json(store.get(key("opened", peer), timeout, settings.check), "opened");
     auto& link = links[static_cast<size_t>(peer)];
     if (std::find(theirs.begin(), theirs.end(), rank) == theirs.end()) link.reset();
     if (reachable && link) (*reachable)[static_cast<size_t>(peer)] = true;

@@ -21,6 +21,8 @@ struct ShmSettings {
   int64_t ring_bytes = int64_t{16} << 20;
   /// A wait looks so long before it sleeps, at most; 0 where ranks outnumber cores.
   std::chrono::microseconds spin{100};
+  /// Called about once a second while peers are waited for; may throw.
+  std::function<void()> check = [] {};
 };
 
 /// Connects the ranks `peers` (ascending, with this one; at least those of them that turn out to be

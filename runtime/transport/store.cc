@@ -1,7 +1,13 @@
 #include "runtime/transport/store.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -9,6 +15,9 @@
 #include "runtime/transport/open_files.h"
 
 namespace pipewright {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
 struct Store::Handle {
   c10::intrusive_ptr<c10d::Store> store;
@@ -23,9 +32,10 @@ c10::intrusive_ptr<c10d::Store> named(c10::intrusive_ptr<c10d::Store> store, con
   return c10::make_intrusive<c10d::PrefixStore>(name, std::move(store));
 }
 
-// The first line of LibTorch's message: the rest is a C++ stack.
+// The first line of LibTorch's message: the rest is a C++ stack, which takes its time to be written down.
 std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
 }
 
@@ -42,6 +52,30 @@ auto reaching(const std::string& host, int64_t port, const std::string& what, Fu
 }
 
 }  // namespace
+
+bool answers(const std::string& host, int64_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  const auto deadline = Clock::now() + 1s;
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    const int socket = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    int error = ::connect(socket, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+      pollfd waiting{socket, POLLOUT, 0};
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      socklen_t size = sizeof error;
+      if (::poll(&waiting, 1, static_cast<int>(std::max(0ms, left).count())) == 1)
+        ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    ::close(socket);
+    if (error == 0) return true;
+  }
+  return false;
+}
 
 Store::Store(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
 Store::~Store() = default;
@@ -93,17 +127,35 @@ Store Store::clone() const {
   return Store(std::move(handle));
 }
 
+void Store::set_timeout(std::chrono::milliseconds timeout) { handle_->store->setTimeout(timeout); }
+
 int64_t Store::port() const { return handle_->port; }
+std::string Store::address() const { return handle_->host + ":" + std::to_string(handle_->port); }
 
 void Store::set(const std::string& key, const std::string& value) {
   reaching(handle_->host, handle_->port, "set " + key, [&] { handle_->store->set(key, value); });
 }
 
-std::string Store::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return reaching(handle_->host, handle_->port, "wait for " + key, [&] {
-    handle_->store->wait({key}, timeout);
-    return handle_->store->get_to_str(key);
-  });
+std::string Store::get(const std::string& key, std::chrono::milliseconds timeout,
+                       const std::function<void()>& check) {
+  constexpr std::chrono::milliseconds kSlice = 1s;
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const bool last = !check || left <= kSlice;
+    const auto value =
+        reaching(handle_->host, handle_->port, "wait for " + key, [&]() -> std::optional<std::string> {
+          try {
+            handle_->store->wait({key}, std::max(1ms, last ? left : kSlice));
+          } catch (const c10::DistStoreError&) {  // the time is over; a lost connection is another error
+            if (last) throw;
+            return std::nullopt;
+          }
+          return handle_->store->get_to_str(key);
+        });
+    if (value) return *value;
+    check();
+  }
 }
 
 std::optional<std::string> Store::try_get(const std::string& key) {
@@ -111,6 +163,11 @@ std::optional<std::string> Store::try_get(const std::string& key) {
     if (!handle_->store->check({key})) return std::nullopt;
     return handle_->store->get_to_str(key);
   });
+}
+
+bool Store::has(const std::string& key) {
+  return reaching(handle_->host, handle_->port, "look for " + key,
+                  [&] { return handle_->store->check({key}); });
 }
 
 int64_t Store::add(const std::string& key, int64_t amount) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@ class Store;
 
 namespace pipewright {
 
+/// Does somebody listen there? One try, a second at most.
+bool answers(const std::string& host, int64_t port);
+
 /// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound; RunError where that
 /// is for want of a descriptor in this process. One thread at a time uses a Store; another thread takes a
 /// clone().
@@ -21,7 +25,7 @@ class Store {
   /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object
   /// lives.
   static Store serve(int64_t port, const std::string& name = "");
-  /// Joins a store; waits up to `timeout` for it to come up.
+  /// Joins a store; waits up to `timeout` for it to come up, and so long for a clone() to connect.
   static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
                     const std::string& name = "");
 
@@ -29,13 +33,18 @@ class Store {
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
   Store clone() const;
+  /// How long clone() may take to connect.
+  void set_timeout(std::chrono::milliseconds timeout);
 
   int64_t port() const;
+  std::string address() const;  ///< "HOST:PORT"
   void set(const std::string& key, const std::string& value);
-  /// Waits until the key is there.
-  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  /// Waits until the key is there. `check`, if given, is called about once a second meanwhile, and may throw.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout,
+                  const std::function<void()>& check = {});
   /// The value, or nothing if the key is not there now.
   std::optional<std::string> try_get(const std::string& key);
+  bool has(const std::string& key);
   /// Adds to a counter and returns the sum; a counter that is not there is 0.
   int64_t add(const std::string& key, int64_t amount);
   void erase(const std::string& key);
