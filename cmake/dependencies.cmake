@@ -39,6 +39,10 @@ if(PIPEWRIGHT_TORCH)
     target_link_libraries(pipewright_allocator INTERFACE
       -Wl,--push-state,--no-as-needed ${TCMALLOC_LIBRARY} -Wl,--pop-state)
   endif()
+  find_package(OpenSSL 3.0 QUIET COMPONENTS Crypto)
+  if(NOT OPENSSL_FOUND)
+    message(FATAL_ERROR "OpenSSL >= 3.0 (package libssl-dev) not found.\n${PIPEWRIGHT_CURE}")
+  endif()
   # Debian puts OpenCVConfig.cmake into the package that pulls in all of OpenCV with its desktop libraries; three
   # libraries are all we use, so we look for them ourselves.
   find_path(OPENCV_INCLUDE_DIR opencv2/imgcodecs.hpp PATH_SUFFIXES opencv4)

@@ -25,6 +25,7 @@ struct Failure {
   int64_t rank = 0;                   ///< that failed; for a lost peer, the rank that says so
   ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
   std::string message;
+  std::string remedy = {};  ///< as Error::remedy()
 
   std::string to_text() const;
   static Failure from_text(const std::string& text);
@@ -95,6 +96,7 @@ class Control {
   /// has failed.
   void finish(std::chrono::milliseconds patience);
 
+  bool finishing() const;  ///< finish() has been called
   /// Throws JobEnded if the job has ended early. Cheap: call it between actions.
   void check() const;
   /// Says that this rank fails. Returns the failure that counts: an earlier one if there is one.

@@ -26,6 +26,7 @@
 #include "runtime/hosts.h"
 #include "runtime/run_folder.h"
 #include "runtime/transport/open_files.h"
+#include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
 
 extern char** environ;
@@ -42,6 +43,7 @@ constexpr std::chrono::seconds kCheckpointPatience = 120s;
 // "I/N": this is rank I of the N ranks on its host, which may take a core each.
 constexpr const char* kPinVariable = "PIPEWRIGHT_PIN";
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
+constexpr const char* kSecretVariable = "PIPEWRIGHT_JOB_SECRET";
 
 std::vector<int> usable_cores() {
   cpu_set_t set;
@@ -60,6 +62,18 @@ std::string host_name() {
   return name;
 }
 
+// Under which the ranks reach this host.
+std::string address_for_ranks(const LaunchSettings& settings) {
+  if (settings.hosts.empty()) return "127.0.0.1";
+  return settings.master_address.empty() ? host_name() : settings.master_address;
+}
+
+// One of the user's own is kept: several launchers may share it.
+std::string job_secret() {
+  const char* given = std::getenv(kSecretVariable);
+  return given && *given ? given : new_secret();
+}
+
 // One rank's process (or the remote shell that runs it) and the pipe that carries its output.
 struct Child {
   int64_t rank = 0;
@@ -74,7 +88,11 @@ struct Child {
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
-      : job_(job), settings_(settings), folder_(job.run.output), store_(serve_for(job.plan.world_size)) {
+      : job_(job),
+        settings_(settings),
+        folder_(job.run.output),
+        secret_(job_secret()),
+        store_(serve_for(job.plan.world_size, secret_, address_for_ranks(settings))) {
     if (settings.hosts.empty()) {
       places_.assign(static_cast<size_t>(job.plan.world_size), HostPlace{"", 0, job.plan.world_size});
       for (size_t rank = 0; rank < places_.size(); ++rank)
@@ -104,10 +122,10 @@ class Launcher {
   }
 
  private:
-  static Store serve_for(int64_t ranks) {
+  static Store serve_for(int64_t ranks, const std::string& secret, const std::string& address) {
     // A pipe, a log, connections to the store.
     demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
-    return Store::serve(0, "pipewright/0");
+    return Store::serve(0, "pipewright/0", secret, address);
   }
   void start(int64_t rank);
   std::vector<std::string> variables_of(int64_t rank) const;
@@ -129,6 +147,7 @@ class Launcher {
   const Job& job_;
   const LaunchSettings& settings_;
   const std::filesystem::path folder_;
+  const std::string secret_;
   Store store_;
   std::optional<RunFolderLock> lock_;
   std::vector<HostPlace> places_;  // by rank
@@ -144,12 +163,10 @@ std::vector<std::string> Launcher::variables_of(int64_t rank) const {
   const auto set = [&](const std::string& name, const std::string& value) {
     variables.push_back(name + "=" + value);
   };
-  std::string master = settings_.master_address;
-  if (master.empty()) master = place.host.empty() ? "127.0.0.1" : host_name();
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(place.local_rank));
   set("WORLD_SIZE", std::to_string(job_.plan.world_size));
-  set("MASTER_ADDR", master);
+  set("MASTER_ADDR", address_for_ranks(settings_));
   set("MASTER_PORT", std::to_string(store_.port()));
   set("PIPEWRIGHT_STORE_IS_SERVED", "1");
   if (place.host.empty()) {
@@ -178,7 +195,13 @@ void Launcher::start(int64_t rank) {
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw RunError(std::string("pipe: ") + std::strerror(errno));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  int secret_ends[2] = {-1, -1};  // what a remote shell reads
+  if (child.host.empty()) {
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  } else {
+    if (pipe2(secret_ends, O_CLOEXEC) != 0) throw RunError(std::string("pipe: ") + std::strerror(errno));
+    posix_spawn_file_actions_adddup2(&actions, secret_ends[0], STDIN_FILENO);
+  }
   if (rank != 0) {
     posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
   } else if (!settings_.results) {
@@ -203,6 +226,8 @@ void Launcher::start(int64_t rank) {
     unset(name);
   std::string program = "/proc/self/exe";
   if (child.host.empty()) {
+    unset(kSecretVariable);
+    environment.push_back(kSecretVariable + ("=" + secret_));
     for (const std::string& variable : variables) {
       unset(variable.substr(0, variable.find('=')));
       environment.push_back(variable);
@@ -212,8 +237,11 @@ void Launcher::start(int64_t rank) {
     line.insert(line.end(), variables.begin(), variables.end());
     arguments[0] = std::filesystem::read_symlink(program).string();
     line.insert(line.end(), arguments.begin(), arguments.end());
-    const std::string command =
-        "cd " + shell_line({std::filesystem::current_path().string()}) + " && " + shell_line(line);
+    // Command lines are for everybody on both hosts to see: the secret goes over standard input.
+    const std::string inner = "cd " + shell_line({std::filesystem::current_path().string()}) +
+                              " && read -r " + kSecretVariable + " && export " + kSecretVariable + " && " +
+                              shell_line(line) + " </dev/null";
+    const std::string command = "exec sh -c " + shell_line({inner});  // whatever the user's shell there is
     std::istringstream words(settings_.remote_shell);
     arguments.assign(std::istream_iterator<std::string>(words), {});
     PW_CHECK(!arguments.empty(), "no remote shell");
@@ -233,6 +261,12 @@ void Launcher::start(int64_t rank) {
   posix_spawnattr_destroy(&attributes);
   close(pipe_ends[1]);
   child.output = pipe_ends[0];
+  if (secret_ends[1] >= 0) {
+    const std::string line = secret_ + "\n";  // less than a pipe holds
+    const ssize_t written = write(secret_ends[1], line.data(), line.size());
+    static_cast<void>(written);  // a shell that has gone says so by its exit code
+    for (const int end : secret_ends) close(end);
+  }
   if (failed) {
     close(child.output);
     throw RunError("rank " + std::to_string(rank) + " cannot be started: " + program + ": " +

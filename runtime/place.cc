@@ -102,6 +102,7 @@ Place find_place(const PlaceOptions& options) {
   place.launched = variable("PIPEWRIGHT_STORE_IS_SERVED").has_value();
   place.store_is_served =
       !options.master_port && (place.launched || variable("TORCHELASTIC_USE_AGENT_STORE") == "True");
+  place.secret = variable("PIPEWRIGHT_JOB_SECRET").value_or("");
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size) {
     throw InputError("rank " + std::to_string(place.rank) + " of " + std::to_string(place.world_size) +
                          " (from " + place.source + ") is not in 0.." + std::to_string(place.world_size - 1),

@@ -24,6 +24,7 @@ struct Place {
   std::string job;  ///< tells jobs of one scheduler apart that use one address; "" = nothing known
   bool store_is_served = false;  ///< by a launcher; otherwise rank 0 serves it
   bool launched = false;         ///< by a launcher of ours, which has said how many ranks there are
+  std::string secret;            ///< PIPEWRIGHT_JOB_SECRET: what only the ranks of the job know; "" = none
   std::string source;            ///< "options", "environment (torchrun)", "Slurm", "Open MPI", "one process"
 };
 

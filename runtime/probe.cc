@@ -118,7 +118,7 @@ void probe(const Place& place, const ProbeSettings& settings) {
   };
   const auto patience = milliseconds_of(settings.start_timeout_seconds);
   std::optional<Store> server;
-  if (place.rank == 0 && !place.store_is_served) server = Store::serve(place.master_port);
+  if (place.rank == 0 && !place.store_is_served) server = serve_store(place);
   Store store = join_store(place, patience);
   claim_rank(store, place);
 

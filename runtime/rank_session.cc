@@ -135,7 +135,7 @@ void RankSession::connect(RankTask& task) {
   const auto patience = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
   std::optional<Store> store;
   if (place_.world_size > 1) {
-    if (place_.rank == 0 && !place_.store_is_served) server_ = Store::serve(place_.master_port);
+    if (place_.rank == 0 && !place_.store_is_served) server_ = serve_store(place_);
     store = join_store(place_, start_patience());
   }
   const auto wake = [this](const std::string& why) {

@@ -14,11 +14,22 @@ namespace pipewright {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-Store join_store(const Place& place, std::chrono::milliseconds patience) {
+namespace {
+
+std::string store_name(const Place& place) {
   // A restarted torchrun job finds its old keys in the agent's store: every attempt has its own.
   const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const std::string name =
-      std::string("pipewright/") + (attempt ? attempt : "0") + (place.job.empty() ? "" : "/" + place.job);
+  return std::string("pipewright/") + (attempt ? attempt : "0") + (place.job.empty() ? "" : "/" + place.job);
+}
+
+}  // namespace
+
+Store serve_store(const Place& place) {
+  return Store::serve(place.master_port, store_name(place), place.secret, place.master_address);
+}
+
+Store join_store(const Place& place, std::chrono::milliseconds patience) {
+  const std::string name = store_name(place);
   const std::string where = place.master_address + ":" + std::to_string(place.master_port);
   const auto begin = Clock::now();
   const auto deadline = begin + patience;
@@ -34,8 +45,8 @@ Store join_store(const Place& place, std::chrono::milliseconds patience) {
     if (last || answers(place.master_address, place.master_port)) {
       try {
         // A busy server takes its time; one that never answers must not keep a signal waiting for ever.
-        Store store =
-            Store::join(place.master_address, place.master_port, std::clamp(left, 2000ms, 20000ms), name);
+        Store store = Store::join(place.master_address, place.master_port, std::clamp(left, 2000ms, 20000ms),
+                                  name, place.secret);
         store.set_timeout(std::max(left, 20000ms));
         return store;
       } catch (const PeerError& error) {

@@ -9,6 +9,9 @@
 
 namespace pipewright {
 
+/// Serves the job's store where the place says. InputError if the port is taken.
+Store serve_store(const Place& place);
+
 /// Joins the job's store, waiting for it for `patience`: ranks start at different times, a scheduler may
 /// place them one after the other. After 3 s, and then at growing intervals, it says on standard error for
 /// whom. PeerError at the end; Error with the signal's code if one comes meanwhile.

@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
+#include "runtime/transport/listen.h"
 #include "runtime/transport/open_files.h"
+#include "runtime/transport/signed_store.h"
 
 namespace pipewright {
 
@@ -27,9 +30,18 @@ struct Store::Handle {
 
 namespace {
 
+// What who serves a store with a secret writes first: it tells ranks of other jobs from those of this one.
+constexpr const char* kGreeting = "greeting";
+
 c10::intrusive_ptr<c10d::Store> named(c10::intrusive_ptr<c10d::Store> store, const std::string& name) {
   if (name.empty()) return store;
   return c10::make_intrusive<c10d::PrefixStore>(name, std::move(store));
+}
+
+c10::intrusive_ptr<c10d::Store> signed_with(const std::string& secret,
+                                            c10::intrusive_ptr<c10d::Store> store) {
+  if (secret.empty()) return store;
+  return c10::make_intrusive<SignedStore>(std::move(store), secret);
 }
 
 // The first line of LibTorch's message: the rest is a C++ stack, which takes its time to be written down.
@@ -82,18 +94,22 @@ Store::~Store() = default;
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 
-Store Store::serve(int64_t port, const std::string& name) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(port);
-  options.isServer = true;
-  options.waitWorkers = false;
+Store Store::serve(int64_t port, const std::string& name, const std::string& secret,
+                   const std::string& host) {
   auto handle = std::make_unique<Handle>();
-  handle->host = "127.0.0.1";
-  handle->port = port;
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(handle->host, options);
-    handle->port = store->getPort();
-    handle->store = named(std::move(store), name);
+    // By itself c10d listens on all addresses.
+    const Listening bound = bind_socket(host, port);
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(bound.port);
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.masterListenFd = bound.descriptor;  // the server closes it
+    handle->host = bound.host;
+    handle->port = bound.port;
+    handle->store =
+        signed_with(secret, named(c10::make_intrusive<c10d::TCPStore>(handle->host, options), name));
+    if (!secret.empty()) handle->store->set(kGreeting, std::string("welcome"));
   } catch (const std::exception& error) {
     demand_descriptor("serving the store on port " + std::to_string(port));
     throw InputError("cannot serve a store on port " + std::to_string(port) + ": " + first_line(error),
@@ -103,7 +119,7 @@ Store Store::serve(int64_t port, const std::string& name) {
 }
 
 Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
-                  const std::string& name) {
+                  const std::string& name, const std::string& secret) {
   // A store that is not there yet is no reason for a page of C++ stack. Once: the flag is the process's.
   static const bool quiet = (FLAGS_caffe2_log_level = c10::GLOG_FATAL, true);
   static_cast<void>(quiet);
@@ -114,10 +130,19 @@ Store Store::join(const std::string& host, int64_t port, std::chrono::millisecon
   auto handle = std::make_unique<Handle>();
   handle->host = host;
   handle->port = port;
-  handle->store = reaching(host, port, "cannot connect", [&]() -> c10::intrusive_ptr<c10d::Store> {
+  const auto plain = reaching(host, port, "cannot connect", [&]() -> c10::intrusive_ptr<c10d::Store> {
     return named(c10::make_intrusive<c10d::TCPStore>(host, options), name);
   });
-  return Store(std::move(handle));
+  handle->store = signed_with(secret, plain);
+  Store store(std::move(handle));
+  const bool has_secret = store.has(kGreeting);
+  if (has_secret && (secret.empty() || !store.try_get(kGreeting))) {
+    throw InputError("the store at " + store.address() +
+                         " is of a job with a secret, and this rank was given " +
+                         (secret.empty() ? "none" : "another one"),
+                     "another job uses this address, or PIPEWRIGHT_JOB_SECRET is not the same for all ranks");
+  }
+  return store;
 }
 
 Store Store::clone() const {
@@ -142,7 +167,7 @@ std::string Store::get(const std::string& key, std::chrono::milliseconds timeout
   const auto deadline = Clock::now() + timeout;
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    const bool last = !check || left <= kSlice;
+    const bool last = left <= kSlice;
     const auto value =
         reaching(handle_->host, handle_->port, "wait for " + key, [&]() -> std::optional<std::string> {
           try {
@@ -151,17 +176,27 @@ std::string Store::get(const std::string& key, std::chrono::milliseconds timeout
             if (last) throw;
             return std::nullopt;
           }
-          return handle_->store->get_to_str(key);
+          try {
+            return handle_->store->get_to_str(key);
+          } catch (const ForgedValue&) {
+            if (last) throw;
+            std::this_thread::sleep_for(20ms);  // who should write it will
+            return std::nullopt;
+          }
         });
     if (value) return *value;
-    check();
+    if (check) check();
   }
 }
 
 std::optional<std::string> Store::try_get(const std::string& key) {
   return reaching(handle_->host, handle_->port, "look for " + key, [&]() -> std::optional<std::string> {
     if (!handle_->store->check({key})) return std::nullopt;
-    return handle_->store->get_to_str(key);
+    try {
+      return handle_->store->get_to_str(key);
+    } catch (const ForgedValue&) {
+      return std::nullopt;
+    }
   });
 }
 

@@ -23,11 +23,14 @@ bool answers(const std::string& host, int64_t port);
 class Store {
  public:
   /// Serves the store from this process on `port` (0: a free one, see port()) for as long as the object
-  /// lives.
-  static Store serve(int64_t port, const std::string& name = "");
+  /// lives, at the address that `host` means (bind_socket). `name` keeps jobs apart. With a `secret` only who
+  /// knows it can write values: what others write is as if it were not there (SignedStore).
+  static Store serve(int64_t port, const std::string& name = "", const std::string& secret = "",
+                     const std::string& host = "127.0.0.1");
   /// Joins a store; waits up to `timeout` for it to come up, and so long for a clone() to connect.
+  /// InputError if the store's secret is another one.
   static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
-                    const std::string& name = "");
+                    const std::string& name = "", const std::string& secret = "");
 
   ~Store();
   Store(Store&&) noexcept;

@@ -3,11 +3,16 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "runtime/control.h"
+#include "runtime/transport/process_state.h"
 #include "tests/support/process.h"
+#include "tests/support/skip.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
 using namespace std::chrono_literals;
@@ -16,18 +21,30 @@ using pipewright::testing::eventually;
 namespace {
 
 struct Ranks {
-  Store server = Store::serve(0, "job");
+  Store server;
   std::vector<std::atomic<bool>> woken;
   std::vector<std::unique_ptr<Control>> controls;
 
-  explicit Ranks(int64_t size, std::chrono::milliseconds timeout = 20s) : woken(static_cast<size_t>(size)) {
+  explicit Ranks(int64_t size, std::chrono::milliseconds timeout = 20s, const std::string& secret = "")
+      : server(Store::serve(0, "job", secret)), woken(static_cast<size_t>(size)) {
     for (int64_t rank = 0; rank < size; ++rank) {
       controls.push_back(std::make_unique<Control>(
-          Store::join("127.0.0.1", server.port(), 20s, "job"), rank, size, timeout,
+          Store::join("127.0.0.1", server.port(), 20s, "job", secret), rank, size, timeout,
           [this, rank](const std::string&) { woken[static_cast<size_t>(rank)] = true; }));
     }
   }
   Control& operator[](size_t rank) { return *controls[rank]; }
+
+  // How often a rank has said what it does, which is when it looks after the others.
+  int64_t beats(int64_t rank) {
+    const auto beat = server.try_get(beat_key(rank));
+    return beat ? Beat::from_text(*beat).number : 0;
+  }
+  // Ranks that have nothing to complain of are asked so often.
+  void let_beat(int64_t rank, int64_t times) {
+    const int64_t begun = beats(rank);
+    REQUIRE(eventually(60s, [&] { return beats(rank) >= begun + times; }));
+  }
 };
 
 ExitCode code_of_check(Control& control) {
@@ -69,19 +86,21 @@ TEST_CASE("control: last words that come while the background thread is busy els
   });
   std::thread ending;
   std::atomic<bool> begun = false;
+  std::atomic<bool> tried = false;
   ranks[1].hold_signals([&](Store&) {  // on the background thread, after it has delivered
     if (begun.exchange(true)) return;
     ending = std::thread([&] {
       ranks[1].post("last words");
       ranks[1].finish(20s);
     });
-    std::this_thread::sleep_for(100ms);  // too short, and the test passes without having tried it
+    tried = eventually(20s, [&] { return ranks[1].finishing(); });
   });
   const auto begin = std::chrono::steady_clock::now();
   ranks[0].finish(20s);
   CHECK(std::chrono::steady_clock::now() - begin < 10s);
   REQUIRE(begun);
   ending.join();
+  CHECK(tried);
   CHECK(got == std::vector<std::string>{"last words"});
 }
 
@@ -94,7 +113,7 @@ TEST_CASE("control: a barrier opens when all are there, one that stays away is a
     ranks[0].barrier("alone", 100ms);
     FAIL("the barrier opened");
   } catch (const PeerError& error) {
-    CHECK_THAT(error.what(), Catch::Contains("only 1 of 2") && Catch::Contains("alone"));
+    CHECK_THAT(error.what(), Catch::Contains("rank 1 of 2 has not reached 'alone'"));
   }
 }
 
@@ -114,8 +133,8 @@ TEST_CASE("control: the first failure counts, every other rank is woken and ends
 TEST_CASE("control: a rank that is no longer heard of is lost after the time-out") {
   Ranks ranks(3, 4s);
   for (size_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(ranks[rank].failure());
-  std::this_thread::sleep_for(300ms);  // heartbeats have begun
-  ranks.controls[1].reset();           // no farewell, as a process that is stopped
+  ranks.let_beat(1, 1);
+  ranks.controls[1].reset();  // no farewell, as a process that is stopped
   REQUIRE(eventually(15s, [&] { return ranks.woken[0] && ranks.woken[2]; }));
   CHECK_THAT(ranks[2].failure()->message, Catch::Contains("rank 1 has not been heard of for 4.0 s"));
 }
@@ -124,7 +143,8 @@ TEST_CASE("control: a rank that has finished is not missed") {
   Ranks ranks(2, 1s);
   ranks[1].finish(10s);
   ranks.controls[1].reset();
-  CHECK_FALSE(eventually(3s, [&] { return ranks.woken[0].load(); }));
+  ranks.let_beat(0, 15);  // 1.5 times the time-out, at least
+  CHECK_FALSE(ranks.woken[0]);
   ranks[0].finish(10s);
   CHECK_FALSE(ranks[0].failure());
 }
@@ -166,10 +186,72 @@ TEST_CASE("control: waiting is right as long as somebody at the end of the chain
   ranks[0].watch(waiting);
   ranks[1].watch(working);
   volatile double sum = 0;  // this thread, which made both, works
-  CHECK_FALSE(eventually(5s, [&] {
+  const int64_t begun = ranks.beats(0);
+  REQUIRE(eventually(60s, [&] {
     for (int i = 0; i < 10'000'000; ++i) sum = sum + i;
-    return ranks.woken[0] || ranks.woken[1];
+    return ranks.beats(0) >= begun + 20;  // 4 s, at least: twice the time-out
   }));
+  CHECK_FALSE(ranks.woken[0]);
+  CHECK_FALSE(ranks.woken[1]);
+}
+
+TEST_CASE("control: the end is waited for as long as somebody's file is still being written") {
+  const pipewright::testing::TemporaryFolder folder;
+  const int64_t before = bytes_to_disk();
+  std::ofstream(folder / "probe") << std::string(65536, 'x') << std::flush;
+  if (bytes_to_disk() == before)
+    return pipewright::testing::skip("files of " + folder.path().string() + " are on no disk");
+  Ranks ranks(2, 4s);
+  std::atomic<bool> at_end = false;
+  std::thread writer([&] {
+    std::ofstream file(folder / "checkpoint");
+    for (const auto end = std::chrono::steady_clock::now() + 7s; std::chrono::steady_clock::now() < end;) {
+      file << std::string(65536, 'x') << std::flush;
+      std::this_thread::sleep_for(50ms);
+    }
+    at_end = true;
+    ranks[1].barrier("end", 20s, Meeting::kEnd);
+  });
+  CHECK_NOTHROW(ranks[0].barrier("end", 3s, Meeting::kEnd));  // which is over twice meanwhile
+  CHECK(at_end);
+  writer.join();
+}
+
+TEST_CASE("control: who gets nothing more done is not waited for at the end") {
+  Ranks ranks(2);
+  try {
+    ranks[0].barrier("end", 1500ms, Meeting::kEnd);
+    FAIL("the barrier opened");
+  } catch (const PeerError& error) {
+    CHECK_THAT(error.what(), Catch::Contains("after 1.5 s rank 1 of 2 has not reached 'end'"));
+  }
+}
+
+TEST_CASE("control: nobody who reaches the port can end the job or post a line") {
+  Ranks ranks(2, 20s, "the secret");
+  std::vector<std::string> got;
+  ranks[0].set_sink([&](int64_t, const std::string& line) { got.push_back(line); });
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(ranks.server.port());
+  options.waitWorkers = false;
+  c10d::TCPStore stranger("127.0.0.1", options);
+  const auto say = [&](const std::string& key, const std::string& value) {
+    stranger.set("job/" + key, std::vector<uint8_t>(value.begin(), value.end()));
+  };
+  say("failure", Failure{1, ExitCode::kFailed, "forged"}.to_text());
+  say("line/1/0", "forged");
+  say("stop/signal", "2");
+  stranger.add("job/lines", 1);
+  ranks.let_beat(0, 3);
+  ranks.let_beat(1, 3);
+  CHECK_FALSE(ranks[0].failure());
+  CHECK_FALSE(ranks[1].failure());
+  CHECK(got.empty());
+  ranks[1].post("true");
+  std::thread other([&] { ranks[1].finish(20s); });
+  ranks[0].finish(20s);
+  other.join();
+  CHECK(got == std::vector<std::string>{"true"});
 }
 
 TEST_CASE("control: ranks that wait for each other, or for one that has finished, are a failure") {
@@ -191,9 +273,10 @@ TEST_CASE("control: ranks that wait for each other, or for one that has finished
 }
 
 TEST_CASE("failure: text form round trips") {
-  const Failure failure{3, ExitCode::kNumerical, "a \"quoted\" message\nwith two lines"};
+  const Failure failure{3, ExitCode::kNumerical, "a \"quoted\" message\nwith two lines", "a cure"};
   const Failure again = Failure::from_text(failure.to_text());
   CHECK(again.rank == 3);
   CHECK(again.code == ExitCode::kNumerical);
   CHECK(again.message == failure.message);
+  CHECK(again.remedy == failure.remedy);
 }

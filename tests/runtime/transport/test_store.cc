@@ -1,7 +1,11 @@
 #include <catch2/catch.hpp>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
+#include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
+#include "tests/support/error_of.h"
 
 using namespace pipewright;
 using namespace std::chrono_literals;
@@ -33,4 +37,89 @@ TEST_CASE("store: a wait that nobody answers, a store that is not there and a po
   } catch (const PeerError& error) {
     CHECK_THAT(error.what(), Catch::Contains(std::to_string(port)));
   }
+}
+
+TEST_CASE("store: a clone has as long to connect as was given, not as long as the first try had") {
+  Store server = Store::serve(0);
+  Store client = Store::join("127.0.0.1", server.port(), 2s);
+  client.set_timeout(90s);
+  CHECK(client.implementation().getTimeout() == 90s);
+  CHECK(client.clone().implementation().getTimeout() == 90s);
+}
+
+TEST_CASE("store: who waits for a key asks meanwhile whether to go on") {
+  Store server = Store::serve(0);
+  Store client = Store::join("127.0.0.1", server.port(), 10s);
+  int asked = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_AS(client.get("never", 600s,
+                             [&] {
+                               if (++asked == 2) throw RunError("it failed");
+                             }),
+                  RunError);
+  CHECK(std::chrono::steady_clock::now() - begin < 60s);
+  server.set("never", "now");
+  CHECK(client.get("never", 10s) == "now");  // the connection is as good as before
+}
+
+TEST_CASE("store: served for one host only that host's loopback is listened on") {
+  Store server = Store::serve(0);
+  CHECK(answers("127.0.0.1", server.port()));
+  CHECK(answers("localhost", server.port()));
+  CHECK_FALSE(answers("127.0.0.2", server.port()));  // another address of this host: what others would reach
+  Store other = Store::serve(0, "", "", "127.0.0.2");
+  CHECK(answers("127.0.0.2", other.port()));
+  CHECK_FALSE(answers("127.0.0.1", other.port()));
+}
+
+TEST_CASE("store: an address that is not this host's own is served on all that are") {
+  Store server = Store::serve(0, "", "", "192.0.2.1");
+  CHECK(answers("127.0.0.1", server.port()));
+  CHECK(answers("127.0.0.2", server.port()));
+  CHECK(Store::join("127.0.0.1", server.port(), 10s).add("count", 3) == 3);
+}
+
+TEST_CASE("store: what a stranger writes is as if it were not there") {
+  const std::string secret = new_secret();
+  CHECK(secret.size() == 64);
+  CHECK(secret != new_secret());
+  Store server = Store::serve(0, "job", secret);
+  Store client = Store::join("127.0.0.1", server.port(), 10s, "job", secret);
+  client.set("mine", "value");
+  client.set("empty", "");
+  CHECK(server.try_get("mine") == "value");
+  CHECK(server.try_get("empty") == "");
+
+  // A stranger reads all, and may say what he likes, also with a code that he has seen.
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(server.port());
+  options.waitWorkers = false;
+  c10d::TCPStore stranger("127.0.0.1", options);
+  const std::string seen = stranger.get_to_str("job/mine");
+  CHECK(seen.substr(0, 5) == "value");
+  for (const std::string& forged : {std::string("value"), std::string(), std::string(40, 'x'), seen,
+                                    "other" + seen.substr(5), seen + "x", seen.substr(1)}) {
+    stranger.set("job/theirs", std::vector<uint8_t>(forged.begin(), forged.end()));
+    CHECK(server.has("theirs"));
+    CHECK_FALSE(server.try_get("theirs"));
+  }
+  CHECK_THROWS_AS(server.get("theirs", 100ms), PeerError);
+  std::thread late([&] { client.set("theirs", "true"); });
+  CHECK(server.get("theirs", 20s) == "true");
+  late.join();
+  // Transports read through the same door.
+  const std::string junk = "junk";
+  stranger.set("job/gloo/0", std::vector<uint8_t>(junk.begin(), junk.end()));
+  CHECK_THROWS_AS(server.implementation().get("gloo/0"), ForgedValue);
+}
+
+TEST_CASE("store: a rank with another secret, or none, is told") {
+  Store server = Store::serve(0, "job", "secret");
+  for (const std::string& secret : {std::string(), std::string("other")}) {
+    const std::string message = pipewright::testing::error_of<InputError>(
+        [&] { Store::join("127.0.0.1", server.port(), 10s, "job", secret); });
+    CHECK_THAT(message, Catch::Contains("is of a job with a secret"));
+  }
+  // A server that is not ours (torchrun's agent) greets nobody.
+  CHECK_NOTHROW(Store::join("127.0.0.1", server.port(), 10s, "another job", "secret"));
 }
