@@ -64,13 +64,14 @@ std::string Failure::to_text() const {
   json["rank"] = rank;
   json["code"] = static_cast<int>(code);
   json["message"] = message;
+  json["remedy"] = remedy;
   return json.dump();
 }
 
 Failure Failure::from_text(const std::string& text) {
   const Json json = parse_json(text, "failure");
   return {json.at("rank").get<int64_t>(), static_cast<ExitCode>(json.at("code").get<int>()),
-          json.at("message").get<std::string>()};
+          json.at("message").get<std::string>(), json.at("remedy").get<std::string>()};
 }
 
 Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
@@ -245,6 +246,11 @@ void Control::finish(std::chrono::milliseconds patience) {
   lock.unlock();
   changed_.notify_all();
   end_thread();
+}
+
+bool Control::finishing() const {
+  const std::lock_guard lock(mutex_);
+  return finishing_;
 }
 
 void Control::check() const {

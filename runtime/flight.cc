@@ -6,6 +6,10 @@
 
 namespace pipewright {
 
+std::filesystem::path flight_file(const std::filesystem::path& run_folder, int64_t rank) {
+  return run_folder / "flight" / ("rank-" + std::to_string(rank) + ".json");
+}
+
 void write_flight(const std::filesystem::path& run_folder, int64_t rank, const std::string& error,
                   Progress& progress) {
   try {
@@ -26,9 +30,9 @@ void write_flight(const std::filesystem::path& run_folder, int64_t rank, const s
                                 {"begun_seconds", event.begun_seconds},
                                 {"lasted_seconds", event.lasted_seconds}});
     }
-    const auto folder = run_folder / "flight";
-    std::filesystem::create_directory(folder);  // a run folder that has gone does not come back for it
-    write_file(folder / ("rank-" + std::to_string(rank) + ".json"), json_text(json));
+    std::filesystem::create_directory(run_folder /
+                                      "flight");  // a run folder that has gone does not come back for it
+    write_file(flight_file(run_folder, rank), json_text(json));
   } catch (const std::exception&) {
   }
 }

@@ -8,6 +8,8 @@
 
 namespace pipewright {
 
+std::filesystem::path flight_file(const std::filesystem::path& run_folder, int64_t rank);
+
 /// Best effort, never throws: the error itself is reported in any case.
 void write_flight(const std::filesystem::path& run_folder, int64_t rank, const std::string& error,
                   Progress& progress);

@@ -18,6 +18,8 @@
 #include <iostream>
 #include <iterator>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/json.h"
@@ -85,6 +87,68 @@ struct Child {
   int status = 0;  // as waitpid gives it
 };
 
+constexpr std::string_view kErrorLine = "pipewright-runtime: error: ";
+constexpr std::string_view kRemedyLine = "  ";
+
+// The last error that a rank has written into its log, and what cures it; nothing if there is none.
+std::optional<Error> last_error(const std::filesystem::path& log, ExitCode code) {
+  std::optional<Error> found;
+  std::ifstream in(log);
+  bool follows = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind(kErrorLine, 0) == 0) {
+      found.emplace(code, line.substr(kErrorLine.size()));
+      follows = true;
+      continue;
+    }
+    if (follows && line.rfind(kRemedyLine, 0) == 0)
+      found.emplace(code, found->what(), line.substr(kRemedyLine.size()));
+    follows = false;
+  }
+  return found;
+}
+
+// What rank 0 prints, but its error: the launcher says at the end what ended the job, once. Passes on what it
+// can at once, as a line may be rewritten without ever ending.
+class WithoutErrors {
+ public:
+  std::string take(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+      const bool ends = c == '\n' || c == '\r';
+      if (passing_) {
+        out += c;
+      } else {
+        line_ += c;
+        const bool error = begins(kErrorLine);
+        const bool remedy = after_error_ && begins(kRemedyLine);
+        if (!error && !remedy) {
+          out += std::exchange(line_, {});
+          passing_ = true;
+          after_error_ = false;
+        } else if (ends) {
+          after_error_ = error;
+          held_ += std::exchange(line_, {});
+        }
+      }
+      if (ends) passing_ = false;
+    }
+    return out;
+  }
+  std::string held() { return std::exchange(held_, {}) + std::exchange(line_, {}); }
+
+ private:
+  // Is, or may become, a line that begins so.
+  bool begins(std::string_view with) const {
+    const size_t size = std::min(line_.size(), with.size());
+    return std::string_view(line_).substr(0, size) == with.substr(0, size);
+  }
+
+  std::string line_, held_;
+  bool passing_ = false;
+  bool after_error_ = false;
+};
+
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
@@ -131,6 +195,7 @@ class Launcher {
   std::vector<std::string> variables_of(int64_t rank) const;
   void supervise();
   void read_output(Child& child);
+  bool more_output(const Child& child) const;
   void reap();
   void note_end(Child& child);
   void tell_interruption();
@@ -153,6 +218,7 @@ class Launcher {
   std::vector<HostPlace> places_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
+  WithoutErrors shown_;             // of rank 0
   std::optional<Clock::time_point> end_by_;
 };
 
@@ -321,9 +387,14 @@ void Launcher::read_output(Child& child) {
   child.log.write(buffer.data(), got);
   child.log.flush();
   if (child.rank == 0) {
-    std::cerr.write(buffer.data(), got);
-    std::cerr.flush();
+    std::cerr << shown_.take({buffer.data(), static_cast<size_t>(got)}) << std::flush;
   }
+}
+
+// Something to read now, or the end.
+bool Launcher::more_output(const Child& child) const {
+  pollfd waiting{child.output, POLLIN, 0};
+  return poll(&waiting, 1, 0) == 1;
 }
 
 void Launcher::reap() {
@@ -364,8 +435,13 @@ void Launcher::note_end(Child& child) {
     // A remote shell that cannot reach its host ends with a code of its own.
     failure.code =
         child.host.empty() ? static_cast<ExitCode>(WEXITSTATUS(child.status)) : ExitCode::kPeerLost;
-    failure.message = rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status)) + "; see " +
-                      (folder_ / ("rank-" + std::to_string(child.rank) + ".log")).string();
+    const auto log = folder_ / ("rank-" + std::to_string(child.rank) + ".log");
+    while (child.output >= 0 && more_output(child)) read_output(child);
+    const auto said = last_error(log, failure.code);
+    failure.message = said ? rank + ": " + said->what()
+                           : rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status)) +
+                                 "; see " + log.string();
+    if (said) failure.remedy = said->remedy();
   } else {
     failure.message = rank + " was killed by signal " + std::to_string(WTERMSIG(child.status)) + " (" +
                       strsignal(WTERMSIG(child.status)) + ")" + words;
@@ -408,13 +484,15 @@ int Launcher::ended_by_signal() const {
 
 void Launcher::report() {
   if (const int signal = ended_by_signal()) {
+    std::cerr << shown_.held() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
                 "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
                     (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }
   if (failure_) {
     throw Error(failure_->code, failure_->message,
-                "each rank's own words are in " + (folder_ / "rank-*.log").string());
+                failure_->remedy + (failure_->remedy.empty() ? "E" : " E") + "ach rank's own words are in " +
+                    (folder_ / "rank-*.log").string() + ".");
   }
 }
 

@@ -84,7 +84,7 @@ void run_train(const std::vector<std::string>& arguments) {
   const Place place = find_place(place_options(options));
   demand_recorded_world(run, place,
                         options.count("config") ? options["config"].as<std::string>() : "options");
-  if (!place.store_is_served && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
+  if (!place.launched && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();
   install_signal_handlers();

@@ -1,6 +1,7 @@
 #include "runtime/rank_session.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "graph/error.h"
@@ -65,6 +66,19 @@ std::string RankSession::where() {
          seconds_words(now.seconds);
 }
 
+// A defect of ours, and what a library throws, as the error that it is for everybody: one line, and where the
+// rest is.
+Error RankSession::as_error(const std::exception& own) const {
+  if (const auto* known = dynamic_cast<const Error*>(&own)) return *known;
+  if (dynamic_cast<const std::bad_alloc*>(&own))
+    return RunError("out of memory", "Free memory on this machine, or make the input smaller.");
+  const std::string text = own.what();
+  return RunError(
+      text.substr(0, text.find('\n')),
+      "This is a defect of Pipewright. Please report it with the command, its inputs, this line and " +
+          flight_file(folder_, place_.rank).string() + ".");
+}
+
 // Runs `step`; what ends it early is told to the other ranks, the task is closed as far as it got, and the
 // error that counts for the whole job is thrown.
 template <typename Step>
@@ -100,11 +114,11 @@ void RankSession::guarded(RankTask& task, Step step) {
     }
   } catch (const std::exception& own) {
     write_flight(own.what());
-    error = std::current_exception();
-    const auto* coded = dynamic_cast<const Error*>(&own);
+    const Error failed = as_error(own);
+    error = dynamic_cast<const Error*>(&own) ? std::current_exception() : std::make_exception_ptr(failed);
     if (control_) {
-      control_->fail({place_.rank, coded ? coded->code() : ExitCode::kFailed,
-                      "rank " + std::to_string(place_.rank) + ": " + own.what()});
+      control_->fail({place_.rank, failed.code(),
+                      "rank " + std::to_string(place_.rank) + ": " + failed.what(), failed.remedy()});
     }
   }
   // Whatever goes wrong from here on must neither hide the cause nor leave out what is still to be done:

@@ -70,6 +70,7 @@ class RankSession {
   void guarded(RankTask& task, Step step);
   void post_last_words(RankTask& task);
   void write_flight(const std::string& error);
+  Error as_error(const std::exception& own) const;
 
   const Job& job_;
   const Place place_;

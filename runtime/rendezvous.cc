@@ -36,7 +36,8 @@ Store join_store(const Place& place, std::chrono::milliseconds patience) {
   auto next_word = begin + 3s;
   while (true) {
     if (received_signal != 0) {
-      throw Error(exit_code_of_signal(received_signal), "interrupted while waiting for rank 0's store at " + where);
+      throw Error(exit_code_of_signal(received_signal),
+                  "interrupted while waiting for rank 0's store at " + where);
     }
     // Only where somebody listens is it worth to connect, which hears no signal.
     const auto now = Clock::now();
