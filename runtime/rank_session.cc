@@ -8,6 +8,7 @@
 #include "models/device.h"
 #include "runtime/flight.h"
 #include "runtime/launch.h"
+#include "runtime/lone_watch.h"
 #include "runtime/plan_links.h"
 #include "runtime/rendezvous.h"
 #include "runtime/schedule/plan_shape.h"
@@ -40,6 +41,11 @@ RankSession::RankSession(const Job& job, const Place& place)
       shape_(shape_of(job.plan, job.run.gradient_accumulation)) {}
 
 void RankSession::run(RankTask& task) {
+  std::optional<LoneWatch> lone;
+  if (place_.world_size == 1) {
+    lone.emplace(progress_, milliseconds_of(job_.run.timeout_seconds),
+                 [this](const std::string& why) { write_flight(why); });
+  }
   guarded(task, [&] {
     connect(task);
     task.prepare();
