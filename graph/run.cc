@@ -48,6 +48,7 @@ Run Run::from_json(JsonReader& reader) {
                  "world_size",
                  "data",
                  "evaluation_data",
+                 "evaluate_every_minibatches",
                  "batch_size",
                  "epochs",
                  "minibatches",
@@ -77,6 +78,7 @@ Run Run::from_json(JsonReader& reader) {
   read(reader, "world_size", run.world_size);
   run.data = reader.string("data");
   read(reader, "evaluation_data", run.evaluation_data);
+  read(reader, "evaluate_every_minibatches", run.evaluate_every_minibatches);
   read(reader, "batch_size", run.batch_size);
   read(reader, "epochs", run.epochs);
   read(reader, "minibatches", run.minibatches);
@@ -90,6 +92,11 @@ Run Run::from_json(JsonReader& reader) {
     read(entry, "beta1", run.optimizer.beta1);
     read(entry, "beta2", run.optimizer.beta2);
     read(entry, "epsilon", run.optimizer.epsilon);
+    read(entry, "no_decay", run.optimizer.no_decay);
+    if (entry.has("parameter_groups")) {
+      for (JsonReader& group : entry.objects("parameter_groups"))
+        run.optimizer.parameter_groups.push_back(ParameterGroup::from_json(group));
+    }
     entry.finish();
   }
   if (reader.has("learning_rate_policy")) {
@@ -140,6 +147,7 @@ Json Run::to_json() const {
   json["world_size"] = world_size;
   json["data"] = data;
   json["evaluation_data"] = evaluation_data;
+  json["evaluate_every_minibatches"] = evaluate_every_minibatches;
   json["batch_size"] = batch_size;
   json["epochs"] = epochs;
   json["minibatches"] = minibatches;
@@ -150,7 +158,11 @@ Json Run::to_json() const {
                        {"weight_decay", optimizer.weight_decay},
                        {"beta1", optimizer.beta1},
                        {"beta2", optimizer.beta2},
-                       {"epsilon", optimizer.epsilon}};
+                       {"epsilon", optimizer.epsilon},
+                       {"no_decay", optimizer.no_decay},
+                       {"parameter_groups", Json::array()}};
+  for (const ParameterGroup& group : optimizer.parameter_groups)
+    json["optimizer"]["parameter_groups"].push_back(group.to_json());
   json["learning_rate_policy"] = {{"name", learning_rate_policy.name},
                                   {"warmup_minibatches", learning_rate_policy.warmup_minibatches},
                                   {"gamma", learning_rate_policy.gamma},
@@ -191,6 +203,11 @@ void Run::validate(const std::string& where) const {
   check_range(where, "batch_size", batch_size, 1, kMostCount);
   check_range(where, "epochs", epochs, 1, kMostCount);
   check_range(where, "minibatches", minibatches, 0, kMostCount);
+  check_range(where, "evaluate_every_minibatches", evaluate_every_minibatches, 0, kMostCount);
+  if (evaluate_every_minibatches > 0 && evaluation_data.empty()) {
+    fail_document(where, "evaluate_every_minibatches", "there is nothing to evaluate",
+                  "give --evaluation-data SPEC, or leave this key out");
+  }
 
   check_name(where, "optimizer.name", optimizer.name, {"sgd", "adam", "adamw"});
   check_range(where, "optimizer.learning_rate", optimizer.learning_rate, 0.0, 1e6);
@@ -202,6 +219,7 @@ void Run::validate(const std::string& where) const {
   check_range(where, "optimizer.beta1", optimizer.beta1, 0.0, below_one);
   check_range(where, "optimizer.beta2", optimizer.beta2, 0.0, below_one);
   check_range(where, "optimizer.epsilon", optimizer.epsilon, 0.0, 1.0);
+  validate_parameter_groups(optimizer, where);
   if (optimizer.nesterov && optimizer.momentum == 0) {
     fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
   }

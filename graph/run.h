@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "graph/json.h"
+#include "graph/parameter_groups.h"
 
 namespace pipewright {
 
@@ -17,6 +19,8 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  std::string no_decay;  ///< expression: parameters that do not decay (graph/parameter_groups.h); "" = none
+  std::vector<ParameterGroup> parameter_groups;
 };
 
 struct LearningRatePolicy {
@@ -51,6 +55,7 @@ struct Run {
   int64_t world_size = 0;       ///< ranks of a run without a plan; 0 = as many as are started
   std::string data;             ///< SPEC
   std::string evaluation_data;  ///< SPEC; "" = no evaluation
+  int64_t evaluate_every_minibatches = 0;  ///< beside the evaluation after each epoch; 0 = none
   int64_t batch_size = 64;
   int64_t epochs = 1;       ///< used when `minibatches` is 0
   int64_t minibatches = 0;  ///< over the whole run; 0 = as many as the epochs hold

@@ -107,7 +107,8 @@ Json rank_to_json(const RankSummary& rank) {
 Summary Summary::from_json(JsonReader& reader) {
   reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",
                  "samples", "cores", "wall_seconds", "minibatch_seconds", "samples_per_second",
-                 "predicted_minibatch_seconds", "train_loss", "evaluation", "ranks"});
+                 "predicted_minibatch_seconds", "minibatch_flops", "flops_per_second", "train_loss",
+                 "evaluation", "ranks"});
   Summary summary;
   summary.status = reader.string_one_of("status", statuses());
   summary.world_size = reader.integer("world_size", 1, kMostRanks);
@@ -121,6 +122,10 @@ Summary Summary::from_json(JsonReader& reader) {
   summary.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
   summary.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
   summary.predicted_minibatch_seconds = reader.number("predicted_minibatch_seconds", 0, kMostSeconds);
+  if (reader.has("minibatch_flops"))
+    summary.minibatch_flops = reader.number("minibatch_flops", 0, kLargestNumber);
+  if (reader.has("flops_per_second"))
+    summary.flops_per_second = reader.number("flops_per_second", 0, kLargestNumber);
   summary.train_loss = reader.number_or_null("train_loss", -kLargestNumber, kLargestNumber);
   if (reader.has("evaluation") && !reader.raw("evaluation").is_null()) {
     JsonReader entry = reader.object("evaluation");
@@ -150,6 +155,8 @@ Json Summary::to_json() const {
   json["minibatch_seconds"] = minibatch_seconds;
   json["samples_per_second"] = samples_per_second;
   json["predicted_minibatch_seconds"] = predicted_minibatch_seconds;
+  json["minibatch_flops"] = minibatch_flops;
+  json["flops_per_second"] = flops_per_second;
   json["train_loss"] = finite_or_null(train_loss);
   json["evaluation"] = nullptr;
   if (evaluation) {

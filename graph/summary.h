@@ -71,10 +71,12 @@ struct Summary {
   int64_t cores =
       0;  ///< that rank 0's process may use: with fewer than ranks on a host, times are shared; 0 = unknown
   double wall_seconds = 0;
-  double minibatch_seconds = 0;                 ///< steady state, median
-  double samples_per_second = 0;                ///< steady state
-  double predicted_minibatch_seconds = 0;       ///< 0 = the plan does not say
-  double train_loss = 0;                        ///< mean over the last epoch's minibatches
+  double minibatch_seconds = 0;            ///< steady state, median
+  double samples_per_second = 0;           ///< steady state
+  double predicted_minibatch_seconds = 0;  ///< 0 = the plan does not say
+  double minibatch_flops = 0;   ///< optional key: of the model, forward and backward; 0 = not counted
+  double flops_per_second = 0;  ///< optional key: of them, steady state
+  double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
   std::vector<RankSummary> ranks;
 

@@ -39,9 +39,22 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
   return latest > 0 && next_stop(latest, period, length) == n;
 }
 
-Span span_of_epoch(int64_t epoch, int64_t from, const RunLength& length) {
-  const int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
-  PW_CHECK(from >= epoch * length.minibatches_per_epoch && from < end, from << " is not in epoch " << epoch);
+bool evaluation_within_epoch(int64_t n, const RunLength& length) {
+  const int64_t every = length.evaluate_every;
+  if (every == 0 || n < every || n >= length.minibatches || n % length.minibatches_per_epoch == 0)
+    return false;
+  return next_stop(n / every * every, length.period, length) == n;  // as in checkpoint_due()
+}
+
+Span span_from(int64_t from, const RunLength& length) {
+  PW_CHECK(from >= 0 && from < length.minibatches, from << " of " << length.minibatches);
+  const int64_t epoch = from / length.minibatches_per_epoch;
+  int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
+  if (const int64_t every = length.evaluate_every; every > 0) {
+    int64_t multiple = std::max<int64_t>(1, from / every) * every;
+    while (multiple < end && next_stop(multiple, length.period, length) <= from) multiple += every;
+    if (multiple < end) end = std::min(end, next_stop(multiple, length.period, length));
+  }
   return {from, end - from};
 }
 

@@ -16,6 +16,8 @@ int64_t round_period(const PipelineShape& shape);
 struct RunLength {
   int64_t minibatches = 0;
   int64_t minibatches_per_epoch = 1;
+  int64_t evaluate_every = 0;  ///< beside the evaluations at the ends of epochs; 0 = none
+  int64_t period = 1;          ///< round_period(), for these evaluations
 };
 
 /// The first multiple of `period` from `minibatch` on; but not beyond the end of the epoch of minibatch - 1,
@@ -26,8 +28,13 @@ int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length);
 /// `every_minibatches`, at every so many epochs, and at the end if either is asked for.
 bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t period, const RunLength& length);
 
-/// What is trained of one epoch from minibatch `from` of it on, in one go.
-Span span_of_epoch(int64_t epoch, int64_t from, const RunLength& length);
+/// True where the model is evaluated after minibatch n - 1, within an epoch: at the next_stop() of every
+/// multiple of `evaluate_every`, but for the ends of epochs and the run's.
+bool evaluation_within_epoch(int64_t n, const RunLength& length);
+
+/// What is trained from minibatch `from` on in one go: up to the next evaluation, the end of its epoch or of
+/// the run. There the pipeline drains.
+Span span_from(int64_t from, const RunLength& length);
 
 /// The minibatches within the span, behind its first, before which a checkpoint is due: each begins a round
 /// of every stage. One at the end of the span is not among them.

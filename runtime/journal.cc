@@ -36,19 +36,23 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds) {
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
+                           const UpdateFigures& update) {
   Json json;
   json["kind"] = "minibatch";
   json["minibatch"] = minibatch;
   json["loss"] = finite_or_null(loss);
   json["elapsed_seconds"] = elapsed_seconds;
+  if (update.learning_rate) json["learning_rate"] = *update.learning_rate;
+  if (update.gradient_norm) json["gradient_norm"] = finite_or_null(*update.gradient_norm);
   return json.dump();
 }
 
-std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch) {
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches) {
   Json json = minibatch.to_json();
   json["kind"] = "evaluation";
   json["epoch"] = epoch;
+  json["minibatches"] = minibatches;
   return json.dump();
 }
 
@@ -155,6 +159,8 @@ void Journal::take_minibatch(const Json& line) {
     out["loss"] = next.at("loss");
     out["samples"] = settings_.batch_size;
     out["elapsed_seconds"] = elapsed;
+    for (const char* key : {"learning_rate", "gradient_norm"})
+      if (next.contains(key)) out[key] = next.at(key);
     metrics_->append(out.dump());
     remember(number_or_nan(next.at("loss")), elapsed);
   }
@@ -163,25 +169,29 @@ void Journal::take_minibatch(const Json& line) {
 
 void Journal::take_evaluation(const Json& line) {
   const int64_t epoch = line.at("epoch");
-  auto& minibatches = evaluations_[epoch];
+  const int64_t within = line.at("minibatches");
+  auto& minibatches = evaluations_[{epoch, within}];
   const EvaluatedMinibatch minibatch = EvaluatedMinibatch::from_json(line);
   minibatches[minibatch.minibatch] = minibatch;
   if (static_cast<int64_t>(minibatches.size()) < settings_.evaluation_minibatches) return;
 
   const EvaluationResult evaluation = summary_of(minibatches);
   last_evaluation_ = evaluation;
-  evaluations_.erase(epoch);
+  evaluations_.erase({epoch, within});
 
   Json out;
   out["evaluation"] = {{"epoch", epoch},
                        {"loss", finite_or_null(evaluation.loss)},
                        {"top1", finite_or_null(evaluation.top1)},
                        {"samples", evaluation.samples}};
+  if (within > 0) out["evaluation"]["minibatches"] = within;
   if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
   metrics_->append(out.dump());
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
-  std::fprintf(stderr, "epoch %ld: evaluation loss %.4f", epoch + 1, evaluation.loss);
+  std::fprintf(stderr, "epoch %ld%s: evaluation loss %s", epoch + 1,
+               within > 0 ? (", minibatch " + std::to_string(within)).c_str() : "",
+               loss_text(evaluation.loss).c_str());
   if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
   if (!std::isnan(evaluation.perplexity)) std::fprintf(stderr, ", perplexity %.2f", evaluation.perplexity);
   std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
@@ -203,8 +213,8 @@ void Journal::show_progress(bool last) {
   const auto total = settings_.total_minibatches;
   std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %.4f  %.0f samples/s  %s left%s",
                settings_.progress_on_terminal ? "\r" : "",
-               (next_minibatch_ - 1) / settings_.minibatches_per_epoch + 1, next_minibatch_, total, mean,
-               rate * static_cast<double>(settings_.batch_size),
+               (next_minibatch_ - 1) / settings_.minibatches_per_epoch + 1, next_minibatch_, total,
+               loss_text(mean).c_str(), rate * static_cast<double>(settings_.batch_size),
                rate > 0 ? clock_text(static_cast<double>(total - next_minibatch_) / rate).c_str() : "?",
                settings_.progress_on_terminal ? "\033[K" : "\n");
   line_open_ = settings_.progress_on_terminal;
@@ -219,13 +229,16 @@ void Journal::close() {
 
 double Journal::steady_minibatch_seconds() const {
   // Completions come in bursts of replicas, so a step is measured over whole periods of them, within an
-  // epoch, leaving out the first quarter of each epoch where the pipeline fills.
+  // span, leaving out the first quarter of each span where the pipeline fills.
   const auto period = static_cast<size_t>(settings_.period_minibatches);
   const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
   std::vector<double> steps;
   for (int64_t first = first_known; first < next_minibatch_;) {
-    const int64_t end = std::min(
-        (first / settings_.minibatches_per_epoch + 1) * settings_.minibatches_per_epoch, next_minibatch_);
+    const int64_t end_of_span =
+        settings_.end_of_span
+            ? settings_.end_of_span(first)
+            : (first / settings_.minibatches_per_epoch + 1) * settings_.minibatches_per_epoch;
+    const int64_t end = std::min(end_of_span, next_minibatch_);
     std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
                               elapsed_seconds_.begin() + (end - first_known));
     first = end;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,8 +21,15 @@
 namespace pipewright {
 
 /// Lines as ranks post them. One JSON object each.
-std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds);
-std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch);
+/// Of the update that a minibatch is part of, at the stage that computes the loss. Absent: not said.
+struct UpdateFigures {
+  std::optional<double> learning_rate;
+  std::optional<double> gradient_norm;
+};
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
+                           const UpdateFigures& update = {});
+/// `minibatches`: trained before, of an evaluation within an epoch; 0: at the epoch's end.
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches = 0);
 std::string rank_line(const RankSummary& summary);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 
@@ -31,6 +39,8 @@ struct JournalSettings {
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
   int64_t evaluation_minibatches = 0;
+  /// Where the span ends that begins at a minibatch; empty: with the epoch.
+  std::function<int64_t(int64_t first)> end_of_span;
   int64_t next_minibatch = 0;  ///< the first that will be reported
   /// Of a run that goes on: metrics.jsonl of its past, which may be the file that this one writes, and the
   /// epochs whose evaluation was over. "" = none.
@@ -79,7 +89,8 @@ class Journal {
   std::deque<double> recent_losses_;    // likewise, those of the progress line
   double epoch_loss_ = 0;               // sum over the known minibatches of the last one's epoch
   int64_t epoch_losses_ = 0;            // how many
-  std::map<int64_t, std::map<int64_t, EvaluatedMinibatch>> evaluations_;  // by epoch until complete
+  /// By epoch and minibatches, until complete.
+  std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;
   std::vector<std::string> traces_;

@@ -88,7 +88,10 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
       const Json& evaluation = json["evaluation"];
       if (!evaluation.is_object() || !evaluation.contains("epoch")) break;
       const Json& epoch = evaluation["epoch"];
-      if (epoch.is_number_integer() && epoch < evaluated_epochs) keep(line, json);
+      const Json within = evaluation.value("minibatches", Json());  // of its epoch
+      if (within.is_number_integer() ? within <= next_minibatch
+                                     : epoch.is_number_integer() && epoch < evaluated_epochs)
+        keep(line, json);
       continue;
     }
     const Json minibatch = json.value("minibatch", Json());

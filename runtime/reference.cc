@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -67,13 +68,20 @@ class SerialStage {
               const TrainingRules& rules)
       : interface(interface),
         cycle(cycle_of(stage)),
-        segment(model.graph, interface.nodes, last ? model.graph.outputs : interface.sent),
-        rule(make_update_rule(rules.optimizer)) {
+        segment(model.graph, interface.nodes, last ? model.graph.outputs : interface.sent) {
     Tensors first;
     for (const std::string& name : segment.parameters()) {
       const auto parameter = std::find_if(model.graph.parameters.begin(), model.graph.parameters.end(),
                                           [&](const Parameter& p) { return p.name == name; });
-      if (parameter->trainable) trainable.push_back(first.size());
+      if (parameter->trainable) {
+        trainable.push_back(first.size());
+        // As an optimizer of its own.
+        const ParameterSettings own = parameter_settings(rules.optimizer, {name}).front();
+        OptimizerSettings settings = rules.optimizer;
+        settings.weight_decay = own.weight_decay;
+        this->rules.push_back(make_update_rule(settings));
+        rate_scales.push_back(own.learning_rate_scale);
+      }
       first.push_back(initial_parameter(model, name, rules.seed).requires_grad_(parameter->trainable));
     }
     versions[0] = std::move(first);
@@ -93,10 +101,13 @@ class SerialStage {
     versions[state.updates] = std::move(weights);
     for (Tensors& replica : buffers)
       for (size_t b = 0; b < replica.size(); ++b) replica[b] = state.buffers.at(b).clone();
-    UpdateState remembered = state.optimizer;
-    for (auto& [name, slots] : remembered.slots)
-      for (at::Tensor& slot : slots) slot = slot.clone();
-    rule->restore(std::move(remembered));
+    for (size_t i = 0; i < rules.size(); ++i) {
+      UpdateState remembered;
+      if (!state.optimizer.updates.empty()) remembered.updates = {state.optimizer.updates[i]};
+      for (const auto& [name, slots] : state.optimizer.slots)
+        remembered.slots.push_back({name, {slots[i].clone()}});
+      rules[i]->restore(std::move(remembered));
+    }
   }
 
   size_t replica_of(int64_t k) const {
@@ -121,7 +132,8 @@ class SerialStage {
   std::vector<Tensors> buffers;         // by replica
   std::vector<Tensors> sums;            // by replica: gradients of the round
   Tensors gradient;                     // of the update
-  std::unique_ptr<UpdateRule> rule;
+  std::vector<std::unique_ptr<UpdateRule>> rules;  // by trainable parameter
+  std::vector<double> rate_scales;                 // likewise
 };
 
 class SerialTraining {
@@ -154,6 +166,7 @@ class SerialTraining {
 
   ReferenceResult result() const {
     ReferenceResult result;
+    result.gradient_norms = gradient_norms_;
     for (const SerialStage& stage : stages_) {
       const auto& names = stage.segment.parameters();
       for (size_t i = 0; i < names.size(); ++i) {
@@ -310,12 +323,12 @@ class SerialTraining {
         }
       }
     }
-    if (rules_.gradient_clipping_norm > 0) clip(ended);
+    if (rules_.gradient_clipping_norm > 0) clip(ended, k);
     for (const size_t s : ended) update(stages_[s], k, span);
   }
 
   // Over the model where all stages update together or must scale alike, else each stage by itself.
-  void clip(const std::vector<size_t>& ended) {
+  void clip(const std::vector<size_t>& ended, int64_t k) {
     std::vector<double> sums;
     double of_model = 0;
     for (const size_t s : ended) {
@@ -335,6 +348,7 @@ class SerialTraining {
     for (size_t e = 0; e < ended.size(); ++e) {
       const bool over_model = plan_.weights == "flush" || !plan_.tied_parameters.empty();
       const double sum = over_model ? of_model : sums[e];
+      if (ended[e] + 1 == stages_.size()) gradient_norms_[k + 1] = std::sqrt(sum);
       scale(stages_[ended[e]].gradient, clipping_factor(sum, rules_.gradient_clipping_norm));
     }
   }
@@ -345,10 +359,13 @@ class SerialTraining {
                                    rules_.minibatches_per_epoch, rules_.total_minibatches);
     if (rules_.learning_rate_scaling == "pipedream")
       rate *= static_cast<double>(stage.round_length) / static_cast<double>(stages_[0].round_length);
-    const Tensors stepped = stage.rule->step(stage.leaves(stage.latest()), stage.gradient, rate);
     Tensors next = stage.latest();
-    for (size_t i = 0; i < stepped.size(); ++i)
-      next[stage.trainable[i]] = stepped[i].detach().requires_grad_(true);
+    for (size_t i = 0; i < stage.trainable.size(); ++i) {
+      at::Tensor& weight = next[stage.trainable[i]];
+      const Tensors stepped =
+          stage.rules[i]->step({weight}, {stage.gradient[i]}, rate * stage.rate_scales[i]);
+      weight = stepped.front().detach().requires_grad_(true);
+    }
     stage.versions[stage.versions.rbegin()->first + 1] = std::move(next);
   }
 
@@ -370,6 +387,7 @@ class SerialTraining {
   TrainingRules rules_;
   std::set<std::string> differentiable_;
   std::vector<SerialStage> stages_;
+  std::map<int64_t, double> gradient_norms_;
 };
 
 }  // namespace

@@ -25,6 +25,9 @@ struct ReferenceResult {
   /// By stage, by replica, by buffer.
   std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;
   std::vector<double> losses;  ///< by minibatch
+  /// Where gradients are clipped: their norms before that, of the last stage's updates, by the minibatch
+  /// behind the round.
+  std::map<int64_t, double> gradient_norms;
 };
 
 /// Trains the spans one after the other under any plan that fits the graph and its schedule. Every weight

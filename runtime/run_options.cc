@@ -12,7 +12,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-enum class Kind { kText, kInteger, kNumber, kFlag, kBoolean, kSeconds, kBytes };
+enum class Kind { kText, kInteger, kNumber, kFlag, kBoolean, kSeconds, kBytes, kGroups };
 
 // The document's keys under their option names. `group` is the object that holds the key, or "".
 struct Row {
@@ -29,6 +29,8 @@ constexpr Row kRows[] = {
     {"data", "", "data", Kind::kText, "SPEC of the training data, e.g. fashion-mnist"},
     {"evaluation-data", "", "evaluation_data", Kind::kText,
      "SPEC of the data for the evaluation at epoch ends"},
+    {"evaluate-every-minibatches", "", "evaluate_every_minibatches", Kind::kInteger,
+     "evaluate after so many, too; the pipeline drains there; 0 = at epoch ends only"},
     {"batch-size", "", "batch_size", Kind::kInteger, "samples of a minibatch"},
     {"epochs", "", "epochs", Kind::kInteger, "passes over the data"},
     {"minibatches", "", "minibatches", Kind::kInteger, "stop after so many; 0 = as the epochs say"},
@@ -40,6 +42,11 @@ constexpr Row kRows[] = {
     {"beta1", "optimizer", "beta1", Kind::kNumber, ""},
     {"beta2", "optimizer", "beta2", Kind::kNumber, ""},
     {"epsilon", "optimizer", "epsilon", Kind::kNumber, ""},
+    {"no-decay", "optimizer", "no_decay", Kind::kText,
+     "regular expression: parameters without decay, e.g. 'bias|norm'"},
+    {"parameter-group", "optimizer", "parameter_groups", Kind::kGroups,
+     "parameters of another rate or decay, e.g. 'head:learning_rate_scale=10,weight_decay=0'; may be given "
+     "several times"},
     {"learning-rate-policy", "learning_rate_policy", "name", Kind::kText,
      "constant, step, polynomial, exponential, cosine"},
     {"warmup-minibatches", "learning_rate_policy", "warmup_minibatches", Kind::kInteger, "linear warm-up"},
@@ -89,7 +96,15 @@ Number parse_number(const std::string& text, const char* option, const char* exp
   }
 }
 
-Json value_of(const Row& row, const std::string& text) {
+Json value_of(const Row& row, const po::variables_map& options) {
+  if (row.kind == Kind::kFlag) return true;
+  if (row.kind == Kind::kGroups) {
+    Json list = Json::array();
+    for (const std::string& text : options[row.option].as<std::vector<std::string>>())
+      list.push_back(parse_parameter_group(text).to_json());
+    return list;
+  }
+  const auto text = options[row.option].as<std::string>();
   switch (row.kind) {
     case Kind::kInteger:
       return parse_number<int64_t>(text, row.option, "a whole number");
@@ -103,7 +118,7 @@ Json value_of(const Row& row, const std::string& text) {
       if (text == "true" || text == "false") return text == "true";
       throw InputError(std::string("--") + row.option + " '" + text + "': expected true or false");
     case Kind::kFlag:
-      return true;
+    case Kind::kGroups:
     case Kind::kText:
       break;
   }
@@ -136,6 +151,9 @@ po::options_description run_option_descriptions() {
   for (const Row& row : kRows) {
     if (row.kind == Kind::kFlag) {
       description.add_options()(row.option, po::bool_switch(), row.help);
+    } else if (row.kind == Kind::kGroups) {
+      description.add_options()(
+          row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(), row.help);
     } else {
       description.add_options()(row.option, po::value<std::string>()->value_name("X"), row.help);
     }
@@ -151,8 +169,7 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
   if (!json.is_object()) return parse_document<Run>(json.dump(), where);  // says what is wrong with it
   for (const Row& row : kRows) {
     if (!is_given(options, row)) continue;
-    const Json value =
-        row.kind == Kind::kFlag ? Json(true) : value_of(row, options[row.option].as<std::string>());
+    const Json value = value_of(row, options);
     // A group that is no object stays as it is: reading the document says what is wrong with it.
     if (*row.group && json.contains(row.group) && !json[row.group].is_object()) continue;
     (*row.group ? json[row.group] : json)[row.key] = value;

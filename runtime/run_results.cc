@@ -10,6 +10,7 @@
 #include "models/memory_meter.h"
 #include "models/process_memory.h"
 #include "runtime/launch.h"
+#include "runtime/model_flops.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/transport/process_state.h"
 
@@ -88,6 +89,9 @@ Summary write_results(const std::filesystem::path& folder, const Job& job, const
   summary.cores = host_cores();
   summary.wall_seconds = wall_seconds;
   if (job.plan.predicted) summary.predicted_minibatch_seconds = job.plan.predicted->minibatch_seconds;
+  summary.minibatch_flops = count_flops(job.model.graph).training;
+  if (summary.minibatch_seconds > 0)
+    summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;
   write_document(folder / "summary.json", summary);
   TraceWriter trace;
   for (const std::string& document : journal.traces()) trace.append(document);

@@ -58,6 +58,8 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
     if (tied.stages.front() < stage) counted_elsewhere_.push_back(tied.name);
   }
   std::vector<at::Tensor> weights;
+  std::vector<std::string> trained;
+  for (const size_t i : program_.trainable()) trained.push_back(program_.parameters()[i]);
   const MemoryScope scope(MemoryPurpose::kWeights);
   for (const std::string& name : program_.parameters())
     weights.push_back(initial_parameter(model, name, rules.seed).to(rules.device));
@@ -72,7 +74,7 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   const MemoryScope other(MemoryPurpose::kOther);
   for (const std::string& name : program_.buffers())
     buffers_.push_back(initial_buffer(model, name).to(rules.device));
-  update_rule_ = make_update_rule(rules.optimizer);
+  update_rule_ = make_update_rule(rules.optimizer, trained);
   if (rules.cuda_graphs) prepare_recordings(model.graph, plan);
 }
 
@@ -391,6 +393,12 @@ at::Tensor StageReplica::gradient_square_sum() {
   return square_sum_on(rules_.device, counted);
 }
 
+double StageReplica::learning_rate(int64_t round) const {
+  return rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
+                                         turns_.round_begin(round, span_), rules_.minibatches_per_epoch,
+                                         rules_.total_minibatches);
+}
+
 void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
   const int64_t first = turns_.round_begin(round, span_);
   const int64_t last = first + turns_.round_size(round, span_) - 1;
@@ -400,15 +408,12 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     }
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
-  const double rate =
-      rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
-                                      turns_.round_begin(round, span_), rules_.minibatches_per_epoch,
-                                      rules_.total_minibatches);
   std::vector<at::Tensor> room = versions_->room(program_.trainable());
   std::vector<at::Tensor> next = weights();
   std::vector<at::Tensor> trained;
   for (const size_t i : program_.trainable()) trained.push_back(next[i]);
-  std::vector<at::Tensor> stepped = update_rule_->step(trained, round_gradients(), rate, std::move(room));
+  std::vector<at::Tensor> stepped =
+      update_rule_->step(trained, round_gradients(), learning_rate(round), std::move(room));
   round_gradients_.assign(round_gradients_.size(), {});
   if (rules_.nan_guard && update_rule_->not_finite())
     stop_at_gradient(*update_rule_->not_finite(), first, last);

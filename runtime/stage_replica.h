@@ -128,6 +128,8 @@ class StageReplica {
   /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones). One float64 on
   /// the stage's device.
   at::Tensor gradient_square_sum();
+  /// Of the update that round j makes, before the scale of a parameter's group.
+  double learning_rate(int64_t round) const;
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
   /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
   /// not finite (rules.nan_guard).

@@ -20,6 +20,7 @@
 #include "runtime/journal.h"
 #include "runtime/line_thread.h"
 #include "runtime/model_file.h"
+#include "runtime/minibatch_reports.h"
 #include "runtime/rank_session.h"
 #include "runtime/run_folder.h"
 #include "runtime/run_results.h"
@@ -51,7 +52,7 @@ class Training : private RankTask {
   void close(const std::string& status) override;
 
   void train_span(Span span, std::vector<int64_t> checkpoints);
-  void evaluate(int64_t epoch);
+  void evaluate(int64_t epoch, int64_t minibatches = 0);
   void write_checkpoint(int64_t next_minibatch, const std::string& cause);
   void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
   void advance_checkpoints();
@@ -128,6 +129,7 @@ void Training::open() {
         (Evaluation::samples(job_, *evaluation_data_) + job_.run.batch_size - 1) / job_.run.batch_size;
   }
   settings.period_minibatches = period_;
+  settings.end_of_span = [length = data_.length()](int64_t first) { return span_from(first, length).end(); };
   settings.next_minibatch = data_.first_minibatch();
   if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
@@ -202,8 +204,8 @@ void Training::work() {
   };
   prepare_to_stop();
   end_epoch();  // of a run that was stopped between an epoch and its evaluation
-  for (int64_t epoch = done / length.minibatches_per_epoch; done < length.minibatches; ++epoch) {
-    const Span span = span_of_epoch(epoch, done, length);
+  while (done < length.minibatches) {
+    const Span span = span_from(done, length);
     const auto within = checkpoints_within(span, settings, period_, length);
     train_span(span, within);
     const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
@@ -211,6 +213,8 @@ void Training::work() {
     if (done == span.end()) pipeline_began_ = done;
     fault_point();
     end_epoch();
+    if (evaluation_data_ && done == span.end() && evaluation_within_epoch(done, length))
+      evaluate(done / length.minibatches_per_epoch, done);
     fault_point();
     if (std::binary_search(within.begin(), within.end(), done)) {
       // It was written on the way.
@@ -348,9 +352,14 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     };
   }
   hooks.fields = [&](int64_t stage, int64_t k) { return loaders.next(stage, k); };
-  hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
-    control().post(minibatch_line(k, loss, elapsed_seconds()));
+  // Lines wait for their norm; those of a span that fails on the way go without.
+  MinibatchReports reports(job_.run.gradient_clipping_norm > 0,
+                           [this](std::string line) { control().post(std::move(line)); });
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+    const StageReplica& last = worker_->stage(worker_->stage_count() - 1);
+    reports.loss(k, loss, elapsed_seconds(), last.learning_rate(last.turns().round_of(k)));
   };
+  hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
   hooks.after = [this, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
                                                        Clock::time_point end) {
     ended(action, begin, end);
@@ -368,14 +377,20 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     writer_->take(n, stage, stage.state_before(n), /*drained=*/false);
   };
   const auto begin = Clock::now();
-  worker_->train(span, hooks, pipeline_began_);
+  try {
+    worker_->train(span, hooks, pipeline_began_);
+  } catch (...) {
+    reports.flush();
+    throw;
+  }
   trained_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void Training::evaluate(int64_t epoch) {
+// `minibatches`: trained before, within an epoch; 0: at its end.
+void Training::evaluate(int64_t epoch, int64_t minibatches) {
   if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, *evaluation_data_, *worker_);
   evaluation_->run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
-    control().post(evaluation_line(epoch, done));
+    control().post(evaluation_line(epoch, done, minibatches));
   });
 }
 

@@ -7,6 +7,7 @@
 #include "models/operators.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/cuda/plugin.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {
@@ -44,6 +45,8 @@ TrainingData::TrainingData(const Job& job)
   }
   length_.minibatches =
       job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * length_.minibatches_per_epoch;
+  length_.evaluate_every = job.run.evaluate_every_minibatches;
+  length_.period = round_period(shape_of(job.plan, job.run.gradient_accumulation));
   if (!job.resume) return;
   check_position(*job.resume, length_);
   first_ = job.resume->manifest.next_minibatch;
@@ -62,7 +65,7 @@ int64_t TrainingData::evaluated_epochs() const {
 
 int64_t TrainingData::pipeline_began() const {
   if (!job_.resume || first_ == length_.minibatches) return first_;
-  const Span rest = span_of_epoch(first_ / length_.minibatches_per_epoch, first_, length_);
+  const Span rest = span_from(first_, length_);
   return pipewright::pipeline_began(job_.resume->manifest, job_.plan, job_.run.gradient_accumulation,
                                     rest.end());
 }

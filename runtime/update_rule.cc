@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <tuple>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
@@ -127,6 +128,18 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
 
 bool on_device(const std::vector<at::Tensor>& weights) { return !weights.empty() && !weights[0].is_cpu(); }
 
+// Weights of one kind are stepped by one call on a device.
+struct StepKind {
+  int64_t updates = 0;  // or what else tells steps apart
+  ParameterSettings settings;
+  bool operator<(const StepKind& other) const {
+    const auto key = [](const StepKind& kind) {
+      return std::tuple(kind.updates, kind.settings.learning_rate_scale, kind.settings.weight_decay);
+    };
+    return key(*this) < key(other);
+  }
+};
+
 // The same on a device: step_some(tensors, kind, finds) for all weights of one dtype and one kind, by
 // `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
 template <typename StepSome>
@@ -134,12 +147,12 @@ std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weight
                                            const std::vector<at::Tensor>& gradients,
                                            std::vector<at::Tensor> into, const std::vector<at::Tensor>& first,
                                            const std::vector<at::Tensor>& second,
-                                           const std::vector<int64_t>& kinds, at::Tensor& not_finite,
+                                           const std::vector<StepKind>& kinds, at::Tensor& not_finite,
                                            const StepSome& step_some) {
   check_step(weights, gradients, into);
   make_room(weights, into);
   not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
-  std::map<std::pair<at::ScalarType, int64_t>, std::vector<StepTensor>> groups;
+  std::map<std::pair<at::ScalarType, StepKind>, std::vector<StepTensor>> groups;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i].numel() == 0) continue;
     const auto slot = [i](const std::vector<at::Tensor>& slots) {
@@ -173,9 +186,22 @@ void own(std::vector<at::Tensor>& slots) {
   }
 }
 
+// Settings by weight; those of the optimizer where none are given.
+class SettingsOfWeights {
+ public:
+  SettingsOfWeights(double weight_decay, std::vector<ParameterSettings> each)
+      : all_{1, weight_decay}, each_(std::move(each)) {}
+  const ParameterSettings& operator[](size_t i) const { return each_.empty() ? all_ : each_.at(i); }
+
+ private:
+  ParameterSettings all_;
+  std::vector<ParameterSettings> each_;
+};
+
 class Sgd : public UpdateRule {
  public:
-  explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
+  Sgd(const OptimizerSettings& settings, std::vector<ParameterSettings> each)
+      : settings_(settings), each_(settings.weight_decay, std::move(each)) {}
 
   std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                const std::vector<at::Tensor>& gradients, double learning_rate,
@@ -185,24 +211,26 @@ class Sgd : public UpdateRule {
     if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
     own(velocity_);
     if (on_device(weights)) {
-      std::vector<int64_t> kinds;
-      for (int64_t& updates : updates_) kinds.push_back(static_cast<int64_t>(momentum_of(updates++)));
+      std::vector<StepKind> kinds;
+      for (size_t i = 0; i < updates_.size(); ++i)
+        kinds.push_back({static_cast<int64_t>(momentum_of(updates_[i]++)), each_[i]});
       return step_all_on_device(
           weights, gradients, std::move(into), velocity_, {}, kinds, not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, int64_t kind, const StepFinds& finds) {
-            sgd_step_on_device(tensors, {learning_rate, settings_.momentum, settings_.weight_decay},
-                               static_cast<Momentum>(kind), settings_.weight_decay != 0, finds);
+          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
+            const auto& [scale, decay] = kind.settings;
+            sgd_step_on_device(tensors, {learning_rate * scale, settings_.momentum, decay},
+                               static_cast<Momentum>(kind.updates), decay != 0, finds);
           });
     }
-    auto next = step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
-                         [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                           using T = std::remove_pointer_t<decltype(arrays.next)>;
-                           const SgdFactors<T> factors{static_cast<T>(learning_rate),
-                                                       static_cast<T>(settings_.momentum),
-                                                       static_cast<T>(settings_.weight_decay)};
-                           return sgd_step(factors, momentum_of(updates_[i]), settings_.weight_decay != 0,
-                                           arrays, begin, end, stores);
-                         });
+    auto next =
+        step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
+                 [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+                   using T = std::remove_pointer_t<decltype(arrays.next)>;
+                   const auto& [scale, decay] = each_[i];
+                   const SgdFactors<T> factors{static_cast<T>(learning_rate * scale),
+                                               static_cast<T>(settings_.momentum), static_cast<T>(decay)};
+                   return sgd_step(factors, momentum_of(updates_[i]), decay != 0, arrays, begin, end, stores);
+                 });
     for (int64_t& updates : updates_) ++updates;
     return next;
   }
@@ -227,13 +255,15 @@ class Sgd : public UpdateRule {
   }
 
   OptimizerSettings settings_;
+  SettingsOfWeights each_;
   std::vector<int64_t> updates_;
   std::vector<at::Tensor> velocity_;
 };
 
 class Adam : public UpdateRule {
  public:
-  Adam(const OptimizerSettings& settings, bool decoupled) : settings_(settings), decoupled_(decoupled) {}
+  Adam(const OptimizerSettings& settings, std::vector<ParameterSettings> each, bool decoupled)
+      : settings_(settings), each_(settings.weight_decay, std::move(each)), decoupled_(decoupled) {}
 
   std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                const std::vector<at::Tensor>& gradients, double learning_rate,
@@ -248,17 +278,20 @@ class Adam : public UpdateRule {
     own(second_moment_);
     for (int64_t& updates : updates_) ++updates;
     if (on_device(weights)) {
+      std::vector<StepKind> kinds;
+      for (size_t i = 0; i < updates_.size(); ++i) kinds.push_back({updates_[i], each_[i]});
       return step_all_on_device(
-          weights, gradients, std::move(into), first_moment_, second_moment_, updates_, not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, int64_t updates, const StepFinds& finds) {
-            adam_step_on_device(tensors, factors<double>(updates, learning_rate), decay(), finds);
+          weights, gradients, std::move(into), first_moment_, second_moment_, kinds, not_finite_on_device_,
+          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
+            adam_step_on_device(tensors, factors<double>(kind.updates, learning_rate, kind.settings),
+                                decay_of(kind.settings), finds);
           });
     }
     return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
                     [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                       using T = std::remove_pointer_t<decltype(arrays.next)>;
-                      return adam_step(factors<T>(updates_[i], learning_rate), decay(), arrays, begin, end,
-                                       stores);
+                      return adam_step(factors<T>(updates_[i], learning_rate, each_[i]), decay_of(each_[i]),
+                                       arrays, begin, end, stores);
                     });
   }
 
@@ -277,28 +310,30 @@ class Adam : public UpdateRule {
   }
 
  private:
-  Decay decay() const {
-    if (settings_.weight_decay == 0) return Decay::kNone;
+  Decay decay_of(const ParameterSettings& settings) const {
+    if (settings.weight_decay == 0) return Decay::kNone;
     return decoupled_ ? Decay::kWeight : Decay::kGradient;
   }
 
   // Computed as doubles, then rounded to T, as LibTorch does with its scalars.
   template <typename T>
-  AdamFactors<T> factors(int64_t update, double learning_rate) const {
+  AdamFactors<T> factors(int64_t update, double learning_rate, const ParameterSettings& settings) const {
     const auto t = static_cast<double>(update);
+    const double rate = learning_rate * settings.learning_rate_scale;
     AdamFactors<T> factors;
     factors.weight_decay =
-        static_cast<T>(decoupled_ ? 1 - learning_rate * settings_.weight_decay : settings_.weight_decay);
+        static_cast<T>(decoupled_ ? 1 - rate * settings.weight_decay : settings.weight_decay);
     factors.first = static_cast<T>(1 - settings_.beta1);
     factors.keep_second = static_cast<T>(settings_.beta2);
     factors.second = static_cast<T>(1 - settings_.beta2);
     factors.root_second = static_cast<T>(std::sqrt(1 - std::pow(settings_.beta2, t)));
     factors.epsilon = static_cast<T>(settings_.epsilon);
-    factors.rate = static_cast<T>(learning_rate / (1 - std::pow(settings_.beta1, t)));
+    factors.rate = static_cast<T>(rate / (1 - std::pow(settings_.beta1, t)));
     return factors;
   }
 
   OptimizerSettings settings_;
+  SettingsOfWeights each_;
   bool decoupled_;
   std::vector<int64_t> updates_;
   std::vector<at::Tensor> first_moment_;
@@ -310,26 +345,29 @@ class Adam : public UpdateRule {
 const std::vector<UpdateRuleRow>& update_rules() {
   static const std::vector<UpdateRuleRow> rows = {
       {"sgd",
-       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(s); }},
+       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
+         return std::make_unique<Sgd>(s, std::move(each));
+       }},
       {"adam",
-       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> {
-         return std::make_unique<Adam>(s, false);
+       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
+         return std::make_unique<Adam>(s, std::move(each), false);
        }},
       {"adamw",
-       [](const OptimizerSettings& s) -> std::unique_ptr<UpdateRule> {
-         return std::make_unique<Adam>(s, true);
+       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
+         return std::make_unique<Adam>(s, std::move(each), true);
        }},
   };
   return rows;
 }
 
-std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings) {
-  std::vector<std::string> names;
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
+                                             const std::vector<std::string>& names) {
+  std::vector<std::string> rules;
   for (const UpdateRuleRow& row : update_rules()) {
-    if (settings.name == row.name) return row.make(settings);
-    names.push_back(row.name);
+    if (settings.name == row.name) return row.make(settings, parameter_settings(settings, names));
+    rules.push_back(row.name);
   }
-  throw InputError("optimizer: '" + settings.name + "' is no update rule" + suggestion(settings.name, names));
+  throw InputError("optimizer: '" + settings.name + "' is no update rule" + suggestion(settings.name, rules));
 }
 
 std::vector<std::string> slot_names(const OptimizerSettings& settings) {

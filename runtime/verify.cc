@@ -49,7 +49,7 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
   return places;
 }
 
-// Where the pipeline drained on the way to minibatch `end`: at the ends of epochs, and where a run ended that
+// Where the pipeline drained on the way to minibatch `end`: where spans end, and where a run ended that
 // was made longer later.
 std::vector<Span> spans_until(int64_t end, const TrainingData& data,
                               const std::filesystem::path& run_folder) {
@@ -60,7 +60,7 @@ std::vector<Span> spans_until(int64_t end, const TrainingData& data,
   }
   std::vector<Span> spans;
   for (int64_t done = data.first_minibatch(); done < end; done = spans.back().end()) {
-    const Span planned = span_of_epoch(done / data.length().minibatches_per_epoch, done, data.length());
+    const Span planned = span_from(done, data.length());
     spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
   }
   return spans;
@@ -152,7 +152,7 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   const int64_t end = checkpoint.manifest.next_minibatch;
   const auto file = run_folder / "metrics.jsonl";
   read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
-    if (json.at("minibatch") >= first) model.losses.push_back(number_or_nan(json.at("loss")));
+    if (!json.contains("evaluation") && json.at("minibatch") >= first) model.losses.push_back(number_or_nan(json.at("loss")));
   });
   if (static_cast<int64_t>(model.losses.size()) != end - first) {
     throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +

@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/error.h"
 #include "models/memory_meter.h"
@@ -252,8 +253,7 @@ class Worker::Execution {
     const bool over_model =
         clips && (worker_.plan_.weights == "flush" || !worker_.plan_.tied_parameters.empty());
     if (worker_.tied_->empty() && !over_model) {
-      lane.stage->update(round, clips ? lane.stage->gradient_square_sum() : at::Tensor());
-      report_checkpoint(round, lane);
+      update(round, lane, clips ? lane.stage->gradient_square_sum() : at::Tensor());
       return;
     }
     // Copies of one parameter may be in several stages of this rank, whose updates follow each other, and the
@@ -263,15 +263,22 @@ class Worker::Execution {
       worker_.counts_.sent_bytes += worker_.tied_->sum_over_stages(worker_.transport_);
     const at::Tensor of_model = over_model ? square_sum_of_all_stages() : at::Tensor();
     for (Lane& each : lanes_) {
-      each.stage->update(round, clips && !over_model ? each.stage->gradient_square_sum() : of_model);
+      update(round, each, clips && !over_model ? each.stage->gradient_square_sum() : of_model);
       each.averaged = false;
-      report_checkpoint(round, each);
     }
   }
 
-  void report_checkpoint(int64_t round, Lane& lane) {
+  /// `square_sum`: of the gradients that are clipped; undefined: none are.
+  void update(int64_t round, Lane& lane, const at::Tensor& square_sum) {
+    lane.stage->update(round, square_sum);
     const StageTurns& turns = lane.stage->turns();
     const int64_t end = turns.round_begin(round, span_) + turns.round_size(round, span_);
+    const bool last = lane.stage->stage() + 1 == worker_.shape_.stages();
+    if (last && square_sum.defined() && hooks_.gradient_norm) {
+      lane.stage->deferred().push(square_sum, [this, end](const at::Tensor& sum) {
+        hooks_.gradient_norm(end, std::sqrt(sum.item<double>()));
+      });
+    }
     if (std::binary_search(hooks_.checkpoints.begin(), hooks_.checkpoints.end(), end))
       hooks_.checkpoint(end, *lane.stage);
   }

@@ -29,6 +29,9 @@ struct WorkerHooks {
   /// last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
   /// the stage computes.
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
+  /// Last stage only, where gradients are clipped: the norm that they had, of the update that the minibatches
+  /// up to `end` - 1 make which no update before has taken. After their forward_done, before `checkpoint`.
+  std::function<void(int64_t end, double norm)> gradient_norm;
   /// Before every action; throws to stop the rank.
   std::function<void(const Action&)> before;
   /// Minibatches from this one on are left out, and rounds that begin there: asked for again and again while

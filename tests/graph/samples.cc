@@ -200,6 +200,8 @@ Run sample_run() {
   run.batch_size = 4;
   run.optimizer.momentum = 0.9;
   run.optimizer.nesterov = true;
+  run.optimizer.no_decay = "bias";
+  run.optimizer.parameter_groups = {{"^layers[.]2[.]", 10, {}}, {"weight$", 0.5, 0.0001}};
   run.learning_rate_policy.name = "step";
   return run;
 }
@@ -218,6 +220,8 @@ Summary sample_summary() {
   summary.minibatch_seconds = 3.4e-5;
   summary.samples_per_second = 117647.0588235294;
   summary.predicted_minibatch_seconds = 3.25e-5;
+  summary.minibatch_flops = 5120;
+  summary.flops_per_second = 150588235.29411766;
   summary.train_loss = 0.6931471805599453;
   summary.evaluation = EvaluationSummary{0.7, 0.515625, 512};
   summary.ranks = {{0, 0, 0, "node-a", 0.91, 1e-3, 2e-4, 4096, 3264, 262144, 2, 3, 512},

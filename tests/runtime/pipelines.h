@@ -100,6 +100,8 @@ inline std::vector<MinibatchFields> random_minibatches(const Graph& graph, int64
 struct PipelineRun {
   std::vector<double> losses;
   std::map<std::string, std::vector<at::Tensor>> weights;  ///< one entry for each replica and copy
+  std::map<int64_t, double>
+      gradient_norms;  ///< by the minibatch behind the round; all replicas said the same
   std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;       ///< by stage, replica
   std::vector<std::vector<int64_t>> peak_versions, peak_in_flight, updates;  ///< by stage, replica
 };
@@ -145,6 +147,11 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     };
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
       run.losses[static_cast<size_t>(k)] = loss;
+    };
+    hooks.gradient_norm = [&](int64_t end, double norm) {
+      const std::lock_guard lock(mutex);
+      const auto [place, fresh] = run.gradient_norms.emplace(end, norm);
+      if (!fresh && place->second != norm) throw std::runtime_error("replicas have different norms");
     };
     if (before) hooks.before = [&, rank](const Action& action) { before(rank, action); };
     if (extras.prepare) extras.prepare(worker, hooks);
@@ -203,6 +210,7 @@ inline void compare(const Model& model, const Plan& plan, TrainingRules rules, c
 
   CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
   CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
+  CHECK(run.gradient_norms == expected.gradient_norms);
   CHECK(run.weights.size() == model.graph.parameters.size());
   check_state(run, expected);
   if (spans.size() != 1) return;

@@ -162,6 +162,9 @@ class RandomJobs {
     if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
     rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
+    if (chance(30)) rules.optimizer.no_decay = "bias|norm";
+    if (chance(30)) rules.optimizer.parameter_groups.push_back({"layer[0-4]|shared", 0.5, {}});
+    if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 3, 0.01});
     rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
     const bool own_rounds = weights == "stash" || weights == "vertical";
     rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;

@@ -265,7 +265,7 @@ TEST_CASE("checkpoints within an epoch are where they are due, and cut no round"
     int64_t done = 0;
     std::vector<int64_t> due;
     for (int64_t epoch = 0; done < length.minibatches; ++epoch) {
-      const Span span = span_of_epoch(epoch, done, length);
+      const Span span = span_from(done, length);
       REQUIRE(span.first == done);
       done = span.end();
       REQUIRE(done == std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches));
@@ -280,7 +280,7 @@ TEST_CASE("checkpoints within an epoch are where they are due, and cut no round"
       // A run that goes on from one of them writes the rest.
       if (!within.empty()) {
         const int64_t from = within[random() % within.size()];
-        const auto rest = checkpoints_within(span_of_epoch(epoch, from, length), settings, period, length);
+        const auto rest = checkpoints_within(span_from(from, length), settings, period, length);
         CHECK(std::vector<int64_t>(std::upper_bound(within.begin(), within.end(), from), within.end()) ==
               rest);
       }

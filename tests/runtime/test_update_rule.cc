@@ -119,6 +119,37 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
   }
 }
 
+TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
+  OptimizerSettings settings;
+  settings.name = GENERATE("sgd", "adam", "adamw");
+  settings.momentum = GENERATE(0.0, 0.9);
+  settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
+  settings.weight_decay = GENERATE(0.0, 0.05);
+  settings.no_decay = "bias";
+  settings.parameter_groups = {{"^b", 0.25, {}}, {"weight", 3, 0.125}};
+  const std::vector<std::string> names = {"a.weight", "b.bias", "b.scale"};
+  const std::vector<double> scales = {3, 0.25, 0.25};
+  const std::vector<double> decays = {0.125, 0, settings.weight_decay};
+  const auto together = make_update_rule(settings, names);
+  std::vector<std::unique_ptr<UpdateRule>> alone;
+  for (const double decay : decays) {
+    OptimizerSettings own = settings;
+    own.no_decay.clear();
+    own.parameter_groups.clear();
+    own.weight_decay = decay;
+    alone.push_back(make_update_rule(own));
+  }
+  std::vector<at::Tensor> weights = random_tensors(1);
+  std::vector<at::Tensor> expected = random_tensors(1);
+  for (uint64_t step = 0; step < 4; ++step) {
+    weights = together->step(weights, random_tensors(10 + step), 0.1);
+    for (size_t i = 0; i < 3; ++i) {
+      expected[i] = alone[i]->step({expected[i]}, {random_tensors(10 + step)[i]}, 0.1 * scales[i])[0];
+      CHECK(weights[i].equal(expected[i]));
+    }
+  }
+}
+
 TEST_CASE("learning rates: warm-up and policies at known points") {
   LearningRatePolicy policy;
   CHECK(learning_rate_at(policy, 0.5, 123, 10, 1000) == 0.5);
