@@ -29,7 +29,9 @@ std::set<std::pair<int64_t, int64_t>> neighbours(const Plan& plan, const Pipelin
 
 }  // namespace
 
-DeviceLinks links_of(const Plan& plan, StreamTags tags) {
+bool clips_over_model(const Plan& plan) { return plan.weights == "flush" || !plan.tied_parameters.empty(); }
+
+DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips) {
   const auto range = [&](Stream stream, size_t stage) {
     return TagRange{tags.of(stream, static_cast<int64_t>(stage)), StreamTags::kMostParts};
   };
@@ -62,6 +64,11 @@ DeviceLinks links_of(const Plan& plan, StreamTags tags) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (plan.stages[s].ranks.size() == 1) continue;
     all.sums.push_back({plan.stages[s].ranks, {range(Stream::kReplicaSum, s), range(Stream::kBufferSum, s)}});
+  }
+  if (clips && clips_over_model(plan) && plan.world_size > 1) {
+    std::vector<int64_t> ranks(static_cast<size_t>(plan.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    all.sums.push_back({std::move(ranks), {range(Stream::kSquareSum, 0)}});
   }
   return all;
 }

@@ -25,7 +25,14 @@ namespace pipewright {
 ///
 /// A send waits in its stream for the receive on the other side, as a message over Gloo does on the host;
 /// schedules that run there close no circle here, as every link has a stream of its own. Tensors of the host
-/// (evaluation's results, the norm of gradients) go over the host's transport and are not here.
-DeviceLinks links_of(const Plan& plan, StreamTags tags);
+/// (evaluation's results) go over the host's transport and are not here.
+///
+/// `clips`: gradients are clipped. Where that is over the whole model, all ranks have a sum of their own for
+/// it.
+DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips);
+
+/// Are gradients clipped by the norm over the whole model (docs/semantics.md, Clipping)? Else by each
+/// stage's.
+bool clips_over_model(const Plan& plan);
 
 }  // namespace pipewright

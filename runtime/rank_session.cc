@@ -193,7 +193,8 @@ void RankSession::connect(RankTask& task) {
   settings.cores = host_cores();
   settings.device = job_.device;
   if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");
-  settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())));
+  settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())),
+                            job_.run.gradient_clipping_norm > 0);
   auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
   {
     const std::lock_guard lock(transport_mutex_);

@@ -10,6 +10,7 @@
 #include "models/memory_meter.h"
 #include "runtime/action_range.h"
 #include "runtime/gradient_norm.h"
+#include "runtime/plan_links.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/channel.h"
 
@@ -250,8 +251,7 @@ class Worker::Execution {
     lane.averaged = true;
     const bool clips = worker_.clipping_norm_ > 0;
     // Copies of a tied parameter must be scaled alike, whatever else their stages hold.
-    const bool over_model =
-        clips && (worker_.plan_.weights == "flush" || !worker_.plan_.tied_parameters.empty());
+    const bool over_model = clips && clips_over_model(worker_.plan_);
     if (worker_.tied_->empty() && !over_model) {
       update(round, lane, clips ? lane.stage->gradient_square_sum() : at::Tensor());
       return;

@@ -201,12 +201,13 @@ inline void check_state(const PipelineRun& run, const ReferenceResult& expected)
 /// ranks held with what the dry run says.
 inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
                     std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
-                    const BeforeAction& before = {}) {
+                    const BeforeAction& before = {}, const RankExtras& extras = {}) {
   rules.total_minibatches = spans.back().end();
   const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
   const ReferenceResult expected = train_serially(
       model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
-  const PipelineRun run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before);
+  const PipelineRun run =
+      run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before, extras);
 
   CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
   CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
