@@ -170,14 +170,24 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
 
 }  // namespace
 
-double Verification::allowed(size_t i) const {
-  return std::max(tolerance, 10 * std::max(rounding.parameters[i].difference, rounding.model));
+std::optional<double> Verification::allowed(size_t i) const {
+  const double rounded = std::max(rounding.parameters[i].difference, rounding.model);
+  if (!(rounded <= std::max(tolerance, kMostAllowed / 2))) return std::nullopt;
+  return std::max(tolerance, std::min(10 * rounded, kMostAllowed));
+}
+
+size_t Verification::compared() const {
+  size_t count = 0;
+  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) count += allowed(i) ? 1 : 0;
+  return count;
 }
 
 bool Verification::holds() const {
   if (!serial.equal()) return false;
-  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i)
-    if (!(one_device->parameters[i].difference <= allowed(i))) return false;
+  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) {
+    const auto most = allowed(i);
+    if (most && !(one_device->parameters[i].difference <= *most)) return false;
+  }
   return true;
 }
 

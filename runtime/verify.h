@@ -14,6 +14,8 @@ namespace pipewright {
 /// How far a parameter may lie from one device's, by RelativeComparison, where training does not enlarge what
 /// rounding does.
 constexpr double kTolerance = 1e-3;
+/// However far rounding goes, no further: a parameter that was not trained at all lies 1 off.
+constexpr double kMostAllowed = 0.25;
 
 struct Verification {
   Span minibatches;
@@ -27,8 +29,12 @@ struct Verification {
   RelativeComparison rounding;
   double tolerance = kTolerance;
 
-  /// Of one_device->parameters[i]: the tolerance, or ten times what rounding does if that is more.
-  double allowed(size_t i) const;
+  /// Of one_device->parameters[i]: the tolerance, or ten times what rounding does to it or the model if that
+  /// is more, up to kMostAllowed. Nothing where rounding alone goes so far (half of kMostAllowed, and more
+  /// than the tolerance) that the comparison says nothing.
+  std::optional<double> allowed(size_t i) const;
+  /// How many parameters are compared with one device's.
+  size_t compared() const;
   bool holds() const;
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/verify_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iomanip>
 #include <sstream>
@@ -67,14 +68,17 @@ void demand(const Verification& verification, const std::filesystem::path& run_f
   }
   const auto& parameters = verification.one_device->parameters;
   size_t worst = 0;
-  const auto excess = [&](size_t p) { return parameters[p].difference / verification.allowed(p); };
+  const auto excess = [&](size_t p) {
+    const auto allowed = verification.allowed(p);
+    return allowed ? parameters[p].difference / *allowed : 0;
+  };
   for (size_t p = 1; p < parameters.size(); ++p)
     if (excess(p) > excess(worst)) worst = p;
   throw NumericalError(
       "verify: parameter " + in_quotes(parameters[worst].place.name) + " of stage " +
           std::to_string(parameters[worst].place.stage) + " lies " +
           small_text(parameters[worst].difference) + " of its way from one device's, more than " +
-          small_text(verification.allowed(worst)),
+          small_text(verification.allowed(worst).value()),
       "It equals the serial reference: the plan computes something else than one device. " + kept);
 }
 
@@ -115,11 +119,18 @@ std::string verification_table(const Verification& verification, const Plan& pla
     out << "not compared: this plan's gradients are older, or its stages update at different times\n";
   } else if (verification.one_device_equal) {
     out << "equal bit for bit\n";
+  } else if (verification.compared() == 0) {
+    out << "says nothing: rounding alone takes the model " << small_text(verification.rounding.model)
+        << " of its way; take fewer --minibatches or a smaller --learning-rate\n";
   } else {
     const auto* largest = verification.one_device->largest();
     out << (verification.holds() ? "equal up to the order of sums: at most " : "DIFFERENT: up to ")
         << small_text(largest->difference) << " (" << largest->place.name << "), allowed are "
-        << small_text(verification.tolerance) << " and ten times what rounding does\n";
+        << small_text(verification.tolerance) << " and ten times what rounding does, up to "
+        << small_text(kMostAllowed);
+    if (const size_t left = verification.one_device->parameters.size() - verification.compared(); left > 0)
+      out << "; " << left << " parameters are left out, which rounding alone takes too far";
+    out << "\n";
   }
   return out.str();
 }
@@ -166,7 +177,7 @@ Json verification_json(const Verification& verification) {
                                  {"elements", parameter.elements},
                                  {"difference", number(parameter.difference)},
                                  {"rounding", number(verification.rounding.parameters[i].difference)},
-                                 {"allowed", number(verification.allowed(i))}});
+                                 {"allowed", number(verification.allowed(i).value_or(std::nan("")))}});
   }
   return json;
 }

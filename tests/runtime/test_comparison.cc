@@ -10,6 +10,7 @@
 #include "models/initialise.h"
 #include "models/registry.h"
 #include "runtime/comparison.h"
+#include "runtime/verify.h"
 #include "tests/runtime/pipelines.h"
 
 using namespace pipewright;
@@ -100,6 +101,45 @@ TEST_CASE("rounding in a parameter that does not move is no difference, what is 
   rounded.tensors["b"][2] = std::nan("");
   CHECK(compare_relatively(rounded, still, start(), kPlaces).largest()->difference ==
         std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE("verify: a run that has learnt nothing or the wrong thing is refused, however far rounding goes") {
+  at::set_num_threads(1);
+  const Model model = build_model("mlp:layers=4,width=16,image=4,channels=1", 4);
+  const auto places = parameters_of(model);
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 13;
+  const Plan plan = with_schedule(plan_of(model, {1}, {3}), "gpipe", "flush", 3);
+  Plan wrong = with_schedule(plan_of(model, {1}, {12}), "gpipe", "flush", 12);
+  TrainingRules still = rules;
+  still.optimizer.learning_rate = 0;
+  const TrainedModel right = trained(model, plan, rules, 13);
+  const TrainedModel untrained = trained(model, plan, still, 13);
+  const auto verdict = [&](const TrainedModel& written, double rounding) {
+    Verification verification;
+    verification.places = places;
+    verification.one_device = compare_relatively(written, right, untrained.tensors, places);
+    verification.rounding = *verification.one_device;
+    for (auto& parameter : verification.rounding.parameters) parameter.difference = rounding;
+    verification.rounding.model = rounding;
+    return verification;
+  };
+  // Up to what rounding is something compared with; there nothing passes that was not trained as it should.
+  for (double rounding = 1e-9; rounding <= kMostAllowed / 2; rounding *= 1.5) {
+    CAPTURE(rounding);
+    CHECK(verdict(right, rounding).compared() == places.size());
+    CHECK(verdict(right, rounding).holds());
+    CHECK_FALSE(verdict(untrained, rounding).holds());
+    CHECK_FALSE(verdict(trained(model, wrong, rules, 13), rounding).holds());
+  }
+  CHECK_FALSE(verdict(untrained, 0.1).holds());
+  // Beyond it the comparison says that it says nothing.
+  for (const double rounding : {0.13, 1.0, std::numeric_limits<double>::infinity(), std::nan("")})
+    CHECK(verdict(right, rounding).compared() == 0);
+  // A tolerance that somebody asks for is theirs.
+  Verification lenient = verdict(untrained, 1e-6);
+  lenient.tolerance = 2;
+  CHECK(lenient.holds());
 }
 
 TEST_CASE("plans that compute what one device computes: the same weights up to rounding, others have none") {
