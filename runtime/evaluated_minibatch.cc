@@ -11,13 +11,19 @@ Json EvaluatedMinibatch::to_json() const {
   json["correct"] = correct;
   json["scored"] = scored;
   json["samples"] = samples;
+  json["labels"] = labels;
   json["surprise"] = finite_or_null(surprise);
   return json;
 }
 
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
-  return {json.at("minibatch"), number_or_nan(json.at("loss")),    json.at("correct"), json.at("scored"),
-          json.at("samples"),   number_or_nan(json.at("surprise"))};
+  return {json.at("minibatch"),
+          number_or_nan(json.at("loss")),
+          json.at("correct"),
+          json.at("scored"),
+          json.at("samples"),
+          json.at("labels"),
+          number_or_nan(json.at("surprise"))};
 }
 
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
@@ -28,9 +34,9 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   double weight = 0;
   double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    const auto labels = static_cast<double>(minibatch.scored > 0 ? minibatch.scored : minibatch.samples);
-    loss += minibatch.loss * labels;
-    weight += labels;
+    const int64_t labels = minibatch.labels >= 0 ? minibatch.labels : minibatch.samples;
+    if (labels > 0) loss += minibatch.loss * static_cast<double>(labels);
+    weight += static_cast<double>(labels);
     surprise += minibatch.surprise;
     summary.samples += minibatch.samples;
     correct += minibatch.correct;

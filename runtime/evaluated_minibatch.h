@@ -16,6 +16,9 @@ struct EvaluatedMinibatch {
   int64_t correct = 0;
   int64_t scored = 0;  ///< labels that had a score; those that ask nothing (kNoLabel) do not count
   int64_t samples = 0;
+  /// Labels that the loss is the mean of: those that ask something, also where there are no scores. -1: the
+  /// stage reads no labels, and the loss is the mean over the samples.
+  int64_t labels = -1;
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();
 
@@ -31,7 +34,7 @@ struct EvaluationResult : EvaluationSummary {
 };
 
 /// Adds up in the order of minibatches, so that the sums do not depend on who was first. A minibatch's loss
-/// weighs as many labels as it is the mean of.
+/// weighs as many labels as it is the mean of; the loss of none is left out, whatever it is.
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches);
 
 }  // namespace pipewright

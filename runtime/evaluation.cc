@@ -85,6 +85,8 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     if (!expected.empty()) {
       scored.labels = expected.front();
       expected.pop_front();
+      if (!scored.labels.is_floating_point())
+        result.labels = scored.labels.ne(kNoLabel).sum().item<int64_t>();
     }
     if (scored.scores.defined() && scored.labels.defined()) {
       // Scores are (samples, ..., classes) or, after flattening positions, (samples x positions, classes);
@@ -92,7 +94,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       const at::Tensor best = scores.argmax(-1).flatten();
       const at::Tensor truth = scored.labels.flatten();
       result.correct = best.eq(truth).sum().item<int64_t>();
-      result.scored = truth.ne(kNoLabel).sum().item<int64_t>();
+      result.scored = result.labels >= 0 ? result.labels : truth.numel();
       if (scored.labels.dim() == 2) {
         const at::Tensor rows = scores.reshape({truth.numel(), -1}).to(at::kFloat);
         result.surprise =
