@@ -105,8 +105,8 @@ Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
 /// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
 /// earlier one, `tied_parameters` are exactly those read by several stages, and no set of graph.together is
-/// separated. Compares graph_digest if the
-/// plan has one; the message names the node or both digests.
+/// separated. If the plan has a graph_digest, it is that of the graph (graph/graph_identity.h), whatever its model
+/// is called. The message names the node, the new layer or the two minibatch sizes.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 
 #include "graph/document.h"
 #include "graph/graph.h"
+#include "graph/graph_identity.h"
 #include "graph/nearest.h"
 #include "graph/plan.h"
 
@@ -52,9 +53,18 @@ std::vector<size_t> check_cover(const Plan& plan, const Graph& graph) {
       last = it->second;
     }
   }
+  const auto is_new = [&](const std::string& layer) {
+    for (size_t i = 0; i < stage_of.size(); ++i)
+      if (stage_of[i] != kNone && graph.nodes[i].layer == layer) return false;
+    return true;
+  };
   for (size_t i = 0; i < stage_of.size(); ++i) {
-    if (stage_of[i] == kNone)
-      throw PlanError("plan: node " + in_quotes(names[i]) + " is in no stage", kPlanAgain);
+    if (stage_of[i] != kNone) continue;
+    const std::string& layer = graph.nodes[i].layer;
+    const bool new_layer = !layer.empty() && is_new(layer);
+    throw PlanError("plan: " + (new_layer ? "layer " + in_quotes(layer) + " is new: its " : std::string()) +
+                        "node " + in_quotes(names[i]) + " is in no stage",
+                    kPlanAgain);
   }
   return stage_of;
 }
@@ -122,10 +132,11 @@ void check_together(const Graph& graph, const std::vector<size_t>& stage_of) {
   for (const auto& set : graph.together) {
     for (const std::string& name : set) {
       if (stages.at(name) == stages.at(set[0])) continue;
-      throw PlanError("plan: nodes " + in_quotes(set[0]) + " of " + stage_text(stages.at(set[0])) + " and " +
-                          in_quotes(name) + " of " + stage_text(stages.at(name)) +
-                          " share memory that is written in place: a cut between them would change the result",
-                      "Put all nodes of this set of the graph's `together` into one stage: " + join(set, ", ") + ".");
+      throw PlanError(
+          "plan: nodes " + in_quotes(set[0]) + " of " + stage_text(stages.at(set[0])) + " and " +
+              in_quotes(name) + " of " + stage_text(stages.at(name)) +
+              " share memory that is written in place: a cut between them would change the result",
+          "Put all nodes of this set of the graph's `together` into one stage: " + join(set, ", ") + ".");
     }
   }
 }
@@ -136,15 +147,19 @@ void check_plan_for_graph(const Plan& plan, const Graph& graph) {
   const std::vector<size_t> stage_of = check_cover(plan, graph);
   check_flow(plan, graph, stage_of);
   check_together(graph, stage_of);
-  if (plan.graph_digest.empty()) return;
-  const std::string digest = document_digest(graph);
-  if (digest == plan.graph_digest) return;
-  throw PlanError(
-      "plan: made for graph " + plan.graph_digest + " (model " + in_quotes(plan.model) + "), but this one, " +
-          in_quotes(graph.name) + ", is " + digest,
-      "Likely cause: another --batch-size or other model options here than when the profile was made. Give "
-      "the "
-      "profile's, or make profile and plan again with these (or remove `graph_digest` from the plan).");
+  if (plan.graph_digest.empty() || is_digest_of(graph, plan.graph_digest, plan.model)) return;
+  const int64_t planned = planned_samples(plan), here = samples_of(graph);
+  if (planned > 0 && here > 0 && planned != here) {
+    throw PlanError(
+        "plan: made for minibatches of " + std::to_string(planned) + " samples, got " + std::to_string(here),
+        "Give --batch-size " + std::to_string(planned) +
+            ", or make profile and plan again with --batch-size " + std::to_string(here) + ".");
+  }
+  throw PlanError("plan: made for the same nodes as those of " + in_quotes(graph.name) +
+                      ", but with other shapes or arguments",
+                  "Likely cause: another --batch-size or other model options here than when the profile was "
+                  "made. Give the "
+                  "profile's, or make profile and plan again with these.");
 }
 
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 #include "graph/digest.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/graph_identity.h"
 #include "graph/limits.h"
 #include "graph/spec.h"
 #include "models/initialise.h"
@@ -297,7 +298,10 @@ void check_resume(const Checkpoint& checkpoint, const Run& run, const Model& mod
     throw InputError(where + ": was made with " + key + " " + theirs + ", the run has " + ours,
                      "give " + option + " " + theirs + ", or start anew without --resume");
   };
-  if (manifest.run.model != run.model) differs("model", manifest.run.model, run.model, "--model");
+  // A file is found by many paths. (The graphs of other minibatch sizes differ, which is told below.)
+  const bool same_model = manifest.run.model == run.model || manifest.run.batch_size != run.batch_size ||
+                          is_digest_of(model.graph, manifest.graph_digest, manifest.run.model);
+  if (!same_model) differs("model", manifest.run.model, run.model, "--model");
   if (manifest.run.batch_size != run.batch_size) {
     differs("batch_size", std::to_string(manifest.run.batch_size), std::to_string(run.batch_size),
             "--batch-size");

@@ -5,6 +5,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/graph_identity.h"
 #include "graph/nearest.h"
 #include "models/autocast.h"
 #include "models/load.h"
@@ -17,12 +18,29 @@
 namespace pipewright {
 namespace {
 
-// A plan that was made for other names (another model, other options) is best explained as that.
-void check_model_of_plan(const Plan& plan, const Run& run) {
-  if (plan.model.empty() || plan.model == run.model) return;
-  throw PlanError(
-      run.plan + ": the plan is for model '" + plan.model + "', the run trains '" + run.model + "'",
-      "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
+// A plan that does not fit and was made for another name is best explained by that; but the name alone says
+// nothing: a model may be a file, which is found by many paths.
+void check_plan_fits(const Plan& plan, const Graph& graph, const Run& run) {
+  try {
+    check_plan_for_graph(plan, graph);
+  } catch (const PlanError& error) {
+    const int64_t planned = planned_samples(plan);
+    const bool other_size = planned > 0 && planned != run.batch_size;
+    if (run.plan.empty()) throw;
+    if (other_size || plan.model.empty() || plan.model == run.model)
+      throw PlanError(run.plan + ": " + error.what(), error.remedy());
+    throw PlanError(run.plan + ": the plan is for model '" + plan.model + "', the run trains '" + run.model +
+                        "': " + error.what(),
+                    "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
+  }
+}
+
+// Expressions that match nothing were meant for other names.
+void check_parameter_groups(const Job& job) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : job.model.graph.parameters)
+    if (parameter.trainable) names.push_back(parameter.name);
+  demand_parameters_of_groups(job.run.optimizer, names);
 }
 
 // What the ranks will really do: an equal plan may be lowered otherwise by another build.
@@ -57,6 +75,7 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   make_update_rule(run.optimizer);  // its name is an input like any other
+  check_parameter_groups(job);
   if (run.plan.empty()) {
     const int64_t ranks = world_size.value_or(std::max<int64_t>(1, run.world_size));
     job.plan = single_stage_plan(job.model.graph, ranks);
@@ -64,13 +83,12 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   } else {
     job.plan = read_document<Plan>(run.plan);
     job.run.world_size = 0;  // the plan says it
-    check_model_of_plan(job.plan, run);
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
   if (!run.initial_weights.empty() && !job.resume)
     check_initial_weights(TensorFiles(run.initial_weights), job.model);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
-  check_plan_for_graph(job.plan, job.model.graph);
+  check_plan_fits(job.plan, job.model.graph, run);
   if (world_size && *world_size != job.plan.world_size) {
     throw PlanError(where + ": the plan is for " + std::to_string(job.plan.world_size) +
                         " ranks, the world has " + std::to_string(*world_size),
