@@ -50,11 +50,11 @@ struct CheckpointSettings {
 struct Run {
   static constexpr const char* kSchema = "pipewright.run/1";
 
-  std::string model;            ///< SPEC
-  std::string plan;             ///< path of a plan; "" = the whole model on every rank
-  int64_t world_size = 0;       ///< ranks of a run without a plan; 0 = as many as are started
-  std::string data;             ///< SPEC
-  std::string evaluation_data;  ///< SPEC; "" = no evaluation
+  std::string model;                       ///< SPEC
+  std::string plan;                        ///< path of a plan; "" = the whole model on every rank
+  int64_t world_size = 0;                  ///< ranks of a run without a plan; 0 = as many as are started
+  std::string data;                        ///< SPEC
+  std::string evaluation_data;             ///< SPEC; "" = no evaluation
   int64_t evaluate_every_minibatches = 0;  ///< beside the evaluation after each epoch; 0 = none
   int64_t batch_size = 64;
   int64_t epochs = 1;       ///< used when `minibatches` is 0

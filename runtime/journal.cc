@@ -7,6 +7,7 @@
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
+#include "runtime/loss_text.h"
 
 namespace pipewright {
 namespace {
@@ -193,7 +194,8 @@ void Journal::take_evaluation(const Json& line) {
                within > 0 ? (", minibatch " + std::to_string(within)).c_str() : "",
                loss_text(evaluation.loss).c_str());
   if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
-  if (!std::isnan(evaluation.perplexity)) std::fprintf(stderr, ", perplexity %.2f", evaluation.perplexity);
+  if (!std::isnan(evaluation.perplexity))
+    std::fprintf(stderr, ", perplexity %s", loss_text(evaluation.perplexity, 2).c_str());
   std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
 }
 
@@ -211,7 +213,7 @@ void Journal::show_progress(bool last) {
   const double spent = elapsed_seconds_.back() - (known > window ? elapsed_seconds_[known - window - 1] : 0);
   const double rate = spent > 0 ? static_cast<double>(window) / spent : 0;
   const auto total = settings_.total_minibatches;
-  std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %.4f  %.0f samples/s  %s left%s",
+  std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %s  %.0f samples/s  %s left%s",
                settings_.progress_on_terminal ? "\r" : "",
                (next_minibatch_ - 1) / settings_.minibatches_per_epoch + 1, next_minibatch_, total,
                loss_text(mean).c_str(), rate * static_cast<double>(settings_.batch_size),
@@ -234,10 +236,9 @@ double Journal::steady_minibatch_seconds() const {
   const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
   std::vector<double> steps;
   for (int64_t first = first_known; first < next_minibatch_;) {
-    const int64_t end_of_span =
-        settings_.end_of_span
-            ? settings_.end_of_span(first)
-            : (first / settings_.minibatches_per_epoch + 1) * settings_.minibatches_per_epoch;
+    const int64_t end_of_span = settings_.end_of_span ? settings_.end_of_span(first)
+                                                      : (first / settings_.minibatches_per_epoch + 1) *
+                                                            settings_.minibatches_per_epoch;
     const int64_t end = std::min(end_of_span, next_minibatch_);
     std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
                               elapsed_seconds_.begin() + (end - first_known));

@@ -10,6 +10,7 @@
 #include "graph/summary.h"
 #include "graph/units.h"
 #include "runtime/loss_curves.h"
+#include "runtime/loss_text.h"
 
 namespace pipewright {
 namespace {
@@ -116,8 +117,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));
     cell(timed(format_seconds(summary.minibatch_seconds)));
     cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
-    cell(text("%.4f", summary.train_loss));
-    cell(summary.evaluation ? text("%.4f", summary.evaluation->loss) : "-");
+    cell(loss_text(summary.train_loss));
+    cell(summary.evaluation ? loss_text(summary.evaluation->loss) : "-");
     cell(summary.evaluation && std::isfinite(summary.evaluation->top1)
              ? text("%.2f %%", 100 * summary.evaluation->top1)
              : "-");

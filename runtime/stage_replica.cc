@@ -11,6 +11,7 @@
 #include "models/initialise.h"
 #include "models/memory_meter.h"
 #include "runtime/gradient_norm.h"
+#include "runtime/not_finite_error.h"
 #include "runtime/ownership.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -232,27 +233,29 @@ void StageReplica::check_forward_later(int64_t k, const Forwarded& forwarded) {
 }
 
 void StageReplica::stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const {
+  const auto text = [](double number) { return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"; };
   const std::string what =
-      loss ? "the loss of minibatch " + std::to_string(k) + " is " + std::to_string(*loss) + " on stage "
+      loss ? "the loss of minibatch " + std::to_string(k) + " is " + text(*loss) + " on stage "
            : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
-  throw NumericalError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy);
+  throw NotFiniteError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy,
+                       k, k);
 }
 
 void StageReplica::stop_at_received_gradient(int64_t k) const {
-  throw NumericalError("the gradient of minibatch " + std::to_string(k) + " that stage " +
+  throw NotFiniteError("the gradient of minibatch " + std::to_string(k) + " that stage " +
                            std::to_string(stage_) + " sends back is not finite: in the backward of its nodes",
-                       kDivergedRemedy);
+                       kDivergedRemedy, k, k);
 }
 
 void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t last) const {
   const std::string minibatches =
       first == last ? "minibatch " + std::to_string(first)
                     : "minibatches " + std::to_string(first) + " to " + std::to_string(last);
-  throw NumericalError("the gradient of '" + program_.parameters()[program_.trainable()[trainable]] +
+  throw NotFiniteError("the gradient of '" + program_.parameters()[program_.trainable()[trainable]] +
                            "' in " + minibatches + " is not finite on stage " + std::to_string(stage_) +
                            ": in the backward of " + program_.reader_of(trainable) +
                            ", or of a node behind it",
-                       kDivergedRemedy);
+                       kDivergedRemedy, first, last);
 }
 
 // Adds the gradients of a backward to the round: where somebody asks when they are complete, each as soon as

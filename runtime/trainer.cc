@@ -15,12 +15,13 @@
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/checkpoint_writer.h"
+#include "runtime/data_fault.h"
 #include "runtime/evaluation.h"
 #include "runtime/fault_points.h"
 #include "runtime/journal.h"
 #include "runtime/line_thread.h"
-#include "runtime/model_file.h"
 #include "runtime/minibatch_reports.h"
+#include "runtime/model_file.h"
 #include "runtime/rank_session.h"
 #include "runtime/run_folder.h"
 #include "runtime/run_results.h"
@@ -207,7 +208,12 @@ void Training::work() {
   while (done < length.minibatches) {
     const Span span = span_from(done, length);
     const auto within = checkpoints_within(span, settings, period_, length);
-    train_span(span, within);
+    try {
+      train_span(span, within);
+    } catch (const NotFiniteError& error) {
+      throw_with_cause(error, data_fault(error, job_.model.graph, data_.dataset(),
+                                         [this](int64_t k) { return data_.request(k); }));
+    }
     const bool stops = stop_ && stop_->stop_before() < std::min(span.end() + 1, length.minibatches);
     done = stops ? stop_->stop_before() : span.end();
     if (done == span.end()) pipeline_began_ = done;

@@ -3,11 +3,16 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
+#include <random>
 
 #include "graph/error.h"
 #include "models/registry.h"
+#include "models/safetensors.h"
+#include "runtime/data_fault.h"
 #include "runtime/transport/local.h"
 #include "tests/runtime/pipelines.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pipewright::testing {
 namespace {
@@ -75,6 +80,41 @@ TEST_CASE("the guard names minibatch, stage and node, without it training goes o
   CHECK_FALSE(failure_of(model, rules).empty());
   rules.nan_guard = false;
   CHECK(failure_of(model, rules).empty());
+}
+
+TEST_CASE("the data is blamed for what it breaks, and for nothing else: whichever sample, field and number") {
+  const Model model = build_model("mlp:layers=1,width=8,image=4,channels=1", 4);
+  const TemporaryFolder folder;
+  const auto request = [](int64_t k) { return LoadRequest{{4 * k + 3, 4 * k, 4 * k + 1, 4 * k + 2}, {}}; };
+  const auto fault = [&](const at::Tensor& images, const at::Tensor& labels, int64_t first, int64_t last) {
+    const auto file = folder.path() / "own.safetensors";
+    write_safetensors(file, {{"images", images}, {"labels", labels}}, {});
+    const auto data = open_dataset("tensors:file=" + file.string(), "train");
+    return data_fault(NotFiniteError("broken", "", first, last), model.graph, *data, request);
+  };
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 60; ++i) {
+    at::Tensor images = at::randn({20, 1, 4, 4});
+    const at::Tensor labels = at::randint(10, {20}, at::kLong);
+    CHECK(fault(images, labels, 0, 4).empty());
+    const auto sample = static_cast<int64_t>(random() % 20);
+    const int64_t k = sample / 4;
+    const std::vector<std::pair<double, std::string>> numbers = {
+        {std::nan(""), "nan"}, {HUGE_VAL, "inf"}, {-HUGE_VAL, "-inf"}};
+    const auto& [number, text] = numbers[random() % 3];
+    images[sample][0][static_cast<int64_t>(random() % 4)][static_cast<int64_t>(random() % 4)] = number;
+    CHECK(fault(images, labels, 0, 4) == "field 'images' of sample " + std::to_string(sample) +
+                                             " of the data, number " + std::to_string((sample + 1) % 4) +
+                                             " of minibatch " + std::to_string(k) + ", holds " + text);
+    // Of other minibatches nothing is said.
+    CHECK(fault(images, labels, (k + 1) % 5, (k + 1) % 5).empty());
+  }
+  at::Tensor labels = at::zeros({20}, at::kLong);
+  labels.narrow(0, 8, 4).fill_(-100);
+  CHECK(fault(at::zeros({20, 1, 4, 4}), labels, 0, 1).empty());
+  CHECK(fault(at::zeros({20, 1, 4, 4}), labels, 1, 2) ==
+        "all labels of minibatch 2 are -100, which ask nothing: its loss is the mean of none");
+  CHECK_THROWS_AS(throw_with_cause(NotFiniteError("broken", "a cure", 0, 0), ""), NotFiniteError);
 }
 
 }  // namespace

@@ -16,11 +16,14 @@ TEST_CASE("flops of layers by hand") {
 
   ModelBuilder model("conv", 2);
   std::string x = model.input("images", "float32", {6, 10, 12});
-  x = model.conv2d(x, {.channels = 8, .kernel = {3, 5}, .stride = 2, .groups = 2});
-  const TensorType made = model.type(x);
-  CHECK(count_flops(model.finish_classification(model.linear(model.flatten(x), {.features = 4})).graph)
-            .forward ==
-        2 * (static_cast<double>(made.elements()) * 3 * 3 * 5 + static_cast<double>(made.elements()) * 4));
+  {
+    const auto layer = model.layer("conv");
+    x = model.conv2d(x, {.channels = 8, .kernel = {3, 5}, .stride = 2, .groups = 2});
+  }
+  const auto made = static_cast<double>(model.type(x).elements());
+  const auto head = model.layer("head");
+  const Model conv = model.finish_classification(model.linear(model.flatten(x), {.features = 4}));
+  CHECK(count_flops(conv.graph).forward == 2 * (made * 3 * 3 * 5 + made * 4));
 }
 
 TEST_CASE("flops of known networks") {
