@@ -6,7 +6,7 @@
     scripts/export_model.py transformers:gpt2 --option n_layer=4 --tokens 64 --classes 50257 --output gpt2.pt2
     scripts/export_model.py my_models:make_model --output mine.pt2
 
-A function of your own, `module:function`, returns the model, or the model and its example inputs: a dict of tensors, by
+A function of your own, `module:function` or `file.py:function`, returns the model, or the model and its example inputs: a dict of tensors, by
 the names of the fields of your data, in the order of the model's arguments. Needs torch, and what the model comes from.
 """
 import argparse
@@ -218,6 +218,12 @@ def transformers_model(name, options):
          "Give the module:function of one that makes your model and its example inputs.")
 
 
+def module_of(library):
+    """Where to look for a module of one's own, and its name: `my_models`, or as a file, `folder/my_models.py`."""
+    folder, file = os.path.split(library)
+    return os.path.abspath(folder or os.getcwd()), file.removesuffix(".py")
+
+
 def find_model(source, options):
     """The model, and its example inputs if it brings them."""
     library, _, name = source.partition(":")
@@ -236,13 +242,15 @@ def find_model(source, options):
             return timm.create_model(name, **options), None
         if library == "transformers":
             return transformers_model(name, options), None
-        sys.path.insert(0, os.getcwd())
+        folder, library = module_of(library)
+        sys.path.insert(0, folder)
         try:
             module = importlib.import_module(library)
         except ModuleNotFoundError as error:
             if error.name != library:
                 raise
-            fail(f"there is no module '{library}'", f"Run this where {library}.py is, or set PYTHONPATH.")
+            fail(f"there is no module '{library}'" + (f" in {folder}" if folder != os.getcwd() else ""),
+                 f"Run this where {library}.py is, or set PYTHONPATH.")
         if not callable(getattr(module, name, None)):
             fail(f"module '{library}' has no function '{name}'", nearest(name, vars(module)))
         made = getattr(module, name)(**options)
@@ -397,9 +405,9 @@ def export(model, inputs, output, dynamic_batch=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE or module:function")
+    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, module:function or file.py:function")
     parser.add_argument("--output", required=True, help="the file to write, .pt2")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model (default: none)")
     parser.add_argument("--batch-size", type=int, default=8, help="samples in a minibatch (default: 8)")
     parser.add_argument("--dynamic-batch", action="store_true", help="leave the number of samples open")
     parser.add_argument("--image", type=int, default=224, help="side of the square images (default: 224)")
@@ -407,7 +415,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64, help="length of texts, for transformers (default: 64)")
     parser.add_argument("--classes", type=int, help="labels lie below it (default: the model's num_classes, or 1000)")
     parser.add_argument("--loss", choices=[*LOSSES, "none"], default="cross_entropy",
-                        help="none: the file has scores only, and --model FILE.pt2:loss=... adds one")
+                        help="none: the file has scores only, and --model FILE.pt2:loss=... adds one (default: cross_entropy)")
     parser.add_argument("--seed", type=int, default=0, help="of the model's first weights (default: 0)")
     arguments = parser.parse_args()
     options = {}
