@@ -151,7 +151,10 @@ void run_check(const Arguments& arguments) {
   say("memory",
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
           " on a rank" +
-          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
+          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))) +
+          (inputs.profile.device.rfind("cpu", 0) == 0
+               ? "; of tensors, a process on the processor has some 200 MiB beside them"
+               : ""));
 }
 
 void run_evaluate(const Arguments& arguments) {
