@@ -411,6 +411,7 @@ void Training::post_last_words() {
 }
 
 void Training::close(const std::string& status) {
+  session_.rest();  // a slow disk is nothing that hangs
   if (!journal_) return;
   std::exception_ptr lost;
   try {
