@@ -18,14 +18,13 @@
 #include <iostream>
 #include <iterator>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/control.h"
 #include "runtime/heartbeat.h"
 #include "runtime/hosts.h"
+#include "runtime/rank_output.h"
 #include "runtime/run_folder.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/transport/signed_store.h"
@@ -85,68 +84,6 @@ struct Child {
   std::ofstream log;
   bool running = false;
   int status = 0;  // as waitpid gives it
-};
-
-constexpr std::string_view kErrorLine = "pipewright-runtime: error: ";
-constexpr std::string_view kRemedyLine = "  ";
-
-// The last error that a rank has written into its log, and what cures it; nothing if there is none.
-std::optional<Error> last_error(const std::filesystem::path& log, ExitCode code) {
-  std::optional<Error> found;
-  std::ifstream in(log);
-  bool follows = false;
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind(kErrorLine, 0) == 0) {
-      found.emplace(code, line.substr(kErrorLine.size()));
-      follows = true;
-      continue;
-    }
-    if (follows && line.rfind(kRemedyLine, 0) == 0)
-      found.emplace(code, found->what(), line.substr(kRemedyLine.size()));
-    follows = false;
-  }
-  return found;
-}
-
-// What rank 0 prints, but its error: the launcher says at the end what ended the job, once. Passes on what it
-// can at once, as a line may be rewritten without ever ending.
-class WithoutErrors {
- public:
-  std::string take(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-      const bool ends = c == '\n' || c == '\r';
-      if (passing_) {
-        out += c;
-      } else {
-        line_ += c;
-        const bool error = begins(kErrorLine);
-        const bool remedy = after_error_ && begins(kRemedyLine);
-        if (!error && !remedy) {
-          out += std::exchange(line_, {});
-          passing_ = true;
-          after_error_ = false;
-        } else if (ends) {
-          after_error_ = error;
-          held_ += std::exchange(line_, {});
-        }
-      }
-      if (ends) passing_ = false;
-    }
-    return out;
-  }
-  std::string held() { return std::exchange(held_, {}) + std::exchange(line_, {}); }
-
- private:
-  // Is, or may become, a line that begins so.
-  bool begins(std::string_view with) const {
-    const size_t size = std::min(line_.size(), with.size());
-    return std::string_view(line_).substr(0, size) == with.substr(0, size);
-  }
-
-  std::string line_, held_;
-  bool passing_ = false;
-  bool after_error_ = false;
 };
 
 class Launcher {
