@@ -30,9 +30,13 @@ constexpr float kMean = 0.2860F, kDeviation = 0.3530F;  // of all training pixel
 // An IDX file, gzipped or not (zlib reads both). Errors name the file.
 class IdxFile {
  public:
-  explicit IdxFile(fs::path file)
-      : file_(std::move(file)), stream_(gzdopen(::dup(RegularFile(file_).descriptor()), "rb")) {
-    if (!stream_) fail(std::string("cannot be opened: ") + std::strerror(errno));
+  explicit IdxFile(fs::path file) : file_(std::move(file)) {
+    try {
+      stream_ = gzdopen(::dup(RegularFile(file_).descriptor()), "rb");
+    } catch (const InputError& error) {  // it begins with the file's name
+      fail("cannot be read: " + std::string(error.what()).substr(file_.string().size() + 2));
+    }
+    if (!stream_) fail(std::string("cannot be read: ") + std::strerror(errno));
     gzbuffer(stream_, 1 << 18);
   }
   ~IdxFile() { gzclose(stream_); }
@@ -101,7 +105,7 @@ class IdxFile {
   }
 
   fs::path file_;
-  gzFile stream_;
+  gzFile stream_ = nullptr;
 };
 
 fs::path find_file(const fs::path& root, bool root_given, const std::string& name) {
