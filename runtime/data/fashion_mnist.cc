@@ -33,8 +33,9 @@ class IdxFile {
   explicit IdxFile(fs::path file) : file_(std::move(file)) {
     try {
       stream_ = gzdopen(::dup(RegularFile(file_).descriptor()), "rb");
-    } catch (const InputError& error) {  // it begins with the file's name
-      fail("cannot be read: " + std::string(error.what()).substr(file_.string().size() + 2));
+    } catch (const InputError& error) {
+      const std::string why = std::string(error.what()).substr(file_.string().size() + 2);  // behind the name
+      fail(why.starts_with("cannot be read") ? why : "cannot be read: " + why);
     }
     if (!stream_) fail(std::string("cannot be read: ") + std::strerror(errno));
     gzbuffer(stream_, 1 << 18);
