@@ -1,8 +1,11 @@
 #include "optimizer/comparison.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/units.h"
 #include "optimizer/report.h"
 
@@ -13,7 +16,10 @@ namespace {
 constexpr double kWorthwhile = 0.99;
 constexpr double kFactor = 4;  // steps of bandwidth, three to each side
 constexpr int kSteps = 3;
-constexpr int kBisections = 7;  // 4^(1/128): about a percent
+constexpr int kBisections = 4;           // 4^(1/16): a tenth
+constexpr double kEffortOfTurns = 0.05;  // of the time for one row
+/// A gain below this is told together with what it costs.
+constexpr double kLittle = 1.1;
 
 double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
 
@@ -21,7 +27,9 @@ bool plain(const PlanRequest& request) {
   return request.schedule == "1f1b" && (request.weights.empty() || request.weights == "stash");
 }
 
-Contender contender(const Inputs& inputs, const std::string& name, const std::string& prefix) {
+/// `minibatches`: of an update, where the schedule leaves that open.
+Contender contender(const Inputs& inputs, const std::string& name, const std::string& prefix,
+                    int64_t minibatches) {
   Contender made;
   made.name = name;
   made.file = prefix + "." + name + ".json";
@@ -40,12 +48,14 @@ Contender contender(const Inputs& inputs, const std::string& name, const std::st
     request.schedule = "1f1b";
     request.weights.clear();
     request.microbatches = 0;
-  } else if (name == "flush") {
+  } else if (name == "flush" || name == "interleaved" || name == "zb-h1") {
     request.strategy = "best";
-    request.schedule = "1f1b-flush";
+    request.schedule = name == "flush" ? "1f1b-flush" : name;
+    request.microbatches = minibatches;
   } else if (name == "2bw") {
     request.strategy = "best";
     request.weights = "2bw";
+    request.microbatches = minibatches;
   }
   try {
     made.plan = make_plan(inputs.profile, topology, request);
@@ -59,10 +69,33 @@ Contender contender(const Inputs& inputs, const std::string& name, const std::st
 std::string kind_of(const Plan& plan) {
   if (plan.world_size == 1) return "one device";
   if (plan.stages.size() == 1) return "data parallelism";
+  if (plan.schedule == "model-parallel") return "model parallelism";
+  if (plan.weights == "flush") return "a pipeline that drains";
+  if (plan.weights == "2bw") return "a pipeline with two versions of its weights";
   for (const Stage& stage : plan.stages) {
-    if (stage.ranks.size() > 1) return "hybrid";
+    if (stage.ranks.size() > 1) return "a hybrid pipeline";
   }
   return "a straight pipeline";
+}
+
+/// Every row that there is for the question, in an order in which a later one must gain something.
+std::vector<std::string> names_for(const Inputs& inputs) {
+  std::vector<std::string> names = {"one device", "dp", "model-parallel", "straight", "hybrid"};
+  if (plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices &&
+      cost_model_named(inputs.request.objective).simulated) {
+    names.insert(names.end(), {"flush", "interleaved", "zb-h1", "2bw"});
+  }
+  return names;
+}
+
+/// The one to take; nothing if none fits.
+std::optional<size_t> advised(const std::vector<Contender>& contenders) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    if (!contenders[i].plan) continue;
+    if (!best || seconds(contenders[i]) < kWorthwhile * seconds(contenders[*best])) best = i;
+  }
+  return best;
 }
 
 struct Winner {
@@ -70,38 +103,41 @@ struct Winner {
   std::string shape;
 };
 
-std::optional<Winner> winner_at(const Inputs& inputs, double factor) {
-  Topology topology = inputs.topology;
-  for (TopologyLevel& level : topology.levels) {
+/// Of all rows but model parallelism, which no bandwidth makes fast; straight and hybrid are searched as one.
+std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor) {
+  Inputs other = inputs;
+  other.request.effort = kEffortOfTurns;
+  for (TopologyLevel& level : other.topology.levels) {
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  PlanRequest request = inputs.request;
-  request.strategy = "best";
-  try {
-    const Plan plan = make_plan(inputs.profile, topology, request);
-    return Winner{kind_of(plan), plan.shape_text()};
-  } catch (const InfeasibleError&) {
-    return std::nullopt;
+  std::vector<Contender> contenders;
+  for (const std::string& name : names_for(inputs)) {
+    if (name == "model-parallel" || name == "straight") continue;
+    contenders.push_back(contender(other, name == "hybrid" ? "best" : name, "", minibatches));
   }
+  const std::optional<size_t> best = advised(contenders);
+  if (!best) return std::nullopt;
+  const Plan& plan = *contenders[*best].plan;
+  return Winner{kind_of(plan), plan.shape_text()};
 }
 
 /// The nearest turn to one side. Between two steps the planner itself is asked again and again.
-std::optional<Turn> turn(const Inputs& inputs, const Winner& now, bool below) {
+std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
-    std::optional<Winner> other = winner_at(inputs, far);
+    std::optional<Winner> other = winner_at(inputs, minibatches, far);
     if (!other) return std::nullopt;
-    if (other->kind == now.kind) {
+    if (other->kind == now) {
       near = far;
       continue;
     }
     for (int i = 0; i < kBisections; ++i) {
       const double middle = std::sqrt(near * far);
-      std::optional<Winner> found = winner_at(inputs, middle);
+      std::optional<Winner> found = winner_at(inputs, minibatches, middle);
       if (!found) return std::nullopt;
-      if (found->kind == now.kind) {
+      if (found->kind == now) {
         near = middle;
       } else {
         far = middle;
@@ -113,28 +149,50 @@ std::optional<Turn> turn(const Inputs& inputs, const Winner& now, bool below) {
   return std::nullopt;
 }
 
+std::string times_text(double ratio, const std::string& than) {
+  if (ratio < kLittle) return number_text(100 * (ratio - 1)) + " % faster than " + than;
+  return number_text(ratio) + " times as fast as " + than;
+}
+
 std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   const Contender& best = comparison.contenders[comparison.best];
+  const Plan& plan = *best.plan;
   const Contender* parallel = nullptr;
+  const Contender* synchronous = nullptr;  // the fastest whose weights are never stale
   for (const Contender& each : comparison.contenders) {
-    if (each.name == "dp" && each.plan) parallel = &each;
+    if (!each.plan) continue;
+    if (each.name == "dp") parallel = &each;
+    if (updates_of(*each.plan).staleness == 0 && (!synchronous || seconds(each) < seconds(*synchronous)))
+      synchronous = &each;
   }
-  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(*best.plan) + "): ";
-  if (&best == parallel) {
+  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + "): ";
+  if (plan.world_size == 1 && comparison.devices > 1) {
+    text += "distributing gains nothing here, more devices only wait for each other";
+  } else if (plan.world_size == 1) {
+    text += "there is one device";
+  } else if (plan.stages.size() == 1) {
     text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
-  } else if (best.name == "one device") {
-    text +=
-        "the links are too slow for this model, or it is too small: more devices only wait for each other";
   } else if (parallel != nullptr) {
     const std::string& bound = parallel->plan->predicted->bottleneck;
-    text += number_text(seconds(*parallel) / seconds(best)) +
-            " times as fast as data parallelism, which is bound by " + bound.substr(bound.find(':') + 2);
+    text += times_text(seconds(*parallel) / seconds(best), "data parallelism") + ", which is bound by " +
+            bound.substr(bound.find(':') + 2);
   } else {
     text += "the fastest that fits " + format_bytes(static_cast<double>(inputs.topology.memory_bytes)) +
             " a device; data parallelism does not";
   }
-  text += ". It is bound by " + best.plan->predicted->bottleneck + ".";
+  text += ". It is bound by " + plan.predicted->bottleneck + ".";
+  const int64_t stale = updates_of(plan).staleness;
+  if (stale > 0 && synchronous != nullptr && seconds(*synchronous) < kLittle * seconds(best)) {
+    text += " It trains on weights that are up to " + std::to_string(stale) +
+            (stale == 1 ? " update" : " updates") + " old; " + synchronous->name + " does not and takes " +
+            number_text(100 * (seconds(*synchronous) / seconds(best) - 1)) + " % longer.";
+  }
   for (const Turn& each : comparison.turns) text += " " + turn_text(each) + ".";
+  if (plan.world_size == 1 && comparison.devices > 1 &&
+      std::none_of(comparison.turns.begin(), comparison.turns.end(),
+                   [](const Turn& t) { return !t.below; })) {
+    text += " That does not change up to 64 times the bandwidth.";
+  }
   return text;
 }
 
@@ -160,63 +218,94 @@ double one_device_seconds(const Inputs& inputs) {
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 
-Comparison compare(const Inputs& inputs) {
+Updates updates_of(const Plan& plan) {
+  Updates updates;
+  if (plan.weights == "flush" || plan.weights == "2bw") {
+    updates.least_minibatches = updates.most_minibatches = plan.microbatches;
+    updates.staleness = plan.weights == "2bw" && plan.stages.size() > 1 ? 1 : 0;
+    return updates;
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    auto round = static_cast<int64_t>(stage.ranks.size());
+    if (!stage.shares.empty()) round = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+    updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
+    updates.most_minibatches = std::max(updates.most_minibatches, round);
+    // Minibatches in flight were read with the weights before theirs.
+    const int64_t depth = plan.weights == "vertical" ? plan.stages[0].in_flight : stage.in_flight;
+    if (plan.schedule != "model-parallel") updates.staleness = std::max(updates.staleness, depth - 1);
+  }
+  return updates;
+}
+
+Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
   Comparison comparison;
   comparison.model = inputs.profile.model;
   comparison.devices = inputs.topology.device_count();
   comparison.one_device_seconds = one_device_seconds(inputs);
   const std::string prefix = "gpus=" + std::to_string(comparison.devices);
-  std::vector<std::string> names = {"one device", "dp", "model-parallel", "straight", "hybrid"};
-  if (plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices &&
-      cost_model_named(inputs.request.objective).simulated) {
-    names.insert(names.end(), {"flush", "2bw"});
+  int64_t minibatches = std::min(comparison.devices, kMostInFlight);
+  if (samples_per_update > 0) {
+    const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
+    minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  bool any = false;
-  for (const std::string& name : names) {
-    comparison.contenders.push_back(contender(inputs, name, prefix));
-    const Contender& last = comparison.contenders.back();
-    if (!last.plan) continue;
-    if (!any || seconds(last) < kWorthwhile * seconds(comparison.contenders[comparison.best]))
-      comparison.best = comparison.contenders.size() - 1;
-    any = true;
-  }
-  if (!any) {
+  for (const std::string& name : names_for(inputs))
+    comparison.contenders.push_back(contender(inputs, name, prefix, minibatches));
+  const std::optional<size_t> best = advised(comparison.contenders);
+  if (!best) {
     throw InfeasibleError("no strategy fits: " + comparison.contenders[1].why_not,
                           "Give more memory, more devices, or a profile with a smaller minibatch.");
   }
+  comparison.best = *best;
   if (plain(inputs.request) && comparison.devices > 1) {
-    if (const std::optional<Winner> now = winner_at(inputs, 1)) {
-      for (const bool below : {true, false}) {
-        if (const std::optional<Turn> found = turn(inputs, *now, below)) comparison.turns.push_back(*found);
-      }
+    const std::string now = kind_of(*comparison.contenders[comparison.best].plan);
+    for (const bool below : {true, false}) {
+      if (const std::optional<Turn> found = turn(inputs, minibatches, now, below))
+        comparison.turns.push_back(*found);
     }
   }
   comparison.advice = advice_for(comparison, inputs);
   return comparison;
 }
 
+namespace {
+
+std::string update_text(const Updates& updates, int64_t minibatch_samples) {
+  const int64_t each = std::max<int64_t>(1, minibatch_samples);
+  std::string text = std::to_string(updates.least_minibatches * each);
+  if (updates.most_minibatches > updates.least_minibatches)
+    text += "-" + std::to_string(updates.most_minibatches * each);
+  return minibatch_samples > 0 ? text : text + (text == "1" ? " minibatch" : " minibatches");
+}
+
+}  // namespace
+
 TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
   constexpr auto kLeft = TableColumn::Side::kLeft;
   constexpr auto kRight = TableColumn::Side::kRight;
   TextTable table({{"strategy", kLeft},
                    {"stages", kLeft, 0, 12},
-                   {"ranks", kRight, 3},
+                   {"ranks", kRight, 4},
                    {"minibatch"},
                    {"speed-up", kRight, 1},
-                   {"samples/s", kRight, 4},
+                   {"samples/s", kRight, 5},
+                   {"samples/update", kRight, 4},
+                   {"staleness", kRight, 3},
                    {"memory", kRight, 2},
                    {"bound by", kLeft, 0, 16}});
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) {
-      table.add(
-          {each.name, "-", "-", "-", "-", "-", "-", each.lacks_memory ? "does not fit" : "not possible"});
+      table.add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
+                 each.lacks_memory ? "does not fit" : "not possible"});
       continue;
     }
     const Prediction& predicted = *each.plan->predicted;
+    const Updates updates = updates_of(*each.plan);
     table.add({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
                format_seconds(predicted.minibatch_seconds),
                number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
                inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
+               update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
                format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
   }
   return table;
@@ -236,6 +325,9 @@ Json comparison_json(const Comparison& comparison) {
       row["recompute"] = Json::array();
       for (const Stage& stage : each.plan->stages) row["recompute"].push_back(stage.recompute);
       row["minibatch_seconds"] = predicted.minibatch_seconds;
+      const Updates updates = updates_of(*each.plan);
+      row["minibatches_per_update"] = updates.most_minibatches;
+      row["staleness"] = updates.staleness;
       row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
       row["memory_bytes"] = largest_memory(predicted);
       row["bottleneck"] = predicted.bottleneck;

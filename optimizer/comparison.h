@@ -11,7 +11,7 @@
 namespace pipewright {
 
 struct Contender {
-  std::string name;  ///< "one device", "dp", ..., "flush", "2bw"
+  std::string name;  ///< "one device", "dp", ..., "flush", "interleaved", "zb-h1", "2bw"
   std::string file;  ///< name of its plan's file
   std::optional<Plan> plan;
   std::string why_not;        ///< where there is no plan
@@ -32,13 +32,24 @@ struct Comparison {
   double one_device_seconds = 0;
   std::vector<Contender> contenders;
   size_t best = 0;          ///< in contenders
-  std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64
+  std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64, of the same ways
   std::string advice;       ///< one or two sentences
 };
 
-/// InfeasibleError if nothing fits. Plans with flush or 2bw are compared but not advised where another way is
-/// within a percent: they change what an update is.
-Comparison compare(const Inputs& inputs);
+/// What training by a plan is like, beside its speed.
+struct Updates {
+  int64_t least_minibatches = 1;  ///< of one update, at the stage that takes fewest
+  int64_t most_minibatches = 1;
+  int64_t staleness = 0;  ///< updates between reading weights and changing them, at the worst stage
+};
+Updates updates_of(const Plan& plan);
+
+/// Like with like: plans whose updates cover a given number of minibatches (flush, interleaved, zb-h1, 2bw)
+/// have as many samples in one as data parallelism on these devices, unless `samples_per_update` (0: as many)
+/// or
+/// --microbatches says otherwise. InfeasibleError if nothing fits. A plan is advised over one before it in
+/// the rows only for more than a percent.
+Comparison compare(const Inputs& inputs, int64_t samples_per_update = 0);
 
 /// Seconds of one minibatch on one device, without any exchange.
 double one_device_seconds(const Inputs& inputs);

@@ -14,6 +14,7 @@
 #include "optimizer/inference.h"
 #include "optimizer/levels.h"
 #include "optimizer/memory_check.h"
+#include "optimizer/pool.h"
 #include "optimizer/run_rules.h"
 #include "optimizer/search.h"
 #include "optimizer/stage_layers.h"
@@ -299,6 +300,10 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   if (q.one_in_flight) return whole.least_seconds / fastest;
   const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
   if (request.schedule == "interleaved") return shared;
+  if (Pricer::takes(q, request) && !q.single_stage && !request.demands.any() && q.states->exact &&
+      (q.inputs.placed() || q.memory_bytes > 0)) {
+    return std::max(shared, least_period_anywhere(q));
+  }
   if (q.inputs.placed()) {
     if (!q.states->exact) return shared;
     if (!drains(request)) return answer.bound_seconds;
@@ -360,6 +365,13 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   } else {
     answer = wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
   }
+  const bool pooled = Pricer::takes(question, request) && !question.single_stage && !request.demands.any();
+  if (!answer && pooled && question.memory_bytes > 0 && !question.all_devices) {
+    Question shallow = question;  // depths that keep the pipeline full may be what does not fit
+    shallow.least_depths = true;
+    shallow.inputs.levels.clear();  // memory does not depend on where a stage is
+    answer = search(shallow);
+  }
   if (!answer && request.demands.any()) fail_demands(question, request, pinned);
   for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
@@ -367,6 +379,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   }
   if (!answer) {
     if (question.one_in_flight) question.all_devices = false;
+    question.least_depths = pooled && !question.all_devices;  // the least memory is that of the least depths
     fail_infeasible(question, request.strategy, profile.minibatch_samples);
   }
 
@@ -387,8 +400,20 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     const double gain = best ? best->predicted->minibatch_seconds / other->predicted->minibatch_seconds : 2;
     if (gain > 1 + 1e-9) best = std::move(other);
   }
-  if (!drains(request)) best = priced(*answer);
-  if (!best) fail_infeasible(question, request.strategy, profile.minibatch_samples);
+  const double bound = bound_seconds(question, request, wide ? &*wide : nullptr, *answer);
+  if (pooled) {
+    const std::optional<PoolAnswer> fastest = best_as_simulated(question, request, {*answer}, bound);
+    if (fastest) best = priced({fastest->candidate.stages});
+    if (notes != nullptr) {
+      notes->capped = fastest && fastest->capped;
+      notes->of_all_plans = request.strategy == "best" && !request.use_all_devices;
+    }
+  }
+  if (!drains(request) && !best) best = priced(*answer);
+  if (!best) {
+    question.least_depths = pooled && !question.all_devices;
+    fail_infeasible(question, request.strategy, profile.minibatch_samples);
+  }
   Plan plan = std::move(*best);
   // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
   // plan back, plans that keep more room are tried as well.
@@ -396,8 +421,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   const auto take_if_faster = [&](std::optional<Plan> other) {
     if (other && seconds(*other) < (1 - 1e-9) * seconds(plan)) plan = std::move(*other);
   };
-  const bool held_back =
-      question.memory_bytes > 0 && !drains(request) && seconds(plan) > 1.01 * answer->period_seconds;
+  const bool held_back = question.memory_bytes > 0 && !drains(request) && !pooled &&
+                         seconds(plan) > 1.01 * answer->period_seconds;
   for (const int64_t extra : {1, 2, 3, 4}) {
     if (!held_back || question.one_in_flight || question.single_stage) break;
     Question roomier = question;
@@ -407,7 +432,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     take_if_faster(priced(*found));
   }
   // The other way round, a stage may recompute for a depth that it turns out not to need.
-  if (question.recompute == Recompute::kWhereNeeded && recomputes(plan)) {
+  if (question.recompute == Recompute::kWhereNeeded && recomputes(plan) && !pooled) {
     Question keeping = question;
     keeping.recompute = Recompute::kNever;
     if (drains(request)) {
@@ -420,8 +445,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   plan.strategy = request.strategy;
   plan.profile_digest = document_digest(profile);
   plan.topology_digest = document_digest(topology);
-  plan.predicted->lower_bound_seconds =
-      std::min(seconds(plan), bound_seconds(question, request, wide ? &*wide : nullptr, *answer));
+  plan.predicted->lower_bound_seconds = std::min(seconds(plan), bound);
   if (question.memory_bytes > 0) {
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       PW_CHECK_LE(plan.predicted->stages[s].memory.total_bytes(),

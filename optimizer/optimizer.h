@@ -20,6 +20,7 @@ struct PlanRequest {
   int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
   bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
   StageDemands demands;          ///< of strategies other than "dp", and not with all devices
+  double effort = 1;             ///< how much of the time that planning may take for simulating candidates
   /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
   /// demands and strategy are then not asked.
   double inference_period_seconds = 0;
@@ -37,6 +38,9 @@ struct PlanNotes {
   int64_t cuts = 0;           ///< places where the model can be cut, both ends included
   bool exact = true;          ///< false: too many cuts, only the most promising were searched
   double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
+  /// The plan's lower bound holds for all plans but those with `shares`; otherwise for those of its kind.
+  bool of_all_plans = false;
+  bool capped = false;  ///< there were more plans to simulate than planning takes time for
 };
 
 /// There would be a plan if the devices had more memory.

@@ -138,7 +138,8 @@ void add_device_options(po::options_description* options) {
 void add_pricing_options(po::options_description* options) {
   options->add_options()  //
       ("objective", po::value<std::string>()->default_value("pipewright"),
-       "cost model: pipewright, or those of other planners: pipedream; plan only: max-load, piper")  //
+       "cost model: pipewright, or those of other planners: pipedream, pipedream-shared-nic; plan only: "
+       "max-load, piper")  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
 }

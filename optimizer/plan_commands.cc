@@ -85,8 +85,14 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   head << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
        << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
        << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
-       << "Bound by " << predicted.bottleneck << "; nothing of this kind is faster than "
-       << format_seconds(predicted.lower_bound_seconds) << "\n";
+       << "Bound by " << predicted.bottleneck << "; "
+       << (notes.of_all_plans ? "no plan whose replicas take turns one by one" : "nothing of this kind")
+       << " is faster than " << format_seconds(predicted.lower_bound_seconds) << "\n";
+  if (notes.capped) {
+    head
+        << "There were more plans to simulate than planning takes time for: a faster one is possible down to "
+           "that\n";
+  }
   if (!notes.exact) {
     head << "The model has too many cuts to try all: searched along several orders of its nodes and "
             "around the "
@@ -161,6 +167,8 @@ void run_compare(const Arguments& arguments) {
   add_question_options(&options);
   options.add_options()                                                                           //
       ("output", po::value<std::string>(), "folder for one plan file each: gpus=N.dp.json, ...")  //
+      ("samples-per-update", po::value<int64_t>(),
+       "of flush, interleaved, zb-h1, 2bw; default: what data parallelism makes")  //
       ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
@@ -171,7 +179,10 @@ void run_compare(const Arguments& arguments) {
   }
   if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
   const Stopwatch stopwatch;
-  const Comparison comparison = compare(inputs);
+  const int64_t samples = values.count("samples-per-update") != 0
+                              ? in_range(values, "samples-per-update", 1, int64_t{1} << 40)
+                              : 0;
+  const Comparison comparison = compare(inputs, samples);
   const double spent = stopwatch.milliseconds();
   Json json = comparison_json(comparison);
   std::string notes;

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/few_cuts.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -16,6 +17,7 @@ constexpr int64_t kMicrobatchesPerDevice = 4;
 /// Two versions need as many as the pipeline is deep; slow links want more depth.
 constexpr int64_t kMicrobatchesOfTwoVersions = 2;
 constexpr int64_t kMostTriedStages = 64;
+constexpr int kManyCuts = 96;
 constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
 
 bool has_intervals(const PlanRequest& request) {
@@ -46,6 +48,34 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
     q.inputs.speeds.clear();
     q.inputs.memories.clear();
     if (std::optional<Answer> answer = search(q)) found.push_back(std::move(*answer));
+  }
+  return found;
+}
+
+/// Where cuts are many: among some of them, then among those beside what was found. What fill and drain cost
+/// does not hang on a cut more or less.
+std::optional<Answer> among_few_cuts(const Question& question, const StageDemands& demands) {
+  constexpr int kFew = 48;
+  constexpr int kBeside = 4;
+  std::vector<int> numbers = thinned(*question.states, kFew);
+  std::optional<Answer> found;
+  for (int round = 0; round < 2; ++round) {
+    const States some = some_of(*question.states, numbers);
+    Question few = question;
+    few.states = &some;
+    std::optional<Answer> answer = search_with_demands(few, demands, {}, kNearEnough);
+    if (!answer) return found;
+    for (FoundStage& stage : answer->stages) {
+      stage.from = numbers[static_cast<size_t>(stage.from)];
+      stage.to = numbers[static_cast<size_t>(stage.to)];
+    }
+    found = std::move(answer);
+    std::set<int> beside(numbers.begin(), numbers.end());
+    for (const FoundStage& stage : found->stages) {
+      for (int i = stage.to - kBeside; i <= stage.to + kBeside; ++i)
+        if (i > 0 && i < question.states->size()) beside.insert(i);
+    }
+    numbers.assign(beside.begin(), beside.end());
   }
   return found;
 }
@@ -131,7 +161,9 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1))) {
     StageDemands demands = request.demands;
     demands.most_stages = stages;
-    std::optional<Answer> answer = search_with_demands(question, demands, pinned, kNearEnough);
+    const bool few = !request.demands.any() && question.states->size() > kManyCuts;
+    std::optional<Answer> answer =
+        few ? among_few_cuts(question, demands) : search_with_demands(question, demands, pinned, kNearEnough);
     if (!answer) continue;
     // More stages that gain nothing would not be taken.
     const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();
@@ -141,7 +173,7 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
 }
 
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan) {
+                   int64_t memory_bytes, Plan* plan, Depths how) {
   plan->schedule = request.schedule;
   plan->weights = request.weights;
   if (has_intervals(request)) plan->microbatches = request.microbatches;
@@ -174,8 +206,9 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   shape.in_flight = bound;
   if (worth_simulating(shape) && inputs.speeds.empty()) {
     shape.in_flight = most;
-    depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs),
-                              links_in_common(*plan, loads, inputs));
+    depths = choose_in_flight(
+        plan->schedule, shape, times_of(*plan, loads, inputs),
+        how == Depths::kAsIfAlone ? SimulationOptions() : links_in_common(*plan, loads, inputs));
   } else {
     for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
     depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;

@@ -26,10 +26,13 @@ void set_run_rules(const PlanRequest& request, Question* question);
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
                                const std::vector<NodeSet>& pinned);
 
+enum class Depths { kChosen, kAsIfAlone };
+
 /// Sets schedule, rule, microbatches and, with "interleaved", ranks; then the depths: those the simulator
 /// wants, as far as memory allows. False if the schedule needs more depth than that, or the plan is not
-/// possible.
+/// possible. `how`: as they run, or as if no message shared its links
+/// with another.
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan);
+                   int64_t memory_bytes, Plan* plan, Depths how = Depths::kChosen);
 
 }  // namespace pipewright

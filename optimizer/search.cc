@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "optimizer/levels.h"
 #include "optimizer/search_flat.h"
 #include "optimizer/search_levels.h"
 #include "optimizer/search_stage.h"
@@ -34,9 +35,42 @@ std::optional<Answer> any_answer(const Question& q) {
   return q.all_devices ? exactly_all_devices(q, kNoLimit, false) : FewestDevices(q).within(kNoLimit);
 }
 
+/// With depths that follow from the period a plan found says nothing of shorter ones: plain bisection.
+/// `refuted` is a period that no plan is below.
+std::optional<Answer> at_least_depths(const Question& q, FewestDevices* table, double* refuted) {
+  constexpr double kClose = 1e-4;
+  const State& whole = q.states->states.back();
+  double low =
+      (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
+  std::optional<Answer> best = table->within(kNoLimit);
+  if (!best) return best;
+  double high = kNoLimit;
+  for (double step = 0.01; low > 0 && high == kNoLimit && step < 1e9; step *= 2) {
+    const double period = low * (1 + step);
+    if (std::optional<Answer> found = table->within(period)) {
+      best = std::move(found);
+      high = period;
+    } else {
+      low = period;
+    }
+  }
+  while (high < kNoLimit && high - low > kClose * high) {
+    const double middle = low + (high - low) / 2;
+    if (std::optional<Answer> found = table->within(middle)) {
+      best = std::move(found);
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  if (refuted != nullptr) *refuted = low * (1 - kTolerance);
+  return best;
+}
+
 /// Smallest period: bisection between what is impossible and what was achieved.
 std::optional<Answer> fewest_at_least_period(const Question& q) {
   FewestDevices table(q);
+  if (q.least_depths) return at_least_depths(q, &table, nullptr);
   std::optional<Answer> best = table.within(kNoLimit);
   if (!best) return best;
   double high = best->period_seconds;  // achieved
@@ -71,8 +105,13 @@ std::optional<Answer> fewest_at_least_period(const Question& q) {
 
 }  // namespace
 
-int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas) {
+int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas, double behind_seconds) {
   if (q.one_in_flight) return 1;
+  if (q.least_depths) {
+    const double paced = q.depth_period_seconds * static_cast<double>(replicas);
+    const double least = paced > 0 ? std::ceil(behind_seconds / paced * (1 - kTolerance)) : 1;
+    return static_cast<int64_t>(std::clamp(least, 1.0, static_cast<double>(kMostInFlight)));
+  }
   const int64_t bound = std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
   if (q.interval == 0) return bound;
   const int64_t interval = (q.interval + replicas - 1) / replicas;
@@ -90,6 +129,35 @@ std::optional<Answer> search(const Question& q) {
   std::optional<double> levels_of;
   if (!q.one_in_flight) levels_of = fastest->period_seconds;
   return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
+}
+
+double least_period_anywhere(const Question& question) {
+  Question q = question;
+  const bool differ = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
+  if (differ || q.single_stage || q.all_devices || q.one_in_flight) return 0;
+  q.least_depths = true;
+  q.extra_in_flight = 0;
+  if (!q.inputs.levels.empty()) {
+    q.least_exchange_seconds_per_byte.assign(static_cast<size_t>(q.devices) + 1, 0);
+    int64_t group = 1;
+    for (const TopologyLevel& level : q.inputs.levels) {
+      const int64_t members = (q.devices + group - 1) / group;
+      for (int64_t m = group + 1; m <= q.devices && members > 1; ++m) {
+        // Some member has x replicas or m - x: evenly spread, or as many as fit in one.
+        const int64_t x = std::max<int64_t>(1, std::min((m + members - 1) / members, m - group));
+        const double crossing = LevelCosts::crossing(std::min(x, m - x), m);
+        double& least = q.least_exchange_seconds_per_byte[static_cast<size_t>(m)];
+        least = std::max(least, 2 * crossing / level.bandwidth_bytes_per_second);
+      }
+      group *= level.count;
+    }
+    q.inputs.levels.clear();
+    q.inputs.latency_seconds = 0;  // latencies of one rank's messages do not add up
+  }
+  FewestDevices table(q);
+  double refuted = 0;
+  if (!at_least_depths(q, &table, &refuted)) return 0;
+  return refuted;
 }
 
 FullestStage fullest_stage(const Question& q, const Answer& answer) {

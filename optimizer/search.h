@@ -34,6 +34,14 @@ struct Question {
   bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
   int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
   bool one_in_flight = false;   ///< memory is that of one minibatch at a time
+  /// Room is kept only for the depth without which no plan has the period in question (Little's law: a rank
+  /// of m replicas holds its minibatches for as long as the work behind it takes). The search sets the
+  /// period.
+  bool least_depths = false;
+  double depth_period_seconds = 0;
+  /// By number of replicas, not more than any placement's exchange takes for a byte; empty: as the formula
+  /// has it.
+  std::vector<double> least_exchange_seconds_per_byte = {};
   /// Most minibatches in flight at a stage, over all its replicas: an update interval that is drained. 0: no
   /// such end.
   int64_t interval = 0;
@@ -79,7 +87,15 @@ FullestStage fullest_stage(const Question& question, const Answer& answer);
 /// The answer whose fullest stage is smallest, `memory_bytes` ignored. Nothing if no memory would do.
 std::optional<Answer> search_least_memory(const Question& question);
 
-/// Depth that the search assumes for a stage with `later_devices` behind it.
-int64_t assumed_in_flight(const Question& question, int64_t later_devices, int64_t replicas);
+/// A period that no plan is below, wherever its stages stand and however deep they run: on one level of equal
+/// devices exactly that, under a memory limit with the least depths; on several levels as if each message had
+/// the innermost links to itself and each exchange those that it cannot avoid. To a part in 10^4. For all of
+/// the question's states; 0 where nothing is known.
+double least_period_anywhere(const Question& question);
+
+/// Depth that the search assumes for a stage with `later_devices` behind it, or `behind_seconds` of work from
+/// itself on.
+int64_t assumed_in_flight(const Question& question, int64_t later_devices, int64_t replicas,
+                          double behind_seconds = 0);
 
 }  // namespace pipewright

@@ -43,6 +43,7 @@ FewestDevices::FewestDevices(const Question& question)
 
 std::optional<Answer> FewestDevices::within(double period) {
   period_ = period;
+  q_.depth_period_seconds = period;
   per_period_ = period > 0 ? 1 / period : 1e200;
   fewest_.assign(static_cast<size_t>(tables_) * size_, kImpossible);
   ways_.assign(fewest_.size(), {});
@@ -125,7 +126,7 @@ void FewestDevices::extend(int i) {
 }
 
 // T m^2 - (w + l + X) m + X >= 0 from two replicas on, in the symbols of docs/cost-model.md; the larger root.
-int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, int64_t after) const {
+int64_t FewestDevices::replicas_alone(int i, int j, int64_t least, int64_t most, int64_t after) const {
   if (most < least) return 0;
   if (q_.memory_bytes > 0 || q_.inputs.minibatches_per_update > 0 || i == 0 || !(period_ > 0) ||
       period_ == kNoLimit) {
@@ -153,6 +154,19 @@ int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, in
   int64_t replicas = std::max(least, static_cast<int64_t>(root));
   while (replicas <= most && !in_time(replicas)) ++replicas;  // once or twice
   return replicas <= most ? replicas : 0;
+}
+
+int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, int64_t after) const {
+  int64_t replicas = replicas_alone(i, j, least, most, after);
+  if (q_.least_exchange_seconds_per_byte.empty() || replicas == 0) return replicas;
+  const double mine = work_[j] - work_[i];
+  const auto bytes =
+      static_cast<double>(states_.states[j].trainable_bytes - states_.states[i].trainable_bytes);
+  for (; replicas <= most; ++replicas) {
+    const double exchange = bytes * q_.least_exchange_seconds_per_byte[static_cast<size_t>(replicas)];
+    if ((mine + exchange) * (1 - kTolerance) <= period_ * static_cast<double>(replicas)) return replicas;
+  }
+  return 0;
 }
 
 void FewestDevices::try_stage(int i, int j) {

@@ -35,10 +35,11 @@ class FewestDevices {
   double extra_devices(int i, double work, double exchange) const;
   void extend(int i);
   void try_stage(int i, int j);
-  /// fewest_replicas(), with the sums at hand.
+  /// fewest_replicas(), with the sums at hand; where placements are left open no more than the least of any.
+  int64_t replicas_alone(int i, int j, int64_t least, int64_t most, int64_t after) const;
   int64_t replicas_of(int i, int j, int64_t least, int64_t most, int64_t after) const;
 
-  const Question& q_;
+  Question q_;  // a copy: depths may follow the period
   const States& states_;
   int size_ = 0;
   int tables_ = 1;

@@ -27,6 +27,12 @@ int32_t level_of(double stage_period, double period) {
 StageLoad load_of(const Question& q, int from, int to) {
   StageLoad load = load_between(*q.states, from, to);
   load.recompute = q.recompute == Recompute::kAlways;
+  if (q.least_depths) {
+    const State& before = q.states->states[from];
+    const State& whole = q.states->states.back();
+    load.behind_seconds =
+        whole.forward_seconds - before.forward_seconds + whole.backward_seconds - before.backward_seconds;
+  }
   if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
   return load;
 }
@@ -39,7 +45,7 @@ std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t 
                                      int64_t later_devices, int64_t memory_bytes) {
   const bool always = q.recompute == Recompute::kAlways;
   if (memory_bytes == 0) return always;
-  const int64_t depth = assumed_in_flight(q, later_devices, replicas);
+  const int64_t depth = assumed_in_flight(q, later_devices, replicas, load.behind_seconds);
   const auto fits = [&](bool recompute) {
     load.recompute = recompute;
     return stage_memory(load, replicas, depth, q.inputs).total_bytes() <= memory_bytes;

@@ -215,18 +215,21 @@ class Deepening {
     Depths best = begin;
     double fastest = seconds(begin);
     int64_t in_vain = 0;
-    for (int64_t more = 1; more <= kMostMore && in_vain < 2 && fastest > kTolerance * target; more *= 2) {
-      Depths candidate = begin;
-      for (size_t stage = 0; stage < candidate.size(); ++stage)
-        candidate[stage] = std::min(most_[stage], candidate[stage] + more);
-      candidate = usable(candidate);
-      if (candidate == usable(best)) break;
-      const double found = seconds(candidate);
-      ++in_vain;
-      if (found * kTolerance > fastest) continue;
-      fastest = found;
-      best = candidate;
-      in_vain = 0;
+    // The last stage holds nothing back; that it may run ahead helps only where replicas meet in bursts.
+    for (int64_t more = 1; more <= kMostMore && in_vain < kMostInVain; more *= 2) {
+      for (const bool last_too : {false, true}) {
+        if (fastest <= kTolerance * target) break;
+        Depths candidate = begin;
+        for (size_t stage = 0; stage + (last_too ? 0 : 1) < candidate.size(); ++stage)
+          candidate[stage] = std::min(most_[stage], candidate[stage] + more);
+        candidate = usable(candidate);
+        const double found = seconds(candidate);
+        ++in_vain;
+        if (found * kTolerance > fastest) continue;
+        fastest = found;
+        best = candidate;
+        in_vain = 0;
+      }
     }
     if (best == begin) return begin;
     const double enough = fastest * kTolerance;
@@ -246,6 +249,7 @@ class Deepening {
 
  private:
   static constexpr int64_t kMostMore = 16;
+  static constexpr int64_t kMostInVain = 7;
 
   Depths usable(const Depths& depths) const {
     PipelineShape shape = shape_;

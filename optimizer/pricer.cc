@@ -1,0 +1,146 @@
+#include "optimizer/pricer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "graph/limits.h"
+#include "optimizer/evaluate.h"
+#include "optimizer/levels.h"
+#include "optimizer/run_rules.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kRounding = 1e-9;
+constexpr double kHopeless = 1.4;  // better depths gain no more, mostly
+
+int64_t minibatches_of_stages(const PipelineShape& shape) {
+  int64_t depth = 1;
+  for (int64_t s = 0; s < shape.stages(); ++s)
+    depth = std::max(depth, shape.replicas[s] * std::min<int64_t>(shape.in_flight[s], 64));
+  return (8 * depth + 32) * shape.stages();
+}
+
+Plan skeleton(const Candidate& candidate) {
+  Plan plan;
+  for (const FoundStage& found : candidate.stages) {
+    Stage stage;
+    stage.ranks = found.ranks;
+    for (int64_t q = 0; found.ranks.empty() && q < found.replicas; ++q)
+      stage.ranks.push_back(plan.world_size + q);
+    stage.recompute = found.recompute;
+    plan.world_size += found.replicas;
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+}  // namespace
+
+int64_t Candidate::devices() const {
+  int64_t all = 0;
+  for (const FoundStage& stage : stages) all += stage.replicas;
+  return all;
+}
+
+std::vector<int64_t> Candidate::replicas() const {
+  std::vector<int64_t> all;
+  for (const FoundStage& stage : stages) all.push_back(stage.replicas);
+  return all;
+}
+
+Pricer::Pricer(const Question& question, const PlanRequest& request) : q_(question), request_(request) {
+  if (!question.inputs.levels.empty()) loads_ = std::make_unique<LinkLoads>(question.inputs);
+}
+
+bool Pricer::takes(const Question& q, const PlanRequest& request) {
+  return request.schedule == "1f1b" && !drains(request) && request.weights != "vertical" &&
+         q.inputs.speeds.empty() && q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
+}
+
+std::vector<StageLoad> Pricer::loads_of(const Candidate& candidate) const {
+  std::vector<StageLoad> loads;
+  for (const FoundStage& stage : candidate.stages) {
+    StageLoad load = load_between(*q_.states, stage.from, stage.to);
+    if (q_.memory_bytes > 0) load.workspace_bytes = workspace_between(*q_.states, stage.from, stage.to);
+    load.recompute = stage.recompute;
+    loads.push_back(load);
+  }
+  return loads;
+}
+
+double Pricer::floor_seconds(Candidate* candidate, double seconds) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<StageLoad> loads = loads_of(*candidate);
+  int64_t later = 0;
+  double behind = 0;  // work of a minibatch from the stage on, there and back
+  for (size_t s = loads.size(); s-- > 0;) {
+    const FoundStage& stage = candidate->stages[s];
+    StageLoad& load = loads[s];
+    behind += load.forward_seconds + load.backward_seconds;
+    load.recompute = q_.recompute == Recompute::kAlways;
+    if (q_.memory_bytes > 0) {
+      const auto m = static_cast<double>(stage.replicas);
+      // Little's law: so many are under way on a rank at that pace, or more.
+      auto wanted = static_cast<int64_t>(std::clamp(std::ceil(behind / (seconds * m) * (1 - kRounding)), 1.0,
+                                                    static_cast<double>(kMostInFlight)));
+      if (candidate->usual_depths) wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
+      later += stage.replicas;
+      int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, q_.memory_bytes, q_.inputs);
+      if (fits < wanted && q_.recompute == Recompute::kWhereNeeded) {
+        StageLoad again = load;
+        again.recompute = true;
+        const int64_t more = in_flight_that_fits(again, stage.replicas, wanted, q_.memory_bytes, q_.inputs);
+        if (more > fits) {
+          load.recompute = true;
+          fits = more;
+        }
+      }
+      if (fits < 1) return kNever;
+    }
+    candidate->stages[s].recompute = load.recompute;
+  }
+  double floor = 0;
+  if (loads_ == nullptr) {
+    for (size_t s = 0; s < loads.size(); ++s) {
+      const double own = q_.model->period(loads[s], candidate->stages[s].replicas, q_.inputs).total_seconds();
+      floor = std::max(floor, own);
+    }
+    return floor;
+  }
+  Ranks ranks;
+  for (const FoundStage& stage : candidate->stages) ranks.push_back(stage.ranks);
+  return loads_->floor_seconds(loads, ranks);
+}
+
+std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double limit) {
+  const std::vector<StageLoad> loads = loads_of(candidate);
+  Plan plan = skeleton(candidate);
+  double seconds = 0;
+  const auto simulated = [&](Depths how, int64_t cost) {
+    if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, how)) return false;
+    const PipelineShape shape = shape_of(plan);
+    if (loads.size() > 1)
+      spent_ += cost * minibatches_of_stages(shape);  // one stage takes what its formula says
+    CostInputs inputs = q_.inputs;
+    set_run_rules(plan, &inputs);
+    seconds = settled_minibatch_seconds(plan.schedule, shape, times_of(plan, loads, inputs),
+                                        links_in_common(plan, loads, inputs));
+    if (loads_ == nullptr) seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
+    return true;
+  };
+  // First as if nothing were shared: only what is near is worth better depths.
+  if (loads_ != nullptr && loads.size() > 1) {
+    if (!simulated(Depths::kAsIfAlone, 1)) return std::nullopt;
+    if (seconds >= kHopeless * limit) return std::nullopt;
+  }
+  if (!simulated(Depths::kChosen, 4)) return std::nullopt;
+  CandidatePrice price;
+  price.seconds = seconds;
+  for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);
+  return price;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,58 @@
+// What candidates take when they run: depths chosen, simulated. For the pool of plans (pool.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "optimizer/layouts.h"
+#include "optimizer/link_loads.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/search.h"
+
+namespace pipewright {
+
+/// Stages along a chain of states. `ranks` of each stage are set where devices are placed.
+struct Candidate {
+  std::vector<FoundStage> stages;
+  /// Stages recompute for the usual depths, 1 + ceil(D / m), rather than for the least.
+  bool usual_depths = false;
+  int64_t devices() const;
+  std::vector<int64_t> replicas() const;
+};
+
+struct CandidatePrice {
+  double seconds = 0;
+  std::vector<int64_t> depths;
+};
+
+/// For a question of training without drain on equal devices; borrows it and the request. The same for the
+/// same input.
+class Pricer {
+ public:
+  Pricer(const Question& question, const PlanRequest& request);
+
+  /// False where the question is of another kind: devices that differ, a schedule that drains, a formula that
+  /// is not simulated.
+  static bool takes(const Question& question, const PlanRequest& request);
+
+  /// No run of the candidate is faster; infinite if it does not fit its memory. Decides which stages
+  /// recompute, with the depth that a pace of `seconds` needs, or the usual one.
+  double floor_seconds(Candidate* candidate, double seconds);
+
+  /// Nothing if it does not fit, or takes much more than `limit`.
+  std::optional<CandidatePrice> price(const Candidate& candidate, double limit);
+
+  /// Minibatches of stages simulated so far: what the time spent grows with.
+  int64_t spent() const { return spent_; }
+  bool placed() const { return loads_ != nullptr; }
+
+ private:
+  std::vector<StageLoad> loads_of(const Candidate& candidate) const;
+  const Question& q_;
+  const PlanRequest& request_;
+  std::unique_ptr<LinkLoads> loads_;  // of the network
+  int64_t spent_ = 0;
+};
+
+}  // namespace pipewright

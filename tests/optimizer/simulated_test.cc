@@ -1,0 +1,446 @@
+// Plans are the best as they run: against every plan of tiny models, and where better ones were once found.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "graph/document.h"
+#include "graph/pipedream.h"
+#include "optimizer/evaluate.h"
+#include "optimizer/link_loads.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/states.h"
+#include "tests/optimizer/random_profile.h"
+#include "tests/support/skip.h"
+
+namespace pipewright {
+namespace {
+
+using testing::pick;
+
+/// Every plan for a tiny model: cuts, replicas, devices, recomputing, depths. Beside what is certainly no
+/// better than `enough`.
+class EveryPlan {
+ public:
+  EveryPlan(const Profile& profile, const Topology& topology, const PlanRequest& request)
+      : profile_(profile),
+        topology_(topology),
+        request_(request),
+        flow_(profile),
+        model_(cost_model_named("pipewright")),
+        states_(enumerate_states(flow_, model_, true)),
+        inputs_(cost_inputs(profile, topology, request.optimizer_slots)) {}
+
+  double least_seconds(double enough) {
+    least_ = enough;
+    std::vector<int> cuts = {0};
+    extend(&cuts);
+    return least_;
+  }
+  const Plan& best() const { return best_; }
+
+ private:
+  void extend(std::vector<int>* cuts) {
+    if (cuts->back() == states_.last()) {
+      std::vector<int64_t> replicas;
+      return choose_replicas(*cuts, &replicas, topology_.device_count());
+    }
+    if (static_cast<int64_t>(cuts->size()) > topology_.device_count()) return;
+    for (const int next : states_.after(cuts->back())) {
+      cuts->push_back(next);
+      extend(cuts);
+      cuts->pop_back();
+    }
+  }
+
+  void choose_replicas(const std::vector<int>& cuts, std::vector<int64_t>* replicas, int64_t left) {
+    const size_t s = replicas->size();
+    if (s + 1 == cuts.size()) return place(cuts, *replicas);
+    for (int64_t m = 1; m <= left; ++m) {
+      const StageLoad load = load_between(states_, cuts[s], cuts[s + 1]);
+      const double exchange = m > 1 ? 2 * static_cast<double>(load.trainable_bytes) *
+                                          static_cast<double>(m - 1) / static_cast<double>(m) /
+                                          topology_.levels[0].bandwidth_bytes_per_second
+                                    : 0;
+      if (load.compute_seconds() + exchange >= static_cast<double>(m) * least_) continue;
+      replicas->push_back(m);
+      choose_replicas(cuts, replicas, left - m);
+      replicas->pop_back();
+    }
+  }
+
+  void place(const std::vector<int>& cuts, const std::vector<int64_t>& replicas) {
+    Plan plan;
+    plan.model = profile_.model;
+    for (size_t s = 0; s < replicas.size(); ++s) {
+      Stage stage;
+      const NodeSet nodes = states_.states[cuts[s + 1]].done - states_.states[cuts[s]].done;
+      for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v))
+        stage.nodes.push_back(profile_.nodes[v].name);
+      plan.world_size += replicas[s];
+      plan.stages.push_back(stage);
+    }
+    std::vector<size_t> owners;  // stage by device
+    for (size_t s = 0; s < replicas.size(); ++s)
+      owners.insert(owners.end(), static_cast<size_t>(replicas[s]), s);
+    std::set<std::vector<int64_t>> known;
+    do {
+      for (Stage& stage : plan.stages) stage.ranks.clear();
+      for (size_t d = 0; d < owners.size(); ++d)
+        plan.stages[owners[d]].ranks.push_back(static_cast<int64_t>(d));
+      if (topology_.levels.size() > 1 && !known.insert(pattern(owners)).second) continue;
+      recompute(&plan, 0);
+      if (topology_.levels.size() == 1) break;  // all devices are alike
+    } while (std::next_permutation(owners.begin(), owners.end()));
+  }
+
+  /// What the servers hold, whatever their order.
+  std::vector<int64_t> pattern(const std::vector<size_t>& owners) const {
+    std::vector<std::vector<int64_t>> servers;
+    for (size_t d = 0; d < owners.size(); ++d) {
+      if (static_cast<int64_t>(d) % topology_.levels[0].count == 0) servers.emplace_back();
+      servers.back().push_back(static_cast<int64_t>(owners[d]));
+    }
+    for (auto& server : servers) std::sort(server.begin(), server.end());
+    std::vector<int64_t> flat;
+    for (const auto& server : servers) {
+      flat.insert(flat.end(), server.begin(), server.end());
+      flat.push_back(-1);
+    }
+    return flat;
+  }
+
+  void recompute(Plan* plan, size_t s) {
+    if (s == plan->stages.size()) return depths(plan);
+    for (const bool again : {false, true}) {
+      if (again && topology_.memory_bytes == 0) continue;
+      plan->stages[s].recompute = again;
+      recompute(plan, s + 1);
+    }
+  }
+
+  void depths(Plan* plan) {
+    const std::vector<StageLoad> loads = loads_of_plan(*plan, flow_, model_);
+    for (size_t s = 0; s < loads.size(); ++s) {
+      const auto m = static_cast<double>(plan->stages[s].ranks.size());
+      if (loads[s].compute_seconds() >= m * least_) return;
+    }
+    const std::vector<StageTimes> times = times_of(*plan, loads, inputs_);
+    const SimulationOptions how = links_in_common(*plan, loads, inputs_);
+    const double formula = how.network.empty() ? formula_seconds(*plan, loads, model_, inputs_) : 0;
+    if (formula >= least_) return;
+    if (!how.network.empty()) {
+      std::vector<std::vector<int64_t>> ranks;
+      for (const Stage& stage : plan->stages) ranks.push_back(stage.ranks);
+      if (LinkLoads(inputs_).floor_seconds(loads, ranks) >= least_ * (1 - 1e-6)) return;
+    }
+    if (!promising(*plan, loads, times, how)) return;
+    std::set<std::vector<int64_t>> known;
+    const std::function<void(size_t, int64_t)> deepen = [&](size_t s, int64_t later) {
+      if (s-- > 0) {
+        const auto m = static_cast<int64_t>(plan->stages[s].ranks.size());
+        const int64_t bound = in_flight_bound(later, m);
+        for (const int64_t depth : {bound, bound + 2, bound - 1, int64_t{1}, bound + 5}) {
+          if (depth < 1 || depth > 12) continue;
+          if (topology_.memory_bytes > 0 &&
+              stage_memory(loads[s], m, depth, inputs_).total_bytes() > topology_.memory_bytes)
+            continue;
+          plan->stages[s].in_flight = depth;
+          deepen(s, later + m);
+        }
+        return;
+      }
+      const PipelineShape shape = shape_of(*plan);
+      const std::vector<int64_t> usable = usable_in_flight(shape);
+      if (usable != shape.in_flight || !known.insert(usable).second) return;
+      const double seconds = std::max(formula, settled_minibatch_seconds("1f1b", shape, times, how));
+      if (seconds >= least_) return;
+      least_ = seconds;
+      best_ = *plan;
+    };
+    deepen(plan->stages.size(), 0);
+  }
+
+  /// Whether it is near the least at depths that leave room. False where they do not fit at all.
+  bool promising(Plan plan, const std::vector<StageLoad>& loads, const std::vector<StageTimes>& times,
+                 const SimulationOptions& how) const {
+    int64_t later = 0;
+    for (size_t s = plan.stages.size(); s-- > 0;) {
+      const auto m = static_cast<int64_t>(plan.stages[s].ranks.size());
+      int64_t& depth = plan.stages[s].in_flight;
+      depth =
+          in_flight_that_fits(loads[s], m, in_flight_bound(later, m) + 2, topology_.memory_bytes, inputs_);
+      if (depth < 1) return false;
+      later += m;
+    }
+    PipelineShape shape = shape_of(plan);
+    shape.in_flight = usable_in_flight(shape);
+    return settled_minibatch_seconds("1f1b", shape, times, how) < 1.15 * least_;
+  }
+
+  const Profile& profile_;
+  const Topology& topology_;
+  const PlanRequest& request_;
+  Dataflow flow_;
+  const CostModel& model_;
+  States states_;
+  CostInputs inputs_;
+  double least_ = 0;
+  Plan best_;
+};
+
+Profile tiny_profile(std::mt19937& random) {
+  const bool chain = pick(random, 0, 1) == 0;
+  Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 3, 5)), chain, 50);
+  if (pick(random, 0, 1) == 0) return profile;
+  for (ProfiledNode& node : profile.nodes) {  // all different
+    node.forward_seconds *= 1 + 1e-3 * static_cast<double>(pick(random, 0, 500));
+    node.backward_input_seconds *= 1 + 1e-3 * static_cast<double>(pick(random, 0, 500));
+    node.outputs[0].bytes += pick(random, 0, 900);
+    node.saved_bytes += pick(random, 0, 900);
+  }
+  return profile;
+}
+
+struct Question {
+  const char* kind;
+  Topology topology;
+};
+
+Question tiny_question(std::mt19937& random, const Profile& profile) {
+  const double rates[] = {1e5, 3e5, 1e6, 3e6, 1e7, 1e9};
+  const auto rate = [&] { return rates[pick(random, 0, 5)]; };
+  const double latency = pick(random, 0, 2) == 0 ? 2e-4 : 0;
+  Question question{"flat", flat_topology(pick(random, 2, 5), rate(), latency, 0)};
+  switch (pick(random, 0, 4)) {
+    case 0:
+      return question;
+    case 1: {
+      question.kind = "flat, memory";
+      const Plan plan = make_plan(profile, question.topology, {});
+      int64_t most = 0;
+      for (const StagePrediction& stage : plan.predicted->stages)
+        most = std::max(most, stage.memory.total_bytes());
+      question.topology.memory_bytes = most * pick(random, 20, 99) / 100 + 1;
+      return question;
+    }
+    case 2:
+      question.kind = "flat, shared";
+      question.topology.levels[0].shared = true;
+      return question;
+    default:
+      break;
+  }
+  question.kind = "levels";
+  const bool wide = pick(random, 0, 1) == 0;
+  question.topology = flat_topology(wide ? 3 : 2, rate(), latency, 0);
+  question.topology.levels.push_back({wide ? 2 : pick(random, 2, 3), rate(), 2 * latency, false});
+  if (pick(random, 0, 2) == 0) question.topology.levels[pick(random, 0, 1)].shared = true;
+  if (pick(random, 0, 2) == 0) {
+    question.kind = "levels, memory";
+    const Plan plan = make_plan(profile, question.topology, {});
+    int64_t most = 0;
+    for (const StagePrediction& stage : plan.predicted->stages)
+      most = std::max(most, stage.memory.total_bytes());
+    question.topology.memory_bytes = most * pick(random, 20, 99) / 100 + 1;
+  }
+  return question;
+}
+
+TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below the bound") {
+  const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");
+  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const int64_t cases = set != nullptr ? std::atoll(set) : many ? 20000 : 150;
+  const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
+  std::mt19937 random(seed != nullptr ? std::atoi(seed) : 61);
+  struct Row {
+    int64_t cases = 0, infeasible = 0, beaten = 0, far = 0, broken = 0;
+    double worst = 1;
+    std::vector<double> gaps;
+  };
+  std::map<std::string, Row> rows;
+  for (int64_t c = 0; c < cases; ++c) {
+    const Profile profile = tiny_profile(random);
+    const Question question = tiny_question(random, profile);
+    Row& row = rows[question.kind];
+    ++row.cases;
+    double seconds = std::numeric_limits<double>::infinity();
+    double bound = 0;
+    Plan plan;
+    try {
+      plan = make_plan(profile, question.topology, {});
+      seconds = plan.predicted->minibatch_seconds;
+      bound = plan.predicted->lower_bound_seconds;
+    } catch (const InfeasibleError&) {
+      ++row.infeasible;
+    }
+    EveryPlan every(profile, question.topology, {});
+    const double least = every.least_seconds(seconds);
+    const double ratio = least < seconds ? seconds / least : 1;
+    row.worst = std::max(row.worst, ratio);
+    row.beaten += ratio > 1.01 ? 1 : 0;
+    row.far += ratio > 1.05 ? 1 : 0;
+    row.broken += bound > least * (1 + 1e-6) ? 1 : 0;
+    if (seconds < 1e300) row.gaps.push_back(bound > 0 ? seconds / bound : 1);
+    if (ratio <= 1.01 && bound <= least * (1 + 1e-6)) continue;
+    if (const char* folder = std::getenv("PIPEWRIGHT_PLANNER_OUTPUT")) {
+      const std::filesystem::path base = std::filesystem::path(folder) / ("case" + std::to_string(c));
+      write_document(base.string() + ".profile.json", profile);
+      write_document(base.string() + ".topology.json", question.topology);
+      if (!plan.stages.empty()) write_document(base.string() + ".plan.json", plan);
+      Plan better = every.best();
+      better.strategy = "manual";
+      if (!better.stages.empty()) write_document(base.string() + ".better.json", better);
+      std::printf("case %lld %s: %.4g, better %.4g, bound %.4g\n", static_cast<long long>(c), question.kind,
+                  seconds, least, bound);
+    }
+  }
+  int64_t all = 0, beaten = 0;
+  for (auto& [kind, row] : rows) {
+    std::sort(row.gaps.begin(), row.gaps.end());
+    const auto gap = [&row = row](double part) {
+      return row.gaps.empty()
+                 ? 1
+                 : row.gaps[static_cast<size_t>(part * static_cast<double>(row.gaps.size() - 1))];
+    };
+    std::printf(
+        "%-15s %6lld cases, %lld infeasible; beaten by > 1 %%: %lld, by > 5 %%: %lld, worst %.3f; bound "
+        "broken %lld; gap to the bound: median %.4f, 90 %% %.3f, worst %.2f\n",
+        kind.c_str(), static_cast<long long>(row.cases), static_cast<long long>(row.infeasible),
+        static_cast<long long>(row.beaten), static_cast<long long>(row.far), row.worst,
+        static_cast<long long>(row.broken), gap(0.5), gap(0.9), gap(1));
+    all += row.cases;
+    beaten += row.beaten;
+    CHECK(row.broken == 0);
+    CHECK(row.far == 0);
+  }
+  CHECK(static_cast<double>(beaten) <= 0.005 * static_cast<double>(all));
+}
+
+// --- models of PipeDream ---
+
+Topology levels_of(const std::vector<int64_t>& counts, const std::vector<double>& bandwidths,
+                   const std::vector<bool>& shared = {}, int64_t memory_bytes = 0) {
+  Topology topology = flat_topology(counts[0], bandwidths[0], 0, memory_bytes);
+  for (size_t l = 1; l < counts.size(); ++l) topology.levels.push_back({counts[l], bandwidths[l], 0, false});
+  for (size_t l = 0; l < shared.size(); ++l) topology.levels[l].shared = shared[l];
+  return topology;
+}
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST_CASE("Where better plans were found by hand, the planner finds them or faster ones") {
+  if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
+  const auto profiles = testing::shared_data() / "pipedream_profiles";
+  const auto cases = testing::shared_data() / "planner_cases";
+  struct Row {
+    const char* model;
+    Topology topology;
+    double most_ms;    // the planner's, to a rounding of its last digit
+    const char* hand;  // or the price of this plan
+  };
+  const std::vector<Row> rows = {
+      {"resnet50", levels_of({8, 2}, {100e6, 12.5e6}), 443.5, nullptr},
+      {"resnet101", levels_of({8, 2}, {100e6, 12.5e6}), 380.5, nullptr},
+      {"resnet50", levels_of({2, 8}, {100e9, 12.5e9}), 29.55, nullptr},
+      {"resnet101", levels_of({4, 4}, {10e9, 1.25e9}), 52.2, nullptr},
+      {"resnext50", levels_of({2, 8}, {32e9, 4e9}, {true, false}), 1e9, "lev2_25.json"},
+      {"resnet50", levels_of({2, 8}, {32e9, 4e9}), 1e9, "lev1_53.json"},
+      {"gnmt", levels_of({8, 2}, {3.2e9, 4e8}, {true, false}), 19.3, "lev1_63.json"},
+      {"alexnet", levels_of({2, 8}, {100e9, 12.5e9}), 6.15, nullptr},
+      {"alexnet", levels_of({2, 8}, {100e9, 12.5e9}, {}, 4 * kGiB), 6.15, nullptr},
+      {"squeezenet1_0", levels_of({4, 4}, {100e9, 12.5e9}), 18.8, nullptr},
+      {"vgg16", levels_of({2, 2, 4}, {2e9, 5e8, 125e6}, {}, 16 * kGiB), 236.5, "lev1_82.json"},
+      {"gnmt", levels_of({64}, {1.25e9}, {}, 8 * kGiB), 16.35, nullptr},
+      {"resnet50", levels_of({8}, {12.5e9}, {}, 16 * kGiB), 64, nullptr},
+      {"bflat1_2518", levels_of({5}, {12.5e9}, {}, 4086544), 8.73, "bflat1_2518.plan.json"},
+      {"blev1_867", levels_of({2, 3}, {5e9, 1.25e9}), 7.72, "blev1_867.plan.json"},
+      {"blev1_1089", levels_of({2, 2}, {1e9, 125e6}, {true, true}), 10.25, "blev1_1089.plan.json"},
+  };
+  for (const Row& row : rows) {
+    const std::string name = row.model;
+    const bool made_up = name[0] == 'b';
+    const std::filesystem::path file = made_up ? cases / (name + ".prof.json") : profiles / (name + ".txt");
+    const Profile profile =
+        made_up ? read_document<Profile>(file) : parse_pipedream_profile(read_file(file), file.string());
+    PlanNotes notes;
+    const std::clock_t begin = std::clock();
+    const Plan plan = make_plan(profile, row.topology, {}, &notes);
+    const double spent = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    const Prediction& predicted = *plan.predicted;
+    double most_ms = row.most_ms;
+    if (row.hand != nullptr) {
+      const Plan hand = read_document<Plan>(cases / row.hand);
+      const double by_hand = evaluate_plan(hand, profile, row.topology, {}).minibatch_seconds;
+      most_ms = std::min(most_ms, 1e3 * by_hand * 1.01);
+      CHECK(predicted.lower_bound_seconds <= by_hand * (1 + 1e-9));
+    }
+    std::printf("%-14s %-30s %8.4g ms (wanted %.4g), bound %.4g, %.0f ms%s\n", row.model,
+                plan.shape_text().c_str(), 1e3 * predicted.minibatch_seconds, most_ms,
+                1e3 * predicted.lower_bound_seconds, 1e3 * spent, notes.capped ? ", capped" : "");
+    std::fflush(stdout);
+    CHECK(1e3 * predicted.minibatch_seconds <= most_ms);
+    const Prediction again = evaluate_plan(plan, profile, row.topology, {});
+    CHECK(again.minibatch_seconds == Approx(predicted.minibatch_seconds).epsilon(1e-9));
+  }
+}
+
+double best_seconds(const Profile& profile, const Topology& topology, const std::string& strategy = "best") {
+  PlanRequest request;
+  request.strategy = strategy;
+  try {
+    return make_plan(profile, topology, request).predicted->minibatch_seconds;
+  } catch (const InfeasibleError&) {
+    return std::numeric_limits<double>::infinity();
+  }
+}
+
+TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy better than the best") {
+  if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
+  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  std::vector<std::string> names = {"alexnet"};
+  std::vector<std::vector<int64_t>> shapes = {{2}, {4}, {8}, {2, 2}, {2, 4}};
+  if (many) {
+    names = {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"};
+    shapes = {{2}, {4}, {8}, {16}, {64}, {2, 8}, {4, 4}, {8, 2}};
+  }
+  std::vector<double> worst(4, 1);
+  const auto note = [&](size_t kind, double seconds, double with_less) {
+    if (with_less < 1e300) worst[kind] = std::max(worst[kind], seconds / with_less);
+  };
+  for (const std::string& name : names) {
+    const auto file = testing::shared_data() / "pipedream_profiles" / (name + ".txt");
+    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+    std::map<std::pair<double, int64_t>, double> flat;  // of fewer devices
+    for (const std::vector<int64_t>& counts : shapes) {
+      for (const int64_t memory : {int64_t{0}, 8 * kGiB}) {
+        double slower = std::numeric_limits<double>::infinity();
+        for (const double bandwidth : {1.25e8, 1.25e9, 1.25e10, 1e11}) {
+          const Topology topology = levels_of(counts, {bandwidth, bandwidth / 8}, {}, memory);
+          const double seconds = best_seconds(profile, topology);
+          INFO(name << " on " << topology.to_json().dump());
+          note(0, seconds, slower);
+          slower = seconds;
+          if (memory > 0)
+            note(1, best_seconds(profile, levels_of(counts, {bandwidth, bandwidth / 8})), seconds);
+          if (counts.size() == 1) {
+            double& fewer = flat.try_emplace({bandwidth, memory}, 1e301).first->second;
+            note(2, seconds, fewer);
+            fewer = seconds;
+          }
+          for (const char* strategy : {"dp", "straight", "hybrid"})
+            note(3, seconds, best_seconds(profile, topology, strategy));
+        }
+      }
+    }
+  }
+  std::printf("worse by more bandwidth %.4f, memory %.4f, devices %.4f; than another strategy %.4f\n",
+              worst[0], worst[1], worst[2], worst[3]);
+  for (const double ratio : worst) CHECK(ratio <= 1.02);
+}
+
+}  // namespace
+}  // namespace pipewright
