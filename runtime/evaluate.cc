@@ -132,6 +132,13 @@ void Evaluating::close(const std::string& status) {
 
 }  // namespace
 
+void fail_without_checkpoint(const std::filesystem::path& run_folder) {
+  throw InputError("no weights to run: there is no checkpoint in " + checkpoints_of(run_folder).string() +
+                       ", and no model.safetensors beside it",
+                   "Name the run, --config FOLDER/run.json, or a checkpoint, --resume FOLDER. Has the run "
+                   "ended, and not with --no-save?");
+}
+
 Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::Device device) {
   if (run.evaluation_data.empty())
     throw InputError("there is no evaluation data", "give --evaluation-data SPEC, e.g. fashion-mnist");
@@ -147,9 +154,7 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
     alike.model = run.model;
     check_resume(*job.resume, alike, job.model);
   } else if (run.resume == "latest") {
-    throw InputError("no weights to run: there is no checkpoint in " + checkpoints_of(run.output).string() +
-                         ", and no model.safetensors beside it",
-                     "Has the run ended, and not with --no-save? Else name a checkpoint: --resume FOLDER.");
+    fail_without_checkpoint(run.output);
   } else if (run.initial_weights.empty()) {
     throw InputError(
         "no weights to run: neither --resume nor --initial-weights is given",

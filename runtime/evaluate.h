@@ -1,12 +1,17 @@
 // The model forward only, over the evaluation data, with weights that are there: one rank's part.
 #pragma once
 
+#include <filesystem>
+
 #include "runtime/evaluated_minibatch.h"
 #include "runtime/job.h"
 #include "runtime/place.h"
 #include "runtime/predictions.h"
 
 namespace pipewright {
+
+/// InputError: `latest` was asked for, and the run folder has no checkpoint.
+[[noreturn]] void fail_without_checkpoint(const std::filesystem::path& run_folder);
 
 /// As prepare_job(), for a job that only runs the model forward. InputError unless the run names data for it,
 /// and weights: a checkpoint or initial ones. Of a checkpoint only model and tensors must fit, and the job's

@@ -48,13 +48,22 @@ Run run_of(const po::variables_map& options, const fs::path& folder) {
     base.data = options["evaluation-data"].as<std::string>();  // a run has some; nothing is read from it
     return run_from_options(options, base);
   }
-  if (!options.count("resume") || options["resume"].as<std::string>() == "latest")
-    return run_from_options(options);
-  const CheckpointManifest manifest = open_checkpoint(options["resume"].as<std::string>()).manifest;
-  Run run = run_from_options(options, manifest.run);
+  if (!options.count("resume")) return run_from_options(options);
+  Run asked;
+  asked.model = asked.data = "none";  // which checkpoint is all that is asked of it
+  asked = run_from_options(options, asked);
+  const auto checkpoint = find_resume(asked, /*every_byte=*/false);
+  const fs::path run_folder = asked.output;
+  // Final weights are of the run in their folder.
+  const bool final_weights = fs::exists(run_folder / kModelFileName) && fs::exists(run_folder / "run.json");
+  if (!checkpoint && !final_weights) fail_without_checkpoint(run_folder);
+  Run run = run_from_options(
+      options, checkpoint ? checkpoint->manifest.run : read_document<Run>(run_folder / "run.json"));
+  run.output = run_folder;
   if (!options.count("plan")) {
     run.plan = folder / "checkpoint-plan.json";
-    write_document(run.plan, manifest.plan);
+    write_document(run.plan,
+                   checkpoint ? checkpoint->manifest.plan : read_document<Plan>(run_folder / "plan.json"));
   }
   return run;
 }
@@ -70,6 +79,8 @@ void name_weights(Run& run, bool every_byte) {
     run.initial_weights = fs::absolute(final_model);
   } else if (resume) {
     run.resume = fs::absolute(resume->folder);
+  } else if (run.resume == "latest") {
+    fail_without_checkpoint(run.output);
   }
 }
 

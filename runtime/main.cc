@@ -18,6 +18,7 @@
 #include "runtime/launch.h"
 #include "runtime/launch_options.h"
 #include "runtime/probe.h"
+#include "runtime/resume_settings.h"
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/trainer.h"
@@ -29,10 +30,15 @@ namespace {
 
 namespace po = boost::program_options;
 
-void print_settings(const po::variables_map& options, const Run& run) {
-  for (const Setting& setting : settings_of(options, run)) {
+void print_settings(const po::variables_map& options, const ResumedRun& resumed) {
+  for (const Setting& setting : settings_of(options, resumed.run, resumed.base)) {
     std::cout << "--" << setting.name << "  " << setting.value << "  (" << setting.source << ")\n";
   }
+}
+
+void print_taken(const po::variables_map& options, const ResumedRun& resumed) {
+  const std::string taken = resumed.taken(options);
+  if (!taken.empty()) std::cerr << "as in the " << resumed.base->from << ": " << taken << "\n";
 }
 
 void print_summary(const std::string& folder, bool json) {
@@ -79,12 +85,16 @@ void run_train(const std::vector<std::string>& arguments) {
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
-  const Run run = run_from_options(options);
-  if (options["print-config"].as<bool>()) return print_settings(options, run);
+  const ResumedRun resumed = resumed_run(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
+  const Run& run = resumed.run;
   const Place place = find_place(place_options(options));
   demand_recorded_world(run, place,
                         options.count("config") ? options["config"].as<std::string>() : "options");
-  if (!place.launched && place.rank == 0) find_resume(run, /*every_byte=*/true);  // else launch has
+  if (!place.launched && place.rank == 0) {  // else launch has
+    find_resume(run, /*every_byte=*/true);
+    print_taken(options, resumed);
+  }
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();
   install_signal_handlers();
@@ -102,9 +112,11 @@ void run_launch(const std::vector<std::string>& arguments) {
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
-  const Run run = run_from_options(options);
-  if (options["print-config"].as<bool>()) return print_settings(options, run);
+  const ResumedRun resumed = resumed_run(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
+  const Run& run = resumed.run;
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
+  print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
   job.overwrite = options["overwrite"].as<bool>();
   // Ranks of other hosts have devices of their own.

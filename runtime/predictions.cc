@@ -92,7 +92,12 @@ void write_classes(const std::string& file, const at::Tensor& classes, const at:
 
 void check_predictions(const Graph& graph, const PredictionFiles& files) {
   const bool scores = graph.outputs.size() > 1 && graph.values.at(graph.outputs[1]).shape.size() > 1;
-  if (files.any() && !scores) throw InputError("model '" + graph.name + "' has no scores to predict with");
+  if (files.any() && !scores) {
+    throw InputError(
+        "model '" + graph.name + "' gives its loss only: it has no scores to predict with",
+        "Let its forward return (loss, scores), the classes in the last dimension of the scores, "
+        "and export it again.");
+  }
   check_file("predictions", files.scores, ".safetensors");
   check_file("classes", files.classes, ".jsonl");
 }

@@ -24,7 +24,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"model", "", "model", Kind::kText, "SPEC of the zoo, e.g. convnet:classes=10"},
+    {"model", "", "model", Kind::kText, "SPEC: of the zoo, e.g. convnet:classes=10, or FILE.pt2"},
     {"plan", "", "plan", Kind::kText, "plan file; without one, the whole model on every rank"},
     {"data", "", "data", Kind::kText, "SPEC of the training data, e.g. fashion-mnist"},
     {"evaluation-data", "", "evaluation_data", Kind::kText,
@@ -35,13 +35,13 @@ constexpr Row kRows[] = {
     {"epochs", "", "epochs", Kind::kInteger, "passes over the data"},
     {"minibatches", "", "minibatches", Kind::kInteger, "stop after so many; 0 = as the epochs say"},
     {"optimizer", "optimizer", "name", Kind::kText, "sgd, adam, adamw"},
-    {"learning-rate", "optimizer", "learning_rate", Kind::kNumber, ""},
-    {"momentum", "optimizer", "momentum", Kind::kNumber, ""},
-    {"nesterov", "optimizer", "nesterov", Kind::kFlag, ""},
-    {"weight-decay", "optimizer", "weight_decay", Kind::kNumber, ""},
-    {"beta1", "optimizer", "beta1", Kind::kNumber, ""},
-    {"beta2", "optimizer", "beta2", Kind::kNumber, ""},
-    {"epsilon", "optimizer", "epsilon", Kind::kNumber, ""},
+    {"learning-rate", "optimizer", "learning_rate", Kind::kNumber, "of the optimizer, before any policy"},
+    {"momentum", "optimizer", "momentum", Kind::kNumber, "of sgd"},
+    {"nesterov", "optimizer", "nesterov", Kind::kFlag, "momentum looks ahead"},
+    {"weight-decay", "optimizer", "weight_decay", Kind::kNumber, "pulls weights to 0"},
+    {"beta1", "optimizer", "beta1", Kind::kNumber, "of adam: decay of the first moment"},
+    {"beta2", "optimizer", "beta2", Kind::kNumber, "of adam: decay of the second moment"},
+    {"epsilon", "optimizer", "epsilon", Kind::kNumber, "of adam: added to the divisor"},
     {"no-decay", "optimizer", "no_decay", Kind::kText,
      "regular expression: parameters without decay, e.g. 'bias|norm'"},
     {"parameter-group", "optimizer", "parameter_groups", Kind::kGroups,
@@ -74,7 +74,7 @@ constexpr Row kRows[] = {
     {"checkpoint-on-signal", "checkpoint", "on_signal", Kind::kBoolean, "SIGINT and SIGTERM leave one"},
     {"no-save", "", "no_save", Kind::kFlag, "do not write the final weights into the run folder"},
     {"resume", "", "resume", Kind::kText, "latest, or a checkpoint's folder"},
-    {"seed", "", "seed", Kind::kInteger, ""},
+    {"seed", "", "seed", Kind::kInteger, "of first weights, order of samples, dropout"},
     {"device", "", "device", Kind::kText, "cpu, cuda (ranks of a host take turns) or cuda:K"},
     {"cuda-graphs", "", "cuda_graphs", Kind::kFlag,
      "start forwards and backwards with one call each, where that can be"},
@@ -137,6 +137,27 @@ bool holds(const Json& json, const Row& row) {
   return json.contains(row.group) && json.at(row.group).is_object() && json.at(row.group).contains(row.key);
 }
 
+// A key's value of a document, by the row.
+const Json& value_in(const Json& document, const Row& row) {
+  return (*row.group ? document.at(row.group) : document).at(row.key);
+}
+
+// What the option is worth when nobody gives it, as one would write it; "" for none.
+std::string default_text(const Row& row) {
+  static const Json defaults = Run{}.to_json();
+  const Json& value = value_in(defaults, row);
+  switch (row.kind) {
+    case Kind::kSeconds:
+      return format_seconds(value.get<double>());
+    case Kind::kBytes:
+      return format_bytes(static_cast<double>(value.get<int64_t>()));
+    case Kind::kText:
+      return value.get<std::string>();
+    default:
+      return value.dump();
+  }
+}
+
 bool is_given(const po::variables_map& options, const Row& row) {
   if (!options.count(row.option)) return false;
   return row.kind != Kind::kFlag || options[row.option].as<bool>();
@@ -155,14 +176,22 @@ po::options_description run_option_descriptions() {
       description.add_options()(
           row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(), row.help);
     } else {
-      description.add_options()(row.option, po::value<std::string>()->value_name("X"), row.help);
+      std::string usual = default_text(row);
+      usual.erase(std::remove(usual.begin(), usual.end(), ' '), usual.end());  // "25MiB", as it is given
+      const std::string shown = usual.empty() ? "X" : "X (=" + usual + ")";
+      description.add_options()(row.option, po::value<std::string>()->value_name(shown), row.help);
     }
   }
   return description;
 }
 
 Run run_from_options(const po::variables_map& options, const std::optional<Run>& base) {
-  Json json = base && !options.count("config") ? base->to_json() : document_of(options);
+  Json json = document_of(options);
+  if (base) {
+    Json over = base->to_json();
+    over.merge_patch(json);
+    json = std::move(over);
+  }
   const std::string where =
       options.count("config") ? options["config"].as<std::string>() + " and options" : "options";
   if (!options.count("config")) json["schema"] = Run::kSchema;
@@ -188,16 +217,28 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
   return parse_document<Run>(json.dump(), where);
 }
 
-std::vector<Setting> settings_of(const po::variables_map& options, const Run& run) {
+bool is_said(const po::variables_map& options, const std::string& option) {
+  const Json document = document_of(options);
+  for (const Row& row : kRows) {
+    if (row.option == option) return is_given(options, row) || holds(document, row);
+  }
+  PW_CHECK(false, "no option " << option);
+  return false;
+}
+
+std::vector<Setting> settings_of(const po::variables_map& options, const Run& run,
+                                 const std::optional<RunBase>& base) {
   const Json document = document_of(options);
   const Json values = run.to_json();
+  const Json defaults = Run{}.to_json();
+  const Json under = base ? base->run.to_json() : defaults;
   std::vector<Setting> settings;
   for (const Row& row : kRows) {
-    const Json& value = (*row.group ? values.at(row.group) : values).at(row.key);
     const std::string source = is_given(options, row) ? "option"
                                : holds(document, row) ? options["config"].as<std::string>()
-                                                      : "default";
-    settings.push_back({row.option, value.dump(), source});
+                               : value_in(under, row) != value_in(defaults, row) ? base->from
+                                                                                 : "default";
+    settings.push_back({row.option, value_in(values, row).dump(), source});
   }
   // Of a command that starts ranks, or of one rank.
   const std::string ranks = options.count("world-size") ? "world-size" : "ranks";

@@ -15,7 +15,13 @@ namespace pipewright {
 struct Setting {
   std::string name;    ///< the option's
   std::string value;   ///< as JSON
-  std::string source;  ///< "default", the run document's file, "option"
+  std::string source;  ///< "default", the run document's file, "option", or where the base is from
+};
+
+/// What stands under the document and the options, instead of the defaults.
+struct RunBase {
+  Run run;
+  std::string from;  ///< for people: "checkpoint runs/a/checkpoints/minibatch-100"
 };
 
 /// --config and one option per key of the run document, but `world_size`: that is --world-size of one rank
@@ -26,7 +32,10 @@ boost::program_options::options_description run_option_descriptions();
 /// that says the same.
 Run run_from_options(const boost::program_options::variables_map& options,
                      const std::optional<Run>& base = std::nullopt);
-std::vector<Setting> settings_of(const boost::program_options::variables_map& options, const Run& run);
+/// Does an option, or the document of --config, say what this option is?
+bool is_said(const boost::program_options::variables_map& options, const std::string& option);
+std::vector<Setting> settings_of(const boost::program_options::variables_map& options, const Run& run,
+                                 const std::optional<RunBase>& base = std::nullopt);
 
 /// --rank, --world-size, --master-addr, --master-port.
 boost::program_options::options_description place_option_descriptions();

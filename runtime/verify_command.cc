@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "runtime/checkpoint.h"
 #include "runtime/launch_options.h"
+#include "runtime/resume_settings.h"
 #include "runtime/run_options.h"
 #include "runtime/run_results.h"
 #include "runtime/training_data.h"
@@ -55,7 +56,7 @@ void report(const Verification& verification, const Plan& plan, const fs::path& 
 
 // Trains as the run says, but for a short while.
 void verify_new_run(const po::variables_map& options) {
-  Run run = run_from_options(options);
+  Run run = resumed_run(options).run;
   const double tolerance = tolerance_from(options);
   if (const auto resume = find_resume(run, /*every_byte=*/true)) run.resume = fs::absolute(resume->folder);
   std::optional<ScratchFolder> scratch;
