@@ -1,5 +1,7 @@
 #include "graph/summary.h"
 
+#include <algorithm>
+
 #include "graph/byte_fields.h"
 #include "graph/limits.h"
 
@@ -21,6 +23,26 @@ const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
       {"messages_bytes", &MeasuredMemory::messages_bytes},
       {"other_bytes", &MeasuredMemory::other_bytes}};
   return fields;
+}
+
+MeasuredTimes times_from_json(JsonReader reader) {
+  reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "processor_seconds"});
+  MeasuredTimes times;
+  times.minibatches = reader.integer("minibatches", 0, kMostCount);
+  times.trained_seconds = reader.number("trained_seconds", 0, kMostSeconds);
+  times.busy_seconds = reader.number("busy_seconds", 0, kMostSeconds);
+  times.load_wait_seconds = reader.number("load_wait_seconds", 0, kMostSeconds);
+  times.processor_seconds = reader.number("processor_seconds", 0, kMostSeconds);
+  reader.finish();
+  return times;
+}
+
+Json times_to_json(const MeasuredTimes& times) {
+  return {{"minibatches", times.minibatches},
+          {"trained_seconds", times.trained_seconds},
+          {"busy_seconds", times.busy_seconds},
+          {"load_wait_seconds", times.load_wait_seconds},
+          {"processor_seconds", times.processor_seconds}};
 }
 
 RankSummary rank_from_json(JsonReader& reader) {
@@ -45,6 +67,7 @@ RankSummary rank_from_json(JsonReader& reader) {
                  "reserved_bytes",
                  "peak_resident_bytes",
                  "cached_bytes",
+                 "times",
                  "cuda_graphs"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
@@ -65,6 +88,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.updates = reader.integer("updates", 0, kMostCount);
   if (reader.has("weights_digest")) rank.weights_digest = reader.string("weights_digest");
   if (reader.has("device")) rank.device = reader.string("device");
+  if (reader.has("times")) rank.times = times_from_json(reader.object("times"));
   if (reader.has("cuda_graphs")) rank.cuda_graphs = reader.string("cuda_graphs");
   if (reader.has("allocated_bytes")) rank.allocated_bytes = reader.integer("allocated_bytes", 0, kMostBytes);
   if (reader.has("reserved_bytes")) rank.reserved_bytes = reader.integer("reserved_bytes", 0, kMostBytes);
@@ -94,6 +118,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["updates"] = rank.updates;
   if (!rank.weights_digest.empty()) json["weights_digest"] = rank.weights_digest;
   if (!rank.device.empty()) json["device"] = rank.device;
+  if (rank.times) json["times"] = times_to_json(*rank.times);
   if (!rank.cuda_graphs.empty()) json["cuda_graphs"] = rank.cuda_graphs;
   if (rank.allocated_bytes > 0) json["allocated_bytes"] = rank.allocated_bytes;
   if (rank.reserved_bytes > 0) json["reserved_bytes"] = rank.reserved_bytes;
@@ -103,6 +128,11 @@ Json rank_to_json(const RankSummary& rank) {
 }
 
 }  // namespace
+
+double MeasuredTimes::core_share() const {
+  const double computing = busy_seconds - load_wait_seconds;
+  return computing > 0 ? std::min(1.0, processor_seconds / computing) : 1;
+}
 
 Summary Summary::from_json(JsonReader& reader) {
   reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",

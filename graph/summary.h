@@ -29,6 +29,19 @@ struct MeasuredMemory {
   int64_t other_bytes = 0;        ///< data, buffers of the model, what else
 };
 
+/// What a rank's training took. Of the thread that computes; what LibTorch's other threads do beside it is
+/// not seen.
+struct MeasuredTimes {
+  int64_t minibatches = 0;       ///< whose forwards this rank ran
+  double trained_seconds = 0;    ///< wall time of training
+  double busy_seconds = 0;       ///< inside forward, backward and update; waiting for samples included
+  double load_wait_seconds = 0;  ///< waiting for samples
+  double processor_seconds = 0;  ///< of a core, within the busy time but the waiting
+
+  /// Of a core, while there was something to compute: 1 = nobody took it away. 1 where nothing was computed.
+  double core_share() const;
+};
+
 struct RankSummary {
   int64_t rank = 0;
   int64_t stage = 0;
@@ -55,6 +68,7 @@ struct RankSummary {
   int64_t cached_bytes = 0;
   MeasuredMemory memory{};                        ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
+  std::optional<MeasuredTimes> times{};           ///< optional key
   std::string cuda_graphs{};  ///< optional key; "": not asked for. "used", "not used: ", or both, and why
 };
 

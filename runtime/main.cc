@@ -21,6 +21,7 @@
 #include "runtime/resume_settings.h"
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
+#include "runtime/slowness.h"
 #include "runtime/trainer.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/verify_command.h"
@@ -39,6 +40,20 @@ void print_settings(const po::variables_map& options, const ResumedRun& resumed)
 void print_taken(const po::variables_map& options, const ResumedRun& resumed) {
   const std::string taken = resumed.taken(options);
   if (!taken.empty()) std::cerr << "as in the " << resumed.base->from << ": " << taken << "\n";
+}
+
+void warn_of_crowding(int64_t ranks, const Run& run) {
+  if (run.device != "cpu") return;
+  const std::string text = crowding_text(ranks, run.threads, host_cores());
+  if (!text.empty()) std::cerr << "warning: " << text << "\n";
+}
+
+// As the launcher of this rank says; 0 = it does not.
+int64_t ranks_on_this_host() {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
+    if (const char* text = std::getenv(name)) return std::atoll(text);
+  }
+  return 0;
 }
 
 void print_summary(const std::string& folder, bool json) {
@@ -60,6 +75,8 @@ void print_summary(const std::string& folder, bool json) {
       std::cout << ", top-1 " << 100 * summary.evaluation->top1 << " %";
     }
   }
+  const std::string slowness = slowness_text(summary, read_document<Plan>(folder + "/plan.json"));
+  if (!slowness.empty()) std::cout << "\n" << slowness;
   std::cout << "\nrun folder: " << folder << "\n";
 }
 
@@ -94,6 +111,7 @@ void run_train(const std::vector<std::string>& arguments) {
   if (!place.launched && place.rank == 0) {  // else launch has
     find_resume(run, /*every_byte=*/true);
     print_taken(options, resumed);
+    warn_of_crowding(ranks_on_this_host(), run);
   }
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();
@@ -119,6 +137,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
   job.overwrite = options["overwrite"].as<bool>();
+  if (launch_settings_from(options).hosts.empty()) warn_of_crowding(job.plan.world_size, run);
   // Ranks of other hosts have devices of their own.
   if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
 

@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "runtime/loss_curves.h"
 #include "runtime/loss_text.h"
+#include "runtime/slowness.h"
 
 namespace pipewright {
 namespace {
@@ -84,6 +85,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
       "peak | kept by the allocator | process at most |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   double first_rate = 0;
+  std::string slow;
   bool crowded_any = false;
   int64_t cores = 0;
   for (const auto& folder : folders) {
@@ -99,6 +101,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     crowded_any = crowded_any || crowded;
     cores = std::max(cores, summary.cores);
 
+    if (const std::string slowness = slowness_text(summary, plan); !slowness.empty())
+      slow += "\n" + run_name(folder) + ": " + slowness + ".\n";
     int64_t memory_bytes = 0;
     int64_t predicted_memory_bytes = 0;
     int64_t sent_bytes = 0;
@@ -133,7 +137,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
              " cores; such times say nothing about a plan.\n";
   }
-  return table + loss_rows(folders) + memory;
+  return table + slow + loss_rows(folders) + memory;
 }
 
 }  // namespace pipewright

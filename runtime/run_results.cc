@@ -17,14 +17,18 @@
 namespace pipewright {
 
 RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
-                            const MemoryMeter& memory, double trained_seconds) {
+                            const MemoryMeter& memory, MeasuredTimes times) {
   RankSummary rank;
   const WorkerCounts& counts = worker.counts();
   rank.rank = place.rank;
   rank.stage = worker.stage().stage();
   rank.replica = worker.replica();
   rank.host = this_process().host;
-  if (trained_seconds > 0) rank.busy_fraction = std::min(1.0, counts.busy_seconds / trained_seconds);
+  times.busy_seconds = counts.busy_seconds;
+  times.processor_seconds = std::max(0.0, times.processor_seconds);  // a difference of clocks
+  if (times.trained_seconds > 0)
+    rank.busy_fraction = std::min(1.0, counts.busy_seconds / times.trained_seconds);
+  rank.times = times;
   rank.receive_wait_seconds = counts.receive_wait_seconds;
   rank.sync_wait_seconds = counts.sync_wait_seconds;
   rank.peak_memory_bytes = memory.peak_bytes();

@@ -11,9 +11,9 @@
 
 namespace pipewright {
 
-/// trained_seconds: wall time within Worker::train().
+/// `times`: all of training but the busy seconds, which the worker has counted.
 RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
-                            const MemoryMeter& memory, double trained_seconds);
+                            const MemoryMeter& memory, MeasuredTimes times);
 
 /// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
 std::string cuda_graphs_text(const Worker& worker);

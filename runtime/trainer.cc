@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <thread>
@@ -38,6 +39,23 @@ using Clock = std::chrono::steady_clock;
 
 // What a rank tells rank 0 when it has written its part of the final weights of a stage.
 constexpr const char* kSavedLine = "saved";
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Of a core, that this thread has had.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+bool computes(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
+         kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight ||
+         kind == ActionKind::kUpdate;
+}
 
 class Training : private RankTask {
  public:
@@ -94,7 +112,8 @@ class Training : private RankTask {
   TraceWriter trace_;
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
-  double trained_seconds_ = 0;
+  MeasuredTimes times_;              // but the busy seconds
+  double action_began_seconds_ = 0;  // processor time of this thread
 };
 
 Training::Training(const Job& job, const Place& place)
@@ -357,7 +376,18 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
         stop_->enter(action.index, [this] { control().check(); });
     };
   }
-  hooks.fields = [&](int64_t stage, int64_t k) { return loaders.next(stage, k); };
+  hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+    before(action);
+    action_began_seconds_ = processor_seconds();
+  };
+  hooks.fields = [&](int64_t stage, int64_t k) {
+    const auto waits = Clock::now();
+    const double processor = processor_seconds();
+    auto fields = loaders.next(stage, k);
+    times_.load_wait_seconds += seconds_since(waits);
+    times_.processor_seconds -= processor_seconds() - processor;
+    return fields;
+  };
   // Lines wait for their norm; those of a span that fails on the way go without.
   MinibatchReports reports(job_.run.gradient_clipping_norm > 0,
                            [this](std::string line) { control().post(std::move(line)); });
@@ -368,6 +398,10 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
   hooks.after = [this, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
                                                        Clock::time_point end) {
+    if (computes(action.kind)) times_.processor_seconds += processor_seconds() - action_began_seconds_;
+    if (action.kind == ActionKind::kForward &&
+        action.stage_or(worker_->stage().stage()) == worker_->stage().stage())
+      ++times_.minibatches;
     ended(action, begin, end);
     const int64_t round = is_of_round(action.kind) ? worker_->stage().turns().round_length() : 1;
     if (action.index * round >= job_.run.trace_minibatches) return;
@@ -389,7 +423,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     reports.flush();
     throw;
   }
-  trained_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  times_.trained_seconds += seconds_since(begin);
 }
 
 // `minibatches`: trained before, within an epoch; 0: at its end.
@@ -403,7 +437,7 @@ void Training::evaluate(int64_t epoch, int64_t minibatches) {
 void Training::post_last_words() {
   fault_point();
   writer_->settle();
-  const RankSummary rank = summary_of_rank(job_, session_.place(), *worker_, memory_, trained_seconds_);
+  const RankSummary rank = summary_of_rank(job_, session_.place(), *worker_, memory_, times_);
   if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
   control().post(rank_line(rank));

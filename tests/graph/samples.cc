@@ -233,6 +233,7 @@ Summary sample_summary() {
                         : MeasuredMemory{96, 0, 200, 96, 640, 160, 8};
     rank.cuda_graphs = first ? "not used: the device is 'cpu', which has none" : "";
     rank.weights_digest = first ? "xxh128:000102030405060708090a0b0c0d0e0f" : "";
+    rank.times = MeasuredTimes{first ? 512 : 1024, 0.05, 0.046, 1e-3, 0.044};
     rank.predicted_memory =
         first ? StageMemory{512, 1024, 512, 512, 512, 128, 64} : StageMemory{96, 0, 96, 96, 512, 132, 64};
   }
@@ -421,6 +422,8 @@ Summary random_summary(std::mt19937_64& random) {
     rank.sent_bytes = bytes(random);
     if (coin(random)) rank.peak_resident_bytes = bytes(random);
     if (coin(random)) rank.cached_bytes = bytes(random);
+    if (coin(random)) rank.times->processor_seconds = positive(random, 1e6);
+    if (coin(random)) rank.times.reset();
   }
   return summary;
 }

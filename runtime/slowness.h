@@ -1,0 +1,24 @@
+// Why a run took longer than its plan said: one line, from what the ranks counted.
+#pragma once
+
+#include <string>
+
+#include "graph/plan.h"
+#include "graph/summary.h"
+
+namespace pipewright {
+
+/// A run that takes more than this times as long as predicted is told why.
+constexpr double kSlow = 1.2;
+
+/// "15 times slower than predicted; likely: rank 3 got 0.12 of a core, 16 ranks share 2 cores"; "" for a run
+/// that was not slow, or whose plan predicts nothing. The cause is the greatest part of what the busiest rank
+/// (it sets the pace) took beyond the plan: a core that others had, samples that came late, more processor
+/// time than the profile says, waiting for replicas, waiting for messages. No cause is named that explains
+/// less than a fifth of it. A GPU's rank is not asked for its processor.
+std::string slowness_text(const Summary& summary, const Plan& plan);
+
+/// "16 ranks of 2 threads on 2 cores ..." where ranks on one host need more cores than it has; else "".
+std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores);
+
+}  // namespace pipewright
