@@ -1,9 +1,12 @@
 // Every JSON file of the tree is strict JSON, and those that are documents of ours are read by their readers.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <map>
+#include <sstream>
 
 #include "graph/document.h"
+#include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
@@ -58,5 +61,60 @@ TEST_CASE("every line of a JSON Lines file of the tree is strict JSON") {
       CHECK_NOTHROW(parse_json(text.substr(begin, end - begin), where));
       begin = end + 1;
     }
+  }
+}
+
+TEST_CASE("a block of a document that has commands says so: what is in ```sh is run by a test") {
+  const std::vector<std::string> starts = {
+      "build/", "pipewright-", "scripts/",  "benchmarks/", "experiments/", "PIPEWRIGHT_", "ninja ", "cmake ",
+      "ctest ", "mkdir ",      "torchrun ", "srun ",       "mpirun ",      "nsys ",       "python"};
+  size_t commands = 0;
+  for (const auto& file : tree()) {
+    if (!has_suffix(file, {".md"})) continue;
+    std::istringstream lines(text_of(file));
+    bool inside = false;
+    std::string language;
+    int64_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      ++number;
+      if (line.rfind("```", 0) == 0) {
+        inside = !inside;
+        language = line.substr(3);
+        continue;
+      }
+      // An error's first line begins with the program's name, too.
+      if (!inside || line.find(": error: ") != std::string::npos) continue;
+      const bool command = std::any_of(starts.begin(), starts.end(),
+                                       [&](const std::string& start) { return line.rfind(start, 0) == 0; });
+      INFO(file.string() << ":" << number << ": " << line);
+      if (command) CHECK(language == "sh");
+      commands += language == "sh";
+    }
+  }
+  CHECK(commands > 40);
+}
+
+TEST_CASE("the README names all that a plan by hand needs, and the example is refused without any of it") {
+  const std::string& readme = text_of("README.md");
+  const size_t begin = readme.find("## Plans by hand");
+  REQUIRE(begin != std::string::npos);
+  const std::string section = readme.substr(begin, readme.find("\n## ", begin + 1) - begin);
+  const Json plan = parse_json(text_of("docs/examples/plan-minimal-by-hand.json"), "example");
+  const auto needs = [&](const std::string& key, const Json& without) {
+    INFO(key);
+    CHECK(section.find("`" + key + "`") != std::string::npos);
+    CHECK_THROWS_AS(parse_document<Plan>(without.dump(), "example"), InputError);
+  };
+  CHECK_NOTHROW(parse_document<Plan>(plan.dump(), "example"));
+  for (const auto& item : plan.items()) {
+    if (item.key() == "schema") continue;
+    Json without = plan;
+    without.erase(item.key());
+    if (item.key() != "stages") needs(item.key(), without);
+  }
+  for (const auto& item : plan["stages"][0].items()) {
+    Json without = plan;
+    without["stages"][0].erase(item.key());
+    needs(item.key(), without);
   }
 }
