@@ -465,7 +465,7 @@ TEST_CASE("a signal to one rank of several stops all of them with a checkpoint")
 }
 
 TEST_CASE(
-    "a run leaves its final weights: what export writes, under any plan; a run starts and evaluates from "
+    "a run leaves its final weights: what export writes, under any plan, and a run starts and evaluates from "
     "them") {
   const TemporaryFolder folder;
   const std::vector<std::vector<std::string>> plans = {{},

@@ -147,7 +147,7 @@ TEST_CASE("help fits a screen and shows commands and an example") {
   CHECK(run({"parse", "--batch-size", "x", "--help"}).code == 0);  // help wins over errors
 }
 
-TEST_CASE("the width of a line: of the terminal, 80 if it does not say, any in a file; COLUMNS and --wide") {
+TEST_CASE("the width of a line: of the terminal, 80 if it does not say, any in a file, and COLUMNS and --wide") {
   ::unsetenv("COLUMNS");
   int terminal = -1;
   int other = -1;

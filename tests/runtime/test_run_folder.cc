@@ -185,7 +185,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("run folder: a second run is kept out, and told by whom; the lock ends with its last holder") {
+TEST_CASE("run folder: a second run is kept out, and told by whom, and the lock ends with its last holder") {
   const TemporaryFolder folder;
   const fs::path run = folder / "deep" / "run";
   {
