@@ -445,7 +445,9 @@ class Pool {
     if (most < 2) return;
     const double begin = work(cuts[s]);
     const double all = work(cuts[s + 1]) - begin;
-    for (int64_t devices = std::max<int64_t>(2, replicas[s]); devices <= most; ++devices) {
+    std::set<int64_t> counts = {std::max<int64_t>(2, replicas[s]), most};
+    if (left >= replicas[s]) counts.insert(2 * replicas[s]);  // as many again
+    for (const int64_t devices : counts) {
       std::set<int64_t> firsts = {1, devices / 2, devices - 1};
       for (const int64_t first : firsts) {
         if (first < 1 || first >= devices) continue;
@@ -556,11 +558,29 @@ class Pool {
 
 std::optional<PoolAnswer> best_as_simulated(const Question& question, const PlanRequest& request,
                                             const std::vector<Answer>& found, double bound_seconds) {
-  Pool pool(question, request, bound_seconds);
-  pool.seed(found);
-  pool.improve();
-  pool.join_thin_stages();
-  return pool.answer();
+  const auto run = [&](const Question& q, const std::vector<Answer>& begin) {
+    Pool pool(q, request, bound_seconds);
+    pool.seed(begin);
+    pool.improve();
+    pool.join_thin_stages();
+    return pool.answer();
+  };
+  std::optional<PoolAnswer> best = run(question, found);
+  const bool near = best && best->seconds <= bound_seconds * (1 + kNearBound);
+  if (!best || near || question.least_stages > 1 || best->candidate.stages.size() > 1) return best;
+  // A single stage that is far ahead of all pipelines known hides the way to better ones.
+  Question pipelines = question;
+  pipelines.least_stages = 2;
+  pipelines.replicated = question.most_replicas > 1 && question.devices > 2;
+  if (question.devices < 2 || question.all_devices) return best;
+  const std::optional<Answer> begin = search(pipelines);
+  if (!begin) return best;
+  std::optional<PoolAnswer> other = run(pipelines, {*begin});
+  if (other && other->seconds < best->seconds * (1 - kGain)) {
+    other->capped = other->capped || best->capped;
+    best = std::move(other);
+  }
+  return best;
 }
 
 }  // namespace pipewright
