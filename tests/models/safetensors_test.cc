@@ -97,7 +97,7 @@ TEST_CASE("a small file, byte by byte") {
 
 TEST_CASE("no tensors at all is a file") {
   const TemporaryFolder folder;
-  write_safetensors(folder / "f", {}, {});
+  write_safetensors(folder / "f", NamedTensors{}, {});
   CHECK(SafetensorsFile(folder / "f").tensors().empty());
 }
 
