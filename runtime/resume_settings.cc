@@ -54,6 +54,7 @@ ResumedRun resumed_run(const po::variables_map& options) {
     json.erase(key);
     if (defaults.contains(key)) json[key] = defaults.at(key);
   }
+  json["schema"] = Run::kSchema;  // a manifest holds its run without
   const std::string from = "checkpoint " + checkpoint->folder.string();
   RunBase base{parse_document<Run>(json.dump(), from), from};
   if (is_said(options, "epochs")) base.run.minibatches = 0;

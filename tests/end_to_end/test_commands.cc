@@ -349,7 +349,8 @@ TEST_CASE("what the commands refuse, and with which words") {
   refused(std::vector<std::string>{"evaluate", "--resume", "latest", "--output", (folder / "none").string()} +
               kJob + kEvaluated,
           "there is no checkpoint in");
-  refused(std::vector<std::string>{"evaluate", "--resume", "latest"} + kJob, "there is no evaluation data");
+  refused(std::vector<std::string>{"evaluate", "--initial-weights", "none.safetensors"} + kJob,
+          "there is no evaluation data");
   refused(std::vector<std::string>{"predict"} + kJob, "neither --predictions nor --classes is given");
   refused({"verify", "--run", (folder / "none").string()}, "is no run folder");
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");

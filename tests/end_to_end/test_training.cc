@@ -301,7 +301,7 @@ TEST_CASE("an evaluation minibatch whose labels ask nothing adds nothing") {
 }
 
 TEST_CASE(
-    "a plan and a checkpoint go with the model, whatever path it is found by; what does not fit is said in "
+    "a plan and a checkpoint go with the model, whatever path it is found by, and what does not fit is said in "
     "words") {
   const TemporaryFolder folder;
   const std::string fixture = PIPEWRIGHT_SOURCE_DIR "/tests/models/pt2/modes";
