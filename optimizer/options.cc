@@ -149,7 +149,7 @@ void add_run_options(po::options_description* options) {
       ("schedule", po::value<std::string>()->default_value("1f1b"),
        "1f1b, or, drained at every update: gpipe, 1f1b-flush, interleaved, zb-h1")  //
       ("weights", po::value<std::string>(),
-       "version rule: stash, 2bw or vertical with 1f1b; flush with the others")                            //
+       "version rule: stash (the default), 2bw or vertical with 1f1b; flush with the others")              //
       ("microbatches", po::value<int64_t>(), "of an update, with flush and 2bw; without: a few a device")  //
       ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")           //
       ("recompute", po::value<std::string>()->default_value("auto"),

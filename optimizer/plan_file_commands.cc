@@ -150,11 +150,10 @@ void run_check(const Arguments& arguments) {
   const int64_t limit = memory_limit_bytes(inputs.topology);
   say("memory",
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
-          " on a rank" +
-          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))) +
-          (inputs.profile.device.rfind("cpu", 0) == 0
-               ? "; of tensors, a process on the processor has some 200 MiB beside them"
-               : ""));
+          " of tensors on a rank" +
+          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
+  if (inputs.profile.device.rfind("cpu", 0) == 0)
+    say("beside", "on the processor a process has some 200 MiB more: libraries, what kernels use");
 }
 
 void run_evaluate(const Arguments& arguments) {

@@ -123,7 +123,7 @@ po::options_description descriptions() {
   po::options_description description;
   description.add(run_option_descriptions()).add(launch_option_descriptions());
   description.add_options()("rank", po::value<int64_t>()->value_name("R"), "this process is one rank")(
-      "world-size", po::value<int64_t>()->value_name("N"), "")(
+      "world-size", po::value<int64_t>()->value_name("N"), "how many there are")(
       "master-port", po::value<int64_t>()->value_name("P"), "port on which rank 0 is met")(
       "json", po::bool_switch(), "print the result as JSON");
   return description;

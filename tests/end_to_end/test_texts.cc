@@ -91,6 +91,7 @@ std::vector<HelpOption> options_of(const std::string& help) {
 // Values without a default: what is asked about, and what is off, or follows from the rest, when it is not
 // given.
 const std::set<std::string> kWithout = {"bandwidth",
+                                        "batch-size",
                                         "class-profile",
                                         "classes",
                                         "config",
@@ -110,6 +111,7 @@ const std::set<std::string> kWithout = {"bandwidth",
                                         "memory-over-time",
                                         "model",
                                         "output",
+                                        "parameter-group",
                                         "period",
                                         "pin",
                                         "plan",
@@ -163,10 +165,11 @@ TEST_CASE("help of the runtime shows the run document's defaults") {
     std::smatch found;
     if (!std::regex_match(text, found, line)) continue;
     INFO(text);
+    if (found[1] == "ranks") continue;  // launch's; a rank of train has --world-size
     REQUIRE(options.count(found[1]) == 1);
     const HelpOption& option = options[found[1]];
     const Json value = parse_json(found[2], "value");
-    if (!option.takes_value || value == "") continue;
+    if (!option.takes_value || value == "" || value == Json::array()) continue;
     ++compared;
     CHECK(option.usual);
     if (!option.usual) continue;
@@ -178,7 +181,7 @@ TEST_CASE("help of the runtime shows the run document's defaults") {
   CHECK(compared > 25);
 }
 
-TEST_CASE("--resume: what nobody says again is as in the checkpoint, and is told") {
+TEST_CASE("resume: what nobody says again is as in the checkpoint, and is told") {
   const TemporaryFolder folder;
   const std::string output = (folder / "run").string();
   const Outcome first = runtime(
@@ -257,11 +260,15 @@ TEST_CASE("evaluate --resume latest: the run's last checkpoint, or the run folde
 TEST_CASE("predict: of a program that gives its loss only it says what to return") {
   const TemporaryFolder folder;
   const std::string model = std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/residual.pt2";
+  const std::string data = "synthetic-images:image=8,samples=8,classes=5";
+  const Outcome trained = runtime(folder, {"train", "--model", model, "--data", data, "--batch-size", "4",
+                                           "--minibatches", "1", "--output", (folder / "run").string()});
+  INFO(trained.error);
+  REQUIRE(trained.code == 0);
   const Outcome outcome =
-      runtime(folder, {"predict", "--model", model, "--evaluation-data", "synthetic-images:image=8,samples=8",
-                       "--initial-weights",
-                       std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/residual.safetensors",
-                       "--batch-size", "4", "--classes", (folder / "c.jsonl").string()});
+      runtime(folder, {"predict", "--model", model, "--evaluation-data", data, "--initial-weights",
+                       (folder / "run" / "model.safetensors").string(), "--batch-size", "4", "--classes",
+                       (folder / "c.jsonl").string()});
   CHECK(outcome.code == 2);
   INFO(outcome.error);
   CHECK_THAT(outcome.error, Catch::Contains("gives its loss only") && Catch::Contains("(loss, scores)"));
