@@ -146,8 +146,8 @@ void run_verify(const std::vector<std::string>& arguments) {
   description.add_options()("run", po::value<std::string>()->value_name("FOLDER"),
                             "compare what a finished run left, up to its last checkpoint")(
       "tolerance", po::value<double>()->value_name("X"),
-      "distance from one device's weights that is allowed, as a part of the way")("json", po::bool_switch(),
-                                                                                  "print the result as JSON");
+      "distance from one device's weights that is allowed, as a part of the way; 0.001 by default")(
+      "json", po::bool_switch(), "print the result as JSON");
   const auto options = parse_options(arguments, description, kUsage);
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "output", "ranks", "hosts", "minibatches", "epochs"}) {

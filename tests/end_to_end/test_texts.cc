@@ -259,8 +259,9 @@ TEST_CASE("evaluate --resume latest: the run's last checkpoint, or the run folde
 
 TEST_CASE("predict: of a program that gives its loss only it says what to return") {
   const TemporaryFolder folder;
-  const std::string model = std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/residual.pt2";
-  const std::string data = "synthetic-images:image=8,samples=8,classes=5";
+  const std::string fixture = std::string(PIPEWRIGHT_SOURCE_DIR) + "/tests/models/pt2/dropout";
+  const std::string model = fixture + ".pt2";
+  const std::string data = "tensors:file=" + fixture + ".safetensors";
   const Outcome trained = runtime(folder, {"train", "--model", model, "--data", data, "--batch-size", "4",
                                            "--minibatches", "1", "--output", (folder / "run").string()});
   INFO(trained.error);
