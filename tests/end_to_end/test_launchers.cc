@@ -42,37 +42,43 @@ std::vector<std::string> two_hosts(const TemporaryFolder& folder) {
           "127.0.0.1"};
 }
 
+const std::string kMpirun = "/usr/bin/mpirun";
+
+// The short job on two ranks, into folder/NAME. Its mpirun keeps its session in a folder of its own: one that
+// begins removes or makes what others share below /tmp at the same time, and either may then fail ("A call to
+// mkdir was unable to create the desired directory"). Short, for Open MPI makes sockets in it.
+std::unique_ptr<Process> under_mpirun(const TemporaryFolder& folder, const std::string& name) {
+  const auto sessions = folder / ("mpi-" + name);
+  std::filesystem::create_directory(sessions);
+  return std::make_unique<Process>(
+      std::vector<std::string>{kMpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2",
+                               program("runtime"), "train"} +
+          short_job(folder, name),
+      folder / (name + ".out"), folder / (name + ".err"),
+      std::map<std::string, std::string>{{"OMPI_MCA_orte_tmpdir_base", sessions.string()},    // Open MPI 4
+                                         {"PRTE_MCA_prte_tmpdir_base", sessions.string()}});  // 5
+}
+
 }  // namespace
 
 TEST_CASE("mpirun starts the ranks") {
-  const std::string mpirun = "/usr/bin/mpirun";
-  if (!std::filesystem::exists(mpirun)) return skip("no mpirun here (package openmpi-bin)");
+  if (!std::filesystem::exists(kMpirun)) return skip("no mpirun here (package openmpi-bin)");
   const TemporaryFolder folder;
   write_plan(folder, {1, 1});
-  Process job(std::vector<std::string>{mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2",
-                                       program("runtime"), "train"} +
-                  short_job(folder),
-              folder / "out", folder / "err");
-  const int code = job.wait(120s);
-  INFO(job.output() << job.error());
+  const auto job = under_mpirun(folder, "run");
+  const int code = job->wait(120s);
+  INFO(job->output() << job->error());
   REQUIRE(code == 0);
   CHECK(summary_of(folder).status == "done");
   CHECK(summary_of(folder).ranks.size() == 2);
 }
 
 TEST_CASE("two mpirun jobs at the same time do not meet") {
-  const std::string mpirun = "/usr/bin/mpirun";
-  if (!std::filesystem::exists(mpirun)) return skip("no mpirun here (package openmpi-bin)");
+  if (!std::filesystem::exists(kMpirun)) return skip("no mpirun here (package openmpi-bin)");
   const TemporaryFolder folder;
   write_plan(folder, {1, 1});
   std::vector<std::unique_ptr<Process>> jobs;
-  for (const std::string name : {"a", "b"}) {
-    jobs.push_back(
-        std::make_unique<Process>(std::vector<std::string>{mpirun, "--allow-run-as-root", "--oversubscribe",
-                                                           "-np", "2", program("runtime"), "train"} +
-                                      short_job(folder, name),
-                                  folder / (name + ".out"), folder / (name + ".err")));
-  }
+  for (const std::string name : {"a", "b"}) jobs.push_back(under_mpirun(folder, name));
   for (auto& job : jobs) {
     const int code = job->wait(120s);
     INFO(job->output() << job->error());
