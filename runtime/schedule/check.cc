@@ -211,6 +211,8 @@ std::string what_it_waits_for(const Action& action, const PipelineShape& shape, 
       return "activation " + std::to_string(action.index) + sender(stage - 1);
     case ActionKind::kReceiveGradient:
       return "gradient " + std::to_string(action.index) + sender(stage + 1);
+    case ActionKind::kUpdate:
+      return "the stages that share its tied parameters";
     default:
       return "the other replicas";
   }
@@ -228,7 +230,7 @@ std::string deadlock_grid(const RankLists& lists, const PipelineShape& shape,
     const size_t reached = position[rank];
     const size_t begin = reached > kBefore ? reached - kBefore : 0;
     const size_t end = std::min(list.size(), reached + kAfter + 1);
-    rows << "\n" << rank_label(rank, ranks[rank]) << " |";
+    rows << "\n" << rank_label(shape.number_of(static_cast<int64_t>(rank)), ranks[rank]) << " |";
     if (begin > 0) rows << " (" << begin << " done)";
     for (size_t i = begin; i < end; ++i) {
       rows << " " << to_text(list[i]);
@@ -266,12 +268,13 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
     const std::string problem =
         follow(schedule, shape, span, trains, lists[rank], ranks[rank], by_rank[rank]);
     if (!problem.empty() && check.problem.empty())
-      check.problem = rank_label(static_cast<int64_t>(rank), ranks[rank]) + ", " + problem;
+      check.problem = rank_label(shape.number_of(static_cast<int64_t>(rank)), ranks[rank]) + ", " + problem;
   }
   if (!check.problem.empty()) return check;
 
   const std::vector<size_t> position = dry_run(
-      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, const Action&) {});
+      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, const Action&) {},
+      [](const Meetings&, int64_t) {});
   for (size_t rank = 0; rank < lists.size(); ++rank)
     if (position[rank] < lists[rank].size()) {
       check.problem = deadlock_grid(lists, shape, position);

@@ -53,6 +53,7 @@ class Search {
       plenty_.push_back((bottleneck > 0 ? static_cast<int64_t>(std::ceil(latency / bottleneck)) : 0) +
                         2 * ranks);
     }
+    if (!shape.tied.empty()) period_ = std::max(period_, shape.microbatches);
     if (shape.weights != WeightRule::kFlush) {
       target_ = bottleneck;
       return;

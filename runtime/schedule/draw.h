@@ -9,8 +9,8 @@
 
 namespace pipewright {
 
-/// One row a rank, one column a slot of `slot_seconds`, each showing what computes in the slot's middle (F,
-/// B, U, AR;
+/// One row a rank, in stage order and under its number; one column a slot of `slot_seconds`, each showing
+/// what computes in the slot's middle (F, B, U, AR;
 /// ".." for nothing):
 ///
 ///   rank 0  stage 0 replica 0 | F0 F1 B0 .. B1
@@ -19,17 +19,17 @@ namespace pipewright {
 /// most a million slots.
 std::string draw_text(const Simulation& simulation, double slot_seconds);
 
-/// Self-contained SVG: one lane a rank, forward, backward, update and reduce in their colours, minibatch
-/// numbers where they fit, what the links carry as thin bars below the lane, a time axis. Every bar says what
-/// it is as a tool tip.
+/// Self-contained SVG: one lane a rank, in stage order and under its number, forward, backward, update and
+/// reduce in their colours, minibatch numbers where they fit, what the links carry as thin bars below the
+/// lane, a time axis. Every bar says what it is as a tool tip.
 std::string draw_svg(const Simulation& simulation, const std::string& title);
 
 /// How an action of a rank looks in a trace, simulated or real; and the rank's name and rows.
 TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds);
 void name_rank(TraceWriter& writer, int64_t rank, Placement placement);
 
-/// Chrome trace events (JSON text), pid = rank; threads: compute, sending of activations, sending of
-/// gradients.
+/// Chrome trace events (JSON text), pid = the rank's number; threads: compute, sending of activations,
+/// sending of gradients.
 std::string trace_json(const Simulation& simulation);
 
 }  // namespace pipewright

@@ -78,7 +78,7 @@ class Drawing {
  public:
   explicit Drawing(const Simulation& simulation) : simulation_(simulation) {
     for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-      labels_.push_back(rank_label(rank, simulation.ranks[rank].placement));
+      labels_.push_back(rank_label(simulation.ranks[rank].number, simulation.ranks[rank].placement));
       label_width_ = std::max(label_width_, 6.6 * static_cast<double>(labels_.back().size()) + 12);
     }
     // Wide enough for two digits in the shortest forward or backward, within reason.

@@ -30,7 +30,7 @@ std::string draw_text(const Simulation& simulation, double slot_seconds) {
   std::vector<std::string> labels;
   size_t label_width = 0;
   for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-    labels.push_back(rank_label(rank, simulation.ranks[rank].placement));
+    labels.push_back(rank_label(simulation.ranks[rank].number, simulation.ranks[rank].placement));
     label_width = std::max(label_width, labels.back().size());
   }
   std::string text;

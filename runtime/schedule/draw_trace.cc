@@ -57,12 +57,10 @@ void name_rank(TraceWriter& writer, int64_t rank, Placement placement) {
 
 std::string trace_json(const Simulation& simulation) {
   TraceWriter writer;
-  for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-    name_rank(writer, static_cast<int64_t>(rank), simulation.ranks[rank].placement);
-  }
+  for (const SimulatedRank& rank : simulation.ranks) name_rank(writer, rank.number, rank.placement);
   for (const SimulatedAction& a : simulation.actions) {
     if (a.end_seconds == a.begin_seconds) continue;  // nothing to see, and there are many
-    writer.add(trace_span(a.rank, a.action, a.begin_seconds, a.end_seconds));
+    writer.add(trace_span(simulation.ranks[a.rank].number, a.action, a.begin_seconds, a.end_seconds));
   }
   return writer.json();
 }

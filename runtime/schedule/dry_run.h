@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "runtime/schedule/meetings.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -39,12 +40,14 @@ class MessageIndex {
 };
 
 /// Sends never block, a receive waits for its message, a reduce waits until all replicas of the stage reach
-/// it. Calls ran(rank, position, message) after each action but a reduce (`message` is 0 where there is
-/// none), and reduced(first_rank, action) once for each reduce. Returns where each rank got to: its
-/// list's size, or the action that waits for ever. Time is linear in the number of actions.
-template <typename Ran, typename Reduced>
+/// it, an update for the ranks of its meeting. Calls ran(rank, position, message) after each action but a
+/// reduce
+/// (`message` is 0 where there is none), reduced(first_rank, action) once for each reduce, and
+/// met(meetings, meeting) before the updates of a meeting. Returns where each rank got to: its list's size,
+/// or the action that waits for ever. Time is linear in the number of actions.
+template <typename Ran, typename Reduced, typename Met>
 std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, Span span, Ran&& ran,
-                            Reduced&& reduced) {
+                            Reduced&& reduced, Met&& met) {
   const std::vector<Placement> ranks = placements(shape);
   const std::vector<int64_t> first_rank = first_ranks(shape);
   const MessageIndex messages(shape, span);
@@ -53,6 +56,7 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
   std::vector<int64_t> waiter(messages.count(), kNobody);
   std::vector<int64_t> at_reduce(shape.stages(), 0);  // how many replicas of the stage wait at a reduce
   std::vector<size_t> position(lists.size(), 0);
+  Meetings meetings(shape);
   std::vector<int64_t> ready;
   for (size_t rank = lists.size(); rank-- > 0;) ready.push_back(static_cast<int64_t>(rank));
 
@@ -95,6 +99,17 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
           waits = true;
           arrive(stage);
           break;
+        case ActionKind::kUpdate: {
+          const Meetings::Reached reached = meetings.reach_update(rank);
+          waits = reached != Meetings::Reached::kGoesOn;
+          if (reached != Meetings::Reached::kAllAreThere) break;
+          met(meetings, meetings.of_rank(rank));
+          for (const int64_t other : meetings.ranks(meetings.of_rank(rank))) {
+            ran(other, position[other]++, size_t{0});
+            ready.push_back(other);
+          }
+          break;
+        }
         default:
           break;
       }

@@ -20,6 +20,7 @@ class Events {
       : timeline_(timeline),
         options_(options),
         messages_(timeline.shape(), timeline.span()),
+        meetings_(timeline.shape()),
         message_(messages_.count()),
         ranks_(timeline.lists().size()),
         reduces_(static_cast<size_t>(timeline.shape().stages())),
@@ -56,6 +57,8 @@ class Events {
         begin_flow(event.number);
       else if (event.kind == kArrives)
         arrive(event.number);
+      else if (event.kind == kMet)
+        finish_meeting(event.number);
       else
         finish_reduce(event.number);
     }
@@ -65,12 +68,12 @@ class Events {
   }
 
  private:
-  enum EventKind : int32_t { kRankGoesOn, kRankMaySend, kBegins, kArrives, kReduced };
+  enum EventKind : int32_t { kRankGoesOn, kRankMaySend, kBegins, kArrives, kReduced, kMet };
   struct Event {
     double seconds = 0;
     int64_t order = 0;  // of equal times, as they were found
     EventKind kind = kRankGoesOn;
-    int32_t number = 0;  // rank; flow; stage
+    int32_t number = 0;  // rank; flow; stage; meeting
     int32_t edition = 0;
   };
   struct Later {
@@ -169,6 +172,9 @@ class Events {
       case ActionKind::kReduce:
         reach_reduce(stage);
         return false;
+      case ActionKind::kUpdate:
+        if (waits_to_update(rank)) return false;
+        break;
       default:
         break;
     }
@@ -377,9 +383,30 @@ class Events {
     }
   }
 
+  // --- copies of tied parameters ---
+
+  bool waits_to_update(int64_t rank) {
+    const Meetings::Reached reached = meetings_.reach_update(rank);
+    if (reached == Meetings::Reached::kAllAreThere) {
+      const int64_t meeting = meetings_.of_rank(rank);
+      push(now_ + timeline_.meeting_seconds(meetings_.stages(meeting)), kMet, meeting);
+    }
+    return reached != Meetings::Reached::kGoesOn;
+  }
+
+  void finish_meeting(int64_t meeting) {
+    for (const int64_t rank : meetings_.ranks(meeting)) {
+      timeline_.waited_to_update(rank, ranks_[rank].since, now_);
+      ranks_[rank].since = now_;
+      push(now_ + timeline_.seconds_of(ActionKind::kUpdate, timeline_.stage_of(rank, current(rank))),
+           kRankGoesOn, rank);
+    }
+  }
+
   Timeline& timeline_;
   const SimulationOptions& options_;
   MessageIndex messages_;
+  Meetings meetings_;
   std::vector<Message> message_;
   std::vector<Rank> ranks_;
   std::vector<Reduce> reduces_;

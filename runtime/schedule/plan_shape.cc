@@ -22,8 +22,16 @@ PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
   shape.weights = weight_rule_named(plan.weights);
   shape.microbatches = plan.microbatches;
   shape.accumulation = gradient_accumulation;
+  for (const TiedParameter& tied : plan.tied_parameters) {
+    const bool known = std::find(shape.tied.begin(), shape.tied.end(), tied.stages) != shape.tied.end();
+    if (!known) shape.tied.push_back(tied.stages);
+  }
   // Every rank has equally many stages (Plan::validate).
   if (plan.world_size > 0) shape.stages_per_rank = std::max<int64_t>(1, ranks / plan.world_size);
+  for (const Placement& at : placements(shape)) {
+    const std::vector<int64_t>& numbers = plan.stages[static_cast<size_t>(at.stage)].ranks;
+    shape.rank_numbers.push_back(numbers[static_cast<size_t>(at.replica)]);
+  }
   return shape;
 }
 

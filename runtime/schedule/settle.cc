@@ -56,7 +56,8 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
   if (plain && schedule == "1f1b") {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }
-  int64_t round = 1;  // whole rounds of all stages
+  // Whole rounds of all stages; and of updates, where stages wait for each other's.
+  int64_t round = shape.tied.empty() ? 1 : shape.microbatches;
   int64_t depth = 1;
   for (int64_t s = 0; s < shape.stages(); ++s) {
     round = std::min(std::lcm(round, shape.replicas[s]), kLongestRound);

@@ -94,6 +94,20 @@ void check_shape(const PipelineShape& shape) {
     throw PlanError("pipeline: gradients of " + std::to_string(shape.accumulation) +
                     " rounds accumulated, expected at least 1");
   check_groups(shape);
+  const bool one_update_for_all =
+      shape.weights == WeightRule::kFlush || shape.weights == WeightRule::kTwoVersions;
+  for (const std::vector<int64_t>& stages : shape.tied) {
+    if (!one_update_for_all)
+      throw PlanError("pipeline: stages " + std::to_string(stages.front()) + " and " +
+                          std::to_string(stages.back()) +
+                          " hold copies of a tied parameter, and with weights '" + to_text(shape.weights) +
+                          "' they update at different times",
+                      "plan with weights 'flush' or '2bw'");
+    for (const int64_t stage : stages)
+      if (stage < 0 || stage >= shape.stages())
+        throw PlanError("pipeline: a tied parameter of stage " + std::to_string(stage) + ", expected 0.." +
+                        std::to_string(shape.stages() - 1));
+  }
   if (shape.weights != WeightRule::kVertical) return;
   const auto cycle = [&](int64_t stage) {
     const std::vector<int64_t> shares = shares_of(shape, stage);

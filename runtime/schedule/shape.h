@@ -29,7 +29,14 @@ struct PipelineShape {
   int64_t microbatches = 1;     ///< kFlush and kTwoVersions: minibatches of an update interval
   int64_t accumulation = 1;     ///< kStash and kVertical: cycles of a stage that make one update
   int64_t stages_per_rank = 1;  ///< divides the number of stages
+  /// For each tied parameter the stages that hold a copy, ascending: kFlush and kTwoVersions only.
+  std::vector<std::vector<int64_t>> tied = {};
+  /// What the ranks are called, in the order of placements(); empty: 0, 1, ...
+  std::vector<int64_t> rank_numbers = {};
 
+  int64_t number_of(int64_t rank) const {
+    return rank_numbers.empty() ? rank : rank_numbers[static_cast<size_t>(rank)];
+  }
   int64_t stages() const { return static_cast<int64_t>(replicas.size()); }
   int64_t groups() const { return stages() / stages_per_rank; }
   int64_t group_of(int64_t stage) const { return stage % groups(); }
@@ -38,7 +45,8 @@ struct PipelineShape {
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
 /// positive share for each replica; stages that share ranks have equal replicas and shares, and neighbours
-/// share none; with kVertical, the sums of the shares are equal at all stages.
+/// share none; with kVertical, the sums of the shares are equal at all stages; tied parameters go with the
+/// rule.
 void check_shape(const PipelineShape& shape);
 
 /// Minibatches [first, first + count): trained without a drain in between.

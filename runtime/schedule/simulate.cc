@@ -50,7 +50,7 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
     // Of the replica with the largest share.
     const double minibatches =
         static_cast<double>(turns.cycle_length()) / static_cast<double>(turns.largest_share());
-    const double round = t.step_seconds + (turns.replicas() > 1 ? t.reduce_seconds : 0);
+    const double round = t.step_seconds + t.tied_seconds + (turns.replicas() > 1 ? t.reduce_seconds : 0);
     const double activation = last ? 0 : t.send_activation_seconds;
     const double gradient = first ? 0 : t.send_gradient_seconds;
     double minibatch = t.forward_seconds + t.recompute_seconds + t.backward_seconds;

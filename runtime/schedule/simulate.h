@@ -21,6 +21,8 @@ struct StageTimes {
   double send_gradient_seconds = 0;    ///< to the previous stage
   double backward_weight_seconds = 0;  ///< part of backward_seconds: BW; the rest is BI
   double recompute_seconds = 0;        ///< forward again, at the beginning of B or BI
+  double tied_seconds =
+      0;  ///< before an update, for what its rank exchanges with other stages' copies of tied parameters
 };
 
 /// Bytes that one stage gives to a network.
@@ -66,8 +68,9 @@ struct SimulatedRank {
   double busy_seconds = 0;  ///< F, B, BI, BW, U
   double receive_wait_seconds = 0;
   double send_wait_seconds = 0;  ///< blocking transfers, full queues
-  double reduce_seconds = 0;     ///< waiting for the other replicas included
+  double reduce_seconds = 0;     ///< of gradients, waiting for other replicas and copies included
   int64_t peak_in_flight = 0;    ///< over all stages of the rank
+  int64_t number = 0;            ///< what it is called: PipelineShape::rank_numbers
 };
 
 struct Simulation {

@@ -66,7 +66,16 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
       clocks[rank].now = end;
     }
   };
-  timeline.check_done(dry_run(timeline.lists(), timeline.shape(), timeline.span(), ran, reduced));
+  const auto met = [&](const Meetings& meetings, int64_t meeting) {
+    double last = 0;
+    for (const int64_t rank : meetings.ranks(meeting)) last = std::max(last, clocks[rank].now);
+    const double end = last + timeline.meeting_seconds(meetings.stages(meeting));
+    for (const int64_t rank : meetings.ranks(meeting)) {
+      timeline.waited_to_update(rank, clocks[rank].now, end);
+      clocks[rank].now = end;
+    }
+  };
+  timeline.check_done(dry_run(timeline.lists(), timeline.shape(), timeline.span(), ran, reduced, met));
 }
 
 }  // namespace pipewright

@@ -83,7 +83,7 @@ std::string to_text(const std::vector<std::vector<Action>>& lists, const Pipelin
   PW_CHECK_EQ(lists.size(), ranks.size());
   std::string text;
   for (size_t rank = 0; rank < lists.size(); ++rank) {
-    text += rank_label(static_cast<int64_t>(rank), ranks[rank]) + " |";
+    text += rank_label(shape.number_of(static_cast<int64_t>(rank)), ranks[rank]) + " |";
     if (!lists[rank].empty()) text += ' ' + to_text(lists[rank]);
     text += '\n';
   }
@@ -99,7 +99,8 @@ std::vector<std::vector<Action>> parse_schedule(const std::string& text, const P
     if (lists.size() == ranks.size())
       throw InputError(where + "got '" + line + "', expected the end after " + std::to_string(ranks.size()) +
                        " ranks");
-    const std::string label = rank_label(static_cast<int64_t>(lists.size()), ranks[lists.size()]) + " |";
+    const std::string label =
+        rank_label(shape.number_of(static_cast<int64_t>(lists.size())), ranks[lists.size()]) + " |";
     if (line.compare(0, label.size(), label) != 0)
       throw InputError(where + "got '" + line.substr(0, label.size()) + "', expected '" + label +
                        "' and the actions of the rank");

@@ -20,7 +20,7 @@ void check_times(const PipelineShape& shape, const std::vector<StageTimes>& time
   for (const StageTimes& t : times) {
     for (const double seconds :
          {t.forward_seconds, t.backward_seconds, t.reduce_seconds, t.step_seconds, t.send_activation_seconds,
-          t.send_gradient_seconds, t.backward_weight_seconds, t.recompute_seconds})
+          t.send_gradient_seconds, t.backward_weight_seconds, t.recompute_seconds, t.tied_seconds})
       PW_CHECK(std::isfinite(seconds) && seconds >= 0, "a time of " << seconds << " seconds");
     PW_CHECK_LE(t.backward_weight_seconds, t.backward_seconds);
   }
@@ -54,7 +54,7 @@ void Timeline::check_done(const std::vector<size_t>& position) const {
   for (size_t rank = 0; rank < lists_.size(); ++rank)
     PW_CHECK(position[rank] == lists_[rank].size(),
              "deadlock at " << to_text(lists_[rank][position[rank]]) << " of "
-                            << rank_label(static_cast<int64_t>(rank), placements_[rank]));
+                            << rank_label(shape_.number_of(static_cast<int64_t>(rank)), placements_[rank]));
 }
 
 double Timeline::total_seconds() const {
@@ -98,7 +98,8 @@ std::vector<SimulatedRank> Timeline::ranks() const {
   std::vector<SimulatedRank> all;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Rank& at = ranks_[rank];
-    all.push_back({placements_[rank], at.busy, at.receive_wait, at.send_wait, at.reduce, at.peak_in_flight});
+    all.push_back({placements_[rank], at.busy, at.receive_wait, at.send_wait, at.reduce, at.peak_in_flight,
+                   shape_.number_of(static_cast<int64_t>(rank))});
   }
   return all;
 }

@@ -47,6 +47,13 @@ class Timeline {
     }
   }
 
+  /// Of what the ranks of these stages exchange before an update, all at once.
+  double meeting_seconds(const std::vector<int64_t>& stages) const {
+    std::vector<double> group(static_cast<size_t>(shape_.groups()), 0);
+    for (const int64_t stage : stages) group[shape_.group_of(stage)] += times_[stage].tied_seconds;
+    return *std::max_element(group.begin(), group.end());
+  }
+
   /// Each rank's in the order of its list, but sends when they are known.
   void computed(int64_t rank, const Action& action, int64_t stage, double begin, double end) {
     Rank& at = ranks_[rank];
@@ -75,6 +82,11 @@ class Timeline {
   }
   void waited_to_send(int64_t rank, double begin, double end) {
     ranks_[rank].send_wait += end - begin;
+    ranks_[rank].end = end;
+  }
+  /// For the ranks of its meeting (meetings.h), and for what these exchange.
+  void waited_to_update(int64_t rank, double begin, double end) {
+    ranks_[rank].reduce += end - begin;
     ranks_[rank].end = end;
   }
   void reduced(int64_t rank, const Action& action, double reached, double begin, double end) {
