@@ -27,9 +27,8 @@ struct Weights {
       const int g = graph.group_of[v];
       const ProfiledNode& node = flow.profile.nodes[v];
       compute[g] += node.compute_seconds();
-      if (!flow.owns_parameters[v]) continue;
-      trainable[g] += node.trainable_parameter_bytes;
-      parameter[g] += node.parameter_bytes;
+      trainable[g] += flow.trainable_bytes[v];
+      parameter[g] += flow.parameter_bytes[v];
     }
     for (const DataflowValue& value : flow.values) {
       const int producer = graph.group_of[value.producer];

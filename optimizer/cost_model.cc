@@ -32,6 +32,7 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
     const auto interval = static_cast<double>(inputs.minibatches_per_update);
     terms.interval_exchange_seconds = (terms.exchange_seconds + terms.exchange_latency_seconds) / interval;
     terms.interval_step_seconds = terms.step_seconds / interval;
+    terms.interval_tied_seconds = tied_seconds(load, inputs) / interval;
     terms.exchange_seconds = terms.exchange_latency_seconds = terms.step_seconds = 0;
   }
   if (!load.first)
@@ -259,7 +260,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   const Dataflow flow(profile, classes);
   int64_t trainable = 0;
   for (int v = 0; v < flow.size(); ++v) {
-    if (flow.owns_parameters[v]) trainable += profile.nodes[v].trainable_parameter_bytes;
+    trainable += flow.trainable_bytes[v];
   }
   if (trainable > 0)
     inputs.step_seconds_per_byte = profile.whole.step_seconds / static_cast<double>(trainable);
@@ -337,9 +338,10 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
   // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
   // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
   // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.
-  // Where an update covers more minibatches, the gradients of one come beside their sum.
+  // Where an update covers more minibatches, the gradients of one come beside their sum. Copies of tied
+  // parameters hold what the other stages sent, and the sum.
   const bool sums = inputs.minibatches_per_update > replicas;
-  const int64_t exchange = replicas > 1 ? 2 * weights : sums ? weights : 0;
+  const int64_t exchange = std::max(replicas > 1 ? 2 * weights : sums ? weights : 0, load.tied_held_bytes);
   const int64_t further = further_versions(in_flight, inputs);
   const int64_t next_version = further == 0 ? weights : 0;
   StageMemory memory;
@@ -375,6 +377,17 @@ double message_seconds(double bytes, const CostInputs& inputs) {
   return inputs.latency_seconds + bytes / inputs.bandwidth_bytes_per_second;
 }
 
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
+  double messages = 0;
+  if (!load.first) messages += message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.last) messages += message_seconds(static_cast<double>(load.out_bytes), inputs);
+  return load.compute_seconds() < messages;
+}
+
+double tied_seconds(const StageLoad& load, const CostInputs& inputs) {
+  return load.tied_sent_bytes > 0 ? message_seconds(static_cast<double>(load.tied_sent_bytes), inputs) : 0;
+}
+
 double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs) {
   if (replicas == 1 || bytes == 0) return 0;
   const auto m = static_cast<double>(replicas);
@@ -389,6 +402,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.recompute_seconds = load.recompute_seconds();
   times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
   times.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+  times.tied_seconds = tied_seconds(load, inputs);
   if (!load.last)
     times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
   if (!load.first) times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
@@ -403,7 +417,7 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
   // value.
   prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;
   prediction.receive_seconds = prediction.send_seconds;
-  prediction.gradient_sync_seconds = times.reduce_seconds;
+  prediction.gradient_sync_seconds = times.reduce_seconds + times.tied_seconds;
   prediction.step_seconds = times.step_seconds;
   prediction.memory = stage_memory(load, replicas, in_flight, inputs);
   return prediction;

@@ -22,7 +22,7 @@ struct StageLoad {
   double forward_seconds = 0;
   double backward_seconds = 0;
   double backward_weight_seconds = 0;  ///< of these, for gradients of weights; only evaluation fills it
-  double behind_seconds = 0;         ///< of these and all later nodes; only searches under a limit fill it
+  double behind_seconds = 0;           ///< of these and all later nodes; only searches under a limit fill it
   double least_seconds = 0;          ///< forward and backward, each node on the device that is fastest at it
   std::vector<PassSeconds> classes;  ///< on devices of the k-th class, at [k - 1]
   int64_t parameter_bytes = 0;       ///< a tied parameter counts once
@@ -35,7 +35,11 @@ struct StageLoad {
   int64_t out_bytes = 0;         ///< the same after the stage
   int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
   int64_t charged_out_bytes = 0;
-  bool first = true;  ///< no stage before this one
+  // Copies of tied parameters (optimizer/tied.h). Searches count one other stage for each parameter.
+  int64_t tied_sent_bytes = 0;          ///< of gradients, by one rank before an update
+  int64_t tied_held_bytes = 0;          ///< then: what came from the other stages, and the sums
+  std::vector<int64_t> tied_with = {};  ///< the other stages; of plans only
+  bool first = true;                    ///< no stage before this one
   bool last = true;
   bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
 
@@ -105,6 +109,7 @@ struct StageTerms {
   /// these, for one minibatch, and not those above.
   double interval_exchange_seconds = 0;
   double interval_step_seconds = 0;
+  double interval_tied_seconds = 0;  ///< exchange with other stages' copies, for one minibatch; any replicas
   /// On a rank's link: of the values before the stage, and of those after it.
   double link_in_seconds = 0;
   double link_out_seconds = 0;
@@ -122,6 +127,7 @@ struct StageTerms {
       period.gradient_sync_seconds =
           (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m + interval_exchange_seconds;
     }
+    period.gradient_sync_seconds += interval_tied_seconds;
     period.step_seconds = step_seconds / m + interval_step_seconds;
     period.link_seconds = link_seconds() / m;
     return period;
@@ -207,6 +213,10 @@ int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t mos
 
 /// Seconds of one message of `bytes`.
 double message_seconds(double bytes, const CostInputs& inputs);
+/// Of one minibatch on the innermost links, messages one way.
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
+/// What copies of tied parameters take before an update: their messages to the other stages.
+double tied_seconds(const StageLoad& load, const CostInputs& inputs);
 /// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
 /// at once.
 double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "graph/error.h"
 #include "graph/limits.h"
@@ -29,18 +30,14 @@ std::vector<NodeSet> together_sets(const Profile& profile) {
   return sets;
 }
 
-// Nodes by the parameters they share and the sets they are in, transitively: a-b by one name and b-c by
-// another is one group.
-std::vector<NodeSet> tied_groups(const Profile& profile) {
-  const size_t count = profile.nodes.size();
-  std::map<std::string, NodeSet> users;
-  for (size_t v = 0; v < count; ++v) {
-    for (const std::string& name : profile.nodes[v].parameters) {
-      users.try_emplace(name, NodeSet(count)).first->second.set(v);
-    }
-  }
+// Nodes by the parameters they share (if those hold them together) and the sets they are in, transitively:
+// a-b by one name and b-c by another is one group.
+std::vector<NodeSet> inseparable(const Profile& profile, const std::vector<TiedGroup>& ties) {
   std::vector<NodeSet> sets = together_sets(profile);
-  for (auto& [name, group] : users) sets.push_back(std::move(group));
+  for (const TiedGroup& tie : ties) {
+    sets.emplace_back(profile.nodes.size());
+    for (const int v : tie.readers) sets.back().set(v);
+  }
   std::vector<NodeSet> groups;
   for (const NodeSet& group : sets) {
     if (group.count() < 2) continue;
@@ -61,15 +58,53 @@ std::vector<NodeSet> tied_groups(const Profile& profile) {
 
 }  // namespace
 
-Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes)
-    : profile(the_profile), class_seconds(seconds_by_class(the_profile, classes)) {
+std::vector<TiedGroup> tied_groups(const Profile& profile) {
+  std::map<std::string, std::vector<int>> readers;
+  std::vector<std::string> names;  // in order
+  for (size_t v = 0; v < profile.nodes.size(); ++v) {
+    for (const std::string& name : profile.nodes[v].parameters) {
+      std::vector<int>& of_name = readers[name];
+      if (of_name.empty()) names.push_back(name);
+      if (of_name.empty() || of_name.back() != static_cast<int>(v)) of_name.push_back(static_cast<int>(v));
+    }
+  }
+  std::vector<TiedGroup> groups;
+  std::map<std::vector<int>, size_t> known;
+  for (const std::string& name : names) {
+    const std::vector<int>& of_name = readers.at(name);
+    if (of_name.size() < 2) continue;
+    const auto [at, fresh] = known.try_emplace(of_name, groups.size());
+    if (fresh) groups.push_back({{}, of_name});
+    groups[at->second].names.push_back(name);
+  }
+  for (TiedGroup& group : groups) {
+    bool alone = false;
+    bool any = false;
+    for (const int v : group.readers) {
+      const ProfiledNode& node = profile.nodes[static_cast<size_t>(v)];
+      const std::set<std::string> parameters(node.parameters.begin(), node.parameters.end());
+      const bool nothing_else = parameters.size() == group.names.size();
+      if (alone || (any && !nothing_else && node.parameter_bytes >= group.parameter_bytes)) continue;
+      group.parameter_bytes = node.parameter_bytes;
+      group.trainable_bytes = node.trainable_parameter_bytes;
+      alone = nothing_else;
+      any = true;
+    }
+  }
+  return groups;
+}
+
+Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Ties how)
+    : profile(the_profile),
+      ties(tied_groups(the_profile)),
+      copies(how == Ties::kCopies),
+      class_seconds(seconds_by_class(the_profile, classes)) {
   const int count = static_cast<int>(profile.nodes.size());
   predecessors.resize(count);
   successors.resize(count);
   ancestors.assign(count, NodeSet(count));
   values_made.resize(count);
   values_read.resize(count);
-  owns_parameters.assign(count, 1);
 
   if (profile.nodes.size() > kMostNodes) {
     throw InputError("profile of '" + profile.model + "': " + std::to_string(profile.nodes.size()) +
@@ -89,7 +124,6 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes)
   }
 
   std::map<std::string, int> value_of;
-  std::map<std::string, int> parameter_seen;
   for (int v = 0; v < count; ++v) {
     const ProfiledNode& node = profile.nodes[v];
     for (const std::string& input : node.inputs) {
@@ -108,12 +142,6 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes)
       values_made[v].push_back(static_cast<int>(values.size()));
       values.push_back({output.bytes, v, {}});
     }
-    if (!node.parameters.empty()) {
-      owns_parameters[v] = 0;
-      for (const std::string& name : node.parameters) {
-        if (parameter_seen.emplace(name, v).second) owns_parameters[v] = 1;
-      }
-    }
   }
   for (DataflowValue& value : values) sort_unique(&value.readers);
   for (auto* lists : {&predecessors, &successors, &values_read}) {
@@ -131,7 +159,32 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes)
       least_seconds.back() = std::min(least_seconds.back(), seconds);
     }
   }
-  tied = tied_groups(profile);
+  count_parameters();
+  tied = inseparable(profile, copies ? std::vector<TiedGroup>() : ties);
+}
+
+void Dataflow::count_parameters() {
+  std::vector<size_t> shared(profile.nodes.size(), 0);  // of a node's parameters, how many others read too
+  for (const ProfiledNode& node : profile.nodes) {
+    own_parameter_bytes.push_back(node.parameter_bytes);
+    own_trainable_bytes.push_back(node.trainable_parameter_bytes);
+  }
+  for (const TiedGroup& tie : ties) {
+    for (const int v : tie.readers) {
+      const ProfiledNode& node = profile.nodes[v];
+      const std::set<std::string> parameters(node.parameters.begin(), node.parameters.end());
+      shared[v] += tie.names.size();
+      const bool all = shared[v] == parameters.size();
+      own_parameter_bytes[v] = all ? 0 : std::max<int64_t>(0, own_parameter_bytes[v] - tie.parameter_bytes);
+      own_trainable_bytes[v] = all ? 0 : std::max<int64_t>(0, own_trainable_bytes[v] - tie.trainable_bytes);
+    }
+  }
+  parameter_bytes = own_parameter_bytes;
+  trainable_bytes = own_trainable_bytes;
+  for (const TiedGroup& tie : ties) {
+    parameter_bytes[tie.readers.front()] += tie.parameter_bytes;
+    trainable_bytes[tie.readers.front()] += tie.trainable_bytes;
+  }
 }
 
 std::string separated_tie(const Dataflow& flow, const NodeSet& done) {

@@ -11,6 +11,7 @@
 #include "optimizer/levels.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/recursion.h"
+#include "optimizer/tied.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/simulate.h"
 
@@ -120,15 +121,23 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     }
     load.buffer_bytes += node.buffer_bytes;
     load.saved_bytes += node.saved_bytes;
-    // A tied parameter counts once in each stage that has it.
-    bool owns = node.parameters.empty();
-    for (const std::string& parameter : node.parameters) {
-      if (readers[parameter].emplace(stage_of[v], node.name).second) owns = true;
-    }
-    if (!owns) continue;
-    load.parameter_bytes += node.parameter_bytes;
-    load.trainable_bytes += node.trainable_parameter_bytes;
+    for (const std::string& parameter : node.parameters) readers[parameter].emplace(stage_of[v], node.name);
+    load.parameter_bytes += flow.own_parameter_bytes[v];
+    load.trainable_bytes += flow.own_trainable_bytes[v];
   }
+  // A tied parameter counts once in each stage that has it.
+  std::vector<NodeSet> nodes(plan.stages.size(), NodeSet(static_cast<size_t>(flow.size())));
+  for (int v = 0; v < flow.size(); ++v) nodes[static_cast<size_t>(stage_of[v])].set(v);
+  for (const TiedGroup& tie : flow.ties) {
+    for (int s = 0; s < stages; ++s) {
+      const bool reads =
+          std::any_of(tie.readers.begin(), tie.readers.end(), [&](int v) { return stage_of[v] == s; });
+      if (!reads) continue;
+      loads[s].parameter_bytes += tie.parameter_bytes;
+      loads[s].trainable_bytes += tie.trainable_bytes;
+    }
+  }
+  set_tied(split_groups(flow.ties, nodes), plan.stages, &loads);
 
   // A value crosses every boundary from its maker's stage to that of its last reader.
   for (const DataflowValue& value : flow.values) {

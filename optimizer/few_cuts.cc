@@ -39,6 +39,7 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   some.nested = states.nested;
   some.transient_bytes = states.transient_bytes;
   some.saved_bytes = states.saved_bytes;
+  some.ties = states.ties;
   some.exact = false;
   std::vector<int> at(states.size(), -1);
   for (const int number : numbers) {

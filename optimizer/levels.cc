@@ -65,6 +65,11 @@ int nearest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
   return static_cast<int>(sizes.size()) - 1;
 }
 
+/// Highest level that a message between some ranks of the two passes.
+int farthest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
+  return std::max({span_level(a, costs), span_level(b, costs), costs.level_between(a.ranks[0], b.ranks[0])});
+}
+
 }  // namespace
 
 LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)
@@ -179,7 +184,9 @@ double LevelCosts::gradient_bytes(const StageLoad& load) const {
 
 double LevelCosts::step_seconds(const StageLoad& load) const {
   if (half_duplex_ || inputs_.forward_only) return 0;
-  return static_cast<double>(load.trainable_bytes) * inputs_.step_seconds_per_byte;
+  // Copies of tied parameters exchange before an update: at the innermost links at least.
+  return static_cast<double>(load.trainable_bytes) * inputs_.step_seconds_per_byte +
+         static_cast<double>(load.tied_sent_bytes) / inputs_.bandwidth_bytes_per_second;
 }
 
 std::vector<int64_t> LevelCosts::shares(const std::vector<double>& seconds, double overhead_seconds) const {
@@ -389,6 +396,12 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     mine.backward_seconds *= slower;
     mine.backward_weight_seconds *= slower;
     mine.reduce_seconds = price.exchange_seconds[s];
+    if (loads[s].tied_sent_bytes > 0) {
+      int level = 0;
+      for (const int64_t other : loads[s].tied_with)
+        level = std::max(level, farthest_level(stages[s], stages[static_cast<size_t>(other)], costs));
+      mine.tied_seconds = costs.message_seconds(loads[s].tied_sent_bytes, level);
+    }
     if (!loads[s].last)
       mine.send_activation_seconds = costs.message_seconds(loads[s].out_bytes, price.out_levels[s]);
     if (!loads[s].first)

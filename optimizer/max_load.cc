@@ -434,7 +434,7 @@ MaxLoadProblem max_load_problem(const Profile& profile, const Topology& topology
     node.name = profiled.name;
     node.accelerator_seconds = profiled.compute_seconds();
     node.processor_seconds = kInfinite;
-    if (flow.owns_parameters[v]) node.bytes += static_cast<double>(profiled.parameter_bytes);
+    node.bytes += static_cast<double>(flow.parameter_bytes[v]);
     node.bytes += static_cast<double>(profiled.buffer_bytes + profiled.saved_bytes);
     // There, and its gradient back.
     double bytes = 0;

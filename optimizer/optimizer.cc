@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/infeasible.h"
 #include "optimizer/inference.h"
 #include "optimizer/levels.h"
 #include "optimizer/memory_check.h"
@@ -19,6 +20,8 @@
 #include "optimizer/search.h"
 #include "optimizer/stage_layers.h"
 #include "optimizer/states.h"
+#include "optimizer/thin_stages.h"
+#include "optimizer/tied.h"
 #include "optimizer/widen.h"
 #include "runtime/schedule/simulate.h"
 
@@ -87,23 +90,6 @@ bool recomputes(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
 }
 
-/// Most stages that a chain of cuts can make.
-int64_t longest_chain(const States& states) {
-  std::vector<int64_t> length(states.size(), 0);
-  for (int i = states.last() - 1; i >= 0; --i) {
-    for (const int j : states.after(i)) length[i] = std::max(length[i], length[j] + 1);
-  }
-  return length[0];
-}
-
-std::string replicas_text(const Answer& answer) {
-  std::string text;
-  for (const FoundStage& stage : answer.stages) {
-    text += (text.empty() ? "" : "-") + std::to_string(stage.replicas);
-  }
-  return text;
-}
-
 /// What the demands leave to search for.
 std::optional<Answer> answer_to(const Question& q, const StageDemands& demands,
                                 const std::vector<NodeSet>& pinned) {
@@ -123,68 +109,9 @@ void check_demands(const PlanRequest& request, Question* question) {
   question->all_devices = false;
 }
 
-[[noreturn]] void fail_demands(const Question& q, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned) {
-  Question roomy = q;
-  roomy.memory_bytes = 0;
-  roomy.inputs.memories.clear();
-  if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
-    throw MemoryError("no plan with the stages demanded fits " +
-                          format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
-                      "Without --memory there is one; `check --memory` says what each stage lacks.");
-  }
-  StageDemands fewer = request.demands;
-  fewer.pins.clear();
-  const bool pins = !request.demands.pins.empty() && search_with_demands(roomy, fewer, {});
-  int64_t replicas = 0;
-  for (const auto& [stage, count] : request.demands.replicas) replicas += count;
-  throw InfeasibleError("no plan on " + std::to_string(q.devices) + " devices has the stages demanded",
-                        pins ? "Without --pin there is one: what a pinned layer needs must be pinned to the "
-                               "same or an earlier stage, and tied parameters stay in one stage."
-                        : replicas > q.devices
-                            ? "--replicas asks for " + std::to_string(replicas) + " devices alone."
-                            : "Check --replicas and --max-stages against the strategy and each other.");
-}
-
-[[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples) {
-  const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
-  const std::optional<Answer> least = search_least_memory(q);
-  if (!least) {
-    if (longest_chain(*q.states) < q.least_stages) {
-      throw InfeasibleError(
-          "strategy '" + strategy + "': the model cannot be cut into " + std::to_string(q.least_stages) +
-              " stages",
-          "It has one node, or tied parameters hold all of it together: use --strategy dp.");
-    }
-    throw InfeasibleError("strategy '" + strategy + "': impossible on " + devices,
-                          strategy == "hybrid"
-                              ? "Two stages of which one has two replicas need 3 devices or more."
-                              : "A pipeline needs 2 devices or more.");
-  }
-  const FullestStage fullest = fullest_stage(q, *least);
-  const StageMemory& memory = fullest.memory;
-  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  std::string recompute;  // what it would save
-  if (q.recompute == Recompute::kNever) {
-    Question other = q;
-    other.recompute = Recompute::kWhereNeeded;
-    const int64_t needs = fullest_stage(other, *search_least_memory(other)).memory.total_bytes();
-    if (needs < memory.total_bytes())
-      recompute = " With --recompute auto " +
-                  (needs <= q.memory_bytes ? "there is a plan" : text(needs) + " would do") + ".";
-  }
-  throw MemoryError(
-      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
-          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
-          std::to_string(fullest.stage) + " of " + replicas_text(*least) +
-          (least->stages[static_cast<size_t>(fullest.stage)].recompute ? ", recomputing)" : ")"),
-      "That stage: " + memory_by_purpose(memory) + "; it lacks " +
-          std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +
-          memory_cures(memory, fullest.in_flight, q.memory_bytes, minibatch_samples) + recompute);
-}
-
 Plan plan_of(const Answer& answer, const States& states, const Profile& profile) {
   Plan plan;
+  std::vector<NodeSet> nodes_of_stages;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
   const LayerWeights layers(profile);
@@ -194,6 +121,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
     for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
       stage.nodes.push_back(profile.nodes[v].name);
     }
+    nodes_of_stages.push_back(nodes);
     stage.layers = layers.of(stage.nodes);
     stage.ranks = found.ranks;
     stage.shares = found.shares;
@@ -205,6 +133,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
     plan.world_size += found.replicas;
     plan.stages.push_back(std::move(stage));
   }
+  plan.tied_parameters = tied_parameters(split_groups(states.ties, nodes_of_stages));
   return plan;
 }
 
@@ -316,6 +245,22 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   return wide != nullptr ? wide->bound_seconds : answer.period_seconds * (1 - kBoundRounding);
 }
 
+/// Which plans bound_seconds() speaks of.
+std::string family_of(const PlanRequest& request, const Question& q) {
+  const bool model_parallel = q.one_in_flight;
+  std::string text = (request.strategy == "best" ? "" : request.strategy + " ") + "plan";
+  if (!model_parallel) text += " of schedule " + request.schedule + " with weights " + request.weights;
+  if (q.inputs.minibatches_per_update > 0)
+    text += ", " + std::to_string(q.inputs.minibatches_per_update) + " microbatches";
+  if (request.demands.any()) text += ", with the stages demanded";
+  if (request.use_all_devices) text += ", on all devices";
+  const bool unequal = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
+  if (unequal && !drains(request) && !q.single_stage) return text + ", of stages on consecutive devices,";
+  if (!q.model->simulated) return text + ", by this objective's formula,";
+  const bool replicas = q.most_replicas > 1 && !q.single_stage;
+  return Pricer::takes(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
+}
+
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& asked, PlanNotes* notes) {
@@ -329,7 +274,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
   question.recompute = recompute_named(request.recompute);
-  const Dataflow flow(profile, request.class_profiles);
+  const Dataflow flow(profile, request.class_profiles, ties_of(request));
   States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
   strategy.ask(&question);
@@ -372,7 +317,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     shallow.inputs.levels.clear();  // memory does not depend on where a stage is
     answer = search(shallow);
   }
-  if (!answer && request.demands.any()) fail_demands(question, request, pinned);
+  const std::string ties = flow.copies ? "" : forbidden_cuts_text(profile);
+  if (!answer && request.demands.any()) fail_demands(question, request, pinned, ties);
   for (Question fewer = question; !answer && question.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
     answer = search(fewer);
@@ -380,7 +326,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   if (!answer) {
     if (question.one_in_flight) question.all_devices = false;
     question.least_depths = pooled && !question.all_devices;  // the least memory is that of the least depths
-    fail_infeasible(question, request.strategy, profile.minibatch_samples);
+    fail_infeasible(question, request.strategy, profile.minibatch_samples, ties);
   }
 
   const auto priced = [&](const Answer& found) {
@@ -394,27 +340,46 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     return std::optional<Plan>(std::move(plan));
   };
   std::optional<Plan> best;
+  std::vector<FoundStage> stages;  // its
   for (const Answer& candidate : drained) {
     std::optional<Plan> other = priced(candidate);
     if (!other) continue;
     const double gain = best ? best->predicted->minibatch_seconds / other->predicted->minibatch_seconds : 2;
-    if (gain > 1 + 1e-9) best = std::move(other);
+    if (gain <= 1 + 1e-9) continue;
+    best = std::move(other);
+    stages = candidate.stages;
   }
   const double bound = bound_seconds(question, request, wide ? &*wide : nullptr, *answer);
   if (pooled) {
     const std::optional<PoolAnswer> fastest = best_as_simulated(question, request, {*answer}, bound);
-    if (fastest) best = priced({fastest->candidate.stages});
+    if (fastest) best = priced({stages = fastest->candidate.stages});
     if (notes != nullptr) {
       notes->capped = fastest && fastest->capped;
-      notes->of_all_plans = request.strategy == "best" && !request.use_all_devices;
     }
   }
-  if (!drains(request) && !best) best = priced(*answer);
+  if (!drains(request) && !best) best = priced({stages = answer->stages});
   if (!best) {
     question.least_depths = pooled && !question.all_devices;
-    fail_infeasible(question, request.strategy, profile.minibatch_samples);
+    fail_infeasible(question, request.strategy, profile.minibatch_samples, ties);
   }
   Plan plan = std::move(*best);
+  // Unless it was asked for, no stage that computes less than its messages take, if that costs next to
+  // nothing.
+  const bool free_to_join = request.strategy == "best" && !request.demands.any() &&
+                            !request.use_all_devices && request.schedule != "interleaved" && model.simulated;
+  const double enough = kThinTolerance * plan.predicted->minibatch_seconds;
+  while (free_to_join && has_thin_stage(stages, question)) {
+    std::optional<Plan> joined;
+    for (const std::vector<FoundStage>& way : with_thin_stage_joined(stages, question)) {
+      std::optional<Plan> other = priced({way});
+      if (!other || other->predicted->minibatch_seconds > enough) continue;
+      if (joined && joined->predicted->minibatch_seconds <= other->predicted->minibatch_seconds) continue;
+      joined = std::move(other);
+      stages = way;
+    }
+    if (!joined) break;
+    plan = std::move(*joined);
+  }
   // Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
   // plan back, plans that keep more room are tried as well.
   const auto seconds = [](const Plan& p) { return p.predicted->minibatch_seconds; };
@@ -456,6 +421,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     notes->cuts = states.size();
     notes->exact = states.exact && answer->exact;
     notes->period_seconds = answer->period_seconds;
+    notes->family = family_of(request, question);
   }
   return plan;
 }

@@ -38,15 +38,20 @@ struct PlanNotes {
   int64_t cuts = 0;           ///< places where the model can be cut, both ends included
   bool exact = true;          ///< false: too many cuts, only the most promising were searched
   double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
-  /// The plan's lower bound holds for all plans but those with `shares`; otherwise for those of its kind.
-  bool of_all_plans = false;
+  std::string family = {};  ///< of what plans the lower bound speaks: "plan of schedule 1f1b with ..."
   bool capped = false;  ///< there were more plans to simulate than planning takes time for
 };
 
 /// There would be a plan if the devices had more memory.
 class MemoryError : public InfeasibleError {
  public:
-  using InfeasibleError::InfeasibleError;
+  MemoryError(const std::string& message, const std::string& remedy, int64_t needed_bytes = 0)
+      : InfeasibleError(message, remedy), needed_bytes_(needed_bytes) {}
+  /// Of each device; 0: not known.
+  int64_t needed_bytes() const { return needed_bytes_; }
+
+ private:
+  int64_t needed_bytes_;
 };
 
 /// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`

@@ -85,9 +85,8 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   head << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
        << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
        << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
-       << "Bound by " << predicted.bottleneck << "; "
-       << (notes.of_all_plans ? "no plan whose replicas take turns one by one" : "nothing of this kind")
-       << " is faster than " << format_seconds(predicted.lower_bound_seconds) << "\n";
+       << "Bound by " << predicted.bottleneck << "; no " << notes.family << " is faster than "
+       << format_seconds(predicted.lower_bound_seconds) << "\n";
   if (notes.capped) {
     head
         << "There were more plans to simulate than planning takes time for: a faster one is possible down to "
@@ -98,6 +97,8 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
             "around the "
             "best cuts\n";
   }
+  const std::string ties = ties_text(plan, inputs.profile);
+  if (!ties.empty() && plan.strategy != "dp" && inputs.topology.device_count() > 1) head << ties << "\n";
   std::cout << wrapped(head.str(), width) << "\n"
             << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
             << memory_table(predicted).text(width);

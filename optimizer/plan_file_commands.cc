@@ -87,12 +87,19 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
   return std::vector<StageTimes>(plan.stages.size(), slot);
 }
 
-std::vector<StageTimes> measured_times(const Plan& plan, const Inputs& inputs) {
-  const CostModel& model = cost_model_named("pipewright");
-  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
-  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  return times_of(plan, loads_of_plan(plan, flow, model), cost);
-}
+/// What the simulator needs to play a plan of a profile on its devices.
+struct Measured {
+  Measured(const Plan& plan, const Inputs& inputs)
+      : cost(inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request)),
+        loads(loads_of_plan(plan, Dataflow(inputs.profile, inputs.request.class_profiles),
+                            cost_model_named("pipewright"))),
+        times(times_of(plan, loads, cost)),
+        how(links_in_common(plan, loads, cost)) {}
+  CostInputs cost;
+  std::vector<StageLoad> loads;
+  std::vector<StageTimes> times;
+  SimulationOptions how;
+};
 
 }  // namespace
 
@@ -138,9 +145,10 @@ void run_check(const Arguments& arguments) {
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   say("cover", "ok: " + std::to_string(inputs.profile.nodes.size()) + " nodes, each in one stage");
   say("order", "ok: values flow to later stages only, nodes stand in the order of the profile");
-  say("tied", plan.tied_parameters.empty()
-                  ? "ok: no parameter is read by two stages"
-                  : "ok: " + std::to_string(plan.tied_parameters.size()) + " parameters with copies");
+  const std::string ties = ties_text(plan, inputs.profile);
+  say("tied", (plan.tied_parameters.empty() ? "ok: no parameter is read by two stages"
+                                            : "ok: named with the stages that have a copy") +
+                  std::string(ties.empty() ? "" : ". " + ties));
   say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
   Plan recomputing = plan;
   for (Stage& stage : recomputing.stages) stage.recompute = true;
@@ -233,35 +241,34 @@ void run_simulate(const Arguments& arguments) {
   double slot = 0;
   if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
   const PipelineShape shape = shape_of(plan);
-  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
-  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, cost_model_named("pipewright"));
-  SimulationOptions how = links_in_common(plan, loads, cost);
+  Measured measured(plan, inputs);
+  SimulationOptions& how = measured.how;
   how.blocking_transfers = transfers == "blocking";
-  const std::vector<StageTimes> times = times_of(plan, loads, cost);
-  const Simulation run = simulate(plan.schedule, shape, times, span, how);
+  const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
                      format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
                      " columns");
   }
-  const std::vector<StageBytes> bytes = bytes_of(loads, cost);
+  const std::vector<StageBytes> bytes = bytes_of(measured.loads, measured.cost);
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
   const int64_t width = output_width(values);
   // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
-  const double steady = how.blocking_transfers ? settled_minibatch_seconds(plan.schedule, shape, times, how)
-                                               : prediction.minibatch_seconds;
+  const double steady = how.blocking_transfers
+                            ? settled_minibatch_seconds(plan.schedule, shape, measured.times, how)
+                            : prediction.minibatch_seconds;
   const std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
                            " minibatches: " + format_seconds(run.total_seconds) + "; in the long run " +
                            format_seconds(steady) + " per minibatch\n\n";
-  std::cout << wrapped(head, width) << simulation_table(plan, run, memory, prediction).text(width);
+  std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
   const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
                             std::to_string(span.count) + " minibatches";
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
   if (values.count("memory-over-time") != 0) {
     const auto file = values["memory-over-time"].as<std::string>();
-    const std::vector<int64_t> numbers = rank_numbers(plan, run);
+    std::vector<int64_t> numbers;
+    for (const SimulatedRank& rank : run.ranks) numbers.push_back(rank.number);
     write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
                                                : memory_svg(memory, numbers, run.total_seconds, title));
   }
@@ -307,9 +314,9 @@ void run_show(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
-    const Inputs inputs = inputs_for(values, plan);
+    const Measured measured(plan, inputs_for(values, plan));
     write_text(output,
-               draw_svg(simulate(plan.schedule, shape_of(plan), measured_times(plan, inputs), span), title));
+               draw_svg(simulate(plan.schedule, shape_of(plan), measured.times, span, measured.how), title));
   }
 }
 

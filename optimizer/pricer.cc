@@ -8,6 +8,7 @@
 #include "optimizer/evaluate.h"
 #include "optimizer/levels.h"
 #include "optimizer/run_rules.h"
+#include "optimizer/tied.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -116,8 +117,17 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
 }
 
 std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double limit) {
-  const std::vector<StageLoad> loads = loads_of(candidate);
+  std::vector<StageLoad> loads = loads_of(candidate);
   Plan plan = skeleton(candidate);
+  if (!q_.states->ties.empty()) {
+    std::vector<NodeSet> nodes;
+    for (const FoundStage& stage : candidate.stages)
+      nodes.push_back(q_.states->states[static_cast<size_t>(stage.to)].done -
+                      q_.states->states[static_cast<size_t>(stage.from)].done);
+    const std::vector<SplitGroup> split = split_groups(q_.states->ties, nodes);
+    plan.tied_parameters = tied_parameters(split);
+    set_tied(split, plan.stages, &loads);
+  }
   double seconds = 0;
   const auto simulated = [&](Depths how, int64_t cost) {
     if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, how)) return false;

@@ -1,11 +1,13 @@
 #include "optimizer/report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 
 #include "graph/units.h"
 #include "optimizer/evaluate.h"
 #include "optimizer/stage_layers.h"
+#include "optimizer/tied.h"
 
 namespace pipewright {
 namespace {
@@ -71,6 +73,20 @@ std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, value >= 1000 ? "%.0f" : "%.3g", value);
   return text;
+}
+
+std::string ties_text(const Plan& plan, const Profile& profile) {
+  if (weight_rule_named(plan.weights) == WeightRule::kStash || plan.weights == "vertical") {
+    std::string text = forbidden_cuts_text(profile);
+    if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    return text;
+  }
+  if (plan.tied_parameters.empty()) return "";
+  const TiedParameter& first = plan.tied_parameters.front();
+  const size_t others = plan.tied_parameters.size() - 1;
+  return "Parameter '" + first.name + "' has copies in stages " + ranks_text(first.stages) +
+         (others > 0 ? " (" + std::to_string(others) + " more are tied)" : "") +
+         ": these stages wait for each other's gradients before each update";
 }
 
 int64_t largest_memory(const Prediction& prediction) {
@@ -167,17 +183,8 @@ TextTable settings_table(const std::vector<Setting>& settings) {
   return table;
 }
 
-std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation) {
-  std::vector<int64_t> numbers;
-  for (const SimulatedRank& rank : simulation.ranks) {
-    const Stage& stage = plan.stages[static_cast<size_t>(rank.placement.stage)];
-    numbers.push_back(stage.ranks[static_cast<size_t>(rank.placement.replica)]);
-  }
-  return numbers;
-}
-
-TextTable simulation_table(const Plan& plan, const Simulation& simulation,
-                           const std::vector<RankMemory>& memory, const Prediction& prediction) {
+TextTable simulation_table(const Simulation& simulation, const std::vector<RankMemory>& memory,
+                           const Prediction& prediction) {
   TextTable table({{"rank"},
                    {"stage"},
                    {"busy", kRight, 3},
@@ -190,7 +197,6 @@ TextTable simulation_table(const Plan& plan, const Simulation& simulation,
                    {"peak memory", kRight, 1},
                    {"planned", kRight, 5}});
   const double total = simulation.total_seconds;
-  const std::vector<int64_t> numbers = rank_numbers(plan, simulation);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
     const SimulatedRank& rank = simulation.ranks[r];
     const double bubble = total > 0 ? 100 * (1 - rank.busy_seconds / total) : 0;
@@ -203,7 +209,7 @@ TextTable simulation_table(const Plan& plan, const Simulation& simulation,
     }
     int64_t versions = 0;
     for (const int64_t count : memory[r].peak_versions) versions = std::max(versions, count);
-    table.add({std::to_string(numbers[r]), join(stages, ","), format_seconds(rank.busy_seconds),
+    table.add({std::to_string(rank.number), join(stages, ","), format_seconds(rank.busy_seconds),
                format_seconds(rank.receive_wait_seconds), format_seconds(rank.send_wait_seconds),
                format_seconds(rank.reduce_seconds), number_text(bubble) + " %",
                std::to_string(rank.peak_in_flight), std::to_string(versions), bytes(memory[r].peak_bytes),

@@ -27,6 +27,10 @@ std::string layers_text(const Stage& stage);
 /// "3.91x", "12.4 %": three significant digits.
 std::string number_text(double value);
 
+/// What the plan makes of tied parameters: which stages have copies, or which cuts its weights forbid. A
+/// sentence; "" where there are none of either.
+std::string ties_text(const Plan& plan, const Profile& profile);
+
 /// Memory of the fullest rank.
 int64_t largest_memory(const Prediction& prediction);
 
@@ -37,10 +41,8 @@ TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inpu
 TextTable plan_table(const Plan& plan);
 TextTable memory_table(const Prediction& prediction);
 TextTable settings_table(const std::vector<Setting>& settings);
-/// The plan's numbers of the simulation's ranks.
-std::vector<int64_t> rank_numbers(const Plan& plan, const Simulation& simulation);
 /// One line a rank. "planned" is the prediction's memory, which has room for the workspace and more messages.
-TextTable simulation_table(const Plan& plan, const Simulation& simulation,
-                           const std::vector<RankMemory>& memory, const Prediction& prediction);
+TextTable simulation_table(const Simulation& simulation, const std::vector<RankMemory>& memory,
+                           const Prediction& prediction);
 
 }  // namespace pipewright

@@ -131,6 +131,11 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
 
 bool drains(const PlanRequest& request) { return request.weights == "flush"; }
 
+Ties ties_of(const PlanRequest& request) {
+  const bool answers = request.inference_period_seconds > 0;
+  return has_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
+}
+
 void set_run_rules(const PlanRequest& request, Question* question) {
   question->inputs.weights = weight_rule_named(request.weights);
   question->inputs.minibatches_per_update = has_intervals(request) ? request.microbatches : 0;

@@ -18,6 +18,10 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices);
 
 bool drains(const PlanRequest& request);  ///< schedule with weights "flush"
 
+/// Whether stages may hold copies of tied parameters: where all of them update after the same minibatches.
+/// `request` as with_run_rules() makes it.
+Ties ties_of(const PlanRequest& request);
+
 /// What the search has to know of the rules.
 void set_run_rules(const PlanRequest& request, Question* question);
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "optimizer/tied.h"
 
 namespace pipewright {
 namespace {
@@ -144,10 +145,8 @@ class Sums {
       }
       state_.buffer_bytes += node.buffer_bytes;
       state_.saved_bytes += node.saved_bytes;
-      if (flow_.owns_parameters[v]) {
-        state_.parameter_bytes += node.parameter_bytes;
-        state_.trainable_bytes += node.trainable_parameter_bytes;
-      }
+      state_.parameter_bytes += flow_.parameter_bytes[v];
+      state_.trainable_bytes += flow_.trainable_bytes[v];
       // Producers have smaller numbers than readers, so a value is made before it is read.
       for (const int made : flow_.values_made[v]) {
         if (waiting_[made] > 0) carry(made, 1);
@@ -188,6 +187,7 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
   States result;
   result.transient_bytes = flow.transient_bytes;
   result.saved_bytes = flow.saved_bytes;
+  if (flow.copies) result.ties = flow.ties;
   const bool live = model.cut_bytes == live_bytes;
   std::optional<Sums> sums(flow);
   result.nested = true;
@@ -231,12 +231,21 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
   return result;
 }
 
+int64_t longest_chain(const States& states) {
+  std::vector<int64_t> length(states.size(), 0);
+  for (int i = states.last() - 1; i >= 0; --i) {
+    for (const int j : states.after(i)) length[i] = std::max(length[i], length[j] + 1);
+  }
+  return length[0];
+}
+
 StageLoad load_between(const States& states, int i, int j) {
   const State& from = states.states[i];
   const State& to = states.states[j];
   StageLoad load;
-  load.forward_seconds = to.forward_seconds - from.forward_seconds;
-  load.backward_seconds = to.backward_seconds - from.backward_seconds;
+  // Sums in another order may differ by less than nothing.
+  load.forward_seconds = std::max(0.0, to.forward_seconds - from.forward_seconds);
+  load.backward_seconds = std::max(0.0, to.backward_seconds - from.backward_seconds);
   load.least_seconds = to.least_seconds - from.least_seconds;
   for (size_t c = 0; c < to.classes.size(); ++c) {
     load.classes.push_back({to.classes[c].forward_seconds - from.classes[c].forward_seconds,
@@ -253,6 +262,12 @@ StageLoad load_between(const States& states, int i, int j) {
   load.charged_out_bytes = to.charged_bytes;
   load.first = i == 0;
   load.last = j == states.last();
+  if (states.ties.empty()) return load;
+  const TiedShare share = tied_share(states.ties, from.done, to.done);
+  load.parameter_bytes += share.parameter_bytes;
+  load.trainable_bytes += share.trainable_bytes;
+  load.tied_sent_bytes = share.sent_bytes;
+  load.tied_held_bytes = share.held_bytes;
   return load;
 }
 

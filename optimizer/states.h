@@ -73,6 +73,8 @@ struct States {
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
   std::vector<int64_t> transient_bytes;     ///< by node
   std::vector<int64_t> saved_bytes;         ///< by node
+  std::vector<TiedGroup> ties = {};  ///< that cuts may separate: sums count a group at its first reader,
+                                     ///< load_between() wherever it is read
   /// False: there are too many cuts and these are some of them.
   bool exact = true;
 
@@ -92,6 +94,9 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
 
 /// The given cuts (down-sets, in any order), less those that separate tied parameters, and both ends.
 States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeSet> cuts);
+
+/// Most stages that a chain of cuts can make.
+int64_t longest_chain(const States& states);
 
 /// The stage of the nodes that are in state j and not in its subset i; without its workspace, which takes a
 /// walk over the nodes.

@@ -187,3 +187,53 @@ TEST_CASE("plans: every kind that the optimizer writes is run") {
   CHECK(in_another_order);
   CHECK(with_shares);
 }
+
+TEST_CASE("plans: a tied language model is cut, from profile to plan to a launched run that holds") {
+  const TemporaryFolder folder;
+  const auto call = [&](const std::vector<std::string>& words) {
+    Process process(words, folder / "out", folder / "err", {{"TMPDIR", folder.path().string()}});
+    const int code = process.wait(240s);
+    INFO(join(words, " "));
+    INFO(process.error());
+    REQUIRE(code == 0);
+    return process.output();
+  };
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += "Line " + std::to_string(i) + " of a text of which a part is masked.\n";
+  write_file(folder / "text.txt", text);
+  const std::string model = "bert:layers=3,width=32,heads=2,tokens=16,vocabulary=257";
+  const std::string data = "masked-text:file=" + (folder / "text.txt").string() + ",tokens=16";
+  const std::string profile = (folder / "profile.json").string();
+  call({program("profiler"), "--model", model, "--batch-size", "4", "--warmup", "1", "--repeats", "3",
+        "--output", profile});
+  struct Case {
+    std::vector<std::string> question, run;
+  };
+  const std::vector<Case> cases = {
+      {{"--gpus", "2", "--schedule", "1f1b-flush", "--strategy", "straight"}, {}},
+      {{"--gpus", "3", "--weights", "2bw", "--strategy", "hybrid"}, {"--gradient-clipping-norm", "0.5"}},
+      {{"--levels", "2,2", "--bandwidths", "10GB/s,1GB/s", "--schedule", "zb-h1", "--strategy", "straight"},
+       {"--gradient-clipping-norm", "0.5"}},
+      {{"--gpus", "2", "--schedule", "interleaved"}, {}}};
+  for (const Case& c : cases) {
+    const auto file = folder / "tied.json";
+    INFO(join(c.question, " "));
+    call(std::vector<std::string>{program("optimizer"), "plan", "--profile", profile, "--latency", "1us",
+                                  "--microbatches", "6", "--output", file.string()} +
+         c.question);
+    const auto plan = read_document<Plan>(file);
+    REQUIRE(plan.tied_parameters.size() == 1);
+    CHECK(plan.tied_parameters[0].name == "bert.embeddings.word_embeddings.weight");
+    CHECK(call({program("optimizer"), "check", "--plan", file.string(), "--profile", profile})
+              .find("has copies in stages 0") != std::string::npos);
+    const auto run = folder / "run";
+    std::filesystem::remove_all(run);
+    call(std::vector<std::string>{program("runtime"), "launch", "--plan", file.string(), "--model", model,
+                                  "--data", data, "--batch-size", "4", "--minibatches", "13", "--momentum",
+                                  "0.9", "--output", run.string()} +
+         c.run);
+    const std::string verified = call({program("runtime"), "verify", "--run", run.string()});
+    CHECK(verified.find("equal bit for bit") != std::string::npos);
+  }
+}

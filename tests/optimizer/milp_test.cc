@@ -225,9 +225,7 @@ class PipelineProgram {
       sum.emplace_back(z_[u][s], factor * static_cast<double>(std::max<int64_t>(0, value.bytes - saved)));
     }
   }
-  int64_t trainable(int v) const {
-    return flow_.owns_parameters[v] != 0 ? flow_.profile.nodes[v].trainable_parameter_bytes : 0;
-  }
+  int64_t trainable(int v) const { return flow_.trainable_bytes[v]; }
 
   void bound_period(int s, int64_t replicas, bool recompute) {
     const auto m = static_cast<double>(replicas);
@@ -258,9 +256,7 @@ class PipelineProgram {
     const auto v = static_cast<double>(depth);
     const auto slots = static_cast<double>(inputs_.optimizer_slots);
     const auto nodes = [&](Sum& sum, double factor, const auto& of) { add_nodes(sum, s, factor, of); };
-    const auto parameters = [&](int n) {
-      return flow_.owns_parameters[n] != 0 ? flow_.profile.nodes[n].parameter_bytes : 0;
-    };
+    const auto parameters = [&](int n) { return flow_.parameter_bytes[n]; };
     const auto buffers = [&](int n) { return flow_.profile.nodes[n].buffer_bytes; };
     const auto saved = [&](int n) { return flow_.saved_bytes[n]; };
     const auto weights = [&](int n) { return trainable(n); };
