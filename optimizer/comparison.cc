@@ -8,6 +8,7 @@
 #include "graph/limits.h"
 #include "graph/units.h"
 #include "optimizer/report.h"
+#include "optimizer/tied.h"
 
 namespace pipewright {
 namespace {
@@ -16,7 +17,9 @@ namespace {
 constexpr double kWorthwhile = 0.99;
 constexpr double kFactor = 4;  // steps of bandwidth, three to each side
 constexpr int kSteps = 3;
-constexpr int kBisections = 4;           // 4^(1/16): a tenth
+constexpr int kBisections = 4;  // 4^(1/16): a tenth
+constexpr double kOnward = 1.09;
+constexpr int kMostConfirmed = 4;
 constexpr double kEffortOfTurns = 0.05;  // of the time for one row
 /// A gain below this is told together with what it costs.
 constexpr double kLittle = 1.1;
@@ -61,7 +64,10 @@ Contender contender(const Inputs& inputs, const std::string& name, const std::st
     made.plan = make_plan(inputs.profile, topology, request);
   } catch (const InfeasibleError& error) {
     made.why_not = error.what();
-    made.lacks_memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
+    if (const auto* memory = dynamic_cast<const MemoryError*>(&error)) {
+      made.lacks_memory = true;
+      made.needed_bytes = memory->needed_bytes();
+    }
   }
   return made;
 }
@@ -98,36 +104,50 @@ std::optional<size_t> advised(const std::vector<Contender>& contenders) {
   return best;
 }
 
+std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches) {
+  const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
+  std::vector<Contender> contenders;
+  for (const std::string& name : names_for(inputs))
+    contenders.push_back(contender(inputs, name, prefix, minibatches));
+  return contenders;
+}
+
 struct Winner {
   std::string kind;
   std::string shape;
 };
 
-/// Of all rows but model parallelism, which no bandwidth makes fast; straight and hybrid are searched as one.
-std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor) {
+/// What the same rows would advise with all links faster or slower. Nothing if nothing fits, or at no
+/// bandwidth that there is.
+std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort) {
   Inputs other = inputs;
-  other.request.effort = kEffortOfTurns;
+  other.request.effort = effort * inputs.request.effort;
   for (TopologyLevel& level : other.topology.levels) {
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  std::vector<Contender> contenders;
-  for (const std::string& name : names_for(inputs)) {
-    if (name == "model-parallel" || name == "straight") continue;
-    contenders.push_back(contender(other, name == "hybrid" ? "best" : name, "", minibatches));
-  }
+  const std::vector<Contender> contenders = contenders_for(other, minibatches);
   const std::optional<size_t> best = advised(contenders);
   if (!best) return std::nullopt;
   const Plan& plan = *contenders[*best].plan;
   return Winner{kind_of(plan), plan.shape_text()};
 }
 
-/// The nearest turn to one side. Between two steps the planner itself is asked again and again.
+/// Two digits of it, away from where the question is.
+double rounded_outward(double bits_per_second, bool below) {
+  const double unit = std::pow(10, std::floor(std::log10(bits_per_second)) - 1);
+  const double digits = bits_per_second / unit;
+  return unit * (below ? std::floor(digits + 1e-9) : std::ceil(digits - 1e-9));
+}
+
+/// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
+/// effort; what is said is then asked with all of it, at just the bandwidth that is printed.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
+  const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
-    std::optional<Winner> other = winner_at(inputs, minibatches, far);
+    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns);
     if (!other) return std::nullopt;
     if (other->kind == now) {
       near = far;
@@ -135,16 +155,18 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
     }
     for (int i = 0; i < kBisections; ++i) {
       const double middle = std::sqrt(near * far);
-      std::optional<Winner> found = winner_at(inputs, minibatches, middle);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns);
       if (!found) return std::nullopt;
-      if (found->kind == now) {
-        near = middle;
-      } else {
-        far = middle;
-        other = std::move(found);
-      }
+      (found->kind == now ? near : far) = middle;
     }
-    return Turn{inputs.topology.levels[0].bandwidth_bytes_per_second * far, below, other->kind, other->shape};
+    for (int i = 0; i < kMostConfirmed; ++i) {
+      const double rate = rounded_outward(8 * innermost * far, below) / 8;
+      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, 1);
+      if (!found) return std::nullopt;
+      if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
+      far *= below ? 1 / kOnward : kOnward;
+    }
+    return std::nullopt;
   }
   return std::nullopt;
 }
@@ -154,17 +176,45 @@ std::string times_text(double ratio, const std::string& than) {
   return number_text(ratio) + " times as fast as " + than;
 }
 
+/// What a small gain costs: older weights than another way reads, or more samples an update. "" if it costs
+/// nothing, or is none that is small.
+std::string cost_of_gain(const Comparison& comparison, const Inputs& inputs) {
+  const Contender& best = comparison.contenders[comparison.best];
+  const Updates mine = updates_of(*best.plan);
+  const Contender* fresh = nullptr;  // the fastest whose weights are never stale
+  const Contender* small = nullptr;  // the fastest of smaller updates, its weights no older
+  for (const Contender& each : comparison.contenders) {
+    if (!each.plan || &each == &best || seconds(each) >= kLittle * seconds(best)) continue;
+    const Updates other = updates_of(*each.plan);
+    if (mine.staleness > 0 && other.staleness == 0 && (fresh == nullptr || seconds(each) < seconds(*fresh)))
+      fresh = &each;
+    const bool smaller = other.staleness <= mine.staleness && other.most_minibatches < mine.most_minibatches;
+    if (smaller && (small == nullptr || seconds(each) < seconds(*small))) small = &each;
+  }
+  const auto longer = [&](const Contender& other) {
+    return number_text(std::max(0.0, 100 * (seconds(other) / seconds(best) - 1))) + " % longer";
+  };
+  if (fresh != nullptr) {
+    return " It trains on weights that are up to " + std::to_string(mine.staleness) +
+           (mine.staleness == 1 ? " update" : " updates") + " old; " + fresh->name + " does not and takes " +
+           longer(*fresh) + ".";
+  }
+  if (small == nullptr) return "";
+  const int64_t samples = inputs.profile.minibatch_samples;
+  const auto update = [&](const Updates& updates) {
+    return std::to_string(updates.most_minibatches * std::max<int64_t>(1, samples));
+  };
+  return " Its updates are of " + update(mine) + (samples > 0 ? " samples; " : " minibatches; ") +
+         small->name + " makes one of " + update(updates_of(*small->plan)) + " and takes " + longer(*small) +
+         ".";
+}
+
 std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   const Contender& best = comparison.contenders[comparison.best];
   const Plan& plan = *best.plan;
   const Contender* parallel = nullptr;
-  const Contender* synchronous = nullptr;  // the fastest whose weights are never stale
-  for (const Contender& each : comparison.contenders) {
-    if (!each.plan) continue;
-    if (each.name == "dp") parallel = &each;
-    if (updates_of(*each.plan).staleness == 0 && (!synchronous || seconds(each) < seconds(*synchronous)))
-      synchronous = &each;
-  }
+  for (const Contender& each : comparison.contenders)
+    if (each.plan && each.name == "dp") parallel = &each;
   std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + "): ";
   if (plan.world_size == 1 && comparison.devices > 1) {
     text += "distributing gains nothing here, more devices only wait for each other";
@@ -181,14 +231,9 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
             " a device; data parallelism does not";
   }
   text += ". It is bound by " + plan.predicted->bottleneck + ".";
-  const int64_t stale = updates_of(plan).staleness;
-  if (stale > 0 && synchronous != nullptr && seconds(*synchronous) < kLittle * seconds(best)) {
-    text += " It trains on weights that are up to " + std::to_string(stale) +
-            (stale == 1 ? " update" : " updates") + " old; " + synchronous->name + " does not and takes " +
-            number_text(100 * (seconds(*synchronous) / seconds(best) - 1)) + " % longer.";
-  }
+  text += cost_of_gain(comparison, inputs);
   for (const Turn& each : comparison.turns) text += " " + turn_text(each) + ".";
-  if (plan.world_size == 1 && comparison.devices > 1 &&
+  if (plan.world_size == 1 && comparison.turns_sought &&
       std::none_of(comparison.turns.begin(), comparison.turns.end(),
                    [](const Turn& t) { return !t.below; })) {
     text += " That does not change up to 64 times the bandwidth.";
@@ -196,11 +241,23 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   return text;
 }
 
+std::string ties_of_rows(const Profile& profile) {
+  const std::string text = forbidden_cuts_text(profile);
+  return text.empty() ? "" : "straight, hybrid: " + text + ", as in the rows that drain and in 2bw.";
+}
+
 }  // namespace
 
 std::string turn_text(const Turn& turn) {
-  char rate[32];
-  std::snprintf(rate, sizeof rate, "%.2g Gbit/s", turn.bytes_per_second * 8e-9);
+  // Two digits, which all of it are.
+  const double gigabits = turn.bytes_per_second * 8e-9;
+  char rate[64];
+  if (gigabits >= 10)
+    std::snprintf(rate, sizeof rate, "%.0f Gbit/s", gigabits);
+  else if (gigabits >= 0.01)
+    std::snprintf(rate, sizeof rate, "%.2g Gbit/s", gigabits);
+  else
+    std::snprintf(rate, sizeof rate, "%.2g Mbit/s", gigabits * 1e3);
   return std::string(turn.below ? "Below " : "Above ") + rate + " " + turn.kind + " wins (" + turn.shape +
          ")";
 }
@@ -222,7 +279,7 @@ Updates updates_of(const Plan& plan) {
   Updates updates;
   if (plan.weights == "flush" || plan.weights == "2bw") {
     updates.least_minibatches = updates.most_minibatches = plan.microbatches;
-    updates.staleness = plan.weights == "2bw" && plan.stages.size() > 1 ? 1 : 0;
+    updates.staleness = plan.weights == "2bw" ? 1 : 0;
     return updates;
   }
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -243,21 +300,26 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
   comparison.model = inputs.profile.model;
   comparison.devices = inputs.topology.device_count();
   comparison.one_device_seconds = one_device_seconds(inputs);
-  const std::string prefix = "gpus=" + std::to_string(comparison.devices);
   int64_t minibatches = std::min(comparison.devices, kMostInFlight);
   if (samples_per_update > 0) {
     const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
     minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  for (const std::string& name : names_for(inputs))
-    comparison.contenders.push_back(contender(inputs, name, prefix, minibatches));
+  comparison.contenders = contenders_for(inputs, minibatches);
   const std::optional<size_t> best = advised(comparison.contenders);
   if (!best) {
-    throw InfeasibleError("no strategy fits: " + comparison.contenders[1].why_not,
+    // What needs least is nearest.
+    const Contender* nearest = &comparison.contenders.front();
+    for (const Contender& each : comparison.contenders) {
+      const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;
+      if (each.needed_bytes > 0 && less) nearest = &each;
+    }
+    throw InfeasibleError("no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
                           "Give more memory, more devices, or a profile with a smaller minibatch.");
   }
   comparison.best = *best;
   if (plain(inputs.request) && comparison.devices > 1) {
+    comparison.turns_sought = true;
     const std::string now = kind_of(*comparison.contenders[comparison.best].plan);
     for (const bool below : {true, false}) {
       if (const std::optional<Turn> found = turn(inputs, minibatches, now, below))
@@ -265,6 +327,7 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
     }
   }
   comparison.advice = advice_for(comparison, inputs);
+  if (comparison.devices > 1 && plain(inputs.request)) comparison.ties = ties_of_rows(inputs.profile);
   return comparison;
 }
 
@@ -337,6 +400,7 @@ Json comparison_json(const Comparison& comparison) {
     json["strategies"].push_back(row);
   }
   json["best"] = comparison.contenders[comparison.best].name;
+  json["kind"] = kind_of(*comparison.contenders[comparison.best].plan);
   json["turns"] = Json::array();
   for (const Turn& each : comparison.turns) {
     json["turns"].push_back({{"bandwidth_bytes_per_second", each.bytes_per_second},
@@ -345,6 +409,7 @@ Json comparison_json(const Comparison& comparison) {
                              {"shape", each.shape}});
   }
   json["advice"] = comparison.advice;
+  if (!comparison.ties.empty()) json["tied_parameters"] = comparison.ties;
   return json;
 }
 

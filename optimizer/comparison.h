@@ -16,13 +16,15 @@ struct Contender {
   std::optional<Plan> plan;
   std::string why_not;        ///< where there is no plan
   bool lacks_memory = false;  ///< that is why not
+  int64_t needed_bytes = 0;   ///< then: of a device, with which there is one; 0: not known
 };
 
 /// Where, other links being faster or slower by one factor, another kind of plan is best.
 struct Turn {
-  double bytes_per_second = 0;  ///< of the innermost level's links
-  bool below = false;           ///< wins below this bandwidth; otherwise above
-  std::string kind;             ///< "data parallelism", ...
+  double bytes_per_second =
+      0;  ///< of the innermost level's links; in bits, two digits. There compare() advises just this kind
+  bool below = false;  ///< wins below this bandwidth; otherwise above
+  std::string kind;    ///< "data parallelism", ...
   std::string shape;
 };
 
@@ -33,7 +35,9 @@ struct Comparison {
   std::vector<Contender> contenders;
   size_t best = 0;          ///< in contenders
   std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64, of the same ways
-  std::string advice;       ///< one or two sentences
+  bool turns_sought = false;
+  std::string advice;  ///< one or two sentences
+  std::string ties;    ///< which cuts tied parameters forbid in some rows; "" if none
 };
 
 /// What training by a plan is like, beside its speed.

@@ -128,6 +128,7 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
     for (const Contender& each : comparison.contenders) {
       if (!each.plan) text += "\n" + each.name + ": " + each.why_not + "\n";
     }
+    if (!comparison.ties.empty()) text += "\n" + comparison.ties + "\n";
     return text + "\n## The plan\n\n" + stages.markdown() + "\n## The question\n\n" + settings.markdown();
   }
   std::string text =
@@ -138,6 +139,7 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) text += "<p>" + xml_escaped(each.name + ": " + each.why_not) + "</p>\n";
   }
+  if (!comparison.ties.empty()) text += "<p>" + xml_escaped(comparison.ties) + "</p>\n";
   return text + "<h2>The plan</h2>\n<figure>\n" + stages_svg(plan, inputs) + "</figure>\n" +
          html_table(stages, "Stages") + "<h2>The question</h2>\n" + html_table(settings, "Settings") +
          "</body>\n</html>\n";

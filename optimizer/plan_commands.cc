@@ -209,7 +209,9 @@ void run_compare(const Arguments& arguments) {
     const int64_t width = output_width(values);
     const std::string title = comparison.model + " on " + std::to_string(comparison.devices) + " devices\n\n";
     std::cout << wrapped(title, width) << comparison_table(comparison, inputs).text(width) << "\n"
-              << wrapped(notes + comparison.advice, width) << "\n";
+              << wrapped(notes + (comparison.ties.empty() ? "" : comparison.ties + "\n") + comparison.advice,
+                         width)
+              << "\n";
   }
   if (values["time"].as<bool>()) std::cerr << "planning took " << number_text(spent) << " ms\n";
 }

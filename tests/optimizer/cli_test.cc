@@ -1,5 +1,5 @@
 // pipewright-optimizer as a process: exit codes, messages, files.
-#include <sys/wait.h>
+#include "tests/optimizer/cli.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -11,58 +11,13 @@
 #include "graph/pipedream.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
-#include "test_paths.h"
-#include "tests/optimizer/random_profile.h"
-#include "tests/support/temporary_folder.h"
 
 namespace pipewright {
 namespace {
 
-struct Outcome {
-  int code = -1;
-  std::string out;
-  std::string error;
-};
-
-class Cli {
- public:
-  Cli() {
-    std::mt19937 random(21);
-    Profile profile;
-    for (int seed = 0; profile.nodes.size() < 6; ++seed)
-      profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) {
-      node.forward_seconds += 2e-3;
-      node.outputs[0].bytes += 500;
-      node.saved_bytes = 1000;
-      node.parameter_bytes = node.trainable_parameter_bytes = 2000;
-      node.parameters = {node.name + ".weight"};
-    }
-    write_document(folder_ / "profile.json", profile);
-  }
-
-  /// Runs the optimizer in the folder, on a terminal of so many columns (0: on none); words are split by the
-  /// shell.
-  Outcome run(const std::string& words, int64_t columns = 0) const {
-    const std::string command = "cd '" + folder_.path().string() + "' && env -u COLUMNS " +
-                                (columns > 0 ? "COLUMNS=" + std::to_string(columns) : "") + " '" +
-                                PIPEWRIGHT_BINARY_DIR + "/pipewright-optimizer' " + words + " > out 2> error";
-    const int status = std::system(command.c_str());
-    Outcome outcome;
-    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    outcome.out = read_file(folder_ / "out");
-    outcome.error = read_file(folder_ / "error");
-    return outcome;
-  }
-
-  bool has(const std::string& file) const { return std::filesystem::exists(folder_ / file); }
-  std::filesystem::path path(const std::string& file) const { return folder_ / file; }
-
- private:
-  testing::TemporaryFolder folder_;
-};
-
-const std::string kQuestion = "--profile profile.json --gpus 4 --bandwidths 1MB/s --latency 10us ";
+using testing::Cli;
+using testing::kQuestion;
+using testing::Outcome;
 
 TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
   const Cli cli;
@@ -78,57 +33,6 @@ TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
   CHECK(again.code == 0);
   CHECK(again.out == read_file(cli.path("mine.json")));
   CHECK(again.out == read_file(cli.path("some/plans/gpus=4.json")));
-}
-
-TEST_CASE("compare writes every strategy and says what to take") {
-  const Cli cli;
-  const Outcome outcome = cli.run("compare " + kQuestion + "--output plans");
-  INFO(outcome.error);
-  CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.out, Catch::Contains("Take "));
-  for (const std::string file : {"gpus=1.json", "gpus=4.dp.json", "gpus=4.model-parallel.json",
-                                 "gpus=4.straight.json", "gpus=4.hybrid.json"}) {
-    INFO(file);
-    REQUIRE(cli.has("plans/" + file));
-    CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
-  }
-  const Json json = parse_json(cli.run("compare " + kQuestion + "--json").out, "out");
-  CHECK(json["strategies"].size() == 9);
-  // Like with like: as many minibatches an update as data parallelism makes, unless said otherwise.
-  for (const Json& row : json["strategies"]) {
-    INFO(row.dump());
-    if (!row.contains("shape")) continue;
-    const auto name = row["strategy"].get<std::string>();
-    const bool whole =
-        name == "dp" || name == "flush" || name == "interleaved" || name == "zb-h1" || name == "2bw";
-    if (whole) CHECK(row["minibatches_per_update"] == 4);
-    if (name == "dp" || name == "flush" || name == "one device") CHECK(row["staleness"] == 0);
-  }
-  const Json more =
-      parse_json(cli.run("compare " + kQuestion + "--samples-per-update 64 --json").out, "out")["strategies"];
-  for (const Json& row : more) {
-    if (row["strategy"] == "flush") CHECK(row["minibatches_per_update"] > 4);
-  }
-  CHECK(json["advice"].is_string());
-  CHECK(parse_json(cli.run("compare " + kQuestion + "--objective pipedream --json").out, "out")["strategies"]
-            .size() == 5);
-  const std::string levels = "--profile profile.json --levels 2,2 --bandwidths 10MB/s,1MB/s ";
-  CHECK(parse_json(cli.run("compare " + levels + "--json").out, "out")["strategies"].size() == 9);
-  // Where one device wins, that is said.
-  const std::string slow = "--profile profile.json --gpus 4 --bandwidths 1kB/s ";
-  CHECK_THAT(cli.run("compare " + slow).out, Catch::Contains("distributing gains nothing"));
-  CHECK(cli.run("plan " + levels + "--for inference --period 1s").code == 0);
-  CHECK(cli.run("plan " + levels + "--schedule gpipe --max-stages 2").code == 0);
-  // Reports, self-contained.
-  REQUIRE(cli.run("compare " + kQuestion + "--report r.html").code == 0);
-  const std::string page = read_file(cli.path("r.html"));
-  for (const char* part : {"<!DOCTYPE html>", "<svg", "prefers-color-scheme", "Take ", "hybrid", "</html>"})
-    CHECK_THAT(page, Catch::Contains(part));
-  for (const char* part : {"http://", "https://", "<script", "<link", "@import", "src="})
-    CHECK_THAT(page, !Catch::Contains(part));
-  REQUIRE(cli.run("compare " + kQuestion + "--report r.md").code == 0);
-  CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
-  CHECK(cli.run("compare " + kQuestion + "--report r.pdf").code == 2);
 }
 
 TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, drawings") {
@@ -186,17 +90,6 @@ TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, 
   const std::string planned = cli.run("plan " + question, 80).out;
   for (const char* head : {"stage", "ranks", "compute", "minibatch", "bound by", "memory", "layers"})
     CHECK_THAT(planned, Catch::Contains(head));
-}
-
-TEST_CASE("compare tells what does not fit from what there is not") {
-  const Cli cli;
-  const std::string two = "compare --profile profile.json --gpus 2 --bandwidths 1MB/s ";
-  const Outcome pair = cli.run(two);
-  CHECK_THAT(pair.out, Catch::Matches("(.|\n)*hybrid +- .* not possible\n(.|\n)*"));
-  CHECK_THAT(pair.out, !Catch::Contains("does not fit"));
-  const Outcome tight = cli.run(two + "--memory 60kB");
-  INFO(tight.out << tight.error);
-  CHECK_THAT(tight.out, Catch::Contains("does not fit") && Catch::Contains("not possible"));
 }
 
 TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them") {
@@ -563,6 +456,14 @@ TEST_CASE("help of every command fits a screen") {
     const Outcome outcome = cli.run(command + "--help");
     CHECK(outcome.code == 0);
     CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') < 50);
+    if (command.empty() || command == "convert ") continue;
+    // Every objective that there is, by the refusal of one that is not.
+    for (const std::string objective :
+         {"pipewright", "pipedream", "pipedream-shared-nic", "max-load", "piper"}) {
+      CHECK_THAT(outcome.out, Catch::Contains(objective));
+      CHECK_THAT(cli.run("plan " + kQuestion + "--objective " + objective + "x").error,
+                 Catch::Contains("did you mean '" + objective + "'"));
+    }
   }
 }
 

@@ -1,0 +1,218 @@
+// pipewright-optimizer compare as a process.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <random>
+
+#include "graph/document.h"
+#include "graph/plan.h"
+#include "tests/optimizer/cli.h"
+
+namespace pipewright {
+namespace {
+
+using testing::Cli;
+using testing::kQuestion;
+using testing::Outcome;
+
+TEST_CASE("compare writes every strategy and says what to take") {
+  const Cli cli;
+  const Outcome outcome = cli.run("compare " + kQuestion + "--output plans");
+  INFO(outcome.error);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("Take "));
+  for (const std::string file : {"gpus=1.json", "gpus=4.dp.json", "gpus=4.model-parallel.json",
+                                 "gpus=4.straight.json", "gpus=4.hybrid.json"}) {
+    INFO(file);
+    REQUIRE(cli.has("plans/" + file));
+    CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
+  }
+  const Json json = parse_json(cli.run("compare " + kQuestion + "--json").out, "out");
+  CHECK(json["strategies"].size() == 9);
+  // Like with like: as many minibatches an update as data parallelism makes, unless said otherwise.
+  for (const Json& row : json["strategies"]) {
+    INFO(row.dump());
+    if (!row.contains("shape")) continue;
+    const auto name = row["strategy"].get<std::string>();
+    const bool whole =
+        name == "dp" || name == "flush" || name == "interleaved" || name == "zb-h1" || name == "2bw";
+    if (whole) CHECK(row["minibatches_per_update"] == 4);
+    if (name == "dp" || name == "flush" || name == "one device") CHECK(row["staleness"] == 0);
+  }
+  const Json more =
+      parse_json(cli.run("compare " + kQuestion + "--samples-per-update 64 --json").out, "out")["strategies"];
+  for (const Json& row : more) {
+    if (row["strategy"] == "flush") CHECK(row["minibatches_per_update"] > 4);
+  }
+  CHECK(json["advice"].is_string());
+  CHECK(parse_json(cli.run("compare " + kQuestion + "--objective pipedream --json").out, "out")["strategies"]
+            .size() == 5);
+  const std::string levels = "--profile profile.json --levels 2,2 --bandwidths 10MB/s,1MB/s ";
+  CHECK(parse_json(cli.run("compare " + levels + "--json").out, "out")["strategies"].size() == 9);
+  // Where one device wins, that is said.
+  const std::string slow = "--profile profile.json --gpus 4 --bandwidths 1kB/s ";
+  CHECK_THAT(cli.run("compare " + slow).out, Catch::Contains("distributing gains nothing"));
+  CHECK(cli.run("plan " + levels + "--for inference --period 1s").code == 0);
+  CHECK(cli.run("plan " + levels + "--schedule gpipe --max-stages 2").code == 0);
+  // Reports, self-contained.
+  REQUIRE(cli.run("compare " + kQuestion + "--report r.html").code == 0);
+  const std::string page = read_file(cli.path("r.html"));
+  for (const char* part : {"<!DOCTYPE html>", "<svg", "prefers-color-scheme", "Take ", "hybrid", "</html>"})
+    CHECK_THAT(page, Catch::Contains(part));
+  for (const char* part : {"http://", "https://", "<script", "<link", "@import", "src="})
+    CHECK_THAT(page, !Catch::Contains(part));
+  REQUIRE(cli.run("compare " + kQuestion + "--report r.md").code == 0);
+  CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
+  CHECK(cli.run("compare " + kQuestion + "--report r.pdf").code == 2);
+}
+
+TEST_CASE("compare tells what does not fit from what there is not") {
+  const Cli cli;
+  const std::string two = "compare --profile profile.json --gpus 2 --bandwidths 1MB/s ";
+  const Outcome pair = cli.run(two);
+  CHECK_THAT(pair.out, Catch::Matches("(.|\n)*hybrid +- .* not possible\n(.|\n)*"));
+  CHECK_THAT(pair.out, !Catch::Contains("does not fit"));
+  const Outcome tight = cli.run(two + "--memory 60kB");
+  INFO(tight.out << tight.error);
+  CHECK_THAT(tight.out, Catch::Contains("does not fit") && Catch::Contains("not possible"));
+}
+
+TEST_CASE("compare: where it says that another way wins, it advises just that way") {
+  int64_t turns = 0;
+  std::mt19937 random(5);
+  for (int round = 0; round < 6; ++round) {
+    const Cli cli;
+    Profile profile = testing::random_profile(random, 6, true, 40);
+    for (ProfiledNode& node : profile.nodes) {
+      node.forward_seconds += 1e-3;
+      node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
+      node.parameters = {node.name + ".weight"};
+    }
+    write_document(cli.path("profile.json"), profile);
+    const std::string question = "compare --profile profile.json --gpus " + std::to_string(2 + round % 3) +
+                                 " --latency 10us --json --bandwidths ";
+    for (const std::string rate : {"300kB/s", "2MB/s", "40MB/s"}) {
+      const Json json = parse_json(cli.run(question + rate).out, "out");
+      for (const Json& turn : json["turns"]) {
+        char there[64];
+        std::snprintf(there, sizeof there, "%.17gB/s", turn["bandwidth_bytes_per_second"].get<double>());
+        const Json other = parse_json(cli.run(question + there).out, "out");
+        CAPTURE(round, rate, turn.dump(), other["advice"]);
+        CHECK(other["kind"] == turn["kind"]);
+        CHECK(other["kind"] != json["kind"]);
+        ++turns;
+      }
+      // One device is never said to be faster than data parallelism: distributing gains nothing.
+      const auto advice = json["advice"].get<std::string>();
+      if (json["kind"] != "one device") continue;
+      CHECK_THAT(advice, Catch::Contains("distributing gains nothing") && !Catch::Contains("times as fast"));
+      CHECK_THAT(advice, Catch::Contains(" wins (") || Catch::Contains("up to 64 times the bandwidth"));
+    }
+  }
+  CHECK(turns > 6);
+}
+
+TEST_CASE("compare: a gain under a tenth comes with what it costs") {
+  int64_t told = 0;
+  std::mt19937 random(11);
+  for (int round = 0; round < 12; ++round) {
+    const Cli cli;
+    Profile profile = testing::random_profile(random, 6, true, 40);
+    for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
+    write_document(cli.path("profile.json"), profile);
+    const Json json = parse_json(
+        cli.run("compare --profile profile.json --gpus 3 --latency 10us --json --bandwidths 3MB/s").out,
+        "out");
+    Json best;
+    for (const Json& row : json["strategies"])
+      if (row["strategy"] == json["best"]) best = row;
+    const auto advice = json["advice"].get<std::string>();
+    for (const Json& row : json["strategies"]) {
+      if (!row.contains("shape") || row["strategy"] == json["best"]) continue;
+      if (row["minibatch_seconds"].get<double>() >= 1.1 * best["minibatch_seconds"].get<double>()) continue;
+      const bool fresh = best["staleness"] > 0 && row["staleness"] == 0;
+      const bool small = row["staleness"] <= best["staleness"] &&
+                         row["minibatches_per_update"] < best["minibatches_per_update"];
+      if (!fresh && !small) continue;
+      CAPTURE(round, advice, row.dump());
+      CHECK_THAT(advice, Catch::Contains("% longer"));
+      ++told;
+    }
+  }
+  CHECK(told > 0);
+}
+
+TEST_CASE("compare: where nothing fits, the nearest is named, not data parallelism") {
+  const Cli cli;
+  const Outcome outcome = cli.run("compare " + kQuestion + "--memory 1kB");
+  CHECK(outcome.code == 4);
+  CHECK_THAT(outcome.error, Catch::Contains("nearest is") && !Catch::Contains("nearest is dp"));
+}
+
+TEST_CASE("tied parameters: what plan, compare and check say of them") {
+  const Cli cli;
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  profile.nodes.front().parameters = profile.nodes.back().parameters = {"table"};
+  write_document(cli.path("profile.json"), profile);
+  const std::string question = "--profile profile.json --gpus 4 --bandwidths 20MB/s --latency 10us ";
+  const std::string forbidden = "cut between 'n0' and 'n5' would need a copy of parameter 'table'";
+  const Outcome stash = cli.run("plan " + question + "--output stash.json");
+  CHECK_THAT(stash.out, Catch::Contains(forbidden) &&
+                            Catch::Contains("--weights 2bw or --schedule 1f1b-flush allows it"));
+  CHECK_THAT(cli.run("check --plan stash.json --profile profile.json").out, Catch::Contains(forbidden));
+  CHECK_THAT(cli.run("compare " + question).out, Catch::Contains(forbidden));
+  CHECK(parse_json(cli.run("compare " + question + "--json").out, "out").contains("tied_parameters"));
+  const Outcome straight = cli.run("plan " + question + "--strategy straight");
+  CHECK(straight.code == 4);
+  CHECK_THAT(straight.error, Catch::Contains(forbidden));
+  for (const std::string rule : {"--weights 2bw", "--schedule 1f1b-flush", "--schedule zb-h1"}) {
+    CAPTURE(rule);
+    const Outcome cut = cli.run("plan " + question + rule + " --strategy straight --output cut.json");
+    INFO(cut.error);
+    REQUIRE(cut.code == 0);
+    CHECK_THAT(cut.out, Catch::Contains("Parameter 'table' has copies in stages 0"));
+    const Plan plan = read_document<Plan>(cli.path("cut.json"));
+    REQUIRE(plan.tied_parameters.size() == 1);
+    const Outcome check = cli.run("check --plan cut.json --profile profile.json");
+    CHECK(check.code == 0);
+    CHECK_THAT(check.out, Catch::Contains("has copies in stages"));
+    const Outcome evaluated = cli.run(
+        "evaluate --plan cut.json --profile profile.json --bandwidths 20MB/s "
+        "--latency 10us --json");
+    CHECK(parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds ==
+          Approx(plan.predicted->minibatch_seconds).epsilon(2e-3));
+    CHECK(cli.run("simulate --plan cut.json --profile profile.json --trace t.json").code == 0);
+    CHECK(cli.run("show --plan cut.json").code == 0);
+  }
+}
+
+TEST_CASE("show and simulate name ranks as the plan does") {
+  const Cli cli;
+  std::mt19937 random(9);
+  for (int round = 0; round < 4; ++round) {
+    CHECK(cli.run("plan " + kQuestion + "--strategy hybrid --output p.json").code == 0);
+    Plan plan = read_document<Plan>(cli.path("p.json"));
+    std::vector<int64_t> number(static_cast<size_t>(plan.world_size));
+    for (size_t r = 0; r < number.size(); ++r) number[r] = static_cast<int64_t>(r);
+    std::shuffle(number.begin(), number.end(), random);
+    for (Stage& stage : plan.stages)
+      for (int64_t& rank : stage.ranks) rank = number[static_cast<size_t>(rank)];
+    write_document(cli.path("p.json"), plan);
+    const std::string files = " --output t.svg --trace t.json --slot 1ms --memory-over-time m.csv";
+    const Outcome run = cli.run("simulate --plan p.json --profile profile.json --minibatches 6" + files);
+    REQUIRE(run.code == 0);
+    for (const std::string& text : {cli.run("show --plan p.json").out, run.out, read_file(cli.path("t.svg")),
+                                    read_file(cli.path("t.json"))}) {
+      for (size_t s = 0; s < plan.stages.size(); ++s) {
+        for (size_t q = 0; q < plan.stages[s].ranks.size(); ++q) {
+          const std::string label = "rank " + std::to_string(plan.stages[s].ranks[q]) + "  stage " +
+                                    std::to_string(s) + " replica " + std::to_string(q);
+          CHECK_THAT(text, Catch::Contains(label));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipewright
