@@ -245,7 +245,7 @@ int main(int argc, char** argv) try {
     const at::NoGradGuard no_grad;
     time_steps(model, device, rounds);
   }
-  model.graph = with_precision(model, precision, batch, device);
+  model.graph = with_precision(model, precision, device);
   time_training(model, device, rounds);
   return 0;
 } catch (const std::exception& error) {

@@ -17,7 +17,7 @@ at::Tensor zeros_of(const TensorType& type, at::Device device) {
 
 }  // namespace
 
-Graph with_precision(const Model& model, const std::string& precision, int64_t samples, at::Device device) {
+Graph with_precision(const Model& model, const std::string& precision, at::Device device) {
   Graph graph = model.graph;
   if (precision == "float32") return graph;
   if (precision != "bfloat16") {
@@ -25,12 +25,12 @@ Graph with_precision(const Model& model, const std::string& precision, int64_t s
                      suggestion(precision, {"float32", "bfloat16"}));
   }
   graph.autocast.emplace();
+  // Two samples: one is too few for a batch norm behind a global pooling.
+  Graph small = model.fixed_batch || model.graph_for == nullptr ? graph : with_batch_size(model, 2);
+  small.autocast.emplace();
   std::vector<size_t> nodes(graph.nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i;
-  const Segment segment(graph, nodes, {graph.outputs.at(0)}, device);
-
-  // Two: one sample is too few for a batch norm behind a global pooling.
-  const Graph small = with_batch_size(graph, samples, model.fixed_batch ? samples : 2);
+  const Segment segment(small, nodes, {small.outputs.at(0)}, device);
   std::vector<at::Tensor> inputs, parameters, buffers;
   for (const std::string& name : segment.inputs()) inputs.push_back(zeros_of(small.values.at(name), device));
   for (const std::string& name : segment.parameters()) {

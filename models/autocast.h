@@ -15,9 +15,8 @@ namespace pipewright {
 /// optimizer stay as they are. For "float32" the graph as it is.
 ///
 /// Which values come out as bfloat16, and so what crosses a cut as such, is found by running the graph once
-/// with zeros on `device`, whose list it is, for two samples if it takes any number. `samples`: the minibatch
-/// that the graph's types speak of. InputError for another precision.
-Graph with_precision(const Model& model, const std::string& precision, int64_t samples,
-                     at::Device device = at::kCPU);
+/// with zeros on `device`, whose list it is, for two samples if it takes any number. InputError for another
+/// precision.
+Graph with_precision(const Model& model, const std::string& precision, at::Device device = at::kCPU);
 
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/error.h"
 #include "models/model.h"
 
 namespace pipewright {
@@ -127,13 +128,16 @@ Graph evaluation_graph(const Graph& training) {
   return graph;
 }
 
-Graph with_batch_size(Graph graph, int64_t from_samples, int64_t to_samples) {
-  for (auto& [name, type] : graph.values) {
-    // Some models fold the batch with another dimension (batch x tokens): those are multiples of it.
-    if (!type.shape.empty() && type.shape[0] % from_samples == 0) {
-      type.shape[0] = type.shape[0] / from_samples * to_samples;
-    }
-  }
+Graph with_batch_size(const Model& model, int64_t samples) {
+  PW_CHECK(model.graph_for != nullptr, "a model that no SPEC names");
+  Graph graph = model.graph_for(samples);
+  PW_CHECK_EQ(graph.nodes.size(), model.graph.nodes.size());
+  graph.name = model.graph.name;
+  graph.autocast = model.graph.autocast;
+  graph.fold_constants = model.graph.fold_constants;
+  // What stages run is chosen once, by the sizes of a full minibatch.
+  graph.together = model.graph.together;
+  graph.everywhere = model.graph.everywhere;
   return graph;
 }
 

@@ -249,11 +249,9 @@ void find_weights(Model& model, const Pt2Program& program) {
   model.archive->require_all_used(weights);
 }
 
-}  // namespace
-
-Model build_exported_model(ModelOptions& options, int64_t batch_size) {
-  auto archive = std::make_shared<Pt2Archive>(options.spec().name);
-  Pt2Program program = read_pt2_program(archive->program(), archive->program_where(), batch_size);
+Model build(std::shared_ptr<const Pt2Archive> archive, ModelOptions& options, int64_t batch_size,
+            bool in_range) {
+  Pt2Program program = read_pt2_program(archive->program(), archive->program_where(), batch_size, in_range);
   const bool drop_dead = options.choice("dead_nodes", "drop", {"drop", "keep"}) == "drop";
   const bool fold = options.choice("constants", "fold", {"fold", "run"}) == "fold";
   const bool everywhere = options.choice("shared_values", "compute", {"compute", "send"}) == "compute";
@@ -274,6 +272,17 @@ Model build_exported_model(ModelOptions& options, int64_t batch_size) {
   model.buffer_initialisers.resize(model.graph.buffers.size());
   model.graph.validate(model.archive->path().string());
   check_calls(model.graph);
+  return model;
+}
+
+}  // namespace
+
+Model build_exported_model(ModelOptions& options, int64_t batch_size) {
+  Model model = build(std::make_shared<Pt2Archive>(options.spec().name), options, batch_size, true);
+  model.graph_for = [archive = model.archive, spec = options.spec().text()](int64_t samples) {
+    ModelOptions same(parse_spec(spec, "model"));
+    return build(archive, same, samples, false).graph;
+  };
   return model;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,8 +43,10 @@ struct Model {
   /// Of an exported program: first values by name, which win over the initialisers, and the file they are in.
   std::map<std::string, StoredTensor> stored;
   std::shared_ptr<const Pt2Archive> archive;
-  /// The graph runs with the number of samples that its types speak of, and no other: some node has it as an argument.
+  /// The model runs with the number of samples that its types speak of, and no other.
   bool fixed_batch = false;
+  /// Builds the graph again for so many samples. Empty for a model that was put together by hand.
+  std::function<Graph(int64_t samples)> graph_for;
 };
 
 /// Numbers (not bytes) in all parameters, trainable or not.
@@ -53,8 +56,9 @@ int64_t parameter_count(const Graph& graph);
 /// Node, value and parameter names are unchanged, so a plan for the training graph cuts this one too.
 Graph evaluation_graph(const Graph& training);
 
-/// The same graph for minibatches of another number of samples: the batch is dimension 0 of every activation, so only the
-/// types of values change. For a short last minibatch.
-Graph with_batch_size(Graph graph, int64_t from_samples, int64_t to_samples);
+/// model.graph for minibatches of another number of samples, for a short last minibatch: made anew, so that types and
+/// arguments are what the model's own code, or the exported program's symbolic sizes, say. Names, order, sets and passes
+/// are those of model.graph. InputError where model.fixed_batch.
+Graph with_batch_size(const Model& model, int64_t samples);
 
 }  // namespace pipewright

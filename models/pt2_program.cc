@@ -66,8 +66,8 @@ double float_of(const JsonReader& reader, const std::string& key, const Json& js
 
 class ProgramReader {
  public:
-  ProgramReader(const Json& json, const std::string& where, int64_t batch_size)
-      : root_(json, where), batch_size_(batch_size) {}
+  ProgramReader(const Json& json, const std::string& where, int64_t batch_size, bool in_range)
+      : root_(json, where), batch_size_(batch_size), in_range_(in_range) {}
 
   Pt2Program read() {
     check_version();
@@ -76,13 +76,12 @@ class ProgramReader {
     JsonReader signature = module.object("signature");
     Scope scope = scope_of(graph);
     read_inputs(signature, scope);
-    const bool dynamic = !symbols_.empty();
-    check_ranges();
+    program_.fixed_batch = symbols_.empty();
+    if (in_range_) check_ranges();
     declare_inputs(scope);
     read_nodes(graph, scope, "");
     read_outputs(signature, scope);
     keep_what_is_read();
-    program_.fixed_batch = !dynamic || size_is_argument_;
     return std::move(program_);
   }
 
@@ -380,7 +379,6 @@ class ProgramReader {
 
   int64_t size_of(const Scope& scope, JsonReader argument, const Place& place) {
     if (argument.has("as_int")) return argument.integer("as_int", kMin, kMax);
-    size_is_argument_ = true;
     const std::string name = argument.string("as_name");
     const auto found = scope.integers.find(name);
     if (found == scope.integers.end())
@@ -512,18 +510,19 @@ class ProgramReader {
 
   JsonReader root_;
   int64_t batch_size_;
+  bool in_range_;
   Pt2Symbols symbols_;
   std::vector<std::string> inputs_;       // the program's names of its tensor inputs
   std::unordered_set<std::string> used_;  // names in the graph
   std::string device_;                    // that the program was exported on: the first input's
-  bool size_is_argument_ = false;         // some node reads a size of the batch
   Pt2Program program_;
 };
 
 }  // namespace
 
-Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size) {
-  return ProgramReader(program, where, batch_size).read();
+Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size,
+                            bool in_range) {
+  return ProgramReader(program, where, batch_size, in_range).read();
 }
 
 }  // namespace pipewright

@@ -32,7 +32,10 @@ struct Pt2Program {
 /// are part of the graph, and checks that make no value are left out. Sizes that the file leaves open are
 /// those of a batch of `batch_size`. InputError that names the place, the node and the reason: another
 /// version or dialect of the schema, a size or dtype that Pipewright has not, control flow, operators of
-/// Python, values that are no tensors, inputs that do not have `batch_size` samples.
-Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size);
+/// Python, values that are no tensors, inputs that do not have `batch_size` samples. `in_range`: it has to be
+/// one of the sizes that the program was exported for, which begin with 2 as a rule; one sample, the rest of
+/// a data set, runs as well.
+Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size,
+                            bool in_range = true);
 
 }  // namespace pipewright

@@ -37,7 +37,8 @@ const std::vector<ModelRow>& model_rows() {
        "layers=12,width=768,heads=12,tokens=128,positions=512,vocabulary=30522,dropout=0.1,head=tied",
        "BERT-base, names the masked tokens"},
       {"gnmt", build_gnmt,
-       "layers=8,width=1024,source=50,target=50,vocabulary=32320,dropout=0.2,smoothing=0.1,embedding=separate",
+       "layers=8,width=1024,source=50,target=50,vocabulary=32320,dropout=0.2,smoothing=0.1,embedding="
+       "separate",
        "GNMT-8 (layers=16: GNMT-16), translates"},
   };
   return rows;
@@ -53,6 +54,7 @@ Model build_model(const std::string& spec, int64_t batch_size) {
     Model model = row.build(options, batch_size);
     options.finish();
     model.graph.name = spec;
+    model.graph_for = [spec](int64_t samples) { return build_model(spec, samples).graph; };
     return model;
   }
   options.fail("", "unknown model '" + name + "'" + suggestion(name, names),

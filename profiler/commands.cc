@@ -182,7 +182,7 @@ void profile_command(const std::vector<std::string>& arguments) {
 
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
-  model.graph = with_precision(model, precision, measuring.batch_size, measuring.device);
+  model.graph = with_precision(model, precision, measuring.device);
   std::string data = "synthetic";
   std::vector<at::Tensor> inputs;
   double input_seconds = 0;

@@ -19,7 +19,7 @@ Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
     if (size == 0) return made;
-    const Graph graph = with_batch_size(evaluation_graph(job.model.graph), batch, size);
+    const Graph graph = evaluation_graph(size == batch ? job.model.graph : with_batch_size(job.model, size));
     const auto stages = partition(graph, job.plan);
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       const int64_t stage = worker.stage(i).stage();

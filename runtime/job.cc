@@ -96,7 +96,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
-  job.model.graph = with_precision(job.model, run.precision, run.batch_size, device);
+  job.model.graph = with_precision(job.model, run.precision, device);
   return job;
 }
 

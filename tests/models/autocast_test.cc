@@ -47,7 +47,7 @@ TEST_CASE("bfloat16: losses and gradients close to float32's, weights and gradie
   Model model = build_model(spec, 8);
   const std::string digest = document_digest(model.graph);
   const Result exact = train_once(model);
-  model.graph = with_precision(model, "bfloat16", 8);
+  model.graph = with_precision(model, "bfloat16");
   CHECK(document_digest(model.graph) == digest);
   REQUIRE(model.graph.autocast);
   CHECK_FALSE(model.graph.autocast->empty());
@@ -69,9 +69,9 @@ TEST_CASE("bfloat16: losses and gradients close to float32's, weights and gradie
 
 TEST_CASE("bfloat16: the computed types are those that the nodes make") {
   Model model = build_model("convnet", 4);
-  const Graph plain = with_precision(model, "float32", 4);
+  const Graph plain = with_precision(model, "float32");
   CHECK_FALSE(plain.autocast);
-  model.graph = with_precision(model, "bfloat16", 4);
+  model.graph = with_precision(model, "bfloat16");
   const Segment segment(model.graph, all_nodes(model.graph), {model.graph.outputs[0]});
   NodeObserver observer;
   int64_t bfloat16s = 0;
@@ -89,7 +89,7 @@ TEST_CASE("bfloat16: the computed types are those that the nodes make") {
   for (const auto& name : segment.buffers()) buffers.push_back(initial_buffer(model, name));
   segment.forward(inputs, parameters, buffers, {}, &observer);
   CHECK(bfloat16s > 3);
-  CHECK_THROWS_AS(with_precision(model, "bfloat61", 4), InputError);
+  CHECK_THROWS_AS(with_precision(model, "bfloat61"), InputError);
 }
 
 }  // namespace

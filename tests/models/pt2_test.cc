@@ -1,4 +1,6 @@
 // What the reader of exported programs takes, and what it says of the rest.
+#include <ATen/ATen.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -6,6 +8,7 @@
 #include "graph/error.h"
 #include "models/exported_model.h"
 #include "models/initialise.h"
+#include "models/interpreter.h"
 #include "models/load.h"
 #include "models/pt2_archive.h"
 #include "models/pt2_symbols.h"
@@ -67,11 +70,35 @@ TEST_CASE("a program becomes a graph with its names, layers and weights") {
 TEST_CASE("an open batch takes any number of samples, a fixed one its own") {
   for (const int64_t batch : {2, 4, 7})
     CHECK(load_model(pt2_fixture("open_batch"), batch).graph.values.at("features").shape[0] == batch);
-  CHECK(load_model(pt2_fixture("open_batch"), 4).fixed_batch);  // some node has the number as an argument
+  CHECK_FALSE(load_model(pt2_fixture("open_batch"), 4).fixed_batch);
   CHECK_THAT(refusal(pt2_fixture("open_batch"), 1), Contains("no fewer samples"));
   CHECK_THAT(refusal(pt2_fixture("residual"), 8),
              Contains("input \"images\" was exported for minibatches of 4 samples, got 8") &&
                  Contains("Give --batch-size 4") && Contains("--dynamic-batch"));
+}
+
+TEST_CASE("another number of samples follows the program's symbolic sizes, in types and arguments") {
+  const Model model = load_model(pt2_fixture("open_batch"), 4);
+  for (const int64_t samples : {1, 2, 3, 5, 8}) {
+    const Graph graph = with_batch_size(model, samples);
+    std::vector<size_t> nodes(graph.nodes.size());
+    for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i;
+    std::vector<std::string> made;  // every value, so that each is compared with its type
+    for (const Node& node : graph.nodes) made.insert(made.end(), node.outputs.begin(), node.outputs.end());
+    const Segment segment(graph, nodes, made);
+    std::vector<at::Tensor> inputs, parameters;
+    for (const auto& name : segment.inputs()) {
+      const TensorType& type = graph.values.at(name);
+      CHECK(type.shape[0] == samples);
+      inputs.push_back(at::ones(type.shape, at::TensorOptions(scalar_type_of(type.dtype))));
+    }
+    for (const auto& name : segment.parameters()) parameters.push_back(initial_parameter(model, name, 0));
+    const auto values = segment.forward(inputs, parameters, {}, {});
+    for (size_t i = 0; i < made.size(); ++i)
+      CHECK(values[i].sizes() == at::IntArrayRef(graph.values.at(made[i]).shape));
+  }
+  CHECK_THROWS_WITH(with_batch_size(load_model(pt2_fixture("residual"), 4), 3),
+                    Contains("exported for minibatches of 4"));
 }
 
 TEST_CASE("parts without gradient or autocast are nodes that say so") {

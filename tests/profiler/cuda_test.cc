@@ -60,7 +60,7 @@ TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole"
   Model model = build_model("gpt:layers=2,width=512,heads=8,tokens=256,vocabulary=512", 16);
   const std::string precision = GENERATE("float32", "bfloat16");
   CAPTURE(precision);
-  model.graph = with_precision(model, precision, 16, *device);
+  model.graph = with_precision(model, precision, *device);
   const Profile profile = profile_on(*device, model, 16);
   CHECK_NOTHROW(profile.validate("test"));
   CHECK_THAT(profile.device, Catch::StartsWith("cuda:0 ("));

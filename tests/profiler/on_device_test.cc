@@ -257,7 +257,7 @@ TEST_CASE("on a device bfloat16 is profiled too") {
   Model model = build_model("mlp:layers=2,width=8", 4);
   const FakeClock clock([](const std::string&) { return 1.0; });
   const Profile plain = profile_on(fake_device(), model);
-  model.graph = with_precision(model, "bfloat16", 4, fake_device());
+  model.graph = with_precision(model, "bfloat16", fake_device());
   REQUIRE(model.graph.autocast);
   const Profile profile = profile_on(fake_device(), model);
   REQUIRE(profile.nodes.size() == plain.nodes.size());

@@ -105,7 +105,7 @@ inline std::vector<WeightsApart> weights_apart(at::Device device, const std::str
     const auto minibatches = random_minibatches(plain.graph, steps, 5);
     const auto train = [&](at::Device where) {
       Model model = plain;
-      model.graph = with_precision(plain, precision, 16, where);
+      model.graph = with_precision(plain, precision, where);
       rules.device = where;
       return run_pipeline(model, plan, rules, {{0, steps}}, minibatches,
                           where.is_cpu() ? make_world("local", 2) : make_device_world(where, 2));

@@ -167,10 +167,10 @@ TEST_CASE(
 
 TEST_CASE("bfloat16 under autocast, float32 weights: the reference's bits with any plan") {
   Model model = many_kinds(4);
-  model.graph = with_precision(model, "bfloat16", 4);
+  model.graph = with_precision(model, "bfloat16");
   compare_all(model, false, momentum_rules());
   Model tied = tied_layers(4);
-  tied.graph = with_precision(tied, "bfloat16", 4);
+  tied.graph = with_precision(tied, "bfloat16");
   compare_all(tied, true, momentum_rules());
 }
 

@@ -256,7 +256,7 @@ TEST_CASE("exported programs train with bfloat16, those too whose minibatches ar
   CAPTURE(name);
   Fixture one = fixture(name);
   const Graph plain = one.model.graph;
-  one.model.graph = with_precision(one.model, "bfloat16", 4);
+  one.model.graph = with_precision(one.model, "bfloat16");
   CHECK(!one.model.graph.autocast->empty());
   for (const Node& node : plain.nodes) {
     if (node.autocast != "off" || node.op != "aten::mul") continue;  // of a part that has switched it off
