@@ -217,10 +217,6 @@ std::string ModelBuilder::batch_norm(const std::string& x, double epsilon) {
     fail("batch_norm: got shape " + text(shape(x)) + ", expected (batch, channels, ...)");
   require_floating("batch_norm", x);
   const int64_t channels = shape(x)[1];
-  if (type(x).elements() == channels) {
-    fail("batch_norm: one value per channel, of shape " + text(shape(x)) +
-         ", has no variance; expected a larger image or minibatch");
-  }
   const std::string weight = parameter("weight", {channels}, Initialiser::constant(1));
   const std::string bias = parameter("bias", {channels}, Initialiser::constant(0));
   const std::string mean = buffer("running_mean", {channels}, Initialiser::constant(0));

@@ -249,8 +249,11 @@ void find_weights(Model& model, const Pt2Program& program) {
   model.archive->require_all_used(weights);
 }
 
+// `outputs`: those of the same program's graph for a minibatch. This one is for another number of samples,
+// which need not be one that the program was exported for; what looks like scores depends on it.
 Model build(std::shared_ptr<const Pt2Archive> archive, ModelOptions& options, int64_t batch_size,
-            bool in_range) {
+            const std::vector<std::string>* outputs = nullptr) {
+  const bool in_range = outputs == nullptr;
   Pt2Program program = read_pt2_program(archive->program(), archive->program_where(), batch_size, in_range);
   const bool drop_dead = options.choice("dead_nodes", "drop", {"drop", "keep"}) == "drop";
   const bool fold = options.choice("constants", "fold", {"fold", "run"}) == "fold";
@@ -262,6 +265,7 @@ Model build(std::shared_ptr<const Pt2Archive> archive, ModelOptions& options, in
   find_weights(model, program);
   bind_inputs(model.graph, program.inputs, options);
   choose_outputs(model.graph, options);
+  if (outputs != nullptr) model.graph.outputs = *outputs;
   if (drop_dead) model.graph = without_dead_nodes(std::move(model.graph));
   std::erase_if(model.stored, [&](const auto& entry) { return !is_tensor_of(model.graph, entry.first); });
   model.graph = with_storage_groups(std::move(model.graph));
@@ -278,10 +282,11 @@ Model build(std::shared_ptr<const Pt2Archive> archive, ModelOptions& options, in
 }  // namespace
 
 Model build_exported_model(ModelOptions& options, int64_t batch_size) {
-  Model model = build(std::make_shared<Pt2Archive>(options.spec().name), options, batch_size, true);
-  model.graph_for = [archive = model.archive, spec = options.spec().text()](int64_t samples) {
+  Model model = build(std::make_shared<Pt2Archive>(options.spec().name), options, batch_size);
+  model.graph_for = [archive = model.archive, spec = options.spec().text(),
+                     outputs = model.graph.outputs](int64_t samples) {
     ModelOptions same(parse_spec(spec, "model"));
-    return build(archive, same, samples, false).graph;
+    return build(archive, same, samples, &outputs).graph;
   };
   return model;
 }

@@ -78,7 +78,7 @@ TEST_CASE("an open batch takes any number of samples, a fixed one its own") {
 }
 
 TEST_CASE("another number of samples follows the program's symbolic sizes, in types and arguments") {
-  const Model model = load_model(pt2_fixture("open_batch"), 4);
+  const Model model = load_model(pt2_fixture(GENERATE("open_batch", "batch_elsewhere", "permuted")), 4);
   for (const int64_t samples : {1, 2, 3, 5, 8}) {
     const Graph graph = with_batch_size(model, samples);
     std::vector<size_t> nodes(graph.nodes.size());
@@ -86,14 +86,15 @@ TEST_CASE("another number of samples follows the program's symbolic sizes, in ty
     std::vector<std::string> made;  // every value, so that each is compared with its type
     for (const Node& node : graph.nodes) made.insert(made.end(), node.outputs.begin(), node.outputs.end());
     const Segment segment(graph, nodes, made);
-    std::vector<at::Tensor> inputs, parameters;
+    std::vector<at::Tensor> inputs, parameters, buffers;
+    for (const auto& name : segment.buffers()) buffers.push_back(initial_buffer(model, name));
     for (const auto& name : segment.inputs()) {
       const TensorType& type = graph.values.at(name);
       CHECK(type.shape[0] == samples);
       inputs.push_back(at::ones(type.shape, at::TensorOptions(scalar_type_of(type.dtype))));
     }
     for (const auto& name : segment.parameters()) parameters.push_back(initial_parameter(model, name, 0));
-    const auto values = segment.forward(inputs, parameters, {}, {});
+    const auto values = segment.forward(inputs, parameters, buffers, {});
     for (size_t i = 0; i < made.size(); ++i)
       CHECK(values[i].sizes() == at::IntArrayRef(graph.values.at(made[i]).shape));
   }

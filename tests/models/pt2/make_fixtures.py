@@ -237,6 +237,24 @@ class OpenBatch(nn.Module):
         return F.cross_entropy(scores, labels), scores
 
 
+class BatchElsewhere(nn.Module):
+    """The batch is the second dimension, the last, folded with tokens and doubled; and four rows are no batch of four."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.middle, self.head = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.register_buffer("table", torch.linspace(-1, 1, 32).view(4, 8))
+
+    def forward(self, tokens, labels):
+        count, length = tokens.shape
+        x = self.tokens(tokens).transpose(0, 1)
+        x = torch.tanh(self.middle(x.reshape(length * count, 8)) + torch.tanh(self.table).mean(0))
+        x = x.view(length, count, 8).permute(2, 0, 1)
+        x = torch.cat((x, x.flip(1)), 2).mean(1).t()
+        scores = self.head(x[:count] - x[count:] + x[:count].abs())
+        return F.cross_entropy(scores, labels), scores
+
+
 class SharedMask(nn.Module):
     """Masks, positions and rotary tables that every block reads, and a head that nobody asks for."""
 
@@ -350,6 +368,7 @@ FIXTURES = {
     "autocast": (Autocast, lambda n: {"features": features(n), "labels": labels(n)}, {}),
     "permuted": (Permuted, lambda n: {"images": torch.randn(n, 1, 16, 16), "labels": labels(n)}, {"dynamic": True}),
     "read_often": (ReadOften, lambda n: {"features": features(n), "labels": labels(n)}, {}),
+    "batch_elsewhere": (BatchElsewhere, lambda n: {"tokens": tokens(n), "labels": labels(n)}, {"dynamic": True}),
 }
 
 
