@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 #include "graph/error.h"
 #include "models/interpreter.h"
 #include "models/operators.h"
-#include "models/storages.h"
 
 namespace pipewright {
 namespace {
@@ -20,29 +20,43 @@ const Value* given(const Node& node, const std::string& name) {
   return nullptr;
 }
 
-/// Bytes of the largest tensor of each piece of memory: the others are views of it.
-std::unordered_map<size_t, int64_t> bytes_of_storages(const Graph& graph, const Storages& storages) {
-  std::unordered_map<size_t, int64_t> bytes;
-  const auto add = [&](const std::string& name, const TensorType& type) {
-    int64_t& most = bytes[storages.class_of(name)];
-    most = std::max(most, type.bytes());
-  };
-  for (const auto& [name, type] : graph.values) add(name, type);
-  for (const Parameter& parameter : graph.parameters) add(parameter.name, parameter.type);
-  for (const Buffer& buffer : graph.buffers) add(buffer.name, buffer.type);
-  return bytes;
+const TensorType* type_of(const Graph& graph, const std::string& name) {
+  if (const auto value = graph.values.find(name); value != graph.values.end()) return &value->second;
+  for (const Parameter& parameter : graph.parameters)
+    if (parameter.name == name) return &parameter.type;
+  for (const Buffer& buffer : graph.buffers)
+    if (buffer.name == name) return &buffer.type;
+  return nullptr;
 }
 
-int64_t element_bytes(const Graph& graph, const std::string& name) {
-  if (const auto value = graph.values.find(name); value != graph.values.end())
-    return dtype_bytes(value->second.dtype);
-  for (const Parameter& parameter : graph.parameters) {
-    if (parameter.name == name) return dtype_bytes(parameter.type.dtype);
+/// What shares its argument's memory whatever the tensor is like: what may copy it instead (reshape,
+/// contiguous, to) is none of these.
+bool is_always_view(const Node& node) {
+  static const std::set<std::string> names = {
+      "alias",           "as_strided",  "broadcast_to", "chunk",
+      "detach",          "diagonal",    "expand",       "expand_as",
+      "movedim",         "moveaxis",    "narrow",       "permute",
+      "select",          "slice",       "split",        "split_with_sizes",
+      "squeeze",         "swapaxes",    "swapdims",     "t",
+      "tensor_split",    "transpose",   "unbind",       "unflatten",
+      "unfold",          "unsqueeze",   "view",         "view_as",
+      "view_as_complex", "view_as_real"};
+  const std::string space = "aten::";
+  return node.op.starts_with(space) && names.count(node.op.substr(space.size())) != 0;
+}
+
+/// Bytes of the memory that the tensor lies in, at most: of what it is a view of, if it is one.
+int64_t bytes_of_storage(const Graph& graph, const std::unordered_map<std::string, const Node*>& makers,
+                         std::string name) {
+  // A node reads what stands before it, so this ends.
+  for (auto made = makers.find(name); made != makers.end() && is_always_view(*made->second);
+       made = makers.find(name)) {
+    const auto* self = given<TensorArgument>(*made->second, "self");
+    if (self == nullptr) break;
+    name = self->name;
   }
-  for (const Buffer& buffer : graph.buffers) {
-    if (buffer.name == name) return dtype_bytes(buffer.type.dtype);
-  }
-  return 1;
+  const TensorType* type = type_of(graph, name);
+  return type == nullptr ? 0 : type->bytes();
 }
 
 /// Bytes from the beginning of the memory to behind the last element; -1 if that is no number of 63 bits, or
@@ -66,19 +80,19 @@ int64_t reach(const std::vector<int64_t>& sizes, const std::vector<int64_t>& str
 }
 
 void check_views(const Graph& graph) {
-  const Storages storages(graph);
-  std::unordered_map<size_t, int64_t> held;
+  std::unordered_map<std::string, const Node*> makers;
   for (const Node& node : graph.nodes) {
+    for (const std::string& name : node.outputs) makers.emplace(name, &node);
     if (!node.op.starts_with("aten::as_strided")) continue;
     const auto* self = given<TensorArgument>(node, "self");
     const auto* sizes = given<std::vector<int64_t>>(node, "size");
     const auto* strides = given<std::vector<int64_t>>(node, "stride");
     const auto* offset = given<int64_t>(node, "storage_offset");
     if (self == nullptr || sizes == nullptr || strides == nullptr) continue;  // refused by its schema
-    if (held.empty()) held = bytes_of_storages(graph, storages);
-    const int64_t room = held[storages.class_of(self->name)];
-    const int64_t bytes =
-        reach(*sizes, *strides, offset == nullptr ? 0 : *offset, element_bytes(graph, self->name));
+    const TensorType* type = type_of(graph, self->name);
+    if (type == nullptr) continue;  // the graph's own check says it
+    const int64_t room = bytes_of_storage(graph, makers, self->name);
+    const int64_t bytes = reach(*sizes, *strides, offset == nullptr ? 0 : *offset, dtype_bytes(type->dtype));
     if (bytes < 0 || bytes > room) {
       throw InputError(label_of(node) + ": sizes, strides and offset reach " +
                        (bytes < 0 ? std::string("nowhere in memory") : "byte " + std::to_string(bytes)) +

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "models/call_check.h"
+#include "models/declared_memory.h"
 #include "models/passes.h"
 #include "models/pt2_archive.h"
 #include "models/pt2_program.h"
@@ -276,6 +277,7 @@ Model build(std::shared_ptr<const Pt2Archive> archive, ModelOptions& options, in
   model.buffer_initialisers.resize(model.graph.buffers.size());
   model.graph.validate(model.archive->path().string());
   check_calls(model.graph);
+  if (in_range) check_declared_memory(model.graph);
   return model;
 }
 

@@ -2,25 +2,35 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "models/pt2_arguments.h"
 #include "models/pt2_types.h"
 
 namespace pipewright {
 namespace {
 
 constexpr int64_t kSchemaMajor = 8;
-constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 constexpr const char* kExportAgain =
     "Export again: torch.export.export(model.train(), inputs), without run_decompositions(), and "
     "torch.export.save; "
     "scripts/export_model.py does that.";
+
+/// What decompositions make of operators that check what they are given: the same arguments, and the same
+/// result where those are sound.
+const std::map<std::string, std::string>& checked_twins() {
+  static const std::map<std::string, std::string> names = {{"aten::_unsafe_view", "aten::view"},
+                                                           {"aten::_unsafe_index", "aten::index"},
+                                                           {"aten::_unsafe_index_put", "aten::index_put"}};
+  return names;
+}
 
 /// One graph's own names, and how its nodes run: a sub-graph has a name space of its own.
 struct Scope {
@@ -30,13 +40,6 @@ struct Scope {
   bool gradient = true;
   std::string autocast;  ///< as Node::autocast
 };
-
-/// The key of a union such as {"as_tensor": ...}.
-std::string kind_of(const JsonReader& reader, const Json& json) {
-  if (!json.is_object() || json.size() != 1)
-    reader.fail("", "got " + described(json) + ", expected an object of one key");
-  return json.begin().key();
-}
 
 /// Of a node: the path of the innermost module that it is in.
 std::string layer_of(JsonReader metadata) {
@@ -48,20 +51,6 @@ std::string layer_of(JsonReader metadata) {
   if (begin == std::string::npos) return "";
   const std::string path = last.substr(begin + 1, last.find(',', begin + 1) - begin - 1);
   return path.substr(0, path.find('@'));  // a module's second call is "relu@1"
-}
-
-std::string memory_format(JsonReader& reader, const std::string& key) {
-  static const char* const names[] = {"", "contiguous_format", "channels_last", "channels_last_3d",
-                                      "preserve_format"};
-  return names[reader.integer(key, 1, 4)];
-}
-
-double float_of(const JsonReader& reader, const std::string& key, const Json& json) {
-  if (json.is_number()) return json.get<double>();
-  if (json == "Infinity") return std::numeric_limits<double>::infinity();
-  if (json == "-Infinity") return -std::numeric_limits<double>::infinity();
-  if (json == "NaN") return std::numeric_limits<double>::quiet_NaN();
-  reader.fail(key, "got " + described(json) + ", expected a number");
 }
 
 class ProgramReader {
@@ -111,8 +100,8 @@ class ProgramReader {
     if (verifiers != std::vector<std::string>{"TRAINING"}) {
       root_.fail("verifiers",
                  "got " + (verifiers.empty() ? "none" : join(verifiers, ", ")) +
-                     ", expected TRAINING: the program was "
-                     "made for inference",
+                     ", expected TRAINING: the program was made for inference (run_decompositions() keeps no "
+                     "detach() and no torch.no_grad())",
                  kExportAgain);
     }
   }
@@ -277,6 +266,8 @@ class ProgramReader {
               "::" + place.target.substr(space + 1, overload - space - 1);
     made.overload = place.target.substr(overload + 1);
     if (made.overload == "default") made.overload.clear();
+    if (const auto checked = checked_twins().find(made.op); checked != checked_twins().end())
+      made.op = checked->second;
     made.layer = place.layer;
     made.gradient = scope.gradient;
     made.autocast = scope.autocast;
@@ -309,81 +300,16 @@ class ProgramReader {
   }
 
   Argument argument(JsonReader& input, const Scope& scope, const Place& place, const std::string& name) {
-    JsonReader reader = input.object("arg");
-    const std::string kind = kind_of(reader, input.raw("arg"));
-    reader.has(kind);
-    const auto tensor = [&](JsonReader one) { return resolve(scope, one.string("name"), place); };
-    const auto optional = [&](JsonReader one) {
-      return one.has("as_none") ? std::string() : tensor(one.object("as_tensor"));
-    };
-    if (kind == "as_none") return NoneArgument{};
-    if (kind == "as_tensor") return TensorArgument{tensor(reader.object(kind))};
-    if (kind == "as_optional_tensor") {
-      const std::string one = optional(reader.object(kind));
-      if (one.empty()) return NoneArgument{};
-      return TensorArgument{one};
-    }
-    if (kind == "as_tensors" || kind == "as_optional_tensors") {
-      TensorsArgument tensors;
-      for (JsonReader& one : reader.objects(kind))
-        tensors.names.push_back(kind == "as_tensors" ? tensor(one) : optional(one));
-      return tensors;
-    }
-    if (kind == "as_int") return reader.integer(kind, kMin, kMax);
-    if (kind == "as_ints") return reader.integers(kind, kMin, kMax);
-    if (kind == "as_bool") return reader.boolean(kind);
-    if (kind == "as_string") return reader.string(kind);
-    if (kind == "as_float") return float_of(reader, kind, reader.raw(kind));
-    if (kind == "as_floats") {
-      std::vector<double> numbers;
-      for (const Json& number : list_of(reader, kind)) numbers.push_back(float_of(reader, kind, number));
-      return numbers;
-    }
-    if (kind == "as_bools") {
-      std::vector<bool> truths;
-      for (const Json& truth : list_of(reader, kind)) {
-        if (!truth.is_boolean()) reader.fail(kind, "got " + described(truth) + ", expected true or false");
-        truths.push_back(truth.get<bool>());
-      }
-      return truths;
-    }
-    if (kind == "as_sym_int") return size_of(scope, reader.object(kind), place);
-    if (kind == "as_sym_ints") {
-      std::vector<int64_t> sizes;
-      for (JsonReader& size : reader.objects(kind)) sizes.push_back(size_of(scope, size, place));
-      return sizes;
-    }
-    if (kind == "as_sym_bool" && reader.object(kind).has("as_bool"))
-      return reader.object(kind).boolean("as_bool");
-    if (kind == "as_sym_float" && reader.object(kind).has("as_float"))
-      return float_of(reader, kind, reader.object(kind).raw("as_float"));
-    if (kind == "as_scalar_type")
-      return DtypeArgument{
-          pt2_dtype(reader.integer(kind, 0, 1000), root_.where() + ": node " + in_quotes(place.name))};
-    if (kind == "as_memory_format") return memory_format(reader, kind);
-    if (kind == "as_layout") {
-      if (reader.integer(kind, 0, 1000) != 7)
-        fail(place, "argument '" + name + "' is not the strided layout");
-      return std::string("strided");
-    }
-    // Where it was exported says nothing of where it will run.
-    if (kind == "as_device") return std::string("cpu");
-    fail(place, "argument '" + name + "' is of the kind " + in_quotes(kind) + ", which is not supported");
-  }
-
-  static const Json& list_of(JsonReader& reader, const std::string& key) {
-    const Json& list = reader.raw(key);
-    if (!list.is_array()) reader.fail(key, "got " + described(list) + ", expected an array");
-    return list;
-  }
-
-  int64_t size_of(const Scope& scope, JsonReader argument, const Place& place) {
-    if (argument.has("as_int")) return argument.integer("as_int", kMin, kMax);
-    const std::string name = argument.string("as_name");
-    const auto found = scope.integers.find(name);
-    if (found == scope.integers.end())
-      fail(place, "reads the size " + in_quotes(name) + ", which nothing makes");
-    return symbols_.evaluate(found->second);
+    return pt2_argument(input, name,
+                        {[&](const std::string& local) { return resolve(scope, local, place); },
+                         [&](const std::string& local) {
+                           const auto found = scope.integers.find(local);
+                           if (found == scope.integers.end())
+                             fail(place, "reads the size " + in_quotes(local) + ", which nothing makes");
+                           return symbols_.evaluate(found->second);
+                         },
+                         [&](const std::string& message) { fail(place, message); },
+                         root_.where() + ": node " + in_quotes(place.name)});
   }
 
   void define(Scope& scope, const std::string& local, const std::string& name, const Place& place) const {

@@ -10,6 +10,7 @@
 
 #include "graph/error.h"
 #include "models/allowed_operators.h"
+#include "models/declared_memory.h"
 #include "models/initialise.h"
 #include "models/interpreter.h"
 #include "models/load.h"
@@ -103,9 +104,6 @@ TEST_CASE("programs that reach beyond their tensors are refused by name") {
       {"aten.resize_as_.default", {self, tensor_of("the_template", "p_layers_0_weight")}},
       {"aten._resize_output_.default",
        {self, numbers_of("size", {9}), argument("device", {{"as_device", {{"type", "cpu"}}}})}},
-      {"aten._unsafe_view.default", {self, numbers_of("size", {8, 4})}},
-      {"aten._unsafe_index.Tensor",
-       {self, argument("indices", {{"as_tensors", Json::array({{{"name", "linear"}}})}})}},
       {"aten.unsafe_split.Tensor", {self, number_of("split_size", 2)}},
       {"aten.max_pool2d_with_indices_backward.default",
        {tensor_of("grad_output"), self, numbers_of("kernel_size", {2, 2}), numbers_of("stride", {2, 2}),
@@ -181,6 +179,73 @@ TEST_CASE("a view of given strides lies within the memory of its tensor") {
   CHECK_THAT(view({4, 8}, {8, 1}, -4), refused && Contains("nowhere"));
   CHECK_THAT(view({-4, 8}, {8, 1}, 0), refused);
   CHECK_THAT(view({4, 8}, {8}, 0), refused);
+}
+
+TEST_CASE("a view of given strides is measured by the memory, not by an expanded view of it") {
+  const TemporaryFolder folder;
+  const auto view = [&](int64_t rows) {
+    return outcome(edited_json("no_loss_mse", folder.path(), kProgram, [&](Json& program) {
+      Json& graph = program["graph_module"]["graph"];
+      Json& nodes = graph["nodes"];
+      // linear (4, 8) -> one of its rows -> a thousand times that -> as_strided.
+      const auto insert = [&](size_t at, const std::string& name, const std::string& target,
+                              const std::vector<Json>& inputs, const std::vector<int64_t>& shape) {
+        Json made = nodes[1];
+        made["name"] = name;
+        made["target"] = "torch.ops." + target;
+        made["inputs"] = inputs;
+        made["outputs"] = Json::array({{{"as_tensor", {{"name", name}}}}});
+        nodes.insert(nodes.begin() + static_cast<ptrdiff_t>(at), made);
+        Json type = graph["tensor_values"]["linear"];
+        type["sizes"] = Json::array();
+        for (const int64_t extent : shape) type["sizes"].push_back({{"as_int", extent}});
+        type["strides"] = type["sizes"];
+        graph["tensor_values"][name] = type;
+      };
+      insert(1, "row", "aten.slice.Tensor",
+             {tensor_of("self"), number_of("dim", 0), number_of("start", 0), number_of("end", 1)}, {1, 8});
+      insert(2, "many", "aten.expand.default", {tensor_of("self", "row"), numbers_of("size", {1000, 8})},
+             {1000, 8});
+      Json& last = nodes[3];
+      last["target"] = "torch.ops.aten.as_strided.default";
+      last["inputs"] = {tensor_of("self", "many"), numbers_of("size", {4, 8}),
+                        numbers_of("stride", {rows, 1}), number_of("storage_offset", 0)};
+    }));
+  };
+  CHECK(view(8) == "no error");
+  CHECK_THAT(view(9), Contains("reach byte 140, beyond the 128 bytes that 'many' has"));
+}
+
+TEST_CASE("what decompositions call without checks is called with them") {
+  const TemporaryFolder folder;
+  const Json self = tensor_of("self");
+  const auto viewed = [&](const std::vector<int64_t>& size) {
+    return outcome(with_call(folder.path(), "aten._unsafe_view.default", {self, numbers_of("size", size)}));
+  };
+  CHECK(viewed({4, 8}) == "no error");
+  CHECK_THAT(viewed({1 << 20}), Contains("aten::view"));
+  CHECK_THAT(
+      outcome(with_call(folder.path(), "aten._unsafe_index.Tensor",
+                        {self, argument("indices", {{"as_tensors", Json::array({{{"name", "linear"}}})}})})),
+      Contains("aten::index"));
+}
+
+TEST_CASE("tensors larger than the memory are refused when the program is read") {
+  const TemporaryFolder folder;
+  for (const int64_t rows : {int64_t{1} << 38, int64_t{1} << 45}) {
+    const std::string said = outcome(edited_json("no_loss_mse", folder.path(), kProgram, [&](Json& program) {
+      program["graph_module"]["graph"]["tensor_values"]["silu_"]["sizes"][0]["as_int"] = rows;
+      program["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"][0]["as_int"] = rows;
+    }));
+    CHECK_THAT(said, Contains("node 'linear' (layers.0, aten::linear): its tensors take ") &&
+                         Contains("the largest is float32 (" + std::to_string(rows) + ", 8)") &&
+                         Contains("of memory are free"));
+  }
+  // By hand, against a memory that is known; an expanded view takes what it is a view of.
+  Graph graph = load_model(pt2_fixture("no_loss_mse") + ":loss=mse", 4).graph;
+  CHECK_NOTHROW(check_declared_memory(graph, {1 << 20, "of memory are free"}));
+  CHECK_THROWS_WITH(check_declared_memory(graph, {200, "of memory are free"}),
+                    Contains("200 B of memory are free") && Contains("its tensors take "));
 }
 
 TEST_CASE("sizes, places and types that no tensor has end in one line") {
