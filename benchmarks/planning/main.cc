@@ -20,6 +20,9 @@
 namespace pipewright {
 namespace {
 
+constexpr const char* kProfiles[] = {"alexnet",  "vgg16",     "squeezenet1_0", "gnmt",
+                                     "resnet50", "resnext50", "resnet101"};
+
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -118,18 +121,76 @@ void wide_row(const Profile& profile, int64_t devices) {
   std::fflush(stdout);
 }
 
+Profile profile_in(const std::filesystem::path& folder, const std::string& name) {
+  const std::filesystem::path file = folder / (name + ".txt");
+  return parse_pipedream_profile(read_file(file), file.string());
+}
+
+/// The whole of make_plan: one run.
+void plan_row(const std::string& name, const Profile& profile, const Topology& topology) {
+  Plan plan;
+  PlanNotes notes;
+  const double before = cpu_seconds();
+  std::string found = "nothing fits";
+  double above = 0, minibatch = 0;
+  try {
+    plan = make_plan(profile, topology, PlanRequest(), &notes);
+    found = plan.shape_text();
+    minibatch = plan.predicted->minibatch_seconds;
+    above = minibatch / plan.predicted->lower_bound_seconds - 1;
+  } catch (const InfeasibleError&) {
+  }
+  std::string shape;
+  for (const TopologyLevel& level : topology.levels)
+    shape += (shape.empty() ? "" : "x") + std::to_string(level.count) + (level.shared ? "s" : "");
+  std::printf("| %s | %s | %.3g | %lld | %s | %.6g | %.2f %% | %.0f%s |\n", name.c_str(), shape.c_str(),
+              topology.levels[0].bandwidth_bytes_per_second,
+              static_cast<long long>(topology.memory_bytes >> 30), found.c_str(), 1e3 * minibatch,
+              100 * above, 1e3 * (cpu_seconds() - before), notes.capped ? ", capped" : "");
+  std::fflush(stdout);
+}
+
+/// make_plan with all that it prices, on one level and on two, with and without memory and shared links.
+void plans(const std::filesystem::path& folder) {
+  std::printf("| profile | devices | B/s | GiB | plan | ms | above the bound | CPU ms |\n");
+  std::printf("| --- | --- | --: | --: | --- | --: | --: | --: |\n");
+  for (const char* name : kProfiles) {
+    const Profile profile = profile_in(folder, name);
+    for (const double bandwidth : {1.25e8, 1.25e9, 1.25e10}) {
+      for (const int64_t memory : {int64_t{0}, int64_t{8} << 30}) {
+        plan_row(name, profile, flat_topology(16, bandwidth, 0, memory));
+        for (const bool shared : {false, true}) {
+          Topology servers = flat_topology(4, 8 * bandwidth, 0, memory);
+          servers.levels.push_back({4, bandwidth, 0, false});
+          servers.levels[0].shared = shared;
+          plan_row(name, profile, servers);
+          servers.levels[0].count = 8;
+          servers.levels[1].count = 2;
+          plan_row(name, profile, servers);
+        }
+      }
+    }
+  }
+}
+
 int run(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s FOLDER_OF_PROFILES   (PipeDream's graph.txt files, *.txt)\n", argv[0]);
+  const std::string what = argc == 3 ? argv[2] : "searches";
+  if (argc < 2 || argc > 3 || (what != "searches" && what != "plans")) {
+    std::fprintf(stderr,
+                 "usage: %s FOLDER_OF_PROFILES [searches|plans]   (PipeDream's graph.txt files, *.txt)\n",
+                 argv[0]);
     return 2;
   }
+  if (what == "plans") {
+    plans(argv[1]);
+    return 0;
+  }
   std::printf(
-      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms | above the bound |\n");
+      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms | "
+      "above the bound |\n");
   std::printf("| --- | --: | --- | --- | --: | --: | --: | --: | --: |\n");
-  for (const char* name :
-       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"}) {
-    const std::filesystem::path file = std::filesystem::path(argv[1]) / (std::string(name) + ".txt");
-    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+  for (const char* name : kProfiles) {
+    const Profile profile = profile_in(argv[1], name);
     for (const int64_t devices : {16, 64, 1024}) {
       for (const char* objective : {"pipedream", "pipewright"}) {
         row(name, profile, flat_topology(devices, 1.25e9, 0, 0), objective);
@@ -141,10 +202,8 @@ int run(int argc, char** argv) {
     topology.levels.push_back({count, between, 0, false});
     return topology;
   };
-  for (const char* name :
-       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"}) {
-    const std::filesystem::path file = std::filesystem::path(argv[1]) / (std::string(name) + ".txt");
-    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
+  for (const char* name : kProfiles) {
+    const Profile profile = profile_in(argv[1], name);
     for (const char* objective : {"pipedream", "pipedream-shared-nic", "pipewright"}) {
       row(name, profile, servers(4, 4, 10e9, 1.25e9), objective);
       row(name, profile, servers(8, 2, 30e9, 3.125e9), objective);
@@ -159,8 +218,7 @@ int run(int argc, char** argv) {
   std::printf(
       "\n| profile | devices | plan | ms | above the bound | CPU s |\n| --- | --: | --- | --: | --: | --: "
       "|\n");
-  const std::filesystem::path file = std::filesystem::path(argv[1]) / "inception_v3.txt";
-  const Profile inception = parse_pipedream_profile(read_file(file), file.string());
+  const Profile inception = profile_in(argv[1], "inception_v3");
   for (const int64_t devices : {4, 8, 16}) wide_row(inception, devices);
   std::printf("\npeak memory %.0f MiB\n", peak_mebibytes());
   return 0;

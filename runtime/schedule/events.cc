@@ -109,6 +109,7 @@ class Events {
     std::vector<Stream>
         streams;  // by stage of the rank: in activations, gradients, out activations, gradients
     std::deque<Transfer> link[2];
+    std::vector<std::pair<int64_t, LinkTree::Path>> paths;  // by receiver, those taken so far
   };
   struct Reduce {
     int64_t arrived = 0;
@@ -280,7 +281,15 @@ class Events {
     if (!network_)
       push(now_ + transfer.seconds, kArrives, flow);
     else
-      push(now_ + tree_->path(device(rank), device(transfer.receiver)).latency_seconds, kBegins, flow);
+      push(now_ + path_of(rank, transfer.receiver).latency_seconds, kBegins, flow);
+  }
+
+  const LinkTree::Path& path_of(int64_t rank, int64_t receiver) {
+    auto& known = ranks_[rank].paths;
+    for (const auto& [to, path] : known)
+      if (to == receiver) return path;
+    known.emplace_back(receiver, tree_->path(device(rank), device(receiver)));
+    return known.back().second;
   }
 
   /// A message that filled the queue has been asked for.
@@ -301,7 +310,7 @@ class Events {
       return;
     }
     const Transfer& transfer = ranks_[rank].link[kind].front();
-    network_->add(number, tree_->path(device(rank), device(transfer.receiver)).links, transfer.bytes, now_);
+    network_->add(number, path_of(rank, transfer.receiver).links, transfer.bytes, now_);
   }
 
   void arrive(int64_t flow) {
