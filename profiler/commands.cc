@@ -60,7 +60,8 @@ void check_writable(const fs::path& file, const std::string& option) {
 }
 
 void print_config(const po::variables_map& options, const po::options_description& description) {
-  Table table = {{"setting", "value", "from"}};
+  const auto left = TableColumn::Side::kLeft;
+  TextTable table({{"setting", left}, {"value", left, 0, 20}, {"from", left}});
   for (const auto& option : description.options()) {
     const std::string& name = option->long_name();
     if (name == "help" || name == "print-config") continue;
@@ -74,11 +75,12 @@ void print_config(const po::variables_map& options, const po::options_descriptio
       if (const auto* flag = boost::any_cast<bool>(&given.value())) value = *flag ? "true" : "false";
       if (const auto* text = boost::any_cast<std::string>(&given.value())) value = *text;
     }
-    table.push_back({name, value, from});
+    table.add({name, value, from});
   }
-  std::cout << aligned(table, {0, 1, 2});
+  std::cout << table.text(width_of(STDOUT_FILENO));
 }
 
+constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
 /// "[ 45 %] 12 s left" over itself, on a terminal only.
 class ProgressLine {
  public:
@@ -128,7 +130,6 @@ void warn_of_doubts(const Profile& profile) {
              "quiet, or with more --repeats.");
 }
 
-constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
 constexpr int64_t kMostSamples = 1 << 20;
 
 }  // namespace
@@ -156,6 +157,7 @@ void profile_command(const std::vector<std::string>& arguments) {
        "the profile")                                                        //
       ("json", po::bool_switch(), "print the profile instead of the table")  //
       ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  add_wide_option(&description);
   const auto options = parse_options(
       arguments, description,
       "pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
@@ -211,8 +213,9 @@ void profile_command(const std::vector<std::string>& arguments) {
   if (options["json"].as<bool>()) {
     std::cout << document_text(profile);
   } else {
-    for (const auto& line : headlines(profile)) std::cout << line << "\n";
-    std::cout << "\n" << aligned(layer_table(profile)) << "\nwritten: " << output.string() << "\n";
+    const int64_t width = output_width(options);
+    for (const auto& line : headlines(profile)) std::cout << wrapped(line, width, 2) << "\n";
+    std::cout << "\n" << layer_text(profile, width) << "\nwritten: " << output.string() << "\n";
   }
   warn_of_doubts(profile);
 }
@@ -226,6 +229,7 @@ void graph_command(const std::vector<std::string>& arguments) {
       ("dot", po::value<std::string>()->value_name("FILE"), "write a drawing for Graphviz")                //
       ("json", po::bool_switch(), "print the graph as JSON instead of the table")                          //
       ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  add_wide_option(&description);
   const auto options =
       parse_options(arguments, description,
                     "pipewright-profiler graph: a model's layers, operators, shapes and parameters.\n"
@@ -241,7 +245,8 @@ void graph_command(const std::vector<std::string>& arguments) {
   const Graph graph = load_model(spec, batch_size).graph;
   if (options.count("output")) write_document(options["output"].as<std::string>(), graph);
   if (options.count("dot")) write_file(options["dot"].as<std::string>(), graph_dot(graph));
-  std::cout << (options["json"].as<bool>() ? document_text(graph) : graph_listing(graph));
+  std::cout << (options["json"].as<bool>() ? document_text(graph)
+                                           : graph_listing(graph, output_width(options)));
 }
 
 void report_command(const std::vector<std::string>& arguments) {
@@ -271,22 +276,30 @@ void report_command(const std::vector<std::string>& arguments) {
 void models_command(const std::vector<std::string>& arguments) {
   po::options_description description("Options");
   description.add_options()("json", po::bool_switch(), "print JSON instead of the table");
+  add_wide_option(&description);
   const auto options = parse_options(
       arguments, description, "pipewright-profiler models: the built-in models, their options and sizes.");
-  Table table = {{"model", "parameters", "options, with their defaults", ""}};
+  const auto left = TableColumn::Side::kLeft;
+  TextTable table({{"model", left},
+                   {"parameters"},
+                   {"options, with their defaults", left, 0, 20},
+                   {"what it is", left, 1}});
   Json models = Json::array();
   for (const ModelRow& row : model_rows()) {
     // Of two samples: with one, a batch norm may have a single value for each channel, and refuse it.
     const int64_t count = parameter_count(build_model(row.name, 2).graph);
-    table.push_back({row.name, with_thousands(count), row.options, row.summary});
+    table.add({row.name, with_thousands(count), row.options, row.summary});
     models.push_back(
         {{"name", row.name}, {"parameters", count}, {"options", row.options}, {"summary", row.summary}});
   }
   if (options["json"].as<bool>())
     std::cout << json_text(models);
   else
-    std::cout << aligned(table, {0, 2, 3})
-              << "\nA model is given as NAME or NAME:option=value,option=value: vgg16:classes=10,image=64\n";
+    std::cout << table.text(output_width(options)) << "\n"
+              << wrapped(
+                     "A model is given as NAME or NAME:option=value,option=value: vgg16:classes=10,image=64",
+                     output_width(options))
+              << "\n";
 }
 
 }  // namespace pipewright

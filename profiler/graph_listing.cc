@@ -3,8 +3,6 @@
 #include <map>
 #include <sstream>
 
-#include "profiler/layers.h"
-
 namespace pipewright {
 namespace {
 
@@ -33,7 +31,7 @@ std::string type_text(const TensorType& type) {
   return text + ")";
 }
 
-std::string graph_listing(const Graph& graph) {
+std::string graph_listing(const Graph& graph, int64_t width) {
   std::map<std::string, int64_t> elements;
   int64_t parameters = 0, trainable = 0;
   for (const auto& parameter : graph.parameters) {
@@ -50,9 +48,14 @@ std::string graph_listing(const Graph& graph) {
     out << "input   " << name << " " << type_text(graph.values.at(name)) << "\n";
   for (const auto& name : graph.outputs)
     out << "output  " << name << " " << type_text(graph.values.at(name)) << "\n";
-  out << "\n";
+  const std::string head = wrapped(out.str(), width, 2) + "\n";
 
-  Table table = {{"layer", "parameters", "node", "operator", "makes"}};
+  const auto left = TableColumn::Side::kLeft;
+  TextTable table({{"layer", left, 0, 12},
+                   {"parameters"},
+                   {"node", left, 1, 8},
+                   {"operator", left, 0, 16},
+                   {"makes", left, 0, 12}});
   std::string layer;
   for (const auto& node : graph.nodes) {
     int64_t count = 0;
@@ -61,13 +64,12 @@ std::string graph_listing(const Graph& graph) {
     std::string made;
     for (const auto& name : node.outputs)
       made += (made.empty() ? "" : ", ") + type_text(graph.values.at(name));
-    const bool again = node.layer == layer && table.size() > 1;
+    const bool again = node.layer == layer && !table.rows().empty();
     layer = node.layer;
-    table.push_back(
+    table.add(
         {again ? "" : layer, count == 0 ? "" : with_thousands(count), node.name, operator_text(node), made});
   }
-  out << aligned(table, {0, 2, 3, 4});
-  return out.str();
+  return head + table.text(width);
 }
 
 std::string graph_dot(const Graph& graph) {

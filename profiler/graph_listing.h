@@ -4,12 +4,13 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "graph/text_table.h"
 
 namespace pipewright {
 
 /// Nodes grouped by layer, with operator, shapes made and parameter counts; the model's inputs, outputs and
-/// total first.
-std::string graph_listing(const Graph& graph);
+/// total first. The nodes in lines of `width` characters.
+std::string graph_listing(const Graph& graph, int64_t width = kAnyWidth);
 /// For Graphviz: nodes in boxes of their layers, edges with the shape that flows.
 std::string graph_dot(const Graph& graph);
 

@@ -185,24 +185,29 @@ std::vector<std::string> headlines(const Profile& profile) {
   return lines;
 }
 
-std::string aligned(const Table& table, const std::vector<size_t>& left) {
-  std::vector<size_t> widths;
-  for (const auto& row : table) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+std::string layer_text(const Profile& profile, int64_t width) {
+  const auto side = TableColumn::Side::kRight;
+  // In the order of layer_table(); what says least goes first where lines are too wide.
+  const std::vector<TableColumn> columns = {{"", TableColumn::Side::kLeft, 0, 12},
+                                            {"", side, 5},
+                                            {"", side},
+                                            {"", side},
+                                            {"", side, 1},
+                                            {"", side, 3},
+                                            {"", side, 2},
+                                            {"", side},
+                                            {"", side, 4},
+                                            {"", side, 2},
+                                            {"", TableColumn::Side::kRight}};
+  const Table rows = layer_table(profile);
+  std::vector<TableColumn> shown;
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    shown.push_back(columns.at(i));
+    shown.back().head = rows[0][i];
   }
-  std::string text;
-  for (const auto& row : table) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - row[i].size(), ' ');
-      const bool flush_left = std::find(left.begin(), left.end(), i) != left.end();
-      line += (i == 0 ? "" : "  ") + (flush_left ? row[i] + padding : padding + row[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+  TextTable table(shown);
+  for (size_t i = 1; i < rows.size(); ++i) table.add(rows[i]);
+  return table.text(width);
 }
 
 }  // namespace pipewright

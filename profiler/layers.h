@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/profile.h"
+#include "graph/text_table.h"
 
 namespace pipewright {
 
@@ -50,7 +51,7 @@ Table layer_table(const Profile& profile);
 /// with it, and of a device the launch-bound layers and its memory.
 std::vector<std::string> headlines(const Profile& profile);
 
-/// Columns side by side; those named in `left` (default: the first) flush left, the others right.
-std::string aligned(const Table& table, const std::vector<size_t>& left = {0});
+/// layer_table() for people, in lines of `width` characters.
+std::string layer_text(const Profile& profile, int64_t width = kAnyWidth);
 
 }  // namespace pipewright

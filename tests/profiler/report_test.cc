@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "graph/error.h"
 #include "profiler/layers.h"
@@ -135,10 +136,18 @@ TEST_CASE("of a device the table says which layers the host's launches bound") {
   CHECK_THAT(report_text(profile, "x.html"), Contains("launch-bound: 2 of 3 layers"));
 }
 
-TEST_CASE("columns are aligned") {
-  CHECK(aligned({{"name", "n"}, {"a", "100"}}) == "name    n\na     100\n");
-  CHECK(aligned({{"name", "n"}, {"a", "100"}}, {0, 1}) == "name  n\na     100\n");
+TEST_CASE("the table fits the lines it is read on, and names what it leaves out") {
   CHECK(layer_table(sample()).back()[0] == "total");
+  for (const int64_t width : {45, 60, 80, 100}) {
+    std::istringstream lines(layer_text(sample(), width));
+    for (std::string line; std::getline(lines, line);) {
+      CAPTURE(width, line);
+      CHECK(characters_of(line) <= width);
+    }
+  }
+  CHECK_THAT(layer_text(sample(), 45),
+             Contains("forward") && Contains("share") && Contains("(--wide shows also: "));
+  CHECK_THAT(layer_text(sample()), Contains("spread") && !Contains("--wide"));
   CHECK(headlines(sample()).size() == 3);
 }
 
