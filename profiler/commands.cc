@@ -1,5 +1,3 @@
-#include "profiler/commands.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 #include "models/device.h"
 #include "models/load.h"
 #include "models/registry.h"
+#include "profiler/commands.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
 #include "profiler/layers.h"
