@@ -9,7 +9,7 @@
 #include <random>
 
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/checkpointed_runs.h"
 #include "tests/support/skip.h"
 
 using namespace pipewright;
@@ -19,42 +19,6 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
-
-// 96 minibatches in three epochs, each of which ends with an evaluation.
-constexpr int64_t kMinibatches = 96;
-std::vector<std::string> job(const fs::path& output, const std::vector<std::string>& more) {
-  return std::vector<std::string>{"--model",
-                                  kEndlessModel,
-                                  "--data",
-                                  "synthetic-images:image=8,samples=256",
-                                  "--evaluation-data",
-                                  "synthetic-images:image=8,samples=50",
-                                  "--batch-size",
-                                  "8",
-                                  "--epochs",
-                                  "3",
-                                  "--timeout",
-                                  "20s",
-                                  "--output",
-                                  output.string()} +
-         more;
-}
-
-struct Launch {
-  Process process;
-  Launch(const TemporaryFolder& folder, const fs::path& output, const std::vector<std::string>& more)
-      : process(std::vector<std::string>{program("runtime"), "launch"} + job(output, more), folder / "out",
-                folder / "err") {}
-  // To its end.
-  int code() { return process.wait(120s); }
-};
-
-void finish(const TemporaryFolder& folder, const fs::path& output, const std::vector<std::string>& more) {
-  Launch launch(folder, output, more);
-  const int code = launch.code();
-  INFO(launch.process.error());
-  REQUIRE(code == 0);
-}
 
 // Launcher and ranks at once, as a power cut would.
 void kill_all(Process& launcher) {
@@ -72,38 +36,6 @@ fs::path final_checkpoint(const fs::path& output) {
 void check_equal(const fs::path& output, const fs::path& expected) {
   CHECK(metrics(output) == metrics(expected));
   CHECK(tensor_files(final_checkpoint(output)) == tensor_files(final_checkpoint(expected)));
-}
-
-std::string write_plan(const TemporaryFolder& folder, const std::string& name,
-                       const std::vector<int64_t>& replicas, const std::string& schedule = "1f1b") {
-  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
-  plan.schedule = schedule;
-  write_document(folder / name, plan);
-  return (folder / name).string();
-}
-
-// Two ranks with two stages each.
-std::string write_interleaved_plan(const TemporaryFolder& folder) {
-  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {1, 1, 1, 1});
-  plan.schedule = "interleaved";
-  plan.weights = "flush";
-  plan.microbatches = 4;
-  plan.world_size = 2;
-  for (size_t s = 0; s < 4; ++s) {
-    plan.stages[s].ranks = {static_cast<int64_t>(s % 2)};
-    plan.stages[s].in_flight = 4;
-  }
-  write_document(folder / "interleaved.json", plan);
-  return (folder / "interleaved.json").string();
-}
-
-// Losses by minibatch.
-std::vector<double> losses(const fs::path& output) {
-  std::vector<double> values;
-  for (const Json& line : metrics(output)) {
-    if (line.contains("loss")) values.push_back(line["loss"].get<double>());
-  }
-  return values;
 }
 
 }  // namespace
@@ -462,58 +394,4 @@ TEST_CASE("a signal to one rank of several stops all of them with a checkpoint")
   const auto lines = complete_lines(folder / "run" / "metrics.jsonl").size();
   CHECK(
       fs::exists(folder / "run" / "checkpoints" / ("minibatch-" + std::to_string(lines)) / "manifest.json"));
-}
-
-TEST_CASE(
-    "a run leaves its final weights: what export writes, under any plan, and a run starts and evaluates from "
-    "them") {
-  const TemporaryFolder folder;
-  const std::vector<std::vector<std::string>> plans = {{},
-                                                       {"--plan", write_plan(folder, "2.json", {2})},
-                                                       {"--plan", write_plan(folder, "121.json", {1, 2, 1})},
-                                                       {"--plan", write_interleaved_plan(folder)}};
-  const auto runtime = [&](const std::vector<std::string>& words) {
-    Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
-    const int code = process.wait(60s);
-    INFO(process.error());
-    REQUIRE(code == 0);
-    return process.output();
-  };
-  const fs::path output = folder / "run", file = output / "model.safetensors",
-                 exported = folder / "x.safetensors";
-  for (const auto& plan : plans) {
-    CAPTURE(plan);
-    fs::remove_all(output);
-    finish(folder, output, plan + std::vector<std::string>{"--checkpoint-every-epochs", "3"});
-    runtime({"checkpoint", "export", output.string(), "--output", exported.string()});
-    const std::string weights = read_file(file);
-    CHECK(weights == read_file(exported));
-    CHECK_FALSE(fs::exists(output / ".model.partial"));
-    // Resumed where there is nothing left to do, it is written again; switched off, it is not.
-    finish(folder, output, plan + std::vector<std::string>{"--resume", "latest"});
-    CHECK(read_file(file) == weights);
-    finish(folder, output, plan + std::vector<std::string>{"--resume", "latest", "--no-save"});
-    CHECK_FALSE(fs::exists(file));
-  }
-  // Without any checkpoint: evaluated as the run's own last evaluation was, and gone on from.
-  fs::remove_all(output);
-  finish(folder, output, plans[2]);
-  const Json last =
-      parse_json(complete_lines(output / "metrics.jsonl").back(), "metrics.jsonl").at("evaluation");
-  const auto evaluated = [&](const std::vector<std::string>& weights) {
-    return parse_json(
-        runtime(std::vector<std::string>{"evaluate", "--config", (output / "run.json").string(), "--json"} +
-                weights),
-        "evaluate");
-  };
-  CHECK(evaluated({"--resume", "latest"}).at("loss") == last.at("loss"));
-  CHECK(evaluated({"--initial-weights", file.string()}).at("top1") == last.at("top1"));
-  runtime({"checkpoint", "export", output.string(), "--output", exported.string()});
-  CHECK(read_file(exported) == read_file(file));
-  // In the very folder: they are read before they are set aside and replaced.
-  const std::string before = read_file(file);
-  finish(folder, output, plans[2] + std::vector<std::string>{"--initial-weights", file.string()});
-  CHECK(read_file(output / "earlier-1" / "model.safetensors") == before);
-  CHECK(read_file(file) != before);
-  CHECK(losses(output).front() != losses(output / "earlier-1").front());
 }
