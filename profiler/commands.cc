@@ -1,3 +1,5 @@
+#include "profiler/commands.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +20,6 @@
 #include "models/device.h"
 #include "models/load.h"
 #include "models/registry.h"
-#include "profiler/commands.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
 #include "profiler/layers.h"
