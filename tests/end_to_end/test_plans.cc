@@ -231,7 +231,7 @@ TEST_CASE("plans: a tied language model is cut, from profile to plan to a launch
     std::filesystem::remove_all(run);
     call(std::vector<std::string>{program("runtime"), "launch", "--plan", file.string(), "--model", model,
                                   "--data", data, "--batch-size", "4", "--minibatches", "13", "--momentum",
-                                  "0.9", "--output", run.string()} +
+                                  "0.9", "--checkpoint-every-minibatches", "6", "--output", run.string()} +
          c.run);
     const std::string verified = call({program("runtime"), "verify", "--run", run.string()});
     CHECK(verified.find("equal bit for bit") != std::string::npos);

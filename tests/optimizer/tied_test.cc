@@ -251,6 +251,66 @@ TEST_CASE("a tied language model that fits no device whole fits in stages with c
   check_plan_memory(plan, *plan.predicted, *plan.predicted, topology);
 }
 
+TEST_CASE("plans with copies are as fast as any shape of tiny models") {
+  std::mt19937 random(17);
+  struct Row {
+    int64_t cases = 0, beaten = 0, far = 0;
+    double worst = 1;
+  };
+  std::map<std::string, Row> rows;
+  for (int round = 0; round < 120; ++round) {
+    const Profile profile = random_tied_profile(random, static_cast<int>(pick(random, 2, 3)));
+    const double rates[] = {1e6, 1e7, 1e9};
+    const Topology topology = flat_topology(pick(random, 2, 4), rates[pick(random, 0, 2)], 1e-4, 0);
+    PlanRequest request;
+    const bool flush = pick(random, 0, 1) == 0;
+    request.schedule = flush ? "1f1b-flush" : "1f1b";
+    request.weights = flush ? "flush" : "2bw";
+    request.microbatches = pick(random, 2, 8);
+    const Plan plan = make_plan(profile, topology, request);
+    double best = plan.predicted->minibatch_seconds;
+    const CostModel& model = cost_model_named("pipewright");
+    const Dataflow flow(profile, {}, Ties::kCopies);
+    const States states = enumerate_states(flow, model, false);
+    const PlanRequest rules = with_run_rules(request, topology.device_count());
+    std::vector<int> cuts = {0};
+    std::vector<int64_t> replicas;
+    const std::function<void(int64_t)> extend = [&](int64_t left) {
+      if (cuts.back() == states.last()) {
+        Plan other = plan_of_cuts(profile, states, cuts, replicas);
+        const std::vector<StageLoad> loads = loads_of_plan(other, flow, model);
+        CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
+        if (!set_run_rules(rules, loads, inputs, 0, &other)) return;
+        best = std::min(best, evaluate_plan(other, profile, topology, request).minibatch_seconds);
+        return;
+      }
+      for (const int next : states.after(cuts.back())) {
+        for (int64_t m = 1; m <= left; ++m) {
+          cuts.push_back(next);
+          replicas.push_back(m);
+          extend(left - m);
+          cuts.pop_back();
+          replicas.pop_back();
+        }
+      }
+    };
+    extend(topology.device_count());
+    Row& row = rows[request.weights];
+    ++row.cases;
+    const double ratio = best > 0 ? plan.predicted->minibatch_seconds / best : 1;
+    row.worst = std::max(row.worst, ratio);
+    row.beaten += ratio > 1.01 ? 1 : 0;
+    row.far += ratio > 1.05 ? 1 : 0;
+  }
+  for (const auto& [weights, row] : rows) {
+    std::printf("tied, %s: %lld cases, beaten by more than 1 %%: %lld, 5 %%: %lld, worst %.3f\n",
+                weights.c_str(), static_cast<long long>(row.cases), static_cast<long long>(row.beaten),
+                static_cast<long long>(row.far), row.worst);
+  }
+  CHECK(rows["2bw"].far == 0);
+  CHECK(rows["2bw"].beaten <= 1);
+}
+
 TEST_CASE("which cuts tied parameters forbid is a sentence, and nothing where none are tied") {
   Profile profile = language_model(1000);
   CHECK_THAT(forbidden_cuts_text(profile), Catch::Contains("a cut between 'embed' and 'head'"));
