@@ -20,6 +20,8 @@ constexpr int kSteps = 3;
 constexpr int kBisections = 4;  // 4^(1/16): a tenth
 constexpr double kOnward = 1.09;
 constexpr int kMostConfirmed = 4;
+constexpr int64_t kSmallQuestion =
+    400;  // nodes times devices: what is said of turns is asked with all of the effort
 constexpr double kEffortOfTurns = 0.05;  // of the time for one row
 /// A gain below this is told together with what it costs.
 constexpr double kLittle = 1.1;
@@ -141,9 +143,12 @@ double rounded_outward(double bits_per_second, bool below) {
 }
 
 /// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
-/// effort; what is said is then asked with all of it, at just the bandwidth that is printed.
+/// effort; what is said is then asked at just the bandwidth that is printed, small questions with all of the
+/// effort.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
   const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
+  const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
+  const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
@@ -161,7 +166,7 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
     }
     for (int i = 0; i < kMostConfirmed; ++i) {
       const double rate = rounded_outward(8 * innermost * far, below) / 8;
-      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, 1);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, effort);
       if (!found) return std::nullopt;
       if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
       far *= below ? 1 / kOnward : kOnward;
