@@ -18,7 +18,7 @@ from torch import nn
 
 from models import WORKLOADS, loss_of, workload
 
-WARM_UP_SECONDS, MEASURED_SECONDS, PARTS = 2.0, float(os.environ.get("VERSUS_SECONDS", 4)), 5
+WARM_UP_SECONDS, MEASURED_SECONDS, PARTS = 1.0, float(os.environ.get("VERSUS_SECONDS", 4)), 5
 
 
 def schedule_of(mode, rank, layers, cut, microbatches):
