@@ -30,18 +30,20 @@ std::vector<int64_t> peaks(const TemporaryFolder& folder, int64_t minibatches) {
 
 }  // namespace
 
-TEST_CASE("memory: a run of ten times as many minibatches needs no more") {
-  const int64_t many = std::getenv("PIPEWRIGHT_LONG") ? 100'000 : 10'000;
+TEST_CASE("memory: a run of many more minibatches needs no more") {
+  // In the first thousands what allocators keep still grows, by 3 MiB.
+  const int64_t first = std::getenv("PIPEWRIGHT_LONG") ? 10'000 : 5'000;
+  const int64_t many = std::getenv("PIPEWRIGHT_LONG") ? 100'000 : 15'000;
   for (const std::vector<int64_t>& replicas : {std::vector<int64_t>{1, 1}, {2, 1}}) {
     const TemporaryFolder folder;
     write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 2, folder), replicas));
-    const std::vector<int64_t> few = peaks(folder, many / 10);
+    const std::vector<int64_t> few = peaks(folder, first);
     const std::vector<int64_t> all = peaks(folder, many);
     REQUIRE(few.size() == all.size());
     for (size_t rank = 0; rank < few.size(); ++rank) {
-      INFO("rank " << rank << ": " << few[rank] << " B after " << many / 10 << " minibatches, " << all[rank]
+      INFO("rank " << rank << ": " << few[rank] << " B after " << first << " minibatches, " << all[rank]
                    << " B after " << many);
-      // What allocators keep differs from run to run by less than this; 30 B a minibatch would be more.
+      // Runs differ by less than this. With PIPEWRIGHT_LONG 35 B a minibatch would be more.
       CHECK(all[rank] - few[rank] < 3 << 20);
     }
   }

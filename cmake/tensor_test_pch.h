@@ -1,4 +1,4 @@
 // The same of those that use tensors.
 #pragma once
 #include "cmake/tensor_pch.h"
-#include "tests/test_pch.h"
+#include "cmake/test_pch.h"
