@@ -73,8 +73,8 @@ std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, Chec
   return json.dump();
 }
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t world_size, int64_t keep)
-    : run_folder_(std::move(run_folder)), world_size_(world_size), keep_(keep) {}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
+    : run_folder_(std::move(run_folder)), keep_(keep) {}
 
 bool CheckpointKeeper::take(const std::string& line) {
   if (line.rfind(R"({"kind":"checkpoint")", 0) != 0) return false;
@@ -110,7 +110,7 @@ std::optional<fs::path> CheckpointKeeper::poll() {
   if (pending_.empty()) return {};
   const std::lock_guard lock(mutex_);
   const auto written = written_.find(pending_.front().next_minibatch);
-  if (written == written_.end() || written->second.ranks < world_size_) return {};
+  if (written == written_.end() || written->second.ranks < pending_.front().plan.world_size) return {};
   completed_ = std::async(std::launch::async,
                           [this, manifest = pending_.front(), stages = std::move(written->second.stages)] {
                             return complete(manifest, stages);

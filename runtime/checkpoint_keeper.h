@@ -28,13 +28,13 @@ CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, in
 /// stage. It reports all minibatches before N first.
 std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages);
 
-/// Rank 0's part: completes a checkpoint when all ranks have written theirs. So whatever ranks reported
+/// Rank 0's part: completes a checkpoint when all ranks of its plan have written theirs. So whatever ranks reported
 /// before that (losses, evaluations) has been reported when the manifest appears. Several can be incomplete
 /// at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
   /// keep: whole checkpoints that stay, the latest ones.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t world_size, int64_t keep);
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep);
 
   /// False if the line is no checkpoint_line(). From any thread.
   bool take(const std::string& line);
@@ -59,7 +59,6 @@ class CheckpointKeeper {
   void remove_old() const;
 
   const std::filesystem::path run_folder_;
-  const int64_t world_size_;
   const int64_t keep_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them

@@ -60,19 +60,20 @@ StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& st
   return state;
 }
 
-void add_in_flight_state(const Checkpoint& checkpoint, const StageReplica& stage, StageState& state) {
+void add_in_flight_state(const Checkpoint& checkpoint, int64_t stage, int64_t replica,
+                         const StageProgram& program, StageState& state) {
   CheckpointTensors tensors(checkpoint);
-  const CheckpointStage& written = checkpoint.manifest.stages.at(static_cast<size_t>(stage.stage()));
+  const CheckpointStage& written = checkpoint.manifest.stages.at(static_cast<size_t>(stage));
   state.updates = written.updates;
   if (!written.replicas.empty()) {
     for (size_t i = 0; i < state.buffers.size(); ++i) {
-      state.buffers[i] = tensors.buffer_of(stage.stage(), stage.replica(), stage.program().buffers()[i]);
+      state.buffers[i] = tensors.buffer_of(stage, replica, program.buffers()[i]);
     }
   }
   for (const auto& [number, file] : written.versions) {
     std::vector<at::Tensor>& trainable = state.older[number];
-    for (const size_t i : stage.program().trainable())
-      trainable.push_back(tensors.weight_of(stage.stage(), number, stage.program().parameters()[i]));
+    for (const size_t i : program.trainable())
+      trainable.push_back(tensors.weight_of(stage, number, program.parameters()[i]));
   }
 }
 

@@ -24,6 +24,7 @@ int64_t pipeline_began(const CheckpointManifest& manifest, const Plan& plan, int
 
 /// In the first case: adds to what load_stage_state() gave what only the same plan goes on from, older
 /// versions and the replica's own buffers.
-void add_in_flight_state(const Checkpoint& checkpoint, const StageReplica& stage, StageState& state);
+void add_in_flight_state(const Checkpoint& checkpoint, int64_t stage, int64_t replica,
+                         const StageProgram& program, StageState& state);
 
 }  // namespace pipewright

@@ -37,7 +37,7 @@ void CheckpointWriter::take(int64_t n, const StageReplica& stage, StageState sta
   }
   std::vector<Part>& parts = collected_[n];
   parts.push_back(std::move(part));
-  if (parts.size() == settings_.stages) start(n, std::move(collected_.extract(n).mapped()));
+  if (parts.size() == stages_) start(n, std::move(collected_.extract(n).mapped()));
 }
 
 void CheckpointWriter::start(int64_t n, std::vector<Part> parts) {

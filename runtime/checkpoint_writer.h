@@ -20,7 +20,6 @@ class CheckpointWriter {
  public:
   struct Settings {
     std::filesystem::path run_folder;
-    size_t stages = 1;           ///< of this rank
     bool older_versions = true;  ///< false: the latest is enough (checkpoint.versions)
     /// Tells rank 0 that the rank's files are there (checkpoint_line()).
     std::function<void(std::string line)> post;
@@ -32,6 +31,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  /// From now on this rank has so many.
+  void set_stages(size_t stages) { stages_ = stages; }
   /// A stage of this rank before minibatch n. When those of all its stages are there they are written, after
   /// the checkpoint before, which is waited for. `drained`: the buffers of all replicas are equal.
   /// Errors of an earlier checkpoint: RunError (disk full).
@@ -60,6 +61,7 @@ class CheckpointWriter {
   static CheckpointStage write(const std::filesystem::path& run_folder, int64_t n, const Part& part);
 
   const Settings settings_;
+  size_t stages_ = 1;
   std::map<int64_t, std::vector<Part>> collected_;  // by n: not all stages of the rank have come
   int64_t writing_ = 0;                             // n
   std::vector<Part> parts_;                         // of what is being written

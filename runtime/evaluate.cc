@@ -13,7 +13,7 @@
 #include "runtime/generate.h"
 #include "runtime/journal.h"
 #include "runtime/rank_session.h"
-#include "runtime/start_state.h"
+#include "runtime/state_source.h"
 #include "runtime/streams.h"
 #include "runtime/training_data.h"
 
@@ -72,19 +72,15 @@ void Evaluating::prepare() {
   rules.optimizer = job_.run.optimizer;
   rules.seed = static_cast<uint64_t>(job_.run.seed);
   rules.device = job_.device;
-  worker_ =
-      std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(), rules);
-  for (size_t i = 0; i < worker_->stage_count(); ++i) {
-    StageReplica& stage = worker_->stage(i);
-    auto state = start_state(job_, stage.program());
-    PW_CHECK(state.has_value(), "a stage without weights");
-    stage.restore(std::move(*state));
-  }
-  evaluation_ = std::make_unique<Evaluation>(job_, *data_, *worker_);
+  PW_CHECK(job_.resume || !job_.run.initial_weights.empty(), "there are no weights to evaluate");
+  const auto source = start_of(job_);
+  worker_ = std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(),
+                                     rules, source.get());
+  evaluation_ = std::make_unique<Evaluation>(job_, job_.plan, *data_, *worker_);
 }
 
 void Evaluating::work() {
-  evaluation_->run(session_.hooks(), session_.loading(),
+  evaluation_->run(session_.hooks(job_.plan), session_.loading(),
                    [&](const EvaluatedMinibatch& done, const ScoredSamples& samples) {
                      session_.control().post(done.to_json().dump());
                      if (files_.any())

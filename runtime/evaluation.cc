@@ -13,14 +13,18 @@
 
 namespace pipewright {
 
-Evaluation::Evaluation(const Job& job, const Dataset& data, Worker& worker)
-    : job_(job), shape_(shape_of(job.plan, job.run.gradient_accumulation)), data_(data), worker_(worker) {
+Evaluation::Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker)
+    : job_(job),
+      plan_(plan),
+      shape_(shape_of(plan, job.run.gradient_accumulation)),
+      data_(data),
+      worker_(worker) {
   const int64_t batch = job.run.batch_size;
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
     if (size == 0) return made;
     const Graph graph = evaluation_graph(size == batch ? job.model.graph : with_batch_size(job.model, size));
-    const auto stages = partition(graph, job.plan);
+    const auto stages = partition(graph, plan);
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       const int64_t stage = worker.stage(i).stage();
       made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage),
@@ -41,8 +45,8 @@ int64_t Evaluation::minibatches() const {
 }
 
 int64_t Evaluation::rank_of(int64_t minibatch) const {
-  const auto last = static_cast<int64_t>(job_.plan.stages.size()) - 1;
-  return rank_of_minibatch(job_.plan, shape_, last, minibatch);
+  const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
+  return rank_of_minibatch(plan_, shape_, last, minibatch);
 }
 
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
@@ -67,7 +71,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       },
       std::move(loading));
 
-  const auto last = static_cast<int64_t>(job_.plan.stages.size()) - 1;
+  const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
   std::deque<at::Tensor> expected;  // labels of the last stage's forward that is running
   hooks.fields = [&](int64_t stage, int64_t k) {
     auto loaded = loaders.next(stage, k);

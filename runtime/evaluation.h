@@ -26,7 +26,8 @@ using FieldOverride = std::function<void(int64_t k, const std::string& field, at
 /// One rank's part in evaluations. Borrows all it is given.
 class Evaluation {
  public:
-  Evaluation(const Job& job, const Dataset& data, Worker& worker);
+  /// `plan`: the worker's.
+  Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker);
 
   /// Samples that are evaluated: all, or, of a model that takes whole minibatches only (Model::fixed_batch),
   /// those that fill some.
@@ -45,6 +46,7 @@ class Evaluation {
 
  private:
   const Job& job_;
+  const Plan& plan_;
   const PipelineShape shape_;
   const Dataset& data_;
   Worker& worker_;

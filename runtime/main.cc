@@ -22,7 +22,7 @@
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/slowness.h"
-#include "runtime/trainer.h"
+#include "runtime/training.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/verify_command.h"
 

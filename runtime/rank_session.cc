@@ -35,10 +35,7 @@ JobEnded seen_from_here(const Failure& failure, const std::string& here) {
 }  // namespace
 
 RankSession::RankSession(const Job& job, const Place& place)
-    : job_(job),
-      place_(place),
-      folder_(job.run.output),
-      shape_(shape_of(job.plan, job.run.gradient_accumulation)) {}
+    : job_(job), place_(place), folder_(job.run.output) {}
 
 void RankSession::run(RankTask& task) {
   std::optional<LoneWatch> lone;
@@ -213,11 +210,12 @@ LoadObserver RankSession::loading() {
           [this, forward] { progress_.begin(*forward); }};
 }
 
-WorkerHooks RankSession::hooks() {
+WorkerHooks RankSession::hooks(const Plan& plan) {
   WorkerHooks hooks;
-  hooks.before = [this](const Action& action) {
+  hooks.before = [this, &plan,
+                  shape = shape_of(plan, job_.run.gradient_accumulation)](const Action& action) {
     control_->check();
-    progress_.begin(activity_of(action, job_.plan, shape_, place_.rank));
+    progress_.begin(activity_of(action, plan, shape, place_.rank));
   };
   hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
   if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");

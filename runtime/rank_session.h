@@ -56,8 +56,9 @@ class RankSession {
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
   Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
-  /// Hooks for every walk of this rank: failures elsewhere end it, and heartbeats say what it does.
-  WorkerHooks hooks();
+  /// Hooks for every walk of this rank under a plan: failures elsewhere end it, and heartbeats say what it
+  /// does. They borrow the plan.
+  WorkerHooks hooks(const Plan& plan);
   /// The rank is between two operations from now on, as it is after each action: what it does is not watched.
   void rest() { progress_.end(); }
   /// Samples are waited for within a forward.
@@ -75,7 +76,6 @@ class RankSession {
   const Job& job_;
   const Place place_;
   const std::filesystem::path folder_;
-  const PipelineShape shape_;
   std::optional<Store> server_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;

@@ -42,7 +42,7 @@ size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage)
 }  // namespace
 
 StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-                           const TrainingRules& rules)
+                           const TrainingRules& rules, StateSource* source)
     : stage_(stage),
       replica_(replica),
       schedule_(plan.schedule),
@@ -58,25 +58,31 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   for (const TiedParameter& tied : plan.tied_parameters) {
     if (tied.stages.front() < stage) counted_elsewhere_.push_back(tied.name);
   }
-  std::vector<at::Tensor> weights;
   std::vector<std::string> trained;
   for (const size_t i : program_.trainable()) trained.push_back(program_.parameters()[i]);
-  const MemoryScope scope(MemoryPurpose::kWeights);
-  for (const std::string& name : program_.parameters())
-    weights.push_back(initial_parameter(model, name, rules.seed).to(rules.device));
-  for (const size_t i : program_.trainable()) weights[i].requires_grad_(true);
+  update_rule_ = make_update_rule(rules.optimizer, trained);
+  auto state = source ? source->state_of(stage, replica, program_) : std::nullopt;
+  restore(state ? std::move(*state) : first_state(model));
   round_gradients_.resize(program_.trainable().size());
   if (turns_.replicas() > 1) {
     std::vector<at::Tensor> trainable;
-    for (const size_t i : program_.trainable()) trainable.push_back(weights[i]);
+    for (const size_t i : program_.trainable()) trainable.push_back(weights()[i]);
     buckets_ = std::make_unique<GradientBuckets>(trainable, rules.gradient_bucket_bytes);
   }
-  versions_ = std::make_unique<WeightVersions>(std::move(weights));
-  const MemoryScope other(MemoryPurpose::kOther);
-  for (const std::string& name : program_.buffers())
-    buffers_.push_back(initial_buffer(model, name).to(rules.device));
-  update_rule_ = make_update_rule(rules.optimizer, trained);
   if (rules.cuda_graphs) prepare_recordings(model.graph, plan);
+}
+
+StageState StageReplica::first_state(const Model& model) const {
+  StageState state;
+  {
+    const MemoryScope scope(MemoryPurpose::kWeights);
+    for (const std::string& name : program_.parameters())
+      state.weights.push_back(initial_parameter(model, name, rules_.seed).to(rules_.device));
+  }
+  const MemoryScope scope(MemoryPurpose::kOther);
+  for (const std::string& name : program_.buffers())
+    state.buffers.push_back(initial_buffer(model, name).to(rules_.device));
+  return state;
 }
 
 void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan) {

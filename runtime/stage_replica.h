@@ -19,6 +19,7 @@
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage_program.h"
+#include "runtime/stage_state.h"
 #include "runtime/update_rule.h"
 #include "runtime/weight_versions.h"
 
@@ -42,22 +43,12 @@ struct TrainingRules {
   MakeDeviceGraphs make_graphs{};  ///< of `device`; empty: it has none
 };
 
-/// What minibatches from N on depend on of a stage, on one replica. On the host, wherever the stage is.
-struct StageState {
-  int64_t updates = 0;              ///< the number of the latest version
-  std::vector<at::Tensor> weights;  ///< by StageProgram::parameters()
-  std::vector<at::Tensor> buffers;  ///< by StageProgram::buffers()
-  UpdateState optimizer;            ///< by StageProgram::trainable()
-  /// Versions before the latest that minibatches from N on read, by number: their trainable weights, by
-  /// StageProgram::trainable(). None where the pipeline is empty before N.
-  std::map<int64_t, std::vector<at::Tensor>> older;
-};
-
 class StageReplica {
  public:
-  /// Parameters and buffers start from their initialisers and rules.seed. `plan` fits `model.graph`.
+  /// Starts from what `source` has for it, else from the initialisers of its parameters and buffers and
+  /// rules.seed. `plan` fits `model.graph`.
   StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-               const TrainingRules& rules);
+               const TrainingRules& rules, StateSource* source = nullptr);
 
   int64_t stage() const { return stage_; }
   int64_t replica() const { return replica_; }
@@ -143,6 +134,7 @@ class StageReplica {
 
  private:
   class EarlyGradients;
+  StageState first_state(const Model& model) const;
   void move(StageState& state, at::Device device);
   void check_forward_later(int64_t k, const Forwarded& forwarded);
   void prepare_recordings(const Graph& graph, const Plan& plan);

@@ -16,7 +16,7 @@
 #include "runtime/partition.h"
 #include "runtime/reference.h"
 #include "runtime/schedule/plan_shape.h"
-#include "runtime/start_state.h"
+#include "runtime/state_source.h"
 #include "runtime/training_data.h"
 
 namespace pipewright {
@@ -118,11 +118,12 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const Pl
                               const std::vector<Span>& spans, const std::string& what,
                               void (*change)(const StageProgram&, StageState&) = nullptr) {
   const auto programs = programs_of(job, plan);
+  const auto source = start_of(job);
   ReferenceResult result =
       train_serially(job.model, plan, data.rules(), spans,
                      minibatches_from(job, data, spans.front().first, spans.back().end(), what),
                      [&](size_t stage) -> std::optional<StageState> {
-                       auto state = start_state(job, programs[stage]);
+                       auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
                        if (!change) return state;
                        if (!state) state = initial_state(job, programs[stage]);
                        change(programs[stage], *state);
@@ -136,10 +137,10 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const Pl
   return model;
 }
 
-std::map<std::string, at::Tensor> start_of(const Job& job) {
+std::map<std::string, at::Tensor> first_tensors(const Job& job) {
   const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
   const StageProgram& whole = programs.front();
-  const StageState state = start_state(job, whole).value_or(initial_state(job, whole));
+  const StageState state = start_of(job)->state_of(0, 0, whole).value_or(initial_state(job, whole));
   std::map<std::string, at::Tensor> start;
   for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
   return start;
@@ -225,7 +226,7 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
 
   const Plan single = one_device_plan(job.model, job.plan, data.rules());
   if (single.schedule.empty()) return verification;
-  const auto start = start_of(job);
+  const auto start = first_tensors(job);
   const TrainedModel one = trained_serially(job, data, single, spans, "one device");
   verification.one_device = compare_relatively(written, one, start, verification.places);
   const TrainedModel rounded = trained_serially(job, data, single, spans, "rounding", shifted_by_rounding);

@@ -26,7 +26,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
-               const TrainingRules& rules)
+               const TrainingRules& rules, StateSource* source)
     : plan_(plan),
       shape_(shape_of(plan, rules.gradient_accumulation)),
       tags_(static_cast<int64_t>(plan.stages.size())),
@@ -39,7 +39,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     const auto place = std::find(ranks.begin(), ranks.end(), rank);
     if (place == ranks.end()) continue;
     stages_.push_back(
-        std::make_unique<StageReplica>(model, plan, static_cast<int64_t>(s), place - ranks.begin(), rules));
+        std::make_unique<StageReplica>(model, plan, static_cast<int64_t>(s), place - ranks.begin(), rules, source));
     stages.push_back(stages_.back().get());
     reducers_.emplace_back();
     if (const GradientBuckets* buckets = stages_.back()->buckets())

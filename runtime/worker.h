@@ -57,14 +57,22 @@ struct WorkerCounts {
   double receive_wait_seconds = 0;
   double sync_wait_seconds = 0;
   int64_t sent_bytes = 0;
+
+  WorkerCounts& operator+=(const WorkerCounts& other) {
+    busy_seconds += other.busy_seconds;
+    receive_wait_seconds += other.receive_wait_seconds;
+    sync_wait_seconds += other.sync_wait_seconds;
+    sent_bytes += other.sent_bytes;
+    return *this;
+  }
 };
 
 class Worker {
  public:
   /// `plan` fits `model.graph`; `transport` may be null when the world has one rank. Borrows `transport`
-  /// only. Parameters and buffers of the rank's stages start from their initialisers and rules.seed.
-  Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
-         const TrainingRules& rules);
+  /// only. The rank's stages start from what `source` has for them, as StageReplica says.
+  Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport, const TrainingRules& rules,
+         StateSource* source = nullptr);
   ~Worker();
 
   /// The stages of this rank, ascending: one, or several with schedule "interleaved".

@@ -58,7 +58,7 @@ struct Written {
   Plan plan = straight_plan(model.graph, 2);
 
   explicit Written(const std::vector<int64_t>& minibatches, int64_t keep = 100) {
-    CheckpointKeeper keeper(folder.path(), plan.world_size, keep);
+    CheckpointKeeper keeper(folder.path(), keep);
     for (const int64_t n : minibatches) write(keeper, n);
   }
 

@@ -113,11 +113,12 @@ RandomCase random_case(uint64_t seed) {
 class Trained {
  public:
   explicit Trained(const RandomCase& c, std::vector<int64_t> checkpoints, bool older_versions = true)
-      : c_(c), checkpoints_(std::move(checkpoints)), keeper_(folder_.path(), c.plan.world_size, 1000) {
+      : c_(c), checkpoints_(std::move(checkpoints)), keeper_(folder_.path(), 1000) {
     extras_.prepare = [this, older_versions](Worker& worker, WorkerHooks& hooks) {
       const auto writer = std::make_shared<CheckpointWriter>(CheckpointWriter::Settings{
-          folder_.path(), worker.stage_count(), older_versions,
+          folder_.path(), older_versions,
           [this](const std::string& line) { PW_CHECK(keeper_.take(line), line); }, [] {}});
+      writer->set_stages(worker.stage_count());
       {
         const std::lock_guard lock(mutex_);
         writers_[&worker] = writer;
@@ -182,7 +183,7 @@ class Trained {
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       StageReplica& stage = worker.stage(i);
       StageState state = load_stage_state(*from_, stage.program(), c_.rules.optimizer);
-      if (began_ < first_) add_in_flight_state(*from_, stage, state);
+      if (began_ < first_) add_in_flight_state(*from_, stage.stage(), stage.replica(), stage.program(), state);
       stage.restore(std::move(state));
     }
   }

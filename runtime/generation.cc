@@ -1,0 +1,20 @@
+#include "runtime/generation.h"
+
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+
+PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t rank, Transport* transport,
+                               StateSource& source)
+    : job_(job),
+      plan_(job.plan),
+      shape_(shape_of(plan_, job.run.gradient_accumulation)),
+      length_(data.length()),
+      worker_(std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), &source)) {}
+
+Evaluation& PlanGeneration::evaluation(const Dataset& data) {
+  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, plan_, data, *worker_);
+  return *evaluation_;
+}
+
+}  // namespace pipewright

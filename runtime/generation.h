@@ -1,0 +1,45 @@
+// A plan in force, as one rank has it. A run is one generation after the other; what lives longer is in
+// Training (runtime/training.h).
+#pragma once
+
+#include <memory>
+
+#include "graph/plan.h"
+#include "runtime/checkpoint_points.h"
+#include "runtime/evaluation.h"
+#include "runtime/job.h"
+#include "runtime/training_data.h"
+#include "runtime/worker.h"
+
+namespace pipewright {
+
+class PlanGeneration {
+ public:
+  /// This rank's stages start from what `source` has for them. Borrows all but the source.
+  PlanGeneration(const Job& job, const TrainingData& data, int64_t rank, Transport* transport,
+                 StateSource& source);
+
+  const Plan& plan() const { return plan_; }
+  const PipelineShape& shape() const { return shape_; }
+  int64_t period() const { return length_.period; }  ///< of rounds (runtime/checkpoint_points.h)
+  const RunLength& length() const { return length_; }
+
+  Worker& worker() { return *worker_; }
+  Evaluation& evaluation(const Dataset& data);  ///< made when it is first asked for
+
+ private:
+  const Job& job_;
+  const Plan& plan_;
+  const PipelineShape shape_;
+  const RunLength length_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Evaluation> evaluation_;
+};
+
+/// function(StageReplica&) for each of the rank's stages.
+template <typename Function>
+void for_each_stage(Worker& worker, Function function) {
+  for (size_t i = 0; i < worker.stage_count(); ++i) function(worker.stage(i));
+}
+
+}  // namespace pipewright
