@@ -1,20 +1,18 @@
 #include "runtime/verify.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/arange.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <limits>
 #include <set>
 
 #include "graph/error.h"
-#include "models/initialise.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/metrics_file.h"
 #include "runtime/partition.h"
 #include "runtime/reference.h"
+#include "runtime/rounding.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/state_source.h"
 #include "runtime/training_data.h"
@@ -95,25 +93,6 @@ std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const T
   };
 }
 
-// As the model's initialisers say.
-StageState initial_state(const Job& job, const StageProgram& program) {
-  StageState state;
-  for (const std::string& name : program.parameters())
-    state.weights.push_back(initial_parameter(job.model, name, static_cast<uint64_t>(job.run.seed)));
-  for (const std::string& name : program.buffers()) state.buffers.push_back(initial_buffer(job.model, name));
-  return state;
-}
-
-// One unit in the last place, up and down in turns.
-void shifted_by_rounding(const StageProgram& program, StageState& state) {
-  for (const size_t i : program.trainable()) {
-    const at::Tensor flat = state.weights[i].flatten();
-    const at::Tensor up = at::arange(flat.numel()).remainder(2).to(flat.scalar_type()).mul(2).sub(1);
-    state.weights[i] =
-        flat.nextafter(up.mul(std::numeric_limits<double>::infinity())).view(state.weights[i].sizes());
-  }
-}
-
 TrainedModel trained_serially(const Job& job, const TrainingData& data, const Plan& plan,
                               const std::vector<Span>& spans, const std::string& what,
                               void (*change)(const StageProgram&, StageState&) = nullptr) {
@@ -125,7 +104,7 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const Pl
                      [&](size_t stage) -> std::optional<StageState> {
                        auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
                        if (!change) return state;
-                       if (!state) state = initial_state(job, programs[stage]);
+                       if (!state) state = initial_state(job.model, programs[stage], static_cast<uint64_t>(job.run.seed));
                        change(programs[stage], *state);
                        return state;
                      });
@@ -140,7 +119,8 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const Pl
 std::map<std::string, at::Tensor> first_tensors(const Job& job) {
   const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
   const StageProgram& whole = programs.front();
-  const StageState state = start_of(job)->state_of(0, 0, whole).value_or(initial_state(job, whole));
+  const StageState state = start_of(job)->state_of(0, 0, whole).value_or(
+      initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
   std::map<std::string, at::Tensor> start;
   for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
   return start;
@@ -229,7 +209,7 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   const auto start = first_tensors(job);
   const TrainedModel one = trained_serially(job, data, single, spans, "one device");
   verification.one_device = compare_relatively(written, one, start, verification.places);
-  const TrainedModel rounded = trained_serially(job, data, single, spans, "rounding", shifted_by_rounding);
+  const TrainedModel rounded = trained_serially(job, data, single, spans, "rounding", shift_by_rounding);
   verification.rounding = compare_relatively(rounded, one, start, verification.places);
   std::vector<StageTensor> parameters;
   for (const StageTensor& place : verification.places)

@@ -3,6 +3,8 @@
 
 #include "models/autocast.h"
 #include "models/load.h"
+#include "runtime/partition.h"
+#include "runtime/rounding.h"
 #include "runtime/transport/copy_engine.h"
 #include "runtime/transport/staged.h"
 #include "tests/runtime/pipelines.h"
@@ -35,15 +37,42 @@ inline std::vector<std::unique_ptr<Transport>> make_device_world(at::Device devi
   return world;
 }
 
+/// How far numbers of the serial program may lie apart that differ by rounding only.
+struct Rounding {
+  double weights = 0, losses = 0;
+};
+inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, const ReferenceResult& expected,
+                            const std::function<MinibatchFields(int64_t)>& fields) {
+  const auto interfaces = partition(job.model.graph, job.plan);
+  const ReferenceResult shifted = train_serially(
+      job.model, job.plan, rules, job.spans, fields, [&](size_t s) -> std::optional<StageState> {
+        const StageProgram stage(job.model.graph, interfaces, s);
+        StageState state = initial_state(job.model, stage, rules.seed);
+        shift_by_rounding(stage, state);
+        return state;
+      });
+  Rounding rounding;
+  for (const auto& [name, weight] : expected.weights)
+    rounding.weights = std::max(rounding.weights, distance(shifted.weights.at(name), weight));
+  for (size_t k = 0; k < expected.losses.size(); ++k) {
+    rounding.losses = std::max(rounding.losses, std::abs(shifted.losses[k] / expected.losses[k] - 1));
+  }
+  return rounding;
+}
+
 /// Trains on the device and compares with the serial program on the processor. The steps' operators round
-/// elsewhere (runtime/device_step.h), so equality is up to `tolerance`.
+/// elsewhere (runtime/device_step.h), so equality is up to `tolerance`, or ten times what rounding does in
+/// the serial program where training enlarges it more (large rates, few samples in a batch norm), but never
+/// more than a hundredth.
 inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance,
                               Way way = Way::kStaged) {
   TrainingRules rules = job.rules;
   rules.total_minibatches = job.spans.back().end();
   const auto minibatches = random_minibatches(job.model.graph, rules.total_minibatches, 5);
-  const ReferenceResult expected = train_serially(
-      job.model, job.plan, rules, job.spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
+  const ReferenceResult expected = train_serially(job.model, job.plan, rules, job.spans, fields);
+  const Rounding rounding = rounding_of(job, rules, expected, fields);
+  const auto allowed = [&](double rounded) { return std::max(tolerance, std::min(10 * rounded, 1e-2)); };
   rules.device = device;
   const auto world = [&] {
     return job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
@@ -53,20 +82,20 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
   CAPTURE(job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);
   for (size_t k = 0; k < expected.losses.size(); ++k) {
     const auto here = static_cast<size_t>(job.spans[0].first) + k;
-    CHECK(run.losses[here] == Approx(expected.losses[k]).epsilon(tolerance));
+    CHECK(run.losses[here] == Approx(expected.losses[k]).epsilon(allowed(rounding.losses)));
   }
   for (const auto& [name, replicas] : run.weights) {
     for (const at::Tensor& weight : replicas) {
       INFO(name);
       CHECK(weight.device() == device);
-      CHECK(distance(weight, expected.weights.at(name)) < tolerance);
+      CHECK(distance(weight, expected.weights.at(name)) < allowed(rounding.weights));
       CHECK(weight.cpu().equal(replicas[0].cpu()));
     }
   }
   for (size_t s = 0; s < run.buffers.size(); ++s) {
     for (size_t q = 0; q < run.buffers[s].size(); ++q) {
       for (const auto& [name, buffer] : run.buffers[s][q])
-        CHECK(distance(buffer, expected.buffers[s][q].at(name)) < tolerance);
+        CHECK(distance(buffer, expected.buffers[s][q].at(name)) < allowed(rounding.weights));
     }
   }
 }

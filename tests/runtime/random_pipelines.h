@@ -164,7 +164,7 @@ class RandomJobs {
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
     if (chance(30)) rules.optimizer.no_decay = "bias|norm";
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"layer[0-4]|shared", 0.5, {}});
-    if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 1.5, 0.01});
+    if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 3, 0.01});
     rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
     const bool own_rounds = weights == "stash" || weights == "vertical";
     rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;
