@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
-#include <string>
 
 #include "graph/error.h"
 
@@ -17,13 +16,14 @@ FaultPoints::FaultPoints(int64_t rank) {
   std::string fault;
   if (!(std::istringstream(text) >> of >> colon >> at >> colon >> fault) || of != rank) return;
   at_ = at;
-  signal_ = fault == "throw" ? 0 : std::atoi(fault.c_str());
+  fault_ = fault;
 }
 
 bool FaultPoints::next() {
   if (next_++ != at_) return false;
-  if (signal_ == 0) throw RunError("a fault at point " + std::to_string(at_) + ", as a test asked for");
-  std::raise(signal_);
+  if (fault_ == "throw") throw RunError("a fault at point " + std::to_string(at_) + ", as a test asked for");
+  if (fault_ == "check") PW_CHECK_EQ(at_, -1);
+  std::raise(std::atoi(fault_.c_str()));
   return true;
 }
 

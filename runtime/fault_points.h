@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace pipewright {
 
 /// PIPEWRIGHT_TEST_FAULT=RANK:POINT:FAULT in the environment: at its POINT-th point (from 0) rank RANK sends
-/// the signal of number FAULT to itself, or throws a RunError where FAULT is "throw". A fault that is not of
+/// the signal of number FAULT to itself, or throws a RunError where FAULT is "throw", or fails a check of our
+/// own where it is "check". A fault that is not of
 /// this rank, or of a point that does not come, never happens.
 class FaultPoints {
  public:
@@ -17,7 +19,7 @@ class FaultPoints {
 
  private:
   int64_t at_ = -1;
-  int signal_ = 0;  // 0: throw
+  std::string fault_;
   int64_t next_ = 0;
 };
 
