@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
 
 namespace pipewright {
 
@@ -27,7 +28,9 @@ namespace {
 
 }  // namespace
 
+// The folder's entries are watched; bytes that are on their way to a slow disk may take their time.
 AtomicFile::AtomicFile(fs::path file) : file_(std::move(file)) {
+  const FileWatch watch(file_);
   struct stat status {};
   const bool exists = ::stat(file_.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode))
@@ -86,7 +89,10 @@ void AtomicFile::commit() {
   const int descriptor = std::exchange(descriptor_, -1);
   if (::close(descriptor) != 0) fail(errno);  // a late write error
   if (device) return;
-  if (::rename(beside_.c_str(), target_.c_str()) != 0) fail(errno);
+  {
+    const FileWatch watch(file_);
+    if (::rename(beside_.c_str(), target_.c_str()) != 0) fail(errno);
+  }
   beside_.clear();
   sync_to_disk(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }

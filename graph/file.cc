@@ -4,12 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/json.h"
 #include "graph/nearest.h"
 #include "graph/regular_file.h"
@@ -21,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr int kNoWriterSeconds = 3;  // a shell opens both ends before the program starts
 constexpr int kSilentWriterSeconds = 60;
+// Of a read: what a slow server brings well within the patience of a FileWatch.
+constexpr int64_t kBytesAtOnce = 16 << 20;
 
 std::string errno_text(int error) { return std::strerror(error); }
 
@@ -29,6 +34,7 @@ std::string nearest_file(const fs::path& file) {
   std::vector<std::string> names;
   std::error_code error;
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const FileWatch watch(folder);
   for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < kMostFiles;
        it.increment(error)) {
     names.push_back(it->path().filename().string());
@@ -62,6 +68,7 @@ mode_t kind_of(const fs::path& file) {
 
 // Opens without waiting, and looks again: what the name leads to may be another file by now.
 int opened(const fs::path& file, bool pipe, struct stat& status) {
+  const FileWatch watch(file);
   const mode_t before = kind_of(file);
   if (!S_ISREG(before) && !(pipe && S_ISFIFO(before))) refuse(file, before);
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -118,9 +125,12 @@ RegularFile::RegularFile(RegularFile&& other) noexcept
       bytes_(other.bytes_) {}
 
 void RegularFile::read(int64_t offset, void* into, int64_t count) const {
+  FileWatch watch(file_);
   char* at = static_cast<char*>(into);
   while (count > 0) {
-    const ssize_t got = ::pread(descriptor_, at, static_cast<size_t>(count), static_cast<off_t>(offset));
+    const ssize_t got = ::pread(descriptor_, at, static_cast<size_t>(std::min(count, kBytesAtOnce)),
+                                static_cast<off_t>(offset));
+    watch.advance();
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) cannot_be_read(file_, errno);
     if (got == 0) {
@@ -131,6 +141,12 @@ void RegularFile::read(int64_t offset, void* into, int64_t count) const {
     offset += got;
     count -= got;
   }
+}
+
+bool file_exists(const fs::path& file) {
+  const FileWatch watch(file);
+  std::error_code ignored;
+  return fs::exists(file, ignored);
 }
 
 std::string read_regular_file(const fs::path& file) {
@@ -145,11 +161,14 @@ std::string read_file(const fs::path& file) {
   struct stat status {};
   const Descriptor descriptor(opened(file, true, status));
   bool awaited = !S_ISFIFO(status.st_mode);
+  std::optional<FileWatch> watch;  // pipes have bounds of their own
+  if (awaited) watch.emplace(file);
   std::string bytes;
   bytes.reserve(static_cast<size_t>(status.st_size));
   char buffer[1 << 16];
   while (true) {
     const ssize_t count = ::read(descriptor.get(), buffer, sizeof(buffer));
+    if (watch) watch->advance();
     if (count > 0) {
       bytes.append(buffer, static_cast<size_t>(count));
     } else if (count < 0 && errno == EAGAIN) {

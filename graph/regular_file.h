@@ -32,6 +32,9 @@ class RegularFile {
   int64_t bytes_ = 0;
 };
 
+/// Whether there is anything of this name; false too for what may not be looked at.
+bool file_exists(const std::filesystem::path& file);
+
 /// The file's bytes. InputError as RegularFile.
 std::string read_regular_file(const std::filesystem::path& file);
 

@@ -1,13 +1,8 @@
 #include "models/safetensors.h"
 
 #include <ATen/ops/empty.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "graph/atomic_file.h"
 #include "graph/digest.h"
@@ -48,51 +43,28 @@ std::string safetensors_dtype_of(at::ScalarType type) {
   throw InputError(std::string("safetensors files cannot hold ") + c10::toString(type));
 }
 
-SafetensorsFile::SafetensorsFile(fs::path file) : file_(std::move(file)) {
-  const auto refuse = [this](const std::string& why, const std::string& remedy = "") {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw InputError(file_.string() + ": " + why, remedy);
-  };
-  descriptor_ = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer too
-  if (descriptor_ < 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
-  struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) refuse("is no file with tensors");
-  const int64_t size = status.st_size;
+SafetensorsFile::SafetensorsFile(fs::path file) : file_(std::move(file)), bytes_(file_) {
+  const int64_t size = bytes_.bytes();
   if (size < 8) {
-    refuse(std::to_string(size) + " bytes, too short for a safetensors file",
-           "The file was cut, or is something else.");
+    throw InputError(
+        file_.string() + ": " + std::to_string(size) + " bytes, too short for a safetensors file",
+        "The file was cut, or is something else.");
   }
-  try {
-    unsigned char length[8];
-    read_bytes(length, 8, 0);
-    uint64_t header_bytes = 0;
-    for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length[i];
-    if (header_bytes > static_cast<uint64_t>(std::min(kMostSafetensorsHeaderBytes, size - 8))) {
-      throw InputError(file_.string() + ": the header should have " + std::to_string(header_bytes) +
-                           " bytes, the file has " + std::to_string(size - 8) + " (the most is " +
-                           std::to_string(kMostSafetensorsHeaderBytes) + ")",
-                       "The file was cut, or is no safetensors file.");
-    }
-    std::string json(header_bytes, '\0');
-    read_bytes(json.data(), static_cast<int64_t>(header_bytes), 8);
-    header_ = parse_safetensors_header(json, size, file_.string());
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
+  unsigned char length[8];
+  bytes_.read(0, length, 8);
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length[i];
+  if (header_bytes > static_cast<uint64_t>(std::min(kMostSafetensorsHeaderBytes, size - 8))) {
+    throw InputError(file_.string() + ": the header should have " + std::to_string(header_bytes) +
+                         " bytes, the file has " + std::to_string(size - 8) + " (the most is " +
+                         std::to_string(kMostSafetensorsHeaderBytes) + ")",
+                     "The file was cut, or is no safetensors file.");
   }
+  std::string json(header_bytes, '\0');
+  bytes_.read(8, json.data(), static_cast<int64_t>(header_bytes));
+  header_ = parse_safetensors_header(json, size, file_.string());
+  // The names' characters may lie in the strings themselves; those stay where they are when a vector moves.
   for (size_t i = 0; i < header_.tensors.size(); ++i) positions_[header_.tensors[i].name] = i;
-}
-
-// The names' characters may lie in the strings themselves; those stay where they are when a vector moves.
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : file_(std::move(other.file_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      header_(std::move(other.header_)),
-      positions_(std::move(other.positions_)) {}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -100,24 +72,11 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
   return found == positions_.end() ? nullptr : &header_.tensors[found->second];
 }
 
-void SafetensorsFile::read_bytes(void* into, int64_t count, int64_t from) const {
-  char* to = static_cast<char*>(into);
-  while (count > 0) {
-    const ssize_t got = ::pread(descriptor_, to, static_cast<size_t>(count), from);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw InputError(file_.string() + ": cannot be read: " + std::strerror(errno));
-    if (got == 0) throw InputError(file_.string() + ": was cut while it was read");
-    to += got;
-    from += got;
-    count -= got;
-  }
-}
-
 at::Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   const at::ScalarType type = scalar_type_of_safetensors(entry.dtype);
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(type));
   auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
-  read_bytes(bytes, entry.bytes, entry.begin);
+  bytes_.read(entry.begin, bytes, entry.bytes);
   if (type == at::kBool &&
       std::any_of(bytes, bytes + entry.bytes, [](unsigned char value) { return value > 1; })) {
     throw InputError(

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/regular_file.h"
 #include "models/safetensors_header.h"
 
 namespace pipewright {
@@ -23,9 +24,8 @@ class SafetensorsFile {
  public:
   /// InputError: cannot be read, or is no whole, correct safetensors file.
   explicit SafetensorsFile(std::filesystem::path file);
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
+  SafetensorsFile(SafetensorsFile&&) noexcept = default;
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
-  ~SafetensorsFile();
 
   const std::filesystem::path& path() const { return file_; }
   const std::vector<SafetensorsEntry>& tensors() const { return header_.tensors; }
@@ -37,10 +37,8 @@ class SafetensorsFile {
   at::Tensor read(const SafetensorsEntry& entry) const;
 
  private:
-  void read_bytes(void* into, int64_t count, int64_t from) const;
-
   std::filesystem::path file_;
-  int descriptor_ = -1;
+  RegularFile bytes_;
   SafetensorsHeader header_;
   std::map<std::string_view, size_t> positions_;
 };

@@ -8,6 +8,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/units.h"
 #include "optimizer/commands.h"
 #include "optimizer/comparison.h"
@@ -54,12 +55,14 @@ bool is_file_name(const std::string& path) {
 }
 
 std::filesystem::path made_folder(const std::string& path) {
+  std::filesystem::path folder = path;
+  const FileWatch watch(folder);
   std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error || !std::filesystem::is_directory(path)) {
+  std::filesystem::create_directories(folder, error);
+  if (error || !std::filesystem::is_directory(folder)) {
     throw RunError("--output: cannot make folder " + in_quotes(path) + (error ? ": " + error.message() : ""));
   }
-  return path;
+  return folder;
 }
 
 std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {

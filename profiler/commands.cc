@@ -13,6 +13,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/graph.h"
 #include "graph/profile.h"
 #include "graph/units.h"
@@ -50,6 +51,7 @@ int64_t integer(const po::variables_map& options, const std::string& name, int64
 void check_writable(const fs::path& file, const std::string& option) {
   const std::string what = option + ": cannot write '" + file.string() + "': ";
   if (file.empty() || !file.has_filename()) throw InputError(what + "it names no file");
+  const FileWatch watch(file);
   if (fs::is_directory(file)) throw InputError(what + "it is a folder", "Next: give a file in it.");
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))

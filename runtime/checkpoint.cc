@@ -7,8 +7,10 @@
 #include "graph/digest.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/graph_identity.h"
 #include "graph/limits.h"
+#include "graph/regular_file.h"
 #include "graph/spec.h"
 #include "models/initialise.h"
 #include "models/safetensors.h"
@@ -209,10 +211,12 @@ std::vector<CheckpointFile> CheckpointManifest::files() const {
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
+  FileWatch watch(run_folder);
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
   for (fs::directory_iterator it(checkpoints_of(run_folder), error), end; !error && it != end;
        it.increment(error)) {
+    watch.advance();
     if (const auto number = number_of(it->path())) found.emplace_back(*number, it->path());
   }
   std::sort(found.rbegin(), found.rend());
@@ -222,17 +226,18 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
 }
 
 Checkpoint open_checkpoint(const fs::path& folder) {
+  FileWatch watch(folder);
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     throw InputError(folder.string() + ": there is no such checkpoint",
                      "A checkpoint is a folder, such as runs/a/checkpoints/minibatch-100.");
   }
-  if (!fs::exists(folder / kManifestName, ignored)) {
+  if (!file_exists(folder / kManifestName)) {
     if (const auto of_run = list_checkpoints(folder); !of_run.empty()) {
       throw InputError(folder.string() + ": is a run folder, expected one of its checkpoints",
                        "Its latest is " + of_run.front().string() + ".");
     }
-    if (fs::exists(folder / "run.json", ignored)) {
+    if (file_exists(folder / "run.json")) {
       throw InputError(
           folder.string() + ": is the folder of a run that left no checkpoint",
           "Train with --checkpoint-every-epochs 1 or --checkpoint-every-minibatches N. The final "
@@ -246,6 +251,7 @@ Checkpoint open_checkpoint(const fs::path& folder) {
     const fs::path file = folder / expected.file;
     std::error_code error;
     const auto bytes = fs::file_size(file, error);
+    watch.advance();
     if (error) throw InputError(file.string() + ": cannot be read: " + error.message());
     if (static_cast<int64_t>(bytes) != expected.bytes) {
       throw InputError(file.string() + ": has " + std::to_string(bytes) + " bytes, the manifest says " +

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint_commands.h"
 
 #include <boost/program_options.hpp>
-#include <iomanip>
 #include <iostream>
 #include <set>
 
@@ -11,6 +10,8 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "graph/regular_file.h"
+#include "graph/text_table.h"
 #include "graph/units.h"
 #include "models/load.h"
 #include "models/safetensors.h"
@@ -31,7 +32,7 @@ constexpr const char* kUsage =
     "FOLDER: a checkpoint, or a run folder for its latest one (export: without one, for its final weights).";
 
 Checkpoint open_named(const fs::path& folder) {
-  const bool checkpoint = fs::exists(folder / kManifestName);
+  const bool checkpoint = file_exists(folder / kManifestName);
   const auto of_run = list_checkpoints(folder);
   return open_checkpoint(checkpoint || of_run.empty() ? folder : of_run.front());
 }
@@ -52,7 +53,7 @@ std::vector<int64_t> updates_of_files(const CheckpointManifest& manifest) {
   return updates;
 }
 
-void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
+void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact, int64_t width) {
   const CheckpointManifest& manifest = checkpoint.manifest;
   std::cout << checkpoint.folder.string() << ": " << manifest.next_minibatch << " minibatches ("
             << manifest.next_minibatch / manifest.minibatches_per_epoch << " epochs of "
@@ -63,11 +64,15 @@ void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) 
             << manifest.run.optimizer.name << ", batch size " << manifest.run.batch_size << ", seed "
             << manifest.run.seed;
   for (const auto& [name, version] : manifest.libraries) std::cout << ", " << name << " " << version;
-  std::cout << "\n\n"
-            << std::left << std::setw(32) << "file" << std::right << std::setw(12) << "size" << std::setw(10)
-            << "updates" << std::setw(10) << "tensors" << std::setw(14) << "model" << std::setw(12)
-            << "optimizer"
-            << "  bytes are\n";
+  std::cout << "\n\n";
+  using Side = TableColumn::Side;
+  TextTable table({{"file", Side::kLeft, 0, 16},
+                   {"size"},
+                   {"updates", Side::kRight, 1},
+                   {"tensors", Side::kRight, 2},
+                   {"model", Side::kRight, 3},
+                   {"optimizer", Side::kRight, 3},
+                   {"bytes are", Side::kLeft}});
   const auto files = manifest.files();
   const auto updates = updates_of_files(manifest);
   for (size_t i = 0; i < files.size(); ++i) {
@@ -78,13 +83,11 @@ void print_table(const Checkpoint& checkpoint, const std::vector<bool>& intact) 
       tensors = file.tensors().size();
       for (const SafetensorsEntry& entry : file.tensors()) bytes[kind_of(entry.name)] += entry.bytes;
     }
-    std::cout << std::left << std::setw(32) << files[i].file << std::right << std::setw(12)
-              << format_bytes(static_cast<double>(files[i].bytes)) << std::setw(10) << updates[i]
-              << std::setw(10) << tensors << std::setw(14)
-              << format_bytes(static_cast<double>(bytes["model"])) << std::setw(12)
-              << format_bytes(static_cast<double>(bytes["optimizer"]))
-              << (intact[i] ? "  as written" : "  DAMAGED") << "\n";
+    table.add({files[i].file, format_bytes(static_cast<double>(files[i].bytes)), std::to_string(updates[i]),
+               std::to_string(tensors), format_bytes(static_cast<double>(bytes["model"])),
+               format_bytes(static_cast<double>(bytes["optimizer"])), intact[i] ? "as written" : "DAMAGED"});
   }
+  std::cout << table.text(width);
 }
 
 void print_json(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
@@ -108,14 +111,14 @@ void print_json(const Checkpoint& checkpoint, const std::vector<bool>& intact) {
   std::cout << json_text(json);
 }
 
-void inspect(const Checkpoint& checkpoint, bool json) {
+void inspect(const Checkpoint& checkpoint, bool json, int64_t width) {
   std::vector<bool> intact;
   std::vector<std::string> damaged;
   for (const CheckpointFile& file : checkpoint.manifest.files()) {
     intact.push_back(digest_of_file(checkpoint.folder / file.file) == file.digest);
     if (!intact.back()) damaged.push_back(file.file);
   }
-  json ? print_json(checkpoint, intact) : print_table(checkpoint, intact);
+  json ? print_json(checkpoint, intact) : print_table(checkpoint, intact, width);
   if (!damaged.empty()) {
     throw InputError(checkpoint.folder.string() + ": not as written: " + join(damaged, ", ") +
                          ": the digest differs from the manifest's",
@@ -134,7 +137,7 @@ NamedTensors all_tensors(const Checkpoint& checkpoint) {
 
 // As a checkpoint of one stage: a run goes on from it as from any other.
 void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
-  if (fs::exists(output)) throw InputError(output.string() + ": is there already; expected a new folder");
+  if (file_exists(output)) throw InputError(output.string() + ": is there already; expected a new folder");
   const fs::path absolute = fs::absolute(output).lexically_normal();
   const fs::path partial = absolute.parent_path() / ("." + absolute.filename().string() + ".partial");
   try {
@@ -213,8 +216,10 @@ void run_checkpoint(const std::vector<std::string>& arguments) {
   const std::vector<std::string> actions = {"inspect", "merge", "export"};
   const std::string action = words > 0 ? arguments[0] : "";
   po::options_description description;
-  if (action != "merge" && action != "export")
+  if (action != "merge" && action != "export") {
     description.add_options()("json", po::bool_switch(), "print it as JSON");
+    add_wide_option(&description);
+  }
   if (action != "inspect")
     description.add_options()("output", po::value<std::string>()->value_name("X"), "what is written");
   const auto options = parse_options({arguments.begin() + static_cast<ptrdiff_t>(words), arguments.end()},
@@ -232,10 +237,10 @@ void run_checkpoint(const std::vector<std::string>& arguments) {
   }
   const fs::path final_model = fs::path(arguments[1]) / kModelFileName;
   if (action == "export" && options.count("output") && list_checkpoints(arguments[1]).empty() &&
-      fs::exists(final_model))
+      file_exists(final_model))
     return export_final_model(final_model, options["output"].as<std::string>());
   const Checkpoint checkpoint = open_named(arguments[1]);
-  if (action == "inspect") return inspect(checkpoint, options["json"].as<bool>());
+  if (action == "inspect") return inspect(checkpoint, options["json"].as<bool>(), output_width(options));
   if (!options.count("output")) throw InputError("checkpoint " + action + ": --output is missing");
   const fs::path output = options["output"].as<std::string>();
   action == "merge" ? merge(checkpoint, output) : export_model(checkpoint, output);

@@ -3,6 +3,7 @@
 #include "graph/atomic_file.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/regular_file.h"
 #include "runtime/run_folder.h"
 
 namespace pipewright {
@@ -169,7 +170,7 @@ fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) 
   sync_to_disk(run_folder_ / "metrics.jsonl");
   write_document(partial / kManifestName, manifest);
   on_disk(folder, [&] {
-    if (fs::exists(folder)) remove_checkpoint(folder);
+    if (file_exists(folder)) remove_checkpoint(folder);
     fs::rename(partial, folder);
     remove_old();
   });

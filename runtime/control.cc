@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "graph/file_watch.h"
 #include "graph/json.h"
 
 namespace pipewright {
@@ -457,7 +458,7 @@ void Control::watch_progress(Store& store, const ProgressNow& now) {
     const auto reports = read_reports(store, world_size_);
     take(announce(store, {rank_, ExitCode::kPeerLost,
                           joined({named(rank_) + " does not get on: " + now.activity.operation + " since " +
-                                      seconds_words(now.seconds),
+                                      seconds_words(now.seconds) + file_waited_for(),
                                   who_waits_for(reports, rank_)})}));
     return;
   }

@@ -8,6 +8,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/regular_file.h"
 #include "models/device.h"
 #include "runtime/control.h"
 #include "runtime/evaluate.h"
@@ -55,7 +56,7 @@ Run run_of(const po::variables_map& options, const fs::path& folder) {
   const auto checkpoint = find_resume(asked, /*every_byte=*/false);
   const fs::path run_folder = asked.output;
   // Final weights are of the run in their folder.
-  const bool final_weights = fs::exists(run_folder / kModelFileName) && fs::exists(run_folder / "run.json");
+  const bool final_weights = file_exists(run_folder / kModelFileName) && file_exists(run_folder / "run.json");
   if (!checkpoint && !final_weights) fail_without_checkpoint(run_folder);
   Run run = run_from_options(
       options, checkpoint ? checkpoint->manifest.run : read_document<Run>(run_folder / "run.json"));

@@ -12,6 +12,7 @@
 #include "runtime/initial_weights.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/signals.h"
 #include "runtime/update_rule.h"
 #include "runtime/worker.h"
 
@@ -73,6 +74,7 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 }  // namespace
 
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
+  await_files_for(run.timeout_seconds);
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "runtime/heartbeat.h"
 #include "runtime/signals.h"
 
@@ -53,12 +54,12 @@ void LoneWatch::run() {
     if (stood > timeout_seconds_) {
       end(static_cast<int>(ExitCode::kFailed),
           "does not get on: " + now.activity.operation + " since " + seconds_words(now.seconds) +
-              ": it waits for something outside, a file's server likely");
+              file_waited_for() + ": it waits for something outside, a file's server likely");
     }
     if (signal != 0 && stood > std::min(timeout_seconds_, kPatienceAfterSignal)) {
       end(static_cast<int>(exit_code_of_signal(signal)), words_of_signal(signal) + " while it stood in " +
                                                              now.activity.operation + " since " +
-                                                             seconds_words(now.seconds));
+                                                             seconds_words(now.seconds) + file_waited_for());
     }
   }
 }

@@ -13,7 +13,9 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/json.h"
+#include "graph/regular_file.h"
 #include "graph/summary.h"
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/model_file.h"
@@ -47,6 +49,7 @@ std::optional<ProcessName> read_holder(int descriptor) {
 }  // namespace
 
 void make_run_folder(const fs::path& folder) {
+  const FileWatch watch(folder);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) cannot_prepare(folder, error.message());
@@ -55,8 +58,11 @@ void make_run_folder(const fs::path& folder) {
 RunFolderLock::RunFolderLock(const fs::path& folder) {
   make_run_folder(folder);
   const fs::path file = folder / kLockName;
-  // Not O_CLOEXEC: ranks hold it too.
-  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT, 0666);
+  {
+    const FileWatch watch(file);
+    // Not O_CLOEXEC: ranks hold it too.
+    descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT, 0666);
+  }
   if (descriptor_ < 0) cannot_prepare(folder, std::string(kLockName) + ": " + std::strerror(errno));
   const auto deadline = std::chrono::steady_clock::now() + 10s;
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
@@ -99,7 +105,7 @@ std::vector<std::string> logs_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (int rank = 0;; ++rank) {
     names.push_back("rank-" + std::to_string(rank) + ".log");
-    if (!fs::exists(folder / names.back())) break;
+    if (!file_exists(folder / names.back())) break;
   }
   names.pop_back();
   return names;
@@ -108,8 +114,8 @@ std::vector<std::string> logs_in(const fs::path& folder) {
 bool anything_trained(const fs::path& folder) {
   std::error_code error;
   const auto bytes = fs::file_size(folder / "metrics.jsonl", error);
-  return (!error && bytes > 0) || fs::exists(folder / "summary.json") ||
-         fs::exists(folder / kModelFileName) || !list_checkpoints(folder).empty();
+  return (!error && bytes > 0) || file_exists(folder / "summary.json") ||
+         file_exists(folder / kModelFileName) || !list_checkpoints(folder).empty();
 }
 
 // The run in the folder ended behind the checkpoint: what it left tells of more than is gone on from.
@@ -216,10 +222,9 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
 
 void demand_run_files(const fs::path& folder, const std::vector<std::string>& names) {
   std::vector<std::string> missing;
-  std::error_code ignored;
   for (const std::string& name : names)
-    if (!fs::exists(folder / name, ignored)) missing.push_back(name);
-  if (!fs::exists(folder, ignored))
+    if (!file_exists(folder / name)) missing.push_back(name);
+  if (!file_exists(folder))
     throw RunError(folder.string() + ": has gone while the run wrote into it: what it wrote is lost",
                    "Somebody removed or moved it.");
   if (missing.empty()) return;

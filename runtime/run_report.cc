@@ -7,6 +7,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/plan.h"
+#include "graph/regular_file.h"
 #include "graph/summary.h"
 #include "graph/units.h"
 #include "runtime/loss_curves.h"
@@ -90,7 +91,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
   int64_t cores = 0;
   for (const auto& folder : folders) {
     const auto summary_file = folder / "summary.json";
-    if (!std::filesystem::exists(summary_file)) {
+    if (!file_exists(summary_file)) {
       throw InputError(folder.string() + ": no summary.json: not the folder of a finished run",
                        "give the --output of a pipewright-runtime train or launch");
     }

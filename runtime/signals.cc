@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "graph/file_watch.h"
+
 namespace pipewright {
 namespace {
 
@@ -48,6 +50,17 @@ void install_signal_handlers() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void await_files_for(double timeout_seconds) {
+  constexpr auto kBehindWatchdog = std::chrono::seconds(2);
+  FilePatience patience{std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_seconds)) +
+                        kBehindWatchdog};
+  patience.exit_code_of_signal = [] {
+    const int signal = received_signal;
+    return signal == 0 ? 0 : static_cast<int>(exit_code_of_signal(signal));
+  };
+  set_file_patience(patience);
 }
 
 ExitCode exit_code_of_signal(int signal) {

@@ -20,6 +20,11 @@ inline constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 /// a file that may not grow is an error of the write.
 void install_signal_handlers();
 
+/// From here on a file whose server does not answer ends the process (graph/file_watch.h): two seconds after
+/// `timeout_seconds`, so that a rank's watchdog, which tells the other ranks, comes first; or a few seconds
+/// behind a signal that the handlers took.
+void await_files_for(double timeout_seconds);
+
 /// Of SIGINT, SIGTERM: how a process that they end says so.
 ExitCode exit_code_of_signal(int signal);
 std::string words_of_signal(int signal);  ///< "interrupted (SIGINT)", "terminated (SIGTERM)"

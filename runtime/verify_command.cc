@@ -8,6 +8,7 @@
 #include "graph/device_name.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/regular_file.h"
 #include "runtime/checkpoint.h"
 #include "runtime/launch_options.h"
 #include "runtime/resume_settings.h"
@@ -43,11 +44,13 @@ double tolerance_from(const po::variables_map& options) {
   return tolerance;
 }
 
-void report(const Verification& verification, const Plan& plan, const fs::path& folder, bool json) {
+void report(const Verification& verification, const Plan& plan, const fs::path& folder,
+            const po::variables_map& options) {
+  const bool json = options["json"].as<bool>();
   if (json) {
     std::cout << json_text(verification_json(verification));
   } else {
-    std::cout << verification_table(verification, plan);
+    std::cout << verification_table(verification, plan, output_width(options));
   }
   std::cout << std::flush;
   demand(verification, folder);
@@ -93,7 +96,7 @@ void verify_new_run(const po::variables_map& options) {
   const int64_t end = TrainingData(job).length().minibatches;
   const Checkpoint written = open_checkpoint(checkpoints_of(folder) / checkpoint_name(end));
   const Verification verification = verify(job, folder, written, tolerance);
-  report(verification, job.plan, folder, options["json"].as<bool>());
+  report(verification, job.plan, folder, options);
 }
 
 // Where a run that went on from `resume` began, as far as its folder tells: its oldest checkpoint with
@@ -112,7 +115,7 @@ std::string start_in(const fs::path& folder, const std::string& resume) {
 void verify_finished_run(const fs::path& folder, const std::vector<std::string>& arguments,
                          const po::options_description& description) {
   for (const char* file : {"run.json", "plan.json"}) {
-    if (!fs::exists(folder / file))
+    if (!file_exists(folder / file))
       throw InputError(folder.string() + ": is no run folder: it has no " + file);
   }
   std::vector<std::string> words = arguments;
@@ -132,10 +135,10 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   find_resume(run, /*every_byte=*/true);
   demand_processor(run);
   const Job job = prepare_job(run, std::nullopt);
-  if (fs::exists(folder / "summary.json"))
+  if (file_exists(folder / "summary.json"))
     demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
   const Verification verification = verify(job, folder, end, tolerance_from(options));
-  report(verification, job.plan, folder, options["json"].as<bool>());
+  report(verification, job.plan, folder, options);
 }
 
 }  // namespace
@@ -148,6 +151,7 @@ void run_verify(const std::vector<std::string>& arguments) {
       "tolerance", po::value<double>()->value_name("X"),
       "distance from one device's weights that is allowed, as a part of the way; 0.001 by default")(
       "json", po::bool_switch(), "print the result as JSON");
+  add_wide_option(&description);
   const auto options = parse_options(arguments, description, kUsage);
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "output", "ranks", "hosts", "minibatches", "epochs"}) {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iomanip>
 #include <sstream>
 #include <vector>
 
 #include "graph/error.h"
+#include "graph/text_table.h"
 
 namespace pipewright {
 namespace {
@@ -82,7 +82,7 @@ void demand(const Verification& verification, const std::filesystem::path& run_f
       "It equals the serial reference: the plan computes something else than one device. " + kept);
 }
 
-std::string verification_table(const Verification& verification, const Plan& plan) {
+std::string verification_table(const Verification& verification, const Plan& plan, int64_t width) {
   std::ostringstream out;
   const Span& span = verification.minibatches;
   out << "plan " << plan.shape_text() << " " << plan.schedule << " " << plan.weights << " on "
@@ -90,23 +90,22 @@ std::string verification_table(const Verification& verification, const Plan& pla
       << span.first << " to " << span.end() - 1 << ", " << verification.places.size() << " tensors\n\n";
   if (verification.one_device) {
     const RelativeComparison& one = *verification.one_device;
-    size_t width = 9;
-    for (const auto& parameter : one.parameters) width = std::max(width, parameter.place.name.size());
-    const auto row = [&](const std::string& stage, const std::string& name, const std::string& elements,
-                         const std::string& difference, const std::string& rounding) {
-      out << std::right << std::setw(5) << stage << "  " << std::left << std::setw(static_cast<int>(width))
-          << name << std::right << std::setw(12) << elements << std::setw(18) << difference << std::setw(12)
-          << rounding << "\n";
-    };
-    row("stage", "parameter", "elements", "from one device", "rounding");
+    using Side = TableColumn::Side;
+    TextTable table({{"stage"},
+                     {"parameter", Side::kLeft, 0, 16},
+                     {"elements", Side::kRight, 1},
+                     {"from one device"},
+                     {"rounding"}});
     const RelativeComparison& rounding = verification.rounding;
     for (size_t i = 0; i < one.parameters.size(); ++i) {
       const auto& parameter = one.parameters[i];
-      row(std::to_string(parameter.place.stage), parameter.place.name, std::to_string(parameter.elements),
-          small_text(parameter.difference), small_text(rounding.parameters[i].difference));
+      table.add({std::to_string(parameter.place.stage), parameter.place.name,
+                 std::to_string(parameter.elements), small_text(parameter.difference),
+                 small_text(rounding.parameters[i].difference)});
     }
-    row("", "the model", "", small_text(one.model), small_text(rounding.model));
-    row("", "losses", "", small_text(one.loss), small_text(rounding.loss));
+    table.add({"", "the model", "", small_text(one.model), small_text(rounding.model)});
+    table.add({"", "losses", "", small_text(one.loss), small_text(rounding.loss)});
+    out << table.text(width);
     out << "\n";
   }
   const auto& serial = verification.serial;

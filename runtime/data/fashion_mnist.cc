@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/regular_file.h"
 #include "runtime/data/sets.h"
 
@@ -95,6 +96,7 @@ class IdxFile {
   }
 
   int64_t read(uint8_t* into, int64_t count) {
+    const FileWatch watch(file_);
     const int got = gzread(stream_, into, static_cast<unsigned>(count));
     if (got < count) {
       int code = Z_OK;
@@ -110,9 +112,9 @@ class IdxFile {
 };
 
 fs::path find_file(const fs::path& root, bool root_given, const std::string& name) {
+  const FileWatch watch(root);
   for (const char* suffix : {".gz", ""}) {
-    std::error_code ignored;
-    if (const fs::path file = root / (name + suffix); fs::exists(file, ignored)) return file;
+    if (const fs::path file = root / (name + suffix); file_exists(file)) return file;
   }
   throw InputError(
       "data 'fashion-mnist': no file " + (root / (name + ".gz")).string() + " (nor without .gz)",

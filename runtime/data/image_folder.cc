@@ -11,6 +11,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/nearest.h"
 #include "graph/regular_file.h"
 #include "runtime/data/image_file.h"
@@ -39,9 +40,11 @@ std::string remark(const std::string& what, const std::vector<std::string>& name
 }
 
 std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  FileWatch watch(folder);
   std::error_code error;
   std::vector<fs::path> entries;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    watch.advance();
     if (it->path().filename().string()[0] != '.') entries.push_back(it->path());
   }
   if (error)
@@ -51,6 +54,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
 }
 
 bool is_folder(const fs::path& path) {
+  const FileWatch watch(path);
   std::error_code ignored;
   return fs::is_directory(path, ignored);
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/json.h"
 
 namespace pipewright {
@@ -85,6 +86,7 @@ int64_t Vocabulary::number_of(const std::string& word) const {
 }
 
 bool Vocabulary::is_of(const std::filesystem::path& file, const std::string& made_of) {
+  const FileWatch watch(file);
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return false;
   std::ifstream in(file);

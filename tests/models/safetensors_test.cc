@@ -171,7 +171,7 @@ TEST_CASE("files that are none: empty, cut, a folder, absurd lengths, a bad trut
   CHECK_THAT(refused(std::string(8, '\xff')), Contains("header should have 18446744073709551615 bytes"));
   CHECK_THAT(refused(file_bytes(kOne, "").substr(0, 30)), Contains("header should have"));
   CHECK_THAT(refused(std::string(8, '\0')), Contains("does not begin"));
-  CHECK_THAT(error_of<InputError>([&] { SafetensorsFile(folder.path()); }), Contains("is no file"));
+  CHECK_THAT(error_of<InputError>([&] { SafetensorsFile(folder.path()); }), Contains("is a folder"));
   CHECK_THAT(error_of<InputError>([&] { SafetensorsFile(folder / "absent"); }), Contains("No such file"));
   write_file(folder / "f", file_bytes(R"({"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})",
                                       std::string("\1\2", 2)));
