@@ -181,6 +181,13 @@ std::string times_text(double ratio, const std::string& than) {
   return number_text(ratio) + " times as fast as " + than;
 }
 
+/// `ratio`: of one device's time to the plan's. Where one device is as fast, it is for want of memory that it
+/// is not the plan.
+std::string against_one_device(double ratio) {
+  if (ratio > 1) return times_text(ratio, "one device");
+  return "the fastest that fits; one device with memory enough would be as fast";
+}
+
 /// What a small gain costs: older weights than another way reads, or more samples an update. "" if it costs
 /// nothing, or is none that is small.
 std::string cost_of_gain(const Comparison& comparison, const Inputs& inputs) {
@@ -227,13 +234,20 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
     text += "there is one device";
   } else if (plan.stages.size() == 1) {
     text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
-  } else if (parallel != nullptr) {
-    const std::string& bound = parallel->plan->predicted->bottleneck;
-    text += times_text(seconds(*parallel) / seconds(best), "data parallelism") + ", which is bound by " +
-            bound.substr(bound.find(':') + 2);
-  } else {
+  } else if (parallel == nullptr) {
     text += "the fastest that fits " + format_bytes(static_cast<double>(inputs.topology.memory_bytes)) +
             " a device; data parallelism does not";
+  } else {
+    const std::string& bottleneck = parallel->plan->predicted->bottleneck;
+    const std::string bound = ", which is bound by " + bottleneck.substr(bottleneck.find(':') + 2);
+    const double alone = comparison.one_device_seconds;
+    // Many times as fast as what is slower than one device says nothing.
+    if (seconds(*parallel) < alone) {
+      text += times_text(seconds(*parallel) / seconds(best), "data parallelism") + bound;
+    } else {
+      text += against_one_device(alone / seconds(best)) + "; data parallelism" + bound +
+              ", is slower than one device";
+    }
   }
   text += ". It is bound by " + plan.predicted->bottleneck + ".";
   text += cost_of_gain(comparison, inputs);

@@ -1,6 +1,7 @@
 #include "optimizer/demands.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -13,6 +14,10 @@ namespace pipewright {
 namespace {
 
 using search_detail::kTolerance;
+using search_detail::StageOption;
+
+/// Where a proof need be no closer than this, halving what is open is quicker than trying to close it.
+constexpr double kCloses = 1e-4;
 
 struct Suffix {
   bool possible = false;
@@ -30,11 +35,34 @@ bool within_layer(const std::string& layer, const std::string& of) {
   return layer == of || layer.rfind(of + ".", 0) == 0;
 }
 
+/// The stages of a question with their terms: worked out once where these are few, whatever the periods.
+class StageOptions {
+ public:
+  explicit StageOptions(const Question& q) : q_(q) {
+    const auto size = static_cast<size_t>(q.states->size());
+    if (size <= kMostKept) kept_.resize(size * size);
+  }
+  const StageOption& option(int from, int to) {
+    if (kept_.empty()) return *(last_ = search_detail::option_of(q_, from, to));
+    std::optional<StageOption>& kept =
+        kept_[static_cast<size_t>(from) * static_cast<size_t>(q_.states->size()) + static_cast<size_t>(to)];
+    if (!kept) kept = search_detail::option_of(q_, from, to);
+    return *kept;
+  }
+
+ private:
+  static constexpr size_t kMostKept = 128;
+  const Question& q_;
+  std::vector<std::optional<StageOption>> kept_;  // by from and to
+  std::optional<StageOption> last_;
+};
+
 class Search {
  public:
-  Search(const Question& q, const StagePlaces& places) : q_(q), places_(places) {}
+  Search(const Question& q, const StagePlaces& places, StageOptions* options)
+      : q_(q), places_(places), options_(*options) {}
 
-  std::optional<Answer> within(double period) const {
+  std::optional<Answer> within(double period) {
     const States& states = *q_.states;
     const int last = states.last();
     const int tables = q_.replicated ? 2 : 1;
@@ -51,8 +79,8 @@ class Search {
         // No model is faster than its compute shared out evenly.
         const double least_replicas = least_between(states, i, j) / period * (1 - kTolerance);
         if (least_replicas > static_cast<double>(most_of_a_stage)) continue;
-        StageLoad load;
-        bool made = false;
+        const auto whole = static_cast<int64_t>(std::ceil(std::max(1.0, least_replicas)));
+        const StageOption* stage = nullptr;
         for (int64_t place = 0; place < places_.count(); ++place) {
           const int64_t next = places_.next(place);
           if (!places_.begins(place, i) || !places_.begins(next, j)) continue;
@@ -61,12 +89,14 @@ class Search {
               const Suffix& after = best[next][rest][j];
               if (!after.possible || least_replicas > static_cast<double>(q_.devices - after.devices))
                 continue;
-              if (!made) {
-                load = search_detail::load_of(q_, i, j);
-                made = true;
-              }
-              const int64_t replicas = fewest(load, place, wanted > rest ? 2 : 1, q_.devices - after.devices,
-                                              after.devices, period);
+              Suffix& held = best[place][wanted][i];
+              const int64_t least = std::max<int64_t>(whole, wanted > rest ? 2 : 1);
+              if (held.possible && std::make_pair(after.devices + least, after.stages + 1) >=
+                                       std::make_pair(held.devices, held.stages))
+                continue;
+              if (stage == nullptr) stage = &options_.option(i, j);
+              const int64_t replicas = fewest(*stage, place, wanted > rest ? 2 : 1,
+                                              q_.devices - after.devices, after.devices, period);
               if (replicas == 0) continue;
               Suffix found;
               found.possible = true;
@@ -75,7 +105,6 @@ class Search {
               found.next = j;
               found.replicas = replicas;
               found.rest_replicated = rest == 1;
-              Suffix& held = best[place][wanted][i];
               if (found.better_than(held)) held = found;
             }
           }
@@ -98,39 +127,54 @@ class Search {
   }
 
  private:
-  bool possible(const StageLoad& load, int64_t replicas, int64_t later, double period) const {
-    const double mine = search_detail::fitted_period(q_, load, replicas, later);
-    return mine < search_detail::kNoLimit && mine <= period;
-  }
-
   /// Smallest number that is possible; 0 if none is.
-  int64_t fewest(const StageLoad& load, int64_t place, int64_t least, int64_t most, int64_t later,
+  int64_t fewest(const StageOption& stage, int64_t place, int64_t least, int64_t most, int64_t later,
                  double period) const {
-    if (const int64_t replicas = places_.replicas(place); replicas > 0) {
-      const bool in_range = replicas >= least && replicas <= most && replicas <= q_.most_replicas;
-      return in_range && possible(load, replicas, later, period) ? replicas : 0;
-    }
     most = std::min(most, q_.most_replicas);
-    if (most < least) return 0;
-    if (least == 1) {
-      if (possible(load, 1, later, period)) return 1;
-      least = 2;
+    if (const int64_t replicas = places_.replicas(place); replicas > 0) {
+      const bool in_range = replicas >= least && replicas <= most;
+      return in_range && search_detail::within(q_, stage, replicas, later, period) ? replicas : 0;
     }
-    if (most < least || !possible(load, most, later, period)) return 0;
-    while (least < most) {  // from 2 on more replicas are never worse
-      const int64_t middle = least + (most - least) / 2;
-      if (possible(load, middle, later, period)) {
-        most = middle;
-      } else {
-        least = middle + 1;
-      }
-    }
-    return most;
+    return search_detail::fewest_replicas(q_, stage, least, most, later, period);
   }
 
   const Question& q_;
   const StagePlaces& places_;
+  StageOptions& options_;
 };
+
+/// Work shared out evenly over all devices: no plan is faster.
+double shared_out(const Question& q) {
+  const State& whole = q.states->states.back();
+  return (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
+}
+
+/// The answer of least period, to a part `proof`; none has a period below `low`.
+std::optional<Answer> least_period(Search* search, double low, double proof) {
+  std::optional<Answer> best = search->within(std::numeric_limits<double>::infinity());
+  if (!best) return best;
+  double high = best->period_seconds;
+  const auto tried = [&](double period) {
+    const std::optional<Answer> found = search->within(period);
+    if (found)
+      high = std::min(period, found->period_seconds);
+    else
+      low = period;
+    return found.has_value();
+  };
+  // Mostly it is not far above the bound, and too short a period is refuted quickly.
+  for (double step = std::max(0.03, proof); low > 0 && low * (1 + step) < high; step *= 3) {
+    if (tried(low * (1 + step))) break;
+  }
+  while (high - low > proof * high) {
+    tried(low + (high - low) / 2);
+    // Every other try is just below what has been achieved: the last one as soon as that is the best.
+    if (proof < kCloses && high - low > proof * high) tried(high * (1 - proof));
+  }
+  best = search->within(high * (1 + kTolerance));
+  PW_CHECK(best.has_value(), "a period that was achieved stays possible");
+  return best;
+}
 
 }  // namespace
 
@@ -174,28 +218,33 @@ std::optional<Answer> search_with_demands(const Question& question, const StageD
   const StagePlaces places(*question.states, demands, pinned, question.least_stages);
   if (!places.possible()) return std::nullopt;
   if (question.inputs.placed()) return search_detail::search_placed(question, places, proof);
-  const Search search(question, places);
-  std::optional<Answer> best = search.within(std::numeric_limits<double>::infinity());
-  if (!best) return best;
-  double high = best->period_seconds;
-  const State& whole = question.states->states.back();
-  double low = (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(question.devices) *
-               (1 - kTolerance);
-  while (high - low > proof * high) {
-    // Every other try is just below what has been achieved: the last one as soon as that is the best.
-    for (const double period : {low + (high - low) / 2, high * (1 - proof)}) {
-      if (!(high - low > proof * high)) break;
-      const std::optional<Answer> found = search.within(period);
-      if (found) {
-        high = std::min(period, found->period_seconds);
-      } else {
-        low = period;
-      }
-    }
+  StageOptions options(question);
+  Search search(question, places, &options);
+  return least_period(&search, shared_out(question), proof);
+}
+
+std::vector<Answer> search_up_to_stages(const Question& question, const std::vector<int64_t>& numbers,
+                                        double proof) {
+  PW_CHECK(!question.inputs.placed(), "on one level of equal devices");
+  std::vector<Answer> found;
+  StageOptions options(question);
+  double low = shared_out(question);
+  const int64_t most = std::min<int64_t>(question.devices, question.states->last());
+  for (const int64_t stages : numbers) {
+    if (stages > most || stages < question.least_stages) continue;
+    // What has fewer stages than it may is the best of fewer, too.
+    if (!found.empty() && static_cast<int64_t>(found.back().stages.size()) <= stages) continue;
+    StageDemands demands;
+    demands.most_stages = stages;
+    const StagePlaces places(*question.states, demands, {}, question.least_stages);
+    if (!places.possible()) continue;
+    Search search(question, places, &options);
+    std::optional<Answer> best = least_period(&search, low, proof);
+    if (!best) break;  // nor with fewer stages
+    low = std::max(low, best->period_seconds * (1 - proof));
+    found.push_back(std::move(*best));
   }
-  best = search.within(high * (1 + kTolerance));
-  PW_CHECK(best.has_value(), "a period that was achieved stays possible");
-  return best;
+  return found;
 }
 
 }  // namespace pipewright

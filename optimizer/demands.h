@@ -20,4 +20,9 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& de
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
                                           const std::vector<NodeSet>& pinned, double proof = 1e-12);
 
+/// The best of at most so many stages, for each of the numbers, which fall; all different. On one level of
+/// equal devices.
+std::vector<Answer> search_up_to_stages(const Question& question, const std::vector<int64_t>& numbers,
+                                        double proof);
+
 }  // namespace pipewright

@@ -82,11 +82,72 @@ Ranks spread(Ranks ranks, int64_t group) {
 
 }  // namespace
 
+Ranks dealt_out(const Ranks& ranks, const std::vector<int64_t>& replicas) {
+  const int64_t devices = std::accumulate(replicas.begin(), replicas.end(), int64_t{0});
+  std::vector<int64_t> order;
+  std::vector<char> used(static_cast<size_t>(devices), 0);
+  for (const std::vector<int64_t>& stage : ranks) {
+    for (const int64_t rank : stage) {
+      if (rank >= devices) continue;
+      order.push_back(rank);
+      used[static_cast<size_t>(rank)] = 1;
+    }
+  }
+  for (int64_t device = 0; device < devices; ++device)
+    if (used[static_cast<size_t>(device)] == 0) order.push_back(device);
+  Ranks dealt;
+  auto next = order.begin();
+  for (const int64_t count : replicas) {
+    dealt.emplace_back(next, next + count);
+    next += count;
+  }
+  return dealt;
+}
+
+Ranks in_order_met(const Ranks& ranks, const std::vector<TopologyLevel>& levels) {
+  int64_t devices = 1;
+  for (const TopologyLevel& level : levels) devices *= level.count;
+  // By level, from the outside in: of each member its new number in its group, and how many a group has by
+  // now.
+  struct Numbers {
+    int64_t below = 1;
+    std::vector<int64_t> member, met;
+  };
+  std::vector<Numbers> numbers(levels.size());
+  int64_t below = 1;
+  for (size_t l = 0; l < levels.size(); ++l) {
+    Numbers& at = numbers[levels.size() - 1 - l];
+    at.below = below;
+    at.member.assign(static_cast<size_t>(devices / below), -1);
+    below *= levels[l].count;
+    at.met.assign(static_cast<size_t>(devices / below), 0);
+  }
+  Ranks renamed = ranks;
+  for (std::vector<int64_t>& stage : renamed) {
+    for (int64_t& rank : stage) {
+      int64_t name = 0;
+      size_t group = 0;
+      for (Numbers& at : numbers) {
+        const auto member = static_cast<size_t>(rank / at.below);
+        if (at.member[member] < 0) at.member[member] = at.met[group]++;
+        name += at.member[member] * at.below;
+        group = member;
+      }
+      rank = name;
+    }
+  }
+  return renamed;
+}
+
 std::vector<Ranks> layouts(const std::vector<int64_t>& replicas, const std::vector<TopologyLevel>& levels) {
   std::vector<Ranks> found;
-  const auto add = [&](Ranks ranks) {
-    if (!ranks.empty() && std::find(found.begin(), found.end(), ranks) == found.end())
-      found.push_back(std::move(ranks));
+  std::vector<Ranks> alike;
+  const auto add = [&](const Ranks& ranks) {
+    if (ranks.empty()) return;
+    Ranks named = in_order_met(ranks, levels);
+    if (std::find(alike.begin(), alike.end(), named) != alike.end()) return;
+    alike.push_back(std::move(named));
+    found.push_back(ranks);
   };
   std::vector<size_t> order(replicas.size());
   std::iota(order.begin(), order.end(), size_t{0});

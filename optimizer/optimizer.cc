@@ -11,6 +11,7 @@
 #include "graph/units.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/evaluate.h"
+#include "optimizer/few_cuts.h"
 #include "optimizer/infeasible.h"
 #include "optimizer/inference.h"
 #include "optimizer/levels.h"
@@ -30,6 +31,7 @@ namespace {
 
 /// Bounds are lower by this part, for sums in another order.
 constexpr double kBoundRounding = 1e-9;
+constexpr int kFewCuts = 48;
 /// An exact number of devices takes a table by cut and number.
 constexpr int64_t kMostCounted = 256;
 
@@ -88,6 +90,23 @@ Recompute recompute_named(const std::string& name) {
 
 bool recomputes(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
+}
+
+/// Where plans are simulated anyway and the bound is another's, one of the best along some of the cuts is
+/// enough to begin with: placing all of them within a memory takes seconds.
+std::optional<Answer> near_answer_to(const Question& question) {
+  constexpr double kNearEnough = 2e-3;
+  const std::vector<int> numbers = thinned(*question.states, kFewCuts);
+  const States some = some_of(*question.states, numbers);
+  Question few = question;
+  few.states = &some;
+  std::optional<Answer> found = search_with_demands(few, {}, {}, kNearEnough);
+  if (!found) return found;
+  for (FoundStage& stage : found->stages) {
+    stage.from = numbers[static_cast<size_t>(stage.from)];
+    stage.to = numbers[static_cast<size_t>(stage.to)];
+  }
+  return found;
 }
 
 /// What the demands leave to search for.
@@ -302,15 +321,19 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   std::optional<WideAnswer> wide;
   if (widen) wide = search_widely(flow, question, states, question.memory_bytes > 0);
   if (wide && wide->answer) states = std::move(wide->states);
+  const bool pooled = Pricer::takes(question, request) && !question.single_stage && !request.demands.any();
   std::optional<Answer> answer;
   std::vector<Answer> drained;
   if (drains(request)) {
     drained = candidates(question, request, pinned);
     if (!drained.empty()) answer = drained.front();
   } else {
-    answer = wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
+    const bool slow = placed && question.memory_bytes > 0 && states.size() > kFewCuts;
+    if (pooled && slow && !question.all_devices)
+      answer = near_answer_to(question);
+    else
+      answer = wide && !request.demands.any() ? wide->answer : answer_to(question, request.demands, pinned);
   }
-  const bool pooled = Pricer::takes(question, request) && !question.single_stage && !request.demands.any();
   if (!answer && pooled && question.memory_bytes > 0 && !question.all_devices) {
     Question shallow = question;  // depths that keep the pipeline full may be what does not fit
     shallow.least_depths = true;
@@ -329,11 +352,17 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     fail_infeasible(question, request.strategy, profile.minibatch_samples, ties);
   }
 
-  const auto priced = [&](const Answer& found) {
+  // With the depths given, or else those that suit it.
+  const auto priced = [&](const Answer& found, const std::vector<int64_t>& depths = {}) {
     Plan plan = plan_of(found, states, profile);
     const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
-    const bool possible = set_run_rules(request, loads, question.inputs, question.memory_bytes, &plan);
-    if (!possible) return std::optional<Plan>();
+    if (depths.empty()) {
+      if (!set_run_rules(request, loads, question.inputs, question.memory_bytes, &plan))
+        return std::optional<Plan>();
+    } else {
+      set_schedule(request, &plan);
+      for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
+    }
     CostInputs inputs = question.inputs;
     set_run_rules(plan, &inputs);
     plan.predicted = predict(plan, loads, model, inputs, profile.minibatch_samples);
@@ -352,10 +381,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   const double bound = bound_seconds(question, request, wide ? &*wide : nullptr, *answer);
   if (pooled) {
     const std::optional<PoolAnswer> fastest = best_as_simulated(question, request, {*answer}, bound);
-    if (fastest) best = priced({stages = fastest->candidate.stages});
-    if (notes != nullptr) {
-      notes->capped = fastest && fastest->capped;
-    }
+    if (fastest) best = priced({fastest->candidate.stages}, fastest->depths);
+    if (notes != nullptr) notes->capped = fastest && fastest->capped;
   }
   if (!drains(request) && !best) best = priced({stages = answer->stages});
   if (!best) {
@@ -364,8 +391,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   }
   Plan plan = std::move(*best);
   // Unless it was asked for, no stage that computes less than its messages take, if that costs next to
-  // nothing.
-  const bool free_to_join = request.strategy == "best" && !request.demands.any() &&
+  // nothing (the pool knows of this itself).
+  const bool free_to_join = !pooled && request.strategy == "best" && !request.demands.any() &&
                             !request.use_all_devices && request.schedule != "interleaved" && model.simulated;
   const double enough = kThinTolerance * plan.predicted->minibatch_seconds;
   while (free_to_join && has_thin_stage(stages, question)) {

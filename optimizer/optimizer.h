@@ -35,11 +35,13 @@ struct PlanRequest {
 
 /// What the search says of itself, beside the plan.
 struct PlanNotes {
-  int64_t cuts = 0;           ///< places where the model can be cut, both ends included
-  bool exact = true;          ///< false: too many cuts, only the most promising were searched
-  double period_seconds = 0;  ///< smallest of the family by the formula alone, without waiting
+  int64_t cuts = 0;   ///< places where the model can be cut, both ends included
+  bool exact = true;  ///< false: too many cuts, only the most promising were searched
+  /// Smallest of the family by the formula alone, without waiting; within a memory limit on several levels
+  /// and with many cuts only that of a plan near it.
+  double period_seconds = 0;
   std::string family = {};  ///< of what plans the lower bound speaks: "plan of schedule 1f1b with ..."
-  bool capped = false;  ///< there were more plans to simulate than planning takes time for
+  bool capped = false;      ///< there were more plans to simulate than planning takes time for
 };
 
 /// There would be a plan if the devices had more memory.

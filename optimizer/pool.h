@@ -12,6 +12,7 @@ namespace pipewright {
 
 struct PoolAnswer {
   Candidate candidate;
+  std::vector<int64_t> depths;  ///< by stage
   double seconds = 0;
   bool capped = false;  ///< there was more to try than is worth its time
 };

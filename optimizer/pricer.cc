@@ -15,15 +15,6 @@ namespace pipewright {
 namespace {
 
 constexpr double kRounding = 1e-9;
-constexpr double kHopeless = 1.4;  // better depths gain no more, mostly
-
-int64_t minibatches_of_stages(const PipelineShape& shape) {
-  int64_t depth = 1;
-  for (int64_t s = 0; s < shape.stages(); ++s)
-    depth = std::max(depth, shape.replicas[s] * std::min<int64_t>(shape.in_flight[s], 64));
-  return (8 * depth + 32) * shape.stages();
-}
-
 Plan skeleton(const Candidate& candidate) {
   Plan plan;
   for (const FoundStage& found : candidate.stages) {
@@ -46,9 +37,9 @@ int64_t Candidate::devices() const {
   return all;
 }
 
-std::vector<int64_t> Candidate::replicas() const {
-  std::vector<int64_t> all;
-  for (const FoundStage& stage : stages) all.push_back(stage.replicas);
+Ranks Candidate::ranks() const {
+  Ranks all;
+  for (const FoundStage& stage : stages) all.push_back(stage.ranks);
   return all;
 }
 
@@ -111,12 +102,10 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
     }
     return floor;
   }
-  Ranks ranks;
-  for (const FoundStage& stage : candidate->stages) ranks.push_back(stage.ranks);
-  return loads_->floor_seconds(loads, ranks);
+  return loads_->floor_seconds(loads, candidate->ranks());
 }
 
-std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double limit) {
+std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double floor, double limit) {
   std::vector<StageLoad> loads = loads_of(candidate);
   Plan plan = skeleton(candidate);
   if (!q_.states->ties.empty()) {
@@ -128,25 +117,19 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double l
     plan.tied_parameters = tied_parameters(split);
     set_tied(split, plan.stages, &loads);
   }
-  double seconds = 0;
-  const auto simulated = [&](Depths how, int64_t cost) {
-    if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, how)) return false;
-    const PipelineShape shape = shape_of(plan);
-    if (loads.size() > 1)
-      spent_ += cost * minibatches_of_stages(shape);  // one stage takes what its formula says
-    CostInputs inputs = q_.inputs;
-    set_run_rules(plan, &inputs);
-    seconds = settled_minibatch_seconds(plan.schedule, shape, times_of(plan, loads, inputs),
-                                        links_in_common(plan, loads, inputs));
-    if (loads_ == nullptr) seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
-    return true;
-  };
-  // First as if nothing were shared: only what is near is worth better depths.
-  if (loads_ != nullptr && loads.size() > 1) {
-    if (!simulated(Depths::kAsIfAlone, 1)) return std::nullopt;
-    if (seconds >= kHopeless * limit) return std::nullopt;
+  DepthAim aim;
+  aim.floor_seconds = floor;
+  aim.most_seconds = limit;
+  if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, &aim)) return std::nullopt;
+  spent_ += aim.simulated;
+  CostInputs inputs = q_.inputs;
+  set_run_rules(plan, &inputs);
+  double seconds = aim.seconds;
+  if (seconds == 0) {  // too large for choosing depths
+    seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
+                                        links_in_common(plan, loads, inputs), &spent_);
   }
-  if (!simulated(Depths::kChosen, 4)) return std::nullopt;
+  if (loads_ == nullptr) seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
   CandidatePrice price;
   price.seconds = seconds;
   for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);

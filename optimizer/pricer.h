@@ -18,7 +18,7 @@ struct Candidate {
   /// Stages recompute for the usual depths, 1 + ceil(D / m), rather than for the least.
   bool usual_depths = false;
   int64_t devices() const;
-  std::vector<int64_t> replicas() const;
+  Ranks ranks() const;
 };
 
 struct CandidatePrice {
@@ -40,10 +40,10 @@ class Pricer {
   /// recompute, with the depth that a pace of `seconds` needs, or the usual one.
   double floor_seconds(Candidate* candidate, double seconds);
 
-  /// Nothing if it does not fit, or takes much more than `limit`.
-  std::optional<CandidatePrice> price(const Candidate& candidate, double limit);
+  /// Nothing if it does not fit. What takes more than `limit` is priced as is, not with the best depths.
+  std::optional<CandidatePrice> price(const Candidate& candidate, double floor_seconds, double limit);
 
-  /// Minibatches of stages simulated so far: what the time spent grows with.
+  /// Minibatches times stages simulated so far: what the time spent grows with.
   int64_t spent() const { return spent_; }
   bool placed() const { return loads_ != nullptr; }
 

@@ -177,11 +177,15 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   return found;
 }
 
-bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan, Depths how) {
+void set_schedule(const PlanRequest& request, Plan* plan) {
   plan->schedule = request.schedule;
   plan->weights = request.weights;
   if (has_intervals(request)) plan->microbatches = request.microbatches;
+}
+
+bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
+                   int64_t memory_bytes, Plan* plan, DepthAim* aim) {
+  set_schedule(request, plan);
   if (request.schedule == "interleaved") {
     plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
     for (size_t s = 0; s < plan->stages.size(); ++s)
@@ -211,9 +215,8 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   shape.in_flight = bound;
   if (worth_simulating(shape) && inputs.speeds.empty()) {
     shape.in_flight = most;
-    depths = choose_in_flight(
-        plan->schedule, shape, times_of(*plan, loads, inputs),
-        how == Depths::kAsIfAlone ? SimulationOptions() : links_in_common(*plan, loads, inputs));
+    depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs),
+                              links_in_common(*plan, loads, inputs), aim);
   } else {
     for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
     depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;

@@ -9,6 +9,7 @@
 
 #include "optimizer/demands.h"
 #include "optimizer/optimizer.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 
@@ -30,13 +31,14 @@ void set_run_rules(const PlanRequest& request, Question* question);
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
                                const std::vector<NodeSet>& pinned);
 
-enum class Depths { kChosen, kAsIfAlone };
+/// Sets schedule, rule and microbatches.
+void set_schedule(const PlanRequest& request, Plan* plan);
 
 /// Sets schedule, rule, microbatches and, with "interleaved", ranks; then the depths: those the simulator
 /// wants, as far as memory allows. False if the schedule needs more depth than that, or the plan is not
-/// possible. `how`: as they run, or as if no message shared its links
-/// with another.
+/// possible. `aim`, if given: of the depths; its `seconds` stay 0 where these are not
+/// simulated.
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan, Depths how = Depths::kChosen);
+                   int64_t memory_bytes, Plan* plan, DepthAim* aim = nullptr);
 
 }  // namespace pipewright

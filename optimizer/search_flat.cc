@@ -130,7 +130,7 @@ int64_t FewestDevices::replicas_alone(int i, int j, int64_t least, int64_t most,
   if (most < least) return 0;
   if (q_.memory_bytes > 0 || q_.inputs.minibatches_per_update > 0 || i == 0 || !(period_ > 0) ||
       period_ == kNoLimit) {
-    return fewest_replicas(q_, load_of(q_, i, j), least, most, after, period_);
+    return fewest_replicas(q_, option_of(q_, i, j), least, most, after, period_);
   }
   const double work = work_[j] - work_[i];
   const double link = link_takes_both_ ? link_in_[i] + link_out_[j] : std::max(link_in_[i], link_out_[j]);

@@ -62,17 +62,32 @@ double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_
   return q.model->period(load, replicas, q.inputs).total_seconds();
 }
 
-int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least, int64_t most,
+StageOption option_of(const Question& q, int from, int to) {
+  StageOption stage;
+  stage.load = load_of(q, from, to);
+  stage.terms = q.model->terms(stage.load, q.inputs);
+  stage.recomputing = stage.terms;
+  if (q.recompute == Recompute::kWhereNeeded && q.memory_bytes > 0) {
+    StageLoad again = stage.load;
+    again.recompute = true;
+    stage.recomputing = q.model->terms(again, q.inputs);
+  }
+  return stage;
+}
+
+bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
+            double period) {
+  if (!(stage.terms.period(replicas).total_seconds() <= period)) return false;
+  if (q.memory_bytes == 0) return true;
+  const std::optional<bool> recompute =
+      recompute_to_fit(q, stage.load, replicas, later_devices, q.memory_bytes);
+  return recompute && (!*recompute || stage.recomputing.period(replicas).total_seconds() <= period);
+}
+
+int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
                         int64_t later_devices, double period) {
-  const StageTerms terms = q.model->terms(load, q.inputs);
-  StageLoad again = load;
-  again.recompute = true;
-  const StageTerms recomputing = q.recompute == Recompute::kNever ? terms : q.model->terms(again, q.inputs);
-  const auto within = [&](int64_t m) {
-    if (terms.period(m).total_seconds() > period) return false;
-    const std::optional<bool> recompute = recompute_to_fit(q, load, m, later_devices, q.memory_bytes);
-    return recompute && (!*recompute || recomputing.period(m).total_seconds() <= period);
-  };
+  const StageTerms& terms = stage.terms;
+  const auto within = [&](int64_t m) { return search_detail::within(q, stage, m, later_devices, period); };
   if (most < least) return 0;
   if (least == 1) {
     if (within(1)) return 1;

@@ -56,9 +56,19 @@ std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t 
 /// Period of the stage, recomputing where it must; infinite if it does not fit.
 double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices);
 
-/// Smallest number of replicas in [least, most] with which the stage is within period and memory; 0 if there
-/// is none.
-int64_t fewest_replicas(const Question& q, const StageLoad& load, int64_t least, int64_t most,
+/// A stage with its terms, which do not depend on the period: worked out once for all periods tried.
+struct StageOption {
+  StageLoad load;
+  StageTerms terms;
+  StageTerms recomputing;
+};
+StageOption option_of(const Question& q, int from, int to);
+
+/// Whether the stage is within period and memory.
+bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
+            double period);
+/// Smallest number of replicas in [least, most] with which it is; 0 if there is none.
+int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
                         int64_t later_devices, double period);
 
 /// Fills period and devices of an answer from its stages, and which of them recompute.

@@ -272,8 +272,17 @@ StageLoad load_between(const States& states, int i, int j) {
 }
 
 int64_t workspace_between(const States& states, int i, int j) {
-  return workspace_bytes(states.transient_bytes, states.saved_bytes, states.states[i].done,
-                         states.states[j].done);
+  constexpr size_t kMostKept = 1024;
+  const auto work_out = [&] {
+    return workspace_bytes(states.transient_bytes, states.saved_bytes, states.states[i].done,
+                           states.states[j].done);
+  };
+  const auto size = static_cast<size_t>(states.size());
+  if (size > kMostKept) return work_out();
+  if (states.workspaces.size() != size * size) states.workspaces.assign(size * size, -1);
+  int64_t& known = states.workspaces[static_cast<size_t>(i) * size + static_cast<size_t>(j)];
+  if (known < 0) known = work_out();
+  return known;
 }
 
 double least_between(const States& states, int i, int j) {

@@ -77,6 +77,8 @@ struct States {
                                      ///< load_between() wherever it is read
   /// False: there are too many cuts and these are some of them.
   bool exact = true;
+  /// What workspace_between() has worked out, by pair of states; -1: not yet. One thread plans.
+  mutable std::vector<int64_t> workspaces = {};
 
   int size() const { return static_cast<int>(states.size()); }
   int last() const { return size() - 1; }

@@ -6,10 +6,6 @@
 namespace pipewright {
 namespace {
 
-bool thin(const FoundStage& stage, const Question& q) {
-  return computes_less_than_messages(load_between(*q.states, stage.from, stage.to), q.inputs);
-}
-
 FoundStage joined(const FoundStage& first, const FoundStage& second, int64_t replicas) {
   FoundStage stage;
   stage.from = first.from;
@@ -24,9 +20,13 @@ FoundStage joined(const FoundStage& first, const FoundStage& second, int64_t rep
 
 }  // namespace
 
+bool is_thin(const FoundStage& stage, const Question& q) {
+  return computes_less_than_messages(load_between(*q.states, stage.from, stage.to), q.inputs);
+}
+
 bool has_thin_stage(const std::vector<FoundStage>& stages, const Question& q) {
-  return stages.size() > 1 &&
-         std::any_of(stages.begin(), stages.end(), [&](const FoundStage& stage) { return thin(stage, q); });
+  return stages.size() > 1 && std::any_of(stages.begin(), stages.end(),
+                                          [&](const FoundStage& stage) { return is_thin(stage, q); });
 }
 
 std::vector<std::vector<FoundStage>> with_thin_stage_joined(const std::vector<FoundStage>& stages,
@@ -35,7 +35,7 @@ std::vector<std::vector<FoundStage>> with_thin_stage_joined(const std::vector<Fo
   const bool uneven =
       std::any_of(stages.begin(), stages.end(), [](const auto& s) { return !s.shares.empty(); });
   for (size_t s = 0; s + 1 < stages.size() && !uneven; ++s) {
-    if (!thin(stages[s], q) && !thin(stages[s + 1], q)) continue;
+    if (!is_thin(stages[s], q) && !is_thin(stages[s + 1], q)) continue;
     const int64_t all = stages[s].replicas + stages[s + 1].replicas;
     std::set<int64_t> replicas = {all};
     if (stages[s].ranks.empty())

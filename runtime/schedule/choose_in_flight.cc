@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/cycle_time.h"
+#include "runtime/schedule/deepening.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -14,11 +15,18 @@ namespace {
 
 using Depths = std::vector<int64_t>;
 
-// A percent of time is within what a profile is off by; the depth that the last percent takes costs memory
-// and older weights.
-constexpr double kTolerance = 1.01;
+constexpr double kTolerance = kDepthTolerance;
 // Below this a deeper candidate is not faster.
 constexpr double kSame = 1.001;
+
+// Where plenty of depth takes so much more than is of use, no depths are of use.
+constexpr double kHopeless = 1.25;
+
+Depths in_use(const PipelineShape& shape, const Depths& depths) {
+  PipelineShape used = shape;
+  used.in_flight = depths;
+  return usable_in_flight(used);
+}
 
 /// What depths may take where others take `seconds`.
 double enough_seconds(double seconds, double target) {
@@ -30,13 +38,15 @@ double enough_seconds(double seconds, double target) {
 // backwards are due.
 class Search {
  public:
+  /// `brief`: spans are those that comparing plans has the time for.
   Search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
-         const SimulationOptions& options)
+         const SimulationOptions& options, bool brief)
       : schedule_(schedule), shape_(shape), times_(times), options_(options), most_(shape.in_flight) {
     const double bottleneck = bottleneck_seconds(shape, times, options.blocking_transfers);
     for (int64_t stage = 0; stage < shape.stages(); ++stage) {
       turns_.emplace_back(shape, stage);
-      period_ = std::min(std::lcm(period_, turns_.back().cycle_length()), kLongestPeriod);
+      period_ =
+          std::min(std::lcm(period_, turns_.back().cycle_length()), brief ? kBriefPeriod : kLongestPeriod);
     }
     // What a stage may run ahead of the next one: what a minibatch takes there and back, in units of the time
     // per minibatch, and twice the ranks on both sides, because replicas that meet in a reduce work in
@@ -83,27 +93,42 @@ class Search {
     return depths;
   }
 
+  /// With room for everything: hardly any depths are faster.
+  double roomy_seconds() {
+    Depths depths = most_;
+    depths.back() = depth(depths.size() - 1, plenty_.back());
+    give_plenty(depths, depths.size() - 1);
+    return seconds(depths);
+  }
+
   /// Simulated seconds per minibatch.
   double seconds(const Depths& depths) {
     PipelineShape shape = shape_;
     shape.in_flight = usable(depths);
     const auto [known, added] = known_.try_emplace(shape.in_flight, 0.0);
     if (added) {
-      if (const std::optional<double> endless = endless_seconds(shape)) return known->second = *endless;
+      if (const std::optional<double> endless = endless_seconds(shape)) {
+        simulated_ += period_ * shape.stages() / kExactForEvents;
+        return known->second = *endless;
+      }
       // The second half holds the drain and several periods.
       const Span span{0, 2 * longer_ *
                              (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
                               std::max<int64_t>(64, 4 * period_))};
       known->second = steady_minibatch_seconds(schedule_, shape, times_, span, options_);
+      simulated_ += span.count * shape.stages() / kSweepsForEvents;
     }
     return known->second;
   }
 
+  /// Minibatches times stages so far.
+  int64_t simulated() const { return simulated_; }
+
   /// The same in the long run.
-  double far_seconds(const Depths& depths) const {
+  double far_seconds(const Depths& depths) {
     PipelineShape shape = shape_;
     shape.in_flight = depths;
-    return settled_minibatch_seconds(schedule_, shape, times_, options_);
+    return settled_minibatch_seconds(schedule_, shape, times_, options_, &simulated_);
   }
 
  private:
@@ -113,11 +138,7 @@ class Search {
     if (!plain || shape.weights == WeightRule::kFlush) return std::nullopt;
     return endless_minibatch_seconds(shape, times_);
   }
-  Depths usable(const Depths& depths) const {
-    PipelineShape shape = shape_;
-    shape.in_flight = depths;
-    return usable_in_flight(shape);
-  }
+  Depths usable(const Depths& depths) const { return in_use(shape_, depths); }
   int64_t ahead(const Depths& depths, size_t stage) const { return turns_[stage].run_ahead(depths[stage]); }
   /// The least depth of a stage that runs `minibatches` ahead, or its bound.
   int64_t depth(size_t stage, int64_t minibatches) const {
@@ -174,6 +195,10 @@ class Search {
   }
 
   static constexpr int64_t kLongestPeriod = 256;
+  static constexpr int64_t kBriefPeriod = 32;
+  // How much quicker simulations without a network are, and exact cycle times, than events.
+  static constexpr int64_t kSweepsForEvents = 4;
+  static constexpr int64_t kExactForEvents = 16;
   std::string schedule_;
   PipelineShape shape_;
   std::vector<StageTimes> times_;
@@ -184,96 +209,36 @@ class Search {
   int64_t period_ = 1;
   Depths plenty_;
   int64_t longer_ = 1;
+  int64_t simulated_ = 0;
   std::map<Depths, double> known_;
 };
 
+/// As if nothing were shared.
 Depths search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
-              const SimulationOptions& options) {
-  Search search(schedule, shape, times, options);
+              const SimulationOptions& options, DepthAim* aim) {
+  // With update intervals depth may slow a pipeline down: what holds with stash says nothing there.
+  const bool compares =
+      aim->most_seconds < std::numeric_limits<double>::infinity() && shape.weights == WeightRule::kStash;
+  Search search(schedule, shape, times, options, compares);
+  Depths depths = shape.in_flight;
+  if (compares) aim->seconds = search.roomy_seconds();
+  if (compares && aim->seconds > kHopeless * aim->most_seconds) {
+    aim->simulated += search.simulated();
+    return in_use(shape, depths);
+  }
   // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
   // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
-  Depths depths;
   for (const int64_t longer : {1, 4, 16}) {
-    double seconds = 0;
-    depths = search.run(longer, seconds);
+    depths = search.run(longer, aim->seconds);
+    if (compares && aim->seconds > aim->most_seconds) break;
     if (shape.weights == WeightRule::kFlush) break;  // nothing is buffered over an update
-    if (search.far_seconds(depths) <= enough_seconds(seconds, search.target()) * (1 + 1e-9)) break;
+    const double enough = enough_seconds(aim->seconds, search.target()) * (1 + 1e-9);
+    aim->seconds = search.far_seconds(depths);
+    if (aim->seconds <= enough) break;
   }
+  aim->simulated += search.simulated();
   return depths;
 }
-
-// Where links are shared simulations are dear. So depths are chosen first as if each message had its links to
-// itself; then all stages are deepened together while that gains something, and what is not needed is taken
-// back.
-class Deepening {
- public:
-  Deepening(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
-            const SimulationOptions& options)
-      : schedule_(schedule), shape_(shape), times_(times), options_(options), most_(shape.in_flight) {}
-
-  Depths run(const Depths& begin) {
-    const double target = bottleneck_seconds(shape_, times_, options_.blocking_transfers);
-    Depths best = begin;
-    double fastest = seconds(begin);
-    int64_t in_vain = 0;
-    // The last stage holds nothing back; that it may run ahead helps only where replicas meet in bursts.
-    for (int64_t more = 1; more <= kMostMore && in_vain < kMostInVain; more *= 2) {
-      for (const bool last_too : {false, true}) {
-        if (fastest <= kTolerance * target) break;
-        Depths candidate = begin;
-        for (size_t stage = 0; stage + (last_too ? 0 : 1) < candidate.size(); ++stage)
-          candidate[stage] = std::min(most_[stage], candidate[stage] + more);
-        candidate = usable(candidate);
-        const double found = seconds(candidate);
-        ++in_vain;
-        if (found * kTolerance > fastest) continue;
-        fastest = found;
-        best = candidate;
-        in_vain = 0;
-      }
-    }
-    if (best == begin) return begin;
-    const double enough = fastest * kTolerance;
-    for (size_t stage = 0; stage < best.size(); ++stage) {
-      // Back to what it was, if that costs nothing; otherwise half of the way.
-      for (int64_t over = best[stage] - begin[stage]; over > 0; over /= 2) {
-        Depths candidate = best;
-        candidate[stage] -= over;
-        candidate = usable(candidate);
-        if (seconds(candidate) > enough) continue;
-        best = candidate;
-        break;
-      }
-    }
-    return best;
-  }
-
- private:
-  static constexpr int64_t kMostMore = 16;
-  static constexpr int64_t kMostInVain = 7;
-
-  Depths usable(const Depths& depths) const {
-    PipelineShape shape = shape_;
-    shape.in_flight = depths;
-    return usable_in_flight(shape);
-  }
-  double seconds(const Depths& depths) {
-    const auto [known, added] = known_.try_emplace(depths, 0.0);
-    if (added) {
-      PipelineShape shape = shape_;
-      shape.in_flight = depths;
-      known->second = settled_minibatch_seconds(schedule_, shape, times_, options_);
-    }
-    return known->second;
-  }
-
-  std::string schedule_;
-  PipelineShape shape_;
-  std::vector<StageTimes> times_;
-  SimulationOptions options_;
-  Depths most_;
-  std::map<Depths, double> known_;
-};
 
 Depths hold_as_the_first(const PipelineShape& shape) {
   int64_t hold = 0;
@@ -290,25 +255,30 @@ Depths hold_as_the_first(const PipelineShape& shape) {
 }  // namespace
 
 std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
-                                      const std::vector<StageTimes>& times,
-                                      const SimulationOptions& options) {
+                                      const std::vector<StageTimes>& times, const SimulationOptions& options,
+                                      DepthAim* aim) {
+  DepthAim none;
+  if (aim == nullptr) aim = &none;
   const ScheduleRow& row = schedule_named(schedule);
   check_shape(shape);
   PipelineShape bounded = shape;
-  if (schedule == "zb-h1") {
-    bounded.in_flight = hold_as_the_first(shape);
-    return row.depths(bounded);
+  if (schedule != "1f1b" && schedule != "1f1b-flush") {
+    if (schedule == "zb-h1") bounded.in_flight = hold_as_the_first(shape);
+    bounded.in_flight = row.depths(bounded);
+    if (aim != &none) aim->seconds = settled_minibatch_seconds(schedule, bounded, times, options);
+    return bounded.in_flight;
   }
-  if (schedule != "1f1b" && schedule != "1f1b-flush") return row.depths(shape);
   if (shape.weights == WeightRule::kTwoVersions)
     bounded.in_flight[0] = StageTurns(shape, 0).depth_that_runs_ahead(shape.microbatches, shape.in_flight[0]);
-  if (options.network.empty()) return search(schedule, bounded, times, options);
+  if (options.network.empty()) return search(schedule, bounded, times, options, aim);
   SimulationOptions alone = options;
   alone.network.clear();
   alone.messages.clear();
   alone.devices.clear();
-  const Depths depths = search(schedule, bounded, times, alone);
-  return Deepening(schedule, bounded, times, options).run(depths);
+  DepthAim any;
+  const Depths depths = search(schedule, bounded, times, alone, &any);
+  aim->simulated += any.simulated;
+  return deepened(schedule, bounded, times, options, depths, aim);
 }
 
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,

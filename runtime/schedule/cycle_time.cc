@@ -224,21 +224,27 @@ std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>
   return PolicyIteration(nodes, waits).run();
 }
 
-std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
-                                                const std::vector<StageTimes>& times) {
-  if (!shape.tied.empty()) return std::nullopt;  // stages wait for each other's updates
+std::optional<int64_t> endless_period(const PipelineShape& shape) {
+  if (!shape.tied.empty()) return std::nullopt;
   int64_t period = 1;
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
     const StageTurns turns(shape, stage);
     period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
     if (period * shape.stages() * 4 > kMostNodes) return std::nullopt;
   }
+  return period;
+}
+
+std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
+                                                const std::vector<StageTimes>& times) {
+  const std::optional<int64_t> period = endless_period(shape);
+  if (!period) return std::nullopt;
   PipelineShape used = shape;  // depths are upper bounds
   used.in_flight = usable_in_flight(shape);
-  const Waits waits(used, times, period);
+  const Waits waits(used, times, *period);
   const std::optional<double> ratio = largest_cycle_ratio(waits.nodes(), waits.all());
   if (!ratio) return std::nullopt;
-  return *ratio / static_cast<double>(period);
+  return *ratio / static_cast<double>(*period);
 }
 
 }  // namespace pipewright

@@ -23,8 +23,13 @@ struct Wait {
 /// does not settle within a thousand improvements.
 std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>& waits);
 
+/// Minibatches after which the round robins and rounds of all stages are back where they were; nothing where
+/// that is too long for the exact cycle time to be quicker than simulating, or stages wait for each other's
+/// updates.
+std::optional<int64_t> endless_period(const PipelineShape& shape);
+
 /// Seconds per minibatch of 1f1b with these depths (usable ones), as simulate() without options has them in
-/// the long run. Nothing where the period of the round robin is too long to be quicker than simulating.
+/// the long run. Nothing where endless_period() is nothing.
 std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
                                                 const std::vector<StageTimes>& times);
 

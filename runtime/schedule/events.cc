@@ -278,10 +278,13 @@ class Events {
     const Transfer& transfer = ranks_[rank].link[gradient].front();
     message_[transfer.message].begin = now_;
     const int64_t flow = flow_of(rank, gradient);
+    const double latency = network_ ? path_of(rank, transfer.receiver).latency_seconds : 0;
     if (!network_)
       push(now_ + transfer.seconds, kArrives, flow);
+    else if (latency > 0)
+      push(now_ + latency, kBegins, flow);
     else
-      push(now_ + path_of(rank, transfer.receiver).latency_seconds, kBegins, flow);
+      begin_flow(flow);
   }
 
   const LinkTree::Path& path_of(int64_t rank, int64_t receiver) {

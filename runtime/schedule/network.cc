@@ -143,31 +143,35 @@ void FairNetwork::gather() {
 
 // Water filling: the link that leaves its messages least fixes them at that, and so on with what is left.
 void FairNetwork::share() {
-  std::vector<int32_t>& open = reached_links_;
-  for (const int32_t number : open) {
+  rates_.resize(flows_.size());
+  open_.clear();
+  for (const int32_t number : reached_links_) {
     Link& link = links_[number];
     link.left = link.bandwidth;
     link.unfixed = static_cast<int64_t>(link.flows.size());
     link.weight = 0;
+    if (link.unfixed > 0) open_.push_back({&link, 0});
   }
   for (const int32_t number : reached_flows_) {
     const Flow& flow = flows_[number];
     for (size_t at = 0; at < flow.links.size(); ++at) links_[flow.links[at]].weight += flow.weight(at);
   }
-  rates_.resize(flows_.size());
-  while (true) {
-    open.erase(
-        std::remove_if(open.begin(), open.end(), [&](int32_t link) { return links_[link].unfixed == 0; }),
-        open.end());
-    if (open.empty()) return;
-    const auto fair = [&](int32_t link) { return std::max(0.0, links_[link].left) / links_[link].weight; };
+  while (!open_.empty()) {
     double least = std::numeric_limits<double>::infinity();
-    for (const int32_t link : open) least = std::min(least, fair(link));
-    // Links that are as narrow but for rounding are fixed at once.
+    size_t still = 0;
+    for (const Open& each : open_) {
+      const Link& link = *each.link;
+      if (link.unfixed == 0) continue;
+      const double fair = std::max(0.0, link.left) / link.weight;
+      least = std::min(least, fair);
+      open_[still++] = {each.link, fair};
+    }
+    open_.resize(still);
+    // Links that are as narrow but for rounding are fixed at once. What is fixed leaves no link less.
     const double narrow = least * (1 + 1e-12);
-    for (const int32_t number : open) {
-      if (links_[number].unfixed == 0 || fair(number) > narrow) continue;
-      for (const int32_t flow : links_[number].flows) {
+    for (const Open& each : open_) {
+      if (each.fair > narrow || each.link->unfixed == 0) continue;
+      for (const int32_t flow : each.link->flows) {
         if (flows_[flow].fixed) continue;
         flows_[flow].fixed = true;
         rates_[flow] = least;

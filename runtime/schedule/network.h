@@ -88,6 +88,11 @@ class FairNetwork {
     int64_t unfixed = 0, visited = 0;
   };
 
+  struct Open {
+    Link* link = nullptr;
+    double fair = 0;  // what it leaves each of its messages
+  };
+
   void gather();
   void share();
 
@@ -95,6 +100,7 @@ class FairNetwork {
   std::vector<Flow> flows_;
   std::vector<int32_t> touched_;                        // links
   std::vector<int32_t> reached_links_, reached_flows_;  // that touched links can influence
+  std::vector<Open> open_;                              // of these, with messages that are not fixed
   std::vector<double> rates_;                           // of reached flows, new
   int64_t visit_ = 0;
 };

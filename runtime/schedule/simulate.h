@@ -3,6 +3,7 @@
 // exact for its assumptions.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -104,9 +105,17 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 /// known
 /// (`1f1b` on links of its own); where every update drains the pipeline that of whole update intervals;
 /// otherwise spans are doubled until the last half of one and the quarter before it agree within 0.2 %. That
-/// ends at a few million actions: then what the longest span says.
+/// ends at a few million actions: then what the longest span says. `simulated`, if given, grows by the
+/// minibatches simulated times stages, by a quarter of that without a network: what the time spent grows
+/// with.
 double settled_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
-                                 const std::vector<StageTimes>& times, const SimulationOptions& options = {});
+                                 const std::vector<StageTimes>& times, const SimulationOptions& options = {},
+                                 int64_t* simulated = nullptr);
+
+/// What half of the first of those spans says, whether or not it agrees with a longer one.
+double rough_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
+                               const std::vector<StageTimes>& times, const SimulationOptions& options = {},
+                               int64_t* simulated = nullptr);
 
 /// No schedule is faster: the time per minibatch of the busiest rank (forward, recompute, backward, reduce,
 /// step) or link; with blocking transfers, those of the rank are added.
@@ -119,14 +128,23 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
 /// 1f1b and 1f1b-flush: small ones (found greedily from the last stage to the first, then each lowered while
 /// that costs nothing) with which the simulated steady state is within 1 % of the fastest that can be
 /// (bottleneck_seconds(), and where that is out of reach, the fastest that the search meets). On a network
-/// they are first chosen by `times`, as if nothing were shared, then deepened as far as that gains. With 2bw
+/// they are first chosen by `times`, as if nothing were shared, then deepened as far as that gains
+/// (deepening.h). With 2bw
 /// the first stage runs at most `microbatches` ahead, or check_schedule_shape() would refuse the depths. They
 /// are usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every stage holds what the first
 /// stage of pipedream_in_flight() has in flight, as far as the bounds allow. Others: what the schedule takes,
 /// whatever the bounds. The same for the same input. Errors as in simulate().
+/// `aim`, if given, says how far to go on a network, and is told what that came to.
+struct DepthAim {
+  double floor_seconds = 0;  ///< no depths take less: a percent more is good enough
+  /// More is of no use: the search ends where it is unlikely to come down to that.
+  double most_seconds = std::numeric_limits<double>::infinity();
+  double seconds = 0;     ///< settled_minibatch_seconds() of the depths returned
+  int64_t simulated = 0;  ///< minibatches times stages, on the network
+};
 std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
                                       const std::vector<StageTimes>& times,
-                                      const SimulationOptions& options = {});
+                                      const SimulationOptions& options = {}, DepthAim* aim = nullptr);
 /// For 1f1b with stash, all shares 1.
 std::vector<int64_t> choose_in_flight(const std::vector<int64_t>& replicas,
                                       const std::vector<StageTimes>& times, const std::vector<int64_t>& most);

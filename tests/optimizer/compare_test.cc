@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <map>
+#include <optional>
 #include <random>
 
 #include "graph/document.h"
@@ -140,6 +142,74 @@ TEST_CASE("compare: a gain under a tenth comes with what it costs") {
     }
   }
   CHECK(told > 0);
+}
+
+/// The number before `words` in a sentence; nothing if the words are not there.
+std::optional<double> number_before(const std::string& sentence, const std::string& words) {
+  const size_t at = sentence.find(" " + words);
+  if (at == std::string::npos) return std::nullopt;
+  const size_t begin = sentence.find_last_of(" (", at - 1) + 1;
+  return std::stod(sentence.substr(begin, at - begin));
+}
+
+TEST_CASE("compare: every number in its sentences is that of its rows") {
+  std::map<std::string, int> told;
+  std::mt19937 random(17);
+  for (int round = 0; round < 24; ++round) {
+    const Cli cli;
+    Profile profile = testing::random_profile(random, 6, true, 40);
+    for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
+    write_document(cli.path("profile.json"), profile);
+    const char* rates[] = {"30kB/s", "300kB/s", "2MB/s", "10MB/s"};
+    const std::string question = "compare --profile profile.json --gpus " + std::to_string(2 + round % 4) +
+                                 " --latency 10us --json --bandwidths " + rates[round / 4 % 4] +
+                                 (round % 3 == 2 ? " --memory 200kB" : "");
+    const Outcome outcome = cli.run(question);
+    if (outcome.code == 4) continue;
+    const Json json = parse_json(outcome.out, "out");
+    const auto advice = json["advice"].get<std::string>();
+    CAPTURE(question, outcome.out);
+    std::map<std::string, Json> rows;
+    for (const Json& row : json["strategies"])
+      if (row.contains("shape")) rows[row["strategy"]] = row;
+    const Json best = rows.at(json["best"]);
+    const double seconds = best["minibatch_seconds"];
+    CHECK_THAT(advice, Catch::StartsWith("Take " + json["best"].get<std::string>() + " (" +
+                                         best["shape"].get<std::string>()));
+    CHECK_THAT(advice, Catch::Contains("It is bound by " + best["bottleneck"].get<std::string>() + "."));
+    const auto check = [&](const std::string& words, double expected) {
+      const std::optional<double> said = number_before(advice, words);
+      if (!said) return;
+      ++told[words];
+      CHECK(*said == Approx(expected).epsilon(0.01).margin(0.06));  // three digits
+    };
+    check("times as fast as one device", best["speed_up"]);
+    check("% faster than one device", 100 * (best["speed_up"].get<double>() - 1));
+    if (rows.count("dp") > 0) {
+      const double parallel = rows["dp"]["minibatch_seconds"];
+      check("times as fast as data parallelism", parallel / seconds);
+      check("% faster than data parallelism", 100 * (parallel / seconds - 1));
+      // Never how many times as fast as what is slower than one device.
+      const bool slower = rows["dp"]["speed_up"].get<double>() <= 1;
+      if (slower)
+        CHECK_THAT(advice, !Catch::Contains("than data parallelism") &&
+                               !Catch::Contains("as fast as data parallelism"));
+      if (advice.find("is slower than one device") != std::string::npos) CHECK(slower);
+    }
+    for (const auto& [name, row] : rows) {
+      if (advice.find(name + " does not and takes") == std::string::npos &&
+          advice.find(name + " makes one of") == std::string::npos)
+        continue;
+      check("% longer", 100 * (row["minibatch_seconds"].get<double>() / seconds - 1));
+      if (advice.find("does not and takes") == std::string::npos) continue;
+      check("updates old", best["staleness"]);
+      check("update old", best["staleness"]);
+      CHECK(row["staleness"] == 0);
+    }
+  }
+  CHECK(told["times as fast as one device"] + told["% faster than one device"] > 0);
+  CHECK(told["times as fast as data parallelism"] + told["% faster than data parallelism"] > 0);
+  CHECK(told["% longer"] > 0);
 }
 
 TEST_CASE("compare: where nothing fits, the nearest is named, not data parallelism") {

@@ -1,0 +1,22 @@
+// Depths where links are shared. Simulations are dear there, so depths are chosen first as if each message
+// had its links to itself; then all stages are deepened together while that gains something, and what is not
+// needed is taken back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// A percent of time is within what a profile is off by; the depth that the last percent takes costs memory
+/// and older weights.
+inline constexpr double kDepthTolerance = 1.01;
+
+/// From the depths `begin` on, none beyond shape.in_flight; as usable_in_flight() leaves them.
+std::vector<int64_t> deepened(const std::string& schedule, const PipelineShape& shape,
+                              const std::vector<StageTimes>& times, const SimulationOptions& options,
+                              const std::vector<int64_t>& begin, DepthAim* aim);
+
+}  // namespace pipewright
