@@ -45,6 +45,7 @@ Run Run::from_json(JsonReader& reader) {
   reader.expect({"schema",
                  "model",
                  "plan",
+                 "adapt",
                  "world_size",
                  "data",
                  "evaluation_data",
@@ -75,6 +76,7 @@ Run Run::from_json(JsonReader& reader) {
                  "output"});
   run.model = reader.string("model");
   read(reader, "plan", run.plan);
+  read(reader, "adapt", run.adapt);
   read(reader, "world_size", run.world_size);
   run.data = reader.string("data");
   read(reader, "evaluation_data", run.evaluation_data);
@@ -144,6 +146,7 @@ Json Run::to_json() const {
   Json json;
   json["model"] = model;
   json["plan"] = plan;
+  json["adapt"] = adapt;
   json["world_size"] = world_size;
   json["data"] = data;
   json["evaluation_data"] = evaluation_data;
@@ -199,6 +202,7 @@ Json Run::to_json() const {
 void Run::validate(const std::string& where) const {
   if (model.empty()) fail_document(where, "model", "empty; expected a model, such as \"mlp\"");
   if (data.empty()) fail_document(where, "data", "empty; expected a data set, such as \"fashion-mnist\"");
+  if (adapt.empty()) fail_document(where, "adapt", "empty; expected a policy, such as \"none\"");
   check_range(where, "world_size", world_size, 0, kMostRanks);
   check_range(where, "batch_size", batch_size, 1, kMostCount);
   check_range(where, "epochs", epochs, 1, kMostCount);

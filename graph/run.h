@@ -52,6 +52,7 @@ struct Run {
 
   std::string model;                       ///< SPEC
   std::string plan;                        ///< path of a plan; "" = the whole model on every rank
+  std::string adapt = "none";              ///< SPEC: which plans take over from it while the run trains
   int64_t world_size = 0;                  ///< ranks of a run without a plan; 0 = as many as are started
   std::string data;                        ///< SPEC
   std::string evaluation_data;             ///< SPEC; "" = no evaluation

@@ -134,11 +134,42 @@ double MeasuredTimes::core_share() const {
   return computing > 0 ? std::min(1.0, processor_seconds / computing) : 1;
 }
 
+GenerationSummary GenerationSummary::from_json(JsonReader& reader) {
+  reader.expect({"number", "first_minibatch", "plan", "reason", "ranks", "drain_seconds", "move_seconds",
+                 "start_seconds", "moved_bytes"});
+  GenerationSummary generation;
+  generation.number = reader.integer("number", 0, kMostCount);
+  generation.first_minibatch = reader.integer("first_minibatch", 0, kMostCount);
+  generation.plan = reader.string("plan");
+  generation.reason = reader.string("reason");
+  generation.ranks = reader.integer("ranks", 1, kMostRanks);
+  generation.drain_seconds = reader.number("drain_seconds", 0, kMostSeconds);
+  generation.move_seconds = reader.number("move_seconds", 0, kMostSeconds);
+  generation.start_seconds = reader.number("start_seconds", 0, kMostSeconds);
+  generation.moved_bytes = reader.integer("moved_bytes", 0, kMostBytes);
+  reader.finish();
+  return generation;
+}
+
+Json GenerationSummary::to_json() const {
+  Json json;
+  json["number"] = number;
+  json["first_minibatch"] = first_minibatch;
+  json["plan"] = plan;
+  json["reason"] = reason;
+  json["ranks"] = ranks;
+  json["drain_seconds"] = drain_seconds;
+  json["move_seconds"] = move_seconds;
+  json["start_seconds"] = start_seconds;
+  json["moved_bytes"] = moved_bytes;
+  return json;
+}
+
 Summary Summary::from_json(JsonReader& reader) {
   reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",
                  "samples", "cores", "wall_seconds", "minibatch_seconds", "samples_per_second",
                  "predicted_minibatch_seconds", "minibatch_flops", "flops_per_second", "train_loss",
-                 "evaluation", "ranks"});
+                 "evaluation", "generations", "ranks"});
   Summary summary;
   summary.status = reader.string_one_of("status", statuses());
   summary.world_size = reader.integer("world_size", 1, kMostRanks);
@@ -167,6 +198,10 @@ Summary Summary::from_json(JsonReader& reader) {
     entry.finish();
     summary.evaluation = evaluation;
   }
+  if (reader.has("generations")) {
+    for (JsonReader& generation : reader.objects("generations"))
+      summary.generations.push_back(GenerationSummary::from_json(generation));
+  }
   for (JsonReader& rank : reader.objects("ranks")) summary.ranks.push_back(rank_from_json(rank));
   return summary;
 }
@@ -194,6 +229,8 @@ Json Summary::to_json() const {
                           {"top1", finite_or_null(evaluation->top1)},
                           {"samples", evaluation->samples}};
   }
+  for (const GenerationSummary& generation : generations)
+    json["generations"].push_back(generation.to_json());
   json["ranks"] = Json::array();
   for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));
   return json;

@@ -72,6 +72,22 @@ struct RankSummary {
   std::string cuda_graphs{};  ///< optional key; "": not asked for. "used", "not used: ", or both, and why
 };
 
+/// A plan in force, of a run whose plans change.
+struct GenerationSummary {
+  int64_t number = 0;           ///< changes of the plan before it, from the begin of the run on
+  int64_t first_minibatch = 0;  ///< that it trained
+  std::string plan;             ///< its file in the run folder
+  std::string reason;           ///< "start", "resume", or the policy that made the change
+  int64_t ranks = 1;            ///< that take part; further ones wait
+  double drain_seconds = 0;     ///< of the plan before, on rank 0: nothing was left to begin with
+  double move_seconds = 0;      ///< weights, buffers and optimizer state to their new ranks
+  double start_seconds = 0;     ///< until the stages were ready
+  int64_t moved_bytes = 0;      ///< between all ranks
+
+  static GenerationSummary from_json(JsonReader& reader);
+  Json to_json() const;
+};
+
 struct Summary {
   static constexpr const char* kSchema = "pipewright.summary/1";
 
@@ -92,6 +108,7 @@ struct Summary {
   double flops_per_second = 0;  ///< optional key: of them, steady state
   double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
+  std::vector<GenerationSummary> generations;  ///< optional key; empty: the run's plan did not change
   std::vector<RankSummary> ranks;
 
   static Summary from_json(JsonReader& reader);

@@ -1,6 +1,7 @@
 // Where a run writes checkpoints: pure functions.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "graph/run.h"
@@ -12,16 +13,19 @@ namespace pipewright {
 /// common multiple of the stages' rounds.
 int64_t round_period(const PipelineShape& shape);
 
-/// Minibatches of a run and its parts.
+/// Minibatches of a run and its parts, and of the plan in force: multiples of an interval that lie with
+/// another plan are the business of that one.
 struct RunLength {
   int64_t minibatches = 0;
   int64_t minibatches_per_epoch = 1;
   int64_t evaluate_every = 0;  ///< beside the evaluations at the ends of epochs; 0 = none
-  int64_t period = 1;          ///< round_period(), for these evaluations
+  int64_t period = 1;          ///< round_period() of the plan, for these evaluations
+  int64_t plan_begin = 0;      ///< the first minibatch of the plan
+  int64_t plan_end = std::numeric_limits<int64_t>::max();  ///< of the next plan; behind the run: there is none
 };
 
 /// The first multiple of `period` from `minibatch` on; but not beyond the end of the epoch of minibatch - 1,
-/// or the run's.
+/// or the run's, or the plan's.
 int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length);
 
 /// True where a checkpoint is due after minibatch N - 1: at the next_stop() of every multiple of
@@ -32,8 +36,8 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
 /// multiple of `evaluate_every`, but for the ends of epochs and the run's.
 bool evaluation_within_epoch(int64_t n, const RunLength& length);
 
-/// What is trained from minibatch `from` on in one go: up to the next evaluation, the end of its epoch or of
-/// the run. There the pipeline drains.
+/// What is trained from minibatch `from` on in one go: up to the next evaluation, the end of its epoch, of
+/// the run or of the plan. There the pipeline drains.
 Span span_from(int64_t from, const RunLength& length);
 
 /// The minibatches within the span, behind its first, before which a checkpoint is due: each begins a round

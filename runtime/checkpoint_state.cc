@@ -32,6 +32,11 @@ NamedTensors stage_tensors(const StageProgram& stage, const StageState& state) {
 StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& stage,
                             const OptimizerSettings& optimizer) {
   CheckpointTensors tensors(checkpoint);
+  return load_stage_state(tensors, "resume: " + checkpoint.folder.string(), stage, optimizer);
+}
+
+StageState load_stage_state(TensorsByName& tensors, const std::string& where, const StageProgram& stage,
+                            const OptimizerSettings& optimizer) {
   StageState state;
   for (const std::string& name : stage.parameters()) state.weights.push_back(tensors.take(name));
   for (const std::string& name : stage.buffers()) state.buffers.push_back(tensors.take(name));
@@ -48,11 +53,10 @@ StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& st
       const std::string name = slot_tensor(slot, stage.parameters()[stage.trainable()[i]]);
       const bool there = tensors.has(name);
       if (!there && state.optimizer.updates[i] != 0)
-        throw InputError("resume: " + checkpoint.folder.string() + ": has no tensor '" + name + "'");
+        throw InputError(where + ": has no tensor '" + name + "'");
       values.push_back(there ? tensors.take(name) : at::zeros_like(weight));
       if (!values.back().sizes().equals(weight.sizes())) {
-        throw InputError("resume: " + checkpoint.folder.string() + ": '" + name +
-                         "' has another shape than the parameter");
+        throw InputError(where + ": '" + name + "' has another shape than the parameter");
       }
     }
     state.optimizer.slots.emplace_back(slot, std::move(values));

@@ -3,6 +3,7 @@
 
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
+#include "runtime/tensors_by_name.h"
 #include "runtime/worker.h"
 
 namespace pipewright {
@@ -14,6 +15,9 @@ NamedTensors stage_tensors(const StageProgram& stage, const StageState& state);
 /// with the manifest first. A version number is that of the parameter that was updated most. The checkpoint
 /// has passed check_resume(). InputError for a damaged file.
 StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& stage,
+                            const OptimizerSettings& optimizer);
+/// The same of tensors that lie elsewhere: `where`, for messages.
+StageState load_stage_state(TensorsByName& tensors, const std::string& where, const StageProgram& stage,
                             const OptimizerSettings& optimizer);
 
 /// Whether minibatches are in flight where the run goes on: the minibatch before which the pipeline counts as

@@ -7,21 +7,22 @@
 
 #include "models/safetensors.h"
 #include "runtime/checkpoint.h"
+#include "runtime/tensors_by_name.h"
 
 namespace pipewright {
 
 /// Opens files when they are asked for; before the first tensor of one is read, its bytes are compared with
 /// the manifest. InputError for a damaged file. Borrows the checkpoint.
-class CheckpointTensors {
+class CheckpointTensors : public TensorsByName {
  public:
   explicit CheckpointTensors(const Checkpoint& checkpoint);
 
   /// What any plan goes on from: latest weights, optimizer, buffers.
   std::vector<std::string> names() const;  ///< each once, by stage
-  bool has(const std::string& name) const { return holder_of_.count(name) != 0; }
+  bool has(const std::string& name) const override { return holder_of_.count(name) != 0; }
   /// A floating-point buffer that differs between replicas as it would be after a drain: ((b0 + b1) + ...) /
   /// r. Other tensors are replica 0's.
-  at::Tensor take(const std::string& name);
+  at::Tensor take(const std::string& name) override;
 
   /// What only the same plan goes on from.
   at::Tensor buffer_of(int64_t stage, int64_t replica, const std::string& name);

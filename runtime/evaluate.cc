@@ -141,6 +141,7 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
   Run forward = run;
   forward.optimizer = OptimizerSettings{};
   forward.resume.clear();
+  forward.adapt = "none";  // nothing is trained
   Job job = prepare_job(forward, world_size, device);
   job.run.resume = run.resume;
   job.resume = find_resume(run, /*every_byte=*/false);

@@ -4,13 +4,16 @@
 
 namespace pipewright {
 
-PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t rank, Transport* transport,
-                               StateSource& source)
+PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank,
+                               Transport* transport, StateSource* source)
     : job_(job),
-      plan_(job.plan),
+      number_(number),
+      plan_(job.plan_of(number)),
       shape_(shape_of(plan_, job.run.gradient_accumulation)),
-      length_(data.length()),
-      worker_(std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), &source)) {}
+      length_(data.length_of(number)) {
+  if (rank < plan_.world_size)
+    worker_ = std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), source);
+}
 
 Evaluation& PlanGeneration::evaluation(const Dataset& data) {
   if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, plan_, data, *worker_);

@@ -15,20 +15,25 @@ namespace pipewright {
 
 class PlanGeneration {
  public:
-  /// This rank's stages start from what `source` has for them. Borrows all but the source.
-  PlanGeneration(const Job& job, const TrainingData& data, int64_t rank, Transport* transport,
-                 StateSource& source);
+  /// Number `number` of the job's. This rank's stages, if it has some, start from what `source` has for them
+  /// (StageReplica). Borrows all but the source.
+  PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank, Transport* transport,
+                 StateSource* source);
 
+  int64_t number() const { return number_; }
   const Plan& plan() const { return plan_; }
   const PipelineShape& shape() const { return shape_; }
   int64_t period() const { return length_.period; }  ///< of rounds (runtime/checkpoint_points.h)
   const RunLength& length() const { return length_; }
 
-  Worker& worker() { return *worker_; }
+  /// A rank that the plan has no place for waits until the plan changes, or for the end of the run.
+  bool takes_part() const { return worker_ != nullptr; }
+  Worker& worker() { return *worker_; }         ///< of a rank that takes part
   Evaluation& evaluation(const Dataset& data);  ///< made when it is first asked for
 
  private:
   const Job& job_;
+  const int64_t number_;
   const Plan& plan_;
   const PipelineShape shape_;
   const RunLength length_;

@@ -19,18 +19,18 @@
 namespace pipewright {
 namespace {
 
-// A plan that does not fit and was made for another name is best explained by that; but the name alone says
-// nothing: a model may be a file, which is found by many paths.
-void check_plan_fits(const Plan& plan, const Graph& graph, const Run& run) {
+// `file`: "" = the plan was made for the run. A plan that does not fit and was made for another name is best
+// explained by that; but the name alone says nothing: a model may be a file, which is found by many paths.
+void check_plan_fits(const Plan& plan, const std::string& file, const Graph& graph, const Run& run) {
   try {
     check_plan_for_graph(plan, graph);
   } catch (const PlanError& error) {
     const int64_t planned = planned_samples(plan);
     const bool other_size = planned > 0 && planned != run.batch_size;
-    if (run.plan.empty()) throw;
+    if (file.empty()) throw;
     if (other_size || plan.model.empty() || plan.model == run.model)
-      throw PlanError(run.plan + ": " + error.what(), error.remedy());
-    throw PlanError(run.plan + ": the plan is for model '" + plan.model + "', the run trains '" + run.model +
+      throw PlanError(file + ": " + error.what(), error.remedy());
+    throw PlanError(file + ": the plan is for model '" + plan.model + "', the run trains '" + run.model +
                         "': " + error.what(),
                     "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
   }
@@ -73,13 +73,37 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 
 }  // namespace
 
+int64_t Job::world_size() const {
+  int64_t ranks = std::max<int64_t>(1, plan.world_size);
+  for (const PlannedChange& change : changes) ranks = std::max(ranks, change.plan.world_size);
+  return ranks;
+}
+
+int64_t Job::generation_at(int64_t minibatch) const {
+  return std::count_if(changes.begin(), changes.end(),
+                       [&](const PlannedChange& change) { return change.minibatch <= minibatch; });
+}
+
+const Plan& Job::plan_of(int64_t generation) const {
+  return generation == 0 ? plan : changes.at(static_cast<size_t>(generation) - 1).plan;
+}
+
+int64_t Job::first_minibatch_of(int64_t generation) const {
+  return generation == 0 ? 0 : changes.at(static_cast<size_t>(generation) - 1).minibatch;
+}
+
+std::string Job::reason_of(int64_t generation) const {
+  return generation == 0 ? "start" : changes.at(static_cast<size_t>(generation) - 1).reason;
+}
+
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
   await_files_for(run.timeout_seconds);
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
+  job.changes = planned_changes(run.adapt);
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
   if (run.plan.empty()) {
-    const int64_t ranks = world_size.value_or(std::max<int64_t>(1, run.world_size));
+    const int64_t ranks = world_size.value_or(std::max(job.world_size(), run.world_size));
     job.plan = single_stage_plan(job.model.graph, ranks);
     job.run.world_size = ranks;
   } else {
@@ -90,14 +114,24 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   if (!run.initial_weights.empty() && !job.resume)
     check_initial_weights(TensorFiles(run.initial_weights), job.model);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
-  check_plan_fits(job.plan, job.model.graph, run);
-  if (world_size && *world_size != job.plan.world_size) {
-    throw PlanError(where + ": the plan is for " + std::to_string(job.plan.world_size) +
-                        " ranks, the world has " + std::to_string(*world_size),
-                    "start " + std::to_string(job.plan.world_size) + " ranks, or plan for --gpus " +
+  check_plan_fits(job.plan, run.plan, job.model.graph, run);
+  const int64_t ranks = job.world_size();
+  if (world_size && *world_size != ranks) {
+    throw PlanError((job.changes.empty() ? where + ": the plan is for "
+                                         : "adapt: the largest of the run's plans is for ") +
+                        std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
+                    "start " + std::to_string(ranks) + " ranks, or plan for --gpus " +
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
+  for (const PlannedChange& change : job.changes) {
+    check_plan_fits(change.plan, change.file, job.model.graph, run);
+    try {
+      check_plan_runs(change.plan, run.gradient_accumulation);
+    } catch (const PlanError& error) {
+      throw PlanError(change.file + ": " + error.what(), error.remedy());
+    }
+  }
   job.model.graph = with_precision(job.model, run.precision, device);
   return job;
 }
@@ -105,14 +139,18 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
 std::string job_fingerprint(const Job& job) {
   Run run = job.run;
   run.plan.clear();  // its contents count, not where each host keeps it
+  run.adapt.clear();
   run.output.clear();
   run.resume.clear();
   Json json;
   json["pipewright"] = PIPEWRIGHT_VERSION;
   json["libtorch"] = PIPEWRIGHT_TORCH_VERSION;
-  json["world"] = job.plan.world_size;
+  json["world"] = job.world_size();
   json["plan"] = document_digest(job.plan);
   json["schedule"] = schedule_digest(job);
+  for (const PlannedChange& change : job.changes) {
+    json["changes"].push_back({{"minibatch", change.minibatch}, {"plan", document_digest(change.plan)}});
+  }
   json["run"] = run.to_json();
   if (job.resume) json["resume"] = document_digest(job.resume->manifest);
   return json.dump();

@@ -57,6 +57,14 @@ std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, 
   return json.dump();
 }
 
+std::string evaluation_begins_line(int64_t epoch, int64_t minibatches) {
+  Json json;
+  json["kind"] = "evaluation begins";
+  json["epoch"] = epoch;
+  json["minibatches"] = minibatches;
+  return json.dump();
+}
+
 std::string rank_line(const RankSummary& rank) {
   Summary holder;  // the summary document is the one home of a rank's keys
   holder.status = "done";
@@ -71,6 +79,14 @@ std::string trace_line(const std::string& document) {
   Json json;
   json["kind"] = "trace";
   json["document"] = document;
+  return json.dump();
+}
+
+std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches) {
+  Json json;
+  json["kind"] = "generation";
+  json["generation"] = generation.to_json();
+  json["period_minibatches"] = period_minibatches;
   return json.dump();
 }
 
@@ -92,7 +108,10 @@ int64_t Journal::start_with_past() {
   const auto keep = [&](const std::string& line, const Json& json) {
     file.write(line.data(), line.size());
     file.write("\n", 1);
-    if (json.contains("evaluation")) {
+    if (json.contains("generation")) {
+      JsonReader reader(json["generation"], "metrics.jsonl");
+      generations_.push_back(GenerationSummary::from_json(reader));
+    } else if (json.contains("evaluation")) {
       const Json& evaluation = json["evaluation"];
       last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
                           evaluation.at("samples").get<int64_t>()};
@@ -137,6 +156,13 @@ void Journal::take(int64_t, const std::string& text) {
     take_minibatch(line);
   } else if (kind == "evaluation") {
     take_evaluation(line);
+  } else if (kind == "generation") {
+    JsonReader reader(line.at("generation"), "line of a rank");
+    waiting_generations_.push_back(
+        {GenerationSummary::from_json(reader), line.at("period_minibatches").get<int64_t>()});
+    write_generations();
+  } else if (kind == "evaluation begins") {
+    begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
   } else if (kind == "rank") {
     JsonReader reader(line.at("summary"), "line of a rank");
     for (RankSummary& rank : Summary::from_json(reader).ranks) {
@@ -164,8 +190,21 @@ void Journal::take_minibatch(const Json& line) {
       if (next.contains(key)) out[key] = next.at(key);
     metrics_->append(out.dump());
     remember(number_or_nan(next.at("loss")), elapsed);
+    write_generations();
   }
   show_progress(false);
+}
+
+void Journal::write_generations() {
+  while (!waiting_generations_.empty() &&
+         waiting_generations_.front().generation.first_minibatch <= next_minibatch_) {
+    const Waiting next = std::move(waiting_generations_.front());
+    waiting_generations_.pop_front();
+    metrics_->append(Json{{"generation", next.generation.to_json()}}.dump());
+    generations_.push_back(next.generation);
+    steady_from_ = next.generation.first_minibatch;
+    settings_.period_minibatches = next.period_minibatches;
+  }
 }
 
 void Journal::take_evaluation(const Json& line) {
@@ -174,11 +213,25 @@ void Journal::take_evaluation(const Json& line) {
   auto& minibatches = evaluations_[{epoch, within}];
   const EvaluatedMinibatch minibatch = EvaluatedMinibatch::from_json(line);
   minibatches[minibatch.minibatch] = minibatch;
-  if (static_cast<int64_t>(minibatches.size()) < settings_.evaluation_minibatches) return;
+  const auto complete = [this](const auto& of) {
+    return static_cast<int64_t>(of.size()) >= settings_.evaluation_minibatches;
+  };
+  const std::pair place{epoch, within};
+  if (std::find(begun_evaluations_.begin(), begun_evaluations_.end(), place) == begun_evaluations_.end()) {
+    if (complete(minibatches)) write_evaluation(place);
+    return;
+  }
+  while (!begun_evaluations_.empty() && complete(evaluations_[begun_evaluations_.front()])) {
+    write_evaluation(begun_evaluations_.front());
+    begun_evaluations_.pop_front();
+  }
+}
 
-  const EvaluationResult evaluation = summary_of(minibatches);
+void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
+  const auto [epoch, within] = place;
+  const EvaluationResult evaluation = summary_of(evaluations_.at(place));
   last_evaluation_ = evaluation;
-  evaluations_.erase({epoch, within});
+  evaluations_.erase(place);
 
   Json out;
   out["evaluation"] = {{"epoch", epoch},
@@ -235,7 +288,7 @@ double Journal::steady_minibatch_seconds() const {
   const auto period = static_cast<size_t>(settings_.period_minibatches);
   const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
   std::vector<double> steps;
-  for (int64_t first = first_known; first < next_minibatch_;) {
+  for (int64_t first = std::max(first_known, steady_from_); first < next_minibatch_;) {
     const int64_t end_of_span = settings_.end_of_span ? settings_.end_of_span(first)
                                                       : (first / settings_.minibatches_per_epoch + 1) *
                                                             settings_.minibatches_per_epoch;
@@ -264,6 +317,7 @@ Summary Journal::summary() const {
   }
   if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
   summary.evaluation = last_evaluation_;
+  summary.generations = generations_;
   summary.ranks = ranks_;
   std::sort(summary.ranks.begin(), summary.ranks.end(),
             [](const RankSummary& a, const RankSummary& b) { return a.rank < b.rank; });

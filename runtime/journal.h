@@ -30,8 +30,13 @@ std::string minibatch_line(int64_t minibatch, double loss, double elapsed_second
                            const UpdateFigures& update = {});
 /// `minibatches`: trained before, of an evaluation within an epoch; 0: at the epoch's end.
 std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches = 0);
+/// Rank 0 begins with one: evaluations are written in the order of these lines, whichever ranks their results
+/// come from. One without such a line is written when it is complete.
+std::string evaluation_begins_line(int64_t epoch, int64_t minibatches = 0);
 std::string rank_line(const RankSummary& summary);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
+/// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
+std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);
 
 struct JournalSettings {
   std::filesystem::path folder;  ///< exists
@@ -47,6 +52,7 @@ struct JournalSettings {
   std::filesystem::path past;
   int64_t evaluated_epochs = 0;
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
+  /// Of the plan that the run begins with.
   int64_t period_minibatches = 1;
   bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
 };
@@ -77,6 +83,8 @@ class Journal {
   void remember(double loss, double elapsed_seconds);
   void take_minibatch(const Json& line);
   void take_evaluation(const Json& line);
+  void write_evaluation(std::pair<int64_t, int64_t> place);
+  void write_generations();
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
 
@@ -89,8 +97,16 @@ class Journal {
   std::deque<double> recent_losses_;    // likewise, those of the progress line
   double epoch_loss_ = 0;               // sum over the known minibatches of the last one's epoch
   int64_t epoch_losses_ = 0;            // how many
+  struct Waiting {
+    GenerationSummary generation;
+    int64_t period_minibatches;
+  };
+  std::deque<Waiting> waiting_generations_;  // until all minibatches before theirs have been written
+  std::vector<GenerationSummary> generations_;
+  int64_t steady_from_ = 0;  // the steady state is that of the last plan
   /// By epoch and minibatches, until complete.
   std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;
+  std::deque<std::pair<int64_t, int64_t>> begun_evaluations_;  // not written yet
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;
   std::vector<std::string> traces_;

@@ -93,13 +93,13 @@ class Launcher {
         settings_(settings),
         folder_(job.run.output),
         secret_(job_secret()),
-        store_(serve_for(job.plan.world_size, secret_, address_for_ranks(settings))) {
+        store_(serve_for(job.world_size(), secret_, address_for_ranks(settings))) {
     if (settings.hosts.empty()) {
-      places_.assign(static_cast<size_t>(job.plan.world_size), HostPlace{"", 0, job.plan.world_size});
+      places_.assign(static_cast<size_t>(job.world_size()), HostPlace{"", 0, job.world_size()});
       for (size_t rank = 0; rank < places_.size(); ++rank)
         places_[rank].local_rank = static_cast<int64_t>(rank);
     } else {
-      places_ = place_ranks_on_hosts(settings.hosts, job.plan.world_size);
+      places_ = place_ranks_on_hosts(settings.hosts, job.world_size());
     }
   }
 
@@ -113,7 +113,7 @@ class Launcher {
     signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
     try {
-      for (int64_t rank = 0; rank < job_.plan.world_size; ++rank) start(rank);
+      for (int64_t rank = 0; rank < job_.world_size(); ++rank) start(rank);
       supervise();
     } catch (...) {
       end_all(SIGKILL);
@@ -168,7 +168,7 @@ std::vector<std::string> Launcher::variables_of(int64_t rank) const {
   };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(place.local_rank));
-  set("WORLD_SIZE", std::to_string(job_.plan.world_size));
+  set("WORLD_SIZE", std::to_string(job_.world_size()));
   set("MASTER_ADDR", address_for_ranks(settings_));
   set("MASTER_PORT", std::to_string(store_.port()));
   set("PIPEWRIGHT_STORE_IS_SERVED", "1");
@@ -362,7 +362,7 @@ void Launcher::note_end(Child& child) {
       "rank " + std::to_string(child.rank) + (child.host.empty() ? "" : " on " + child.host);
   // What it was last heard of doing, and who waits for it now.
   std::string words;
-  const auto reports = read_reports(store_, job_.plan.world_size);
+  const auto reports = read_reports(store_, job_.world_size());
   const std::string last = doing(reports[static_cast<size_t>(child.rank)]);
   if (!last.empty()) words += "; last heard of in " + last;
   const std::string waiting = who_waits_for(reports, child.rank);

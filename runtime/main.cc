@@ -19,6 +19,7 @@
 #include "runtime/launch_options.h"
 #include "runtime/probe.h"
 #include "runtime/resume_settings.h"
+#include "runtime/run_folder.h"
 #include "runtime/run_options.h"
 #include "runtime/run_report.h"
 #include "runtime/slowness.h"
@@ -75,7 +76,7 @@ void print_summary(const std::string& folder, bool json) {
       std::cout << ", top-1 " << 100 * summary.evaluation->top1 << " %";
     }
   }
-  const std::string slowness = slowness_text(summary, read_document<Plan>(folder + "/plan.json"));
+  const std::string slowness = slowness_text(summary, last_plan_of(folder, summary));
   if (!slowness.empty()) std::cout << "\n" << slowness;
   std::cout << "\nrun folder: " << folder << "\n";
 }
@@ -137,7 +138,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
   job.overwrite = options["overwrite"].as<bool>();
-  if (launch_settings_from(options).hosts.empty()) warn_of_crowding(job.plan.world_size, run);
+  if (launch_settings_from(options).hosts.empty()) warn_of_crowding(job.world_size(), run);
   // Ranks of other hosts have devices of their own.
   if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
 

@@ -94,6 +94,13 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
         keep(line, json);
       continue;
     }
+    if (json.contains("generation")) {
+      const Json& generation = json["generation"];
+      const Json first = generation.is_object() ? generation.value("first_minibatch", Json()) : Json();
+      if (!first.is_number_integer()) break;
+      if (first < next_minibatch) keep(line, json);
+      continue;
+    }
     const Json minibatch = json.value("minibatch", Json());
     if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds")) break;
     // An evaluation may stand behind minibatches of the next epoch: all the lines are looked through.

@@ -150,7 +150,7 @@ std::chrono::milliseconds RankSession::start_patience() const {
 void RankSession::connect(RankTask& task) {
   // Until all have begun, whoever is slow to answer may only be short of a core.
   const auto patience = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
-  std::optional<Store> store;
+  std::optional<Store>& store = store_;
   if (place_.world_size > 1) {
     if (place_.rank == 0 && !place_.store_is_served) server_ = serve_store(place_);
     store = join_store(place_, start_patience());
@@ -182,23 +182,30 @@ void RankSession::connect(RankTask& task) {
                         " was started with another job than rank 0: " + fingerprint_difference(mine, first),
                     "give every rank the same plan, run and version of Pipewright");
   }
+  connect_links(job_.plan_of(job_.resume ? job_.generation_at(job_.resume->manifest.next_minibatch) : 0), "links");
+  warm_links(*transport_);  // from here on a wait can be woken
+}
+
+void RankSession::connect_links(const Plan& plan, const std::string& name) {
   ConnectSettings settings;
   settings.transport = job_.run.transport;
   settings.gloo_address = gloo_address_of(place_);
-  settings.timeout = patience;
+  settings.timeout = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
   settings.check = [this] { control_->check(); };
   settings.cores = host_cores();
   settings.device = job_.device;
   if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");
-  settings.links = links_of(job_.plan, StreamTags(static_cast<int64_t>(job_.plan.stages.size())),
+  settings.links = links_of(plan, StreamTags(static_cast<int64_t>(plan.stages.size())),
                             job_.run.gradient_clipping_norm > 0);
-  auto transport = connect_ranks(*store, "links", place_.rank, place_.world_size, settings);
-  {
-    const std::lock_guard lock(transport_mutex_);
-    transport_ = std::move(transport);
-    if (const auto failure = control_->failure()) transport_->abort(failure->message);
-  }
-  warm_links(*transport_);  // from here on a wait can be woken
+  auto transport = connect_ranks(*store_, name, place_.rank, place_.world_size, settings);
+  const std::lock_guard lock(transport_mutex_);
+  transport_.swap(transport);  // the one before lives until all ranks have left it
+  if (const auto failure = control_->failure()) transport_->abort(failure->message);
+}
+
+void RankSession::connect_for(const Plan& plan, int64_t generation) {
+  if (!store_ || !job_.device.is_cuda()) return;
+  connect_links(plan, "links/generation-" + std::to_string(generation));
 }
 
 LoadObserver RankSession::loading() {

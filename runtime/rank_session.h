@@ -15,6 +15,7 @@
 #include "runtime/place.h"
 #include "runtime/progress.h"
 #include "runtime/stage_loaders.h"
+#include "runtime/transport/store.h"
 #include "runtime/transport/transport.h"
 #include "runtime/worker.h"
 
@@ -56,16 +57,23 @@ class RankSession {
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
   Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
+  Store* store() { return store_ ? &*store_ : nullptr; }  ///< likewise; the session's thread's
+  /// All ranks call it when another plan comes into force and nothing of theirs travels any more. What
+  /// belongs to devices is connected for the plan; the host's links stay.
+  void connect_for(const Plan& plan, int64_t generation);
   /// Hooks for every walk of this rank under a plan: failures elsewhere end it, and heartbeats say what it
   /// does. They borrow the plan.
   WorkerHooks hooks(const Plan& plan);
   /// The rank is between two operations from now on, as it is after each action: what it does is not watched.
   void rest() { progress_.end(); }
+  /// It does from now on what is no action of a walk.
+  void begin(Activity activity) { progress_.begin(std::move(activity)); }
   /// Samples are waited for within a forward.
   LoadObserver loading();
 
  private:
   void connect(RankTask& task);
+  void connect_links(const Plan& plan, const std::string& name);
   std::string where();
   template <typename Step>
   void guarded(RankTask& task, Step step);
@@ -77,6 +85,7 @@ class RankSession {
   const Place place_;
   const std::filesystem::path folder_;
   std::optional<Store> server_;
+  std::optional<Store> store_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made

@@ -151,6 +151,43 @@ class SerialTraining {
       if (const auto state = start(s)) stages_[s].restore(*state);
   }
 
+  /// What the next plan goes on from, by parameter and buffer.
+  struct Carried {
+    std::map<std::string, at::Tensor> tensors;
+    std::map<std::string, UpdateState> optimizer;
+    std::map<int64_t, double> gradient_norms;
+  };
+  Carried carried() const {
+    Carried carried;
+    carried.gradient_norms = gradient_norms_;
+    for (const SerialStage& stage : stages_) {
+      for (size_t i = 0; i < stage.segment.parameters().size(); ++i)
+        carried.tensors.emplace(stage.segment.parameters()[i], stage.latest()[i]);
+      for (size_t b = 0; b < stage.segment.buffers().size(); ++b)
+        carried.tensors.emplace(stage.segment.buffers()[b], stage.buffers[0][b]);
+      for (size_t i = 0; i < stage.trainable.size(); ++i)
+        carried.optimizer.emplace(stage.segment.parameters()[stage.trainable[i]], stage.rules[i]->state());
+    }
+    return carried;
+  }
+  void go_on_from(const Carried& carried) {
+    gradient_norms_ = carried.gradient_norms;
+    for (SerialStage& stage : stages_) {
+      StageState state;
+      for (const std::string& name : stage.segment.parameters())
+        state.weights.push_back(carried.tensors.at(name));
+      for (const std::string& name : stage.segment.buffers())
+        state.buffers.push_back(carried.tensors.at(name));
+      stage.restore(state);
+      for (size_t i = 0; i < stage.trainable.size(); ++i) {
+        UpdateState remembered = carried.optimizer.at(stage.segment.parameters()[stage.trainable[i]]);
+        for (auto& [name, slots] : remembered.slots)
+          for (at::Tensor& slot : slots) slot = slot.clone();
+        stage.rules[i]->restore(std::move(remembered));
+      }
+    }
+  }
+
   void train(Span span, const std::function<MinibatchFields(int64_t)>& fields, std::vector<double>& losses) {
     for (SerialStage& stage : stages_) stage.first_version = stage.versions.rbegin()->first;
     for (int64_t k = span.first; k < span.end(); ++k) {
@@ -396,11 +433,27 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
                                const std::vector<Span>& spans,
                                const std::function<MinibatchFields(int64_t)>& fields,
                                const std::function<std::optional<StageState>(size_t)>& start) {
-  SerialTraining training(model, plan, rules);
-  if (start) training.restore(start);
+  return train_serially(model, {{plan, spans}}, rules, fields, start);
+}
+
+ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>& parts,
+                               const TrainingRules& rules,
+                               const std::function<MinibatchFields(int64_t)>& fields,
+                               const std::function<std::optional<StageState>(size_t)>& start) {
   std::vector<double> losses;
-  for (const Span& span : spans) training.train(span, fields, losses);
-  ReferenceResult result = training.result();
+  std::unique_ptr<SerialTraining> training;
+  for (const PlanSpans& part : parts) {
+    auto next = std::make_unique<SerialTraining>(model, part.plan, rules);
+    if (training) {
+      next->go_on_from(training->carried());
+    } else if (start) {
+      next->restore(start);
+    }
+    training = std::move(next);
+    for (const Span& span : part.spans) training->train(span, fields, losses);
+  }
+  PW_CHECK(training, "no plan");
+  ReferenceResult result = training->result();
   result.losses = std::move(losses);
   return result;
 }

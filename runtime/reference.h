@@ -39,6 +39,19 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
                                const std::function<MinibatchFields(int64_t minibatch)>& fields,
                                const std::function<std::optional<StageState>(size_t stage)>& start = nullptr);
 
+/// What one plan trains of a run whose plan changes.
+struct PlanSpans {
+  Plan plan;
+  std::vector<Span> spans;
+};
+
+/// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)
+/// and optimizer state of the one before, by name. `start` is of the first plan's stages.
+ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>& parts,
+                               const TrainingRules& rules,
+                               const std::function<MinibatchFields(int64_t minibatch)>& fields,
+                               const std::function<std::optional<StageState>(size_t stage)>& start = nullptr);
+
 /// The plan of one device that computes the same as `plan` but for the order of sums: one stage that updates
 /// after as many minibatches. Empty name of the schedule: there is none, because the plan's rule makes
 /// gradients older, its stages update after different numbers of minibatches, or they clip on their own.

@@ -16,7 +16,6 @@
 #include "graph/file_watch.h"
 #include "graph/json.h"
 #include "graph/regular_file.h"
-#include "graph/summary.h"
 #include "runtime/checkpoint_keeper.h"
 #include "runtime/model_file.h"
 #include "runtime/transport/process_state.h"
@@ -101,14 +100,20 @@ namespace {
 constexpr const char* kRead[] = {"run.json", "plan.json", kModelFileName};  // by the next one, maybe
 constexpr const char* kResults[] = {"metrics.jsonl", "summary.json", "trace.json"};
 
-std::vector<std::string> logs_in(const fs::path& folder) {
+// rank-K.log and the like, from number `from` on.
+std::vector<std::string> numbered(const fs::path& folder, const std::string& prefix,
+                                  const std::string& suffix, int64_t from = 0) {
   std::vector<std::string> names;
-  for (int rank = 0;; ++rank) {
-    names.push_back("rank-" + std::to_string(rank) + ".log");
+  for (int64_t number = from;; ++number) {
+    names.push_back(prefix + std::to_string(number) + suffix);
     if (!file_exists(folder / names.back())) break;
   }
   names.pop_back();
   return names;
+}
+
+std::vector<std::string> logs_in(const fs::path& folder) {
+  return numbered(folder, "rank-", ".log");
 }
 
 bool anything_trained(const fs::path& folder) {
@@ -164,7 +169,9 @@ fs::path new_folder_for_earlier_run(const fs::path& folder) {
 
 void set_aside(const fs::path& folder, const std::vector<fs::path>& checkpoints, bool metrics_are_read) {
   const fs::path earlier = new_folder_for_earlier_run(folder);
-  for (const char* name : kRead)
+  std::vector<std::string> read(std::begin(kRead), std::end(kRead));
+  for (const std::string& name : plans_of_changes_in(folder)) read.push_back(name);
+  for (const std::string& name : read)
     if (fs::is_regular_file(folder / name)) copy_of_file(folder / name, earlier / name);
   for (const std::string name : kResults) {
     if (metrics_are_read && name == "metrics.jsonl") {
@@ -195,6 +202,21 @@ void remove_half_written(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string generation_plan_name(int64_t generation) {
+  return "generation-" + std::to_string(generation) + ".plan.json";
+}
+
+std::vector<std::string> plans_of_changes_in(const fs::path& folder, int64_t from) {
+  auto names = numbered(folder, "generation-", ".plan.json", from);
+  if (from == 0 && file_exists(folder / kChangesName)) names.push_back(kChangesName);
+  return names;
+}
+
+Plan last_plan_of(const fs::path& folder, const Summary& summary) {
+  return read_document<Plan>(folder /
+                             (summary.generations.empty() ? "plan.json" : summary.generations.back().plan));
+}
 
 void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>& resume, bool overwrite) {
   try {

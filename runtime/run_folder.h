@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "graph/plan.h"
+#include "graph/summary.h"
 #include "runtime/checkpoint.h"
 
 namespace pipewright {
@@ -26,11 +29,21 @@ class RunFolderLock {
   int descriptor_ = -1;
 };
 
+/// The files of a run whose plan changes: each plan, and the changes as CHANGES.json (graph/plan_changes.h).
+std::string generation_plan_name(int64_t generation);  ///< "generation-K.plan.json"
+constexpr const char* kChangesName = "changes.json";
+/// Those of the folder from generation `from` on; from 0 on with changes.json, if that is there.
+std::vector<std::string> plans_of_changes_in(const std::filesystem::path& folder, int64_t from = 0);
+
+/// The plan that was in force at the end of a run, from its folder.
+Plan last_plan_of(const std::filesystem::path& folder, const Summary& summary);
+
 /// RunError if it cannot be made.
 void make_run_folder(const std::filesystem::path& folder);
 
 /// Makes the folder, which this process holds, ready for a run that goes on from `resume`, if that is given.
-/// What an earlier run left and this one does not go on from is set aside: run.json, plan.json,
+/// What an earlier run left and this one does not go on from is set aside: run.json, plan.json, changes.json and
+/// the plans that it names,
 /// metrics.jsonl, summary.json, trace.json, model.safetensors, flight/, the ranks' logs and checkpoints/ are
 /// then in RUN/earlier-N, a run folder like any other, and a line on standard error says so; with `overwrite`
 /// they are removed. That is, of a run that
@@ -38,7 +51,7 @@ void make_run_folder(const std::filesystem::path& folder);
 ///  - goes back to an earlier one of the folder's checkpoints, or goes on from one of a run that has ended
 ///  behind
 ///    it: a copy of what tells of the old run, and the later checkpoints.
-/// What a run may be reading meanwhile (run.json, plan.json, model.safetensors) is copied, not moved.
+/// What a run may be reading meanwhile (run.json, plans, changes.json, model.safetensors) is copied, not moved.
 /// Half-written files of processes that were killed go; other files stay. RunError if that cannot be done.
 void prepare_run_folder(const std::filesystem::path& folder, const std::optional<Checkpoint>& resume,
                         bool overwrite = false);

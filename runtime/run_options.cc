@@ -26,6 +26,8 @@ struct Row {
 constexpr Row kRows[] = {
     {"model", "", "model", Kind::kText, "SPEC: of the zoo, e.g. convnet:classes=10, or FILE.pt2"},
     {"plan", "", "plan", Kind::kText, "plan file; without one, the whole model on every rank"},
+    {"adapt", "", "adapt", Kind::kText,
+     "SPEC: how the plan changes while the run trains: none, or manual:file=CHANGES.json"},
     {"data", "", "data", Kind::kText, "SPEC of the training data, e.g. fashion-mnist"},
     {"evaluation-data", "", "evaluation_data", Kind::kText,
      "SPEC of the data for the evaluation at epoch ends"},

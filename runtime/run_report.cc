@@ -12,6 +12,7 @@
 #include "graph/units.h"
 #include "runtime/loss_curves.h"
 #include "runtime/loss_text.h"
+#include "runtime/run_folder.h"
 #include "runtime/slowness.h"
 
 namespace pipewright {
@@ -55,6 +56,20 @@ std::string run_name(const std::filesystem::path& folder) {
   return (folder / "").parent_path().filename().string();
 }
 
+// One row for each plan of a run whose plan changed.
+std::string generation_rows(const std::string& name, const Summary& summary) {
+  std::string rows;
+  for (const GenerationSummary& generation : summary.generations) {
+    rows += "| " + name + " | " + std::to_string(generation.first_minibatch) + " | " + generation.plan +
+            " | " + generation.reason + " | " + std::to_string(generation.ranks) + " |";
+    for (const double seconds :
+         {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
+      rows += " " + format_seconds(seconds) + " |";
+    rows += " " + format_bytes(static_cast<double>(generation.moved_bytes)) + " |\n";
+  }
+  return rows;
+}
+
 // How far the losses of the other runs are from the first one's; nothing for one run.
 std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
   if (folders.size() < 2) return "";
@@ -85,6 +100,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
       "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
       "peak | kept by the allocator | process at most |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string changes;
   double first_rate = 0;
   std::string slow;
   bool crowded_any = false;
@@ -96,7 +112,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
                        "give the --output of a pipewright-runtime train or launch");
     }
     const auto summary = read_document<Summary>(summary_file);
-    const auto plan = read_document<Plan>(folder / "plan.json");
+    const Plan plan = last_plan_of(folder, summary);
     if (first_rate == 0) first_rate = summary.samples_per_second;
     const bool crowded = summary.cores > 0 && summary.world_size > summary.cores;
     crowded_any = crowded_any || crowded;
@@ -116,6 +132,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
     table += "|";
     memory += memory_rows(run_name(folder), summary);
+    changes += generation_rows(run_name(folder), summary);
     cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
     cell(timed(text("%.0f", summary.samples_per_second)));
@@ -138,7 +155,14 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
              " cores; such times say nothing about a plan.\n";
   }
-  return table + slow + loss_rows(folders) + memory;
+  if (!changes.empty()) {
+    changes =
+        "\nPlans, from which minibatch on, and what the changes took:\n\n"
+        "| run | from minibatch | plan | reason | ranks | drain | move | start | moved |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
+        changes;
+  }
+  return table + slow + changes + loss_rows(folders) + memory;
 }
 
 }  // namespace pipewright

@@ -16,13 +16,52 @@
 
 namespace pipewright {
 
-RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& worker,
-                            const MemoryMeter& memory, MeasuredTimes times) {
+namespace {
+
+// Of the stages of a rank: memory adds up; of what is counted, the largest is told.
+void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
+  Digest weights;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    for (const at::Tensor& weight : stage.weights()) {
+      const at::Tensor bytes = weight.cpu().contiguous();
+      weights.add(bytes.data_ptr(), bytes.nbytes());
+    }
+    if (!plan.predicted) continue;
+    const StageMemory& predicted = plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
+    rank.predicted_memory_bytes += predicted.total_bytes();
+    if (!rank.predicted_memory) rank.predicted_memory.emplace();
+    *rank.predicted_memory += predicted;
+  }
+  rank.weights_digest = weights.text();
+}
+
+}  // namespace
+
+void EarlierWorkers::add(const Worker& worker) {
+  counts += worker.counts();
+  stage = worker.stage().stage();
+  replica = worker.replica();
+  updates = 0;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& each = worker.stage(i);
+    peak_in_flight = std::max(peak_in_flight, each.peak_in_flight());
+    peak_weight_versions = std::max(peak_weight_versions, each.versions().peak_live());
+    updates = std::max(updates, each.versions().updates());
+  }
+}
+
+RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place, const Worker* worker,
+                            EarlierWorkers workers, const MemoryMeter& memory, MeasuredTimes times) {
+  if (worker) workers.add(*worker);
   RankSummary rank;
-  const WorkerCounts& counts = worker.counts();
+  const WorkerCounts& counts = workers.counts;
   rank.rank = place.rank;
-  rank.stage = worker.stage().stage();
-  rank.replica = worker.replica();
+  rank.stage = workers.stage;
+  rank.replica = workers.replica;
+  rank.peak_in_flight = workers.peak_in_flight;
+  rank.peak_weight_versions = workers.peak_weight_versions;
+  rank.updates = workers.updates;
   rank.host = this_process().host;
   times.busy_seconds = counts.busy_seconds;
   times.processor_seconds = std::max(0.0, times.processor_seconds);  // a difference of clocks
@@ -39,25 +78,8 @@ RankSummary summary_of_rank(const Job& job, const Place& place, const Worker& wo
                  peak(MemoryPurpose::kActivations), peak(MemoryPurpose::kMessages),
                  peak(MemoryPurpose::kOther)};
   rank.sent_bytes = counts.sent_bytes;
-  // Of several stages: memory adds up; of what is counted, the largest is told.
-  Digest weights;
-  for (size_t i = 0; i < worker.stage_count(); ++i) {
-    const StageReplica& stage = worker.stage(i);
-    for (const at::Tensor& weight : stage.weights()) {
-      const at::Tensor bytes = weight.cpu().contiguous();
-      weights.add(bytes.data_ptr(), bytes.nbytes());
-    }
-    rank.peak_in_flight = std::max(rank.peak_in_flight, stage.peak_in_flight());
-    rank.peak_weight_versions = std::max(rank.peak_weight_versions, stage.versions().peak_live());
-    rank.updates = std::max(rank.updates, stage.versions().updates());
-    if (!job.plan.predicted) continue;
-    const StageMemory& predicted = job.plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
-    rank.predicted_memory_bytes += predicted.total_bytes();
-    if (!rank.predicted_memory) rank.predicted_memory.emplace();
-    *rank.predicted_memory += predicted;
-  }
-  rank.weights_digest = weights.text();
-  if (job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(worker);
+  if (worker) add_stages(rank, *worker, plan);
+  if (worker && job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(*worker);
   rank.device = device_text(job.device);
   if (const auto bytes = allocator_bytes(job.device)) {
     rank.allocated_bytes = bytes->peak_allocated;
@@ -82,17 +104,17 @@ std::string cuda_graphs_text(const Worker& worker) {
   return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
 }
 
-Summary write_results(const std::filesystem::path& folder, const Job& job, const Journal& journal,
-                      const std::string& status, double wall_seconds) {
+Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
+                      const Journal& journal, const std::string& status, double wall_seconds) {
   Summary summary = journal.summary();
   summary.status = status;
-  summary.world_size = job.plan.world_size;
-  summary.strategy = job.plan.strategy;
-  summary.schedule = job.plan.schedule;
-  summary.weights = job.plan.weights;
+  summary.world_size = job.world_size();
+  summary.strategy = plan.strategy;
+  summary.schedule = plan.schedule;
+  summary.weights = plan.weights;
   summary.cores = host_cores();
   summary.wall_seconds = wall_seconds;
-  if (job.plan.predicted) summary.predicted_minibatch_seconds = job.plan.predicted->minibatch_seconds;
+  if (plan.predicted) summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
   summary.minibatch_flops = count_flops(job.model.graph).training;
   if (summary.minibatch_seconds > 0)
     summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;
@@ -106,6 +128,7 @@ Summary write_results(const std::filesystem::path& folder, const Job& job, const
 void demand_equal_replicas(const Summary& summary) {
   std::map<int64_t, const RankSummary*> first_of_stage;
   for (const RankSummary& rank : summary.ranks) {
+    if (rank.weights_digest.empty()) continue;  // it had no part in the last plan
     const RankSummary& first = *first_of_stage.try_emplace(rank.stage, &rank).first->second;
     if (rank.weights_digest == first.weights_digest) continue;
     const auto words = [](const RankSummary& of) {

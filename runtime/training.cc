@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_changes.h"
 #include "runtime/model_file.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/state_source.h"
 
 namespace pipewright {
@@ -41,6 +44,7 @@ void Training::open() {
   }
   write_document(folder_ / "run.json", job_.run);
   write_document(folder_ / "plan.json", job_.plan);
+  write_changes();
   JournalSettings settings;
   settings.folder = folder_;
   settings.batch_size = job_.run.batch_size;
@@ -50,8 +54,11 @@ void Training::open() {
     settings.evaluation_minibatches =
         (Evaluation::samples(job_, *evaluation_data_) + job_.run.batch_size - 1) / job_.run.batch_size;
   }
-  settings.period_minibatches = data_.length().period;
-  settings.end_of_span = [length = data_.length()](int64_t first) { return span_from(first, length).end(); };
+  const int64_t generation = job_.generation_at(data_.first_minibatch());
+  settings.period_minibatches = data_.length_of(generation).period;
+  settings.end_of_span = [this](int64_t first) {
+    return span_from(first, data_.length_of(job_.generation_at(first))).end();
+  };
   settings.next_minibatch = data_.first_minibatch();
   if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
@@ -76,34 +83,65 @@ void Training::open() {
   });
 }
 
+// What `verify --run` reads, and who looks at the figures of a generation.
+void Training::write_changes() {
+  if (job_.changes.empty()) return;
+  std::vector<PlanChange> changes;
+  for (int64_t k = 0; k < job_.generations(); ++k) {
+    write_document(folder_ / generation_plan_name(k), job_.plan_of(k));
+    if (k > 0) changes.push_back({job_.first_minibatch_of(k), generation_plan_name(k)});
+  }
+  write_file(folder_ / kChangesName, plan_changes_text(changes));
+  const int64_t minibatches = data_.length().minibatches;
+  if (changes.back().minibatch >= minibatches) {
+    std::fprintf(stderr, "the run ends at minibatch %ld: it does not come to the change at minibatch %ld\n",
+                 minibatches, changes.back().minibatch);
+  }
+}
+
 void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }
 
 void Training::prepare() {
   done_ = data_.first_minibatch();
   pipeline_began_ = data_.pipeline_began();
   evaluated_epochs_ = data_.evaluated_epochs();
-  const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
-  generation_ =
-      std::make_unique<PlanGeneration>(job_, data_, session_.place().rank, session_.transport(), *source);
   writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
       folder_, job_.run.checkpoint.versions == "exact",
       [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
-  writer_->set_stages(generation_->worker().stage_count());
+  const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
+  start_generation(job_.generation_at(done_), source.get());
 }
 
 void Training::work() {
   // Of an earlier run, whose weights this one may have begun with: all ranks have read them.
   std::error_code ignored;
   if (journal_) std::filesystem::remove(folder_ / kModelFileName, ignored);
+  if (journal_) {
+    for (const auto& name : plans_of_changes_in(folder_, job_.changes.empty() ? 0 : job_.generations()))
+      std::filesystem::remove(folder_ / name, ignored);
+  }
   started_ = Clock::now();
-  Worker& worker = generation_->worker();
-  const auto several = static_cast<int64_t>(worker.stage_count());
-  const int64_t first = worker.stage().stage();
-  name_rank(trace_, session_.place().rank,
-            {first, worker.replica(), several, several > 1 ? worker.stage(1).stage() - first : 0});
+  if (generation_->takes_part()) {
+    const Worker& worker = generation_->worker();
+    const auto several = static_cast<int64_t>(worker.stage_count());
+    const int64_t first = worker.stage().stage();
+    name_rank(trace_, session_.place().rank,
+              {first, worker.replica(), several, several > 1 ? worker.stage(1).stage() - first : 0});
+  }
   prepare_to_stop();
-  evaluate_ended_epoch();
-  train_generation();
+  GenerationSummary start;
+  start.reason = job_.resume ? "resume" : "start";
+  tell_generation(start);
+  if (generation_->takes_part()) evaluate_ended_epoch();
+  while (true) {
+    if (generation_->takes_part()) {
+      train_generation();
+    } else {
+      wait_for_end_of_generation();
+    }
+    if (done_ == data_.length().minibatches) break;
+    change_plan();
+  }
   fault_point();
   if (!job_.run.no_save) save_model();
   complete_checkpoints();
@@ -112,6 +150,7 @@ void Training::work() {
 // The pipeline is empty: buffers are the replicas' average.
 void Training::save_model() {
   std::map<int64_t, NamedTensors> own;
+  if (!generation_->takes_part()) return;
   for_each_stage(generation_->worker(), [&](StageReplica& stage) {
     if (stage.replica() != 0) return;
     NamedTensors& tensors = own[stage.stage()];
@@ -151,16 +190,24 @@ void Training::fault_point() {
 void Training::prepare_to_stop() {
   if (!job_.run.checkpoint.on_signal) return;
   // A rank may be waiting for its next minibatch: one of the cycle after the last that the first stage began.
-  int64_t longest_cycle = 1;
-  const PipelineShape& shape = generation_->shape();
-  for (int64_t stage = 0; stage < shape.stages(); ++stage)
-    longest_cycle = std::max(longest_cycle, StageTurns(shape, stage).cycle_length());
+  const auto longest_cycle = [](const PipelineShape& shape) {
+    int64_t longest = 1;
+    for (int64_t stage = 0; stage < shape.stages(); ++stage)
+      longest = std::max(longest, StageTurns(shape, stage).cycle_length());
+    return longest;
+  };
+  // Each rank may have a part in the first stage of some plan.
+  std::vector<int64_t> entries(static_cast<size_t>(session_.place().world_size));
+  std::iota(entries.begin(), entries.end(), 0);
   stop_ = std::make_unique<StopAgreement>(
-      session_.place().rank, session_.place().world_size, data_.first_minibatch(),
-      job_.plan.stages.front().ranks, [=, this](int64_t last_started) {
-        const RunLength& length = data_.length();
-        return next_stop(std::min(last_started + 1 + longest_cycle, length.minibatches), length.period,
-                         length);
+      session_.place().rank, session_.place().world_size, data_.first_minibatch(), std::move(entries),
+      [=, this](int64_t last_started) {
+        const int64_t generation = job_.generation_at(last_started + 1);
+        const RunLength length = data_.length_of(generation);
+        const PipelineShape shape = shape_of(job_.plan_of(generation), job_.run.gradient_accumulation);
+        return next_stop(
+            std::min({last_started + 1 + longest_cycle(shape), length.minibatches, length.plan_end}),
+            length.period, length);
       });
   control().hold_signals([this](Store& store) { stop_->tick(store); });
 }
@@ -178,7 +225,9 @@ void Training::stop() {
 void Training::post_last_words() {
   fault_point();
   writer_->settle();
-  const RankSummary rank = summary_of_rank(job_, session_.place(), generation_->worker(), memory_, times_);
+  const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
+  const RankSummary rank =
+      summary_of_rank(job_, plan_in_force(), session_.place(), worker, earlier_workers_, memory_, times_);
   if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
   control().post(rank_line(rank));
@@ -204,7 +253,7 @@ void Training::close(const std::string& status) {
     remove_weights_parts(folder_);
   }
   const Summary summary =
-      write_results(folder_, job_, *journal_, lost ? "failed" : status, elapsed_seconds());
+      write_results(folder_, job_, plan_in_force(), *journal_, lost ? "failed" : status, elapsed_seconds());
   if (lost && status != "failed") std::rethrow_exception(lost);
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
     if (!data) continue;

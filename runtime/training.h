@@ -51,6 +51,7 @@ class Training : private RankTask {
   void work() override;
   void post_last_words() override;
   void close(const std::string& status) override;
+  void write_changes();
   void prepare_to_stop();
   [[noreturn]] void stop();
   void save_model();
@@ -63,6 +64,13 @@ class Training : private RankTask {
   void evaluate(int64_t epoch, int64_t minibatches = 0);
   WorkerHooks hooks();
 
+  // training_changes.cc: from one plan to the next.
+  void start_generation(int64_t number, StateSource* source);
+  void change_plan();
+  void wait_for_end_of_generation();
+  void tell_end_of_generation(bool stopped);
+  void tell_generation(GenerationSummary generation);
+
   // training_checkpoints.cc
   void write_checkpoint(const std::string& cause);
   void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
@@ -72,6 +80,8 @@ class Training : private RankTask {
 
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
   Control& control() { return session_.control(); }
+  /// Also where a failure has come between two plans.
+  const Plan& plan_in_force() const { return generation_ ? generation_->plan() : job_.plan; }
   bool stops_at(int64_t minibatch) const {
     return stop_ && stop_->stop_before() <= minibatch && stop_->stop_before() < data_.length().minibatches;
   }
@@ -95,6 +105,8 @@ class Training : private RankTask {
   int64_t done_ = 0;                          // minibatches: the next one is the first that is not
   int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
+  EarlierWorkers earlier_workers_;
+  double drain_seconds_ = 0;  // of the last span, from the end of this rank's last forward on
   TraceWriter trace_;
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();

@@ -46,10 +46,17 @@ TrainingData::TrainingData(const Job& job)
   length_.minibatches =
       job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * length_.minibatches_per_epoch;
   length_.evaluate_every = job.run.evaluate_every_minibatches;
-  length_.period = round_period(shape_of(job.plan, job.run.gradient_accumulation));
   if (!job.resume) return;
   check_position(*job.resume, length_);
   first_ = job.resume->manifest.next_minibatch;
+}
+
+RunLength TrainingData::length_of(int64_t generation) const {
+  RunLength length = length_;
+  length.period = round_period(shape_of(job_.plan_of(generation), job_.run.gradient_accumulation));
+  length.plan_begin = job_.first_minibatch_of(generation);
+  if (generation + 1 < job_.generations()) length.plan_end = job_.first_minibatch_of(generation + 1);
+  return length;
 }
 
 LoadRequest TrainingData::request(int64_t k) const {
@@ -65,9 +72,10 @@ int64_t TrainingData::evaluated_epochs() const {
 
 int64_t TrainingData::pipeline_began() const {
   if (!job_.resume || first_ == length_.minibatches) return first_;
-  const Span rest = span_from(first_, length_);
-  return pipewright::pipeline_began(job_.resume->manifest, job_.plan, job_.run.gradient_accumulation,
-                                    rest.end());
+  const int64_t generation = job_.generation_at(first_);
+  const Span rest = span_from(first_, length_of(generation));
+  return pipewright::pipeline_began(job_.resume->manifest, job_.plan_of(generation),
+                                    job_.run.gradient_accumulation, rest.end());
 }
 
 TrainingRules TrainingData::rules() const {

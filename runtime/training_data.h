@@ -19,7 +19,10 @@ class TrainingData {
   explicit TrainingData(const Job& job);
 
   const Dataset& dataset() const { return *data_; }
+  /// Of the whole run: nothing of a plan is said.
   const RunLength& length() const { return length_; }
+  /// Likewise, with what the plan of a generation (Job::generations) says.
+  RunLength length_of(int64_t generation) const;
   /// Minibatch k of the run.
   LoadRequest request(int64_t k) const;
   /// Minibatches that are done before the run begins.

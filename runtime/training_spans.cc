@@ -38,11 +38,12 @@ WorkerHooks Training::hooks() {
   return hooks;
 }
 
-// From done_ on, until the run is over or a signal has stopped it.
+// From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
 void Training::train_generation() {
   const CheckpointSettings& settings = job_.run.checkpoint;
   const RunLength& length = generation_->length();
-  while (done_ < length.minibatches) {
+  const int64_t end = std::min(length.minibatches, length.plan_end);
+  while (done_ < end) {
     const Span span = span_from(done_, length);
     const auto within = checkpoints_within(span, settings, generation_->period(), length);
     try {
@@ -66,8 +67,12 @@ void Training::train_generation() {
     } else if (stops) {
       write_checkpoint("signal");
     }
-    if (stops) stop();
+    if (stops) {
+      tell_end_of_generation(/*stopped=*/true);
+      stop();
+    }
   }
+  tell_end_of_generation(/*stopped=*/false);
 }
 
 void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
@@ -117,6 +122,12 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     };
     trace_.add(trace_span(session_.place().rank, action, since_start(begin), since_start(end)));
   };
+  auto last_forward = Clock::now();
+  hooks.after = [&, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
+                                                    Clock::time_point end) {
+    if (action.kind == ActionKind::kForward) last_forward = end;
+    ended(action, begin, end);
+  };
   hooks.checkpoints = std::move(checkpoints);
   hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
     session_.rest();  // a slow disk is no update that hangs
@@ -131,6 +142,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     throw;
   }
   times_.trained_seconds += seconds_since(begin);
+  drain_seconds_ = seconds_since(last_forward);
 }
 
 // Where an epoch or the run is over; also of a run that was stopped between an epoch and its evaluation.
@@ -145,6 +157,7 @@ void Training::evaluate_ended_epoch() {
 
 // `minibatches`: trained before, within an epoch; 0: at its end.
 void Training::evaluate(int64_t epoch, int64_t minibatches) {
+  if (journal_) control().post(evaluation_begins_line(epoch, minibatches));
   generation_->evaluation(*evaluation_data_)
       .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
         control().post(evaluation_line(epoch, done, minibatches));

@@ -47,21 +47,26 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
   return places;
 }
 
-// Where the pipeline drained on the way to minibatch `end`: where spans end, and where a run ended that
-// was made longer later.
-std::vector<Span> spans_until(int64_t end, const TrainingData& data,
-                              const std::filesystem::path& run_folder) {
+// Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
+// where a run ended that was made longer later.
+std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingData& data,
+                                   const std::filesystem::path& run_folder) {
   std::set<int64_t> drains{end};
   for (const auto& folder : list_checkpoints(run_folder)) {
     const CheckpointManifest manifest = open_checkpoint(folder).manifest;
     if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
   }
-  std::vector<Span> spans;
-  for (int64_t done = data.first_minibatch(); done < end; done = spans.back().end()) {
-    const Span planned = span_from(done, data.length());
-    spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
+  std::vector<PlanSpans> parts;
+  int64_t generation = -1;
+  for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
+    if (generation != job.generation_at(done)) {
+      generation = job.generation_at(done);
+      parts.push_back({job.plan_of(generation), {}});
+    }
+    const Span planned = span_from(done, data.length_of(generation));
+    parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
   }
-  return spans;
+  return parts;
 }
 
 // Minibatches first, first + 1, ... as the serial program asks for them.
@@ -93,14 +98,15 @@ std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const T
   };
 }
 
-TrainedModel trained_serially(const Job& job, const TrainingData& data, const Plan& plan,
-                              const std::vector<Span>& spans, const std::string& what,
+TrainedModel trained_serially(const Job& job, const TrainingData& data, const std::vector<PlanSpans>& parts,
+                              const std::string& what,
                               void (*change)(const StageProgram&, StageState&) = nullptr) {
-  const auto programs = programs_of(job, plan);
+  const auto programs = programs_of(job, parts.front().plan);
+  const int64_t first = parts.front().spans.front().first;
   const auto source = start_of(job);
   ReferenceResult result =
-      train_serially(job.model, plan, data.rules(), spans,
-                     minibatches_from(job, data, spans.front().first, spans.back().end(), what),
+      train_serially(job.model, parts, data.rules(),
+                     minibatches_from(job, data, first, parts.back().spans.back().end(), what),
                      [&](size_t stage) -> std::optional<StageState> {
                        auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
                        if (!change) return state;
@@ -114,6 +120,15 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const Pl
   for (const auto& stage : result.buffers)
     for (const auto& [name, tensor] : stage.front()) model.tensors.emplace(name, tensor);
   return model;
+}
+
+// Those of one device for each of the plans; empty where one has none.
+std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, std::vector<PlanSpans> parts) {
+  for (PlanSpans& part : parts) {
+    part.plan = one_device_plan(job.model, part.plan, data.rules());
+    if (part.plan.schedule.empty()) return {};
+  }
+  return parts;
 }
 
 std::map<std::string, at::Tensor> first_tensors(const Job& job) {
@@ -133,7 +148,8 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   const int64_t end = checkpoint.manifest.next_minibatch;
   const auto file = run_folder / "metrics.jsonl";
   read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
-    if (!json.contains("evaluation") && json.at("minibatch") >= first) model.losses.push_back(number_or_nan(json.at("loss")));
+    if (json.contains("minibatch") && json.at("minibatch") >= first)
+      model.losses.push_back(number_or_nan(json.at("loss")));
   });
   if (static_cast<int64_t>(model.losses.size()) != end - first) {
     throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +
@@ -189,27 +205,29 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   }
   Verification verification;
   verification.minibatches = {first, end.manifest.next_minibatch - first};
-  verification.ranks = job.plan.world_size;
-  verification.places = places_of(programs_of(job, job.plan));
+  const auto parts = spans_until(end.manifest.next_minibatch, job, data, run_folder);
+  const Plan& plan = parts.back().plan;
+  verification.ranks = job.world_size();
+  verification.plans = static_cast<int64_t>(parts.size());
+  verification.places = places_of(programs_of(job, plan));
   if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
     // Buffers are averaged at the drain, which was later.
     std::erase_if(verification.places, [&](const StageTensor& place) {
-      return place.buffer && job.plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
+      return place.buffer && plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
     });
   }
   verification.tolerance = tolerance;
 
   const TrainedModel written = written_model(job, run_folder, end, first);
-  const auto spans = spans_until(end.manifest.next_minibatch, data, run_folder);
-  const TrainedModel serial = trained_serially(job, data, job.plan, spans, "serial reference");
+  const TrainedModel serial = trained_serially(job, data, parts, "serial reference");
   verification.serial = compare_exactly(written, serial, verification.places);
 
-  const Plan single = one_device_plan(job.model, job.plan, data.rules());
-  if (single.schedule.empty()) return verification;
+  const auto single = on_one_device(job, data, parts);
+  if (single.empty()) return verification;
   const auto start = first_tensors(job);
-  const TrainedModel one = trained_serially(job, data, single, spans, "one device");
+  const TrainedModel one = trained_serially(job, data, single, "one device");
   verification.one_device = compare_relatively(written, one, start, verification.places);
-  const TrainedModel rounded = trained_serially(job, data, single, spans, "rounding", shift_by_rounding);
+  const TrainedModel rounded = trained_serially(job, data, single, "rounding", shift_by_rounding);
   verification.rounding = compare_relatively(rounded, one, start, verification.places);
   std::vector<StageTensor> parameters;
   for (const StageTensor& place : verification.places)

@@ -20,6 +20,7 @@ constexpr double kMostAllowed = 0.25;
 struct Verification {
   Span minibatches;
   int64_t ranks = 1;
+  int64_t plans = 1;  ///< in force one after the other
   std::vector<StageTensor> places;
   ExactComparison serial;                        ///< with the serial reference
   std::optional<RelativeComparison> one_device;  ///< of plans that compute the same as one device

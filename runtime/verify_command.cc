@@ -12,6 +12,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/launch_options.h"
 #include "runtime/resume_settings.h"
+#include "runtime/run_folder.h"
 #include "runtime/run_options.h"
 #include "runtime/run_results.h"
 #include "runtime/training_data.h"
@@ -78,7 +79,9 @@ void verify_new_run(const po::variables_map& options) {
   Job job = prepare_job(run, ranks_from(options));
   if (!options.count("minibatches")) {
     const TrainingData whole(job);
-    run.minibatches = std::min(whole.length().minibatches, whole.first_minibatch() + kMinibatches);
+    const int64_t last_change = job.changes.empty() ? 0 : job.changes.back().minibatch;
+    run.minibatches = std::min(whole.length().minibatches,
+                               std::max(whole.first_minibatch(), last_change) + kMinibatches);
   }
   CheckpointSettings& checkpoint = run.checkpoint;
   // One at the end, which cuts no span.
@@ -96,7 +99,7 @@ void verify_new_run(const po::variables_map& options) {
   const int64_t end = TrainingData(job).length().minibatches;
   const Checkpoint written = open_checkpoint(checkpoints_of(folder) / checkpoint_name(end));
   const Verification verification = verify(job, folder, written, tolerance);
-  report(verification, job.plan, folder, options);
+  report(verification, job.plan_of(job.generation_at(end - 1)), folder, options);
 }
 
 // Where a run that went on from `resume` began, as far as its folder tells: its oldest checkpoint with
@@ -121,6 +124,8 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   std::vector<std::string> words = arguments;
   words.insert(words.end(),
                {"--config", (folder / "run.json").string(), "--plan", (folder / "plan.json").string()});
+  if (file_exists(folder / kChangesName))
+    words.insert(words.end(), {"--adapt", "manual:file=" + (folder / kChangesName).string()});
   const po::variables_map options = parse_options(words, description, kUsage);
   const auto checkpoints = list_checkpoints(folder);
   if (checkpoints.empty()) {
@@ -138,7 +143,8 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   if (file_exists(folder / "summary.json"))
     demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
   const Verification verification = verify(job, folder, end, tolerance_from(options));
-  report(verification, job.plan, folder, options);
+  const int64_t last = end.manifest.next_minibatch - 1;
+  report(verification, job.plan_of(job.generation_at(last)), folder, options);
 }
 
 }  // namespace
@@ -154,7 +160,7 @@ void run_verify(const std::vector<std::string>& arguments) {
   add_wide_option(&description);
   const auto options = parse_options(arguments, description, kUsage);
   if (!options.count("run")) return verify_new_run(options);
-  for (const char* name : {"config", "plan", "output", "ranks", "hosts", "minibatches", "epochs"}) {
+  for (const char* name : {"config", "plan", "adapt", "output", "ranks", "hosts", "minibatches", "epochs"}) {
     if (options.count(name))
       throw InputError(std::string("--") + name + " does not go with --run: the folder says it");
   }

@@ -85,9 +85,10 @@ void demand(const Verification& verification, const std::filesystem::path& run_f
 std::string verification_table(const Verification& verification, const Plan& plan, int64_t width) {
   std::ostringstream out;
   const Span& span = verification.minibatches;
-  out << "plan " << plan.shape_text() << " " << plan.schedule << " " << plan.weights << " on "
-      << verification.ranks << (verification.ranks == 1 ? " rank" : " ranks") << ", minibatches "
-      << span.first << " to " << span.end() - 1 << ", " << verification.places.size() << " tensors\n\n";
+  out << (verification.plans > 1 ? "the last of " + std::to_string(verification.plans) + " plans, " : "plan ")
+      << plan.shape_text() << " " << plan.schedule << " " << plan.weights << " on " << verification.ranks
+      << (verification.ranks == 1 ? " rank" : " ranks") << ", minibatches " << span.first << " to "
+      << span.end() - 1 << ", " << verification.places.size() << " tensors\n\n";
   if (verification.one_device) {
     const RelativeComparison& one = *verification.one_device;
     using Side = TableColumn::Side;

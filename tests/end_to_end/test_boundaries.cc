@@ -24,7 +24,9 @@ struct ShortRun {
   int64_t ranks = 1;
   fs::path begun, expected;
 
-  ShortRun(const TemporaryFolder& in, const std::vector<int64_t>& replicas)
+  // `changes`: what the plan changes to, by minibatch.
+  ShortRun(const TemporaryFolder& in, const std::vector<int64_t>& replicas,
+           const std::map<int64_t, std::vector<int64_t>>& changes = {})
       : folder(in), begun(in / "begun"), expected(in / "expected") {
     fs::remove_all(begun);
     fs::remove_all(expected);
@@ -33,6 +35,18 @@ struct ShortRun {
       ranks = of_model.world_size;
       write_document(folder / "plan.json", of_model);
       plan = {"--plan", (folder / "plan.json").string()};
+    }
+    Json list = Json::array();
+    for (const auto& [minibatch, next] : changes) {
+      const Plan of_model = even_plan(graph_of(kEndlessModel, 8, folder), next);
+      const std::string name = "plan-" + std::to_string(minibatch) + ".json";
+      ranks = std::max(ranks, of_model.world_size);
+      write_document(folder / name, of_model);
+      list.push_back({{"minibatch", minibatch}, {"plan", name}});
+    }
+    if (!changes.empty()) {
+      write_file(folder / "changes.json", list.dump());
+      plan = plan + std::vector<std::string>{"--adapt", "manual:file=" + (folder / "changes.json").string()};
     }
     const int code = code_of(expected, {"--minibatches", "10"});
     INFO(error);
@@ -123,4 +137,30 @@ TEST_CASE(
   }
   std::printf("%ld of %ld faults ended the run\n", happened, tried);
   CHECK(happened > tried / 3);
+}
+
+TEST_CASE(
+    "whatever happens to a rank around a change of the plan, the run goes on from its last checkpoint, bit "
+    "for bit") {
+  const TemporaryFolder folder;
+  const bool all = std::getenv("PIPEWRIGHT_BOUNDARIES") != nullptr;
+  std::mt19937_64 random(18);
+  // The second change is at the end of an epoch. Under the first plan, and the last, rank 2 waits.
+  ShortRun run(folder, {1, 1}, {{6, {1, 2}}, {8, {1, 1}}});
+  REQUIRE(run.ranks == 3);
+  int64_t happened = 0;
+  for (int64_t rank = 0; rank < run.ranks; ++rank) {
+    for (const std::string& fault : kFaults) {
+      if (all) {
+        for (int64_t point = 0, late = 0; late < 3; ++point) {
+          const bool did = run.fails_and_goes_on(rank, point, fault);
+          late = did ? 0 : late + 1;
+          happened += did;
+        }
+      } else if (fault == kFaults[static_cast<size_t>(rank)]) {
+        happened += run.fails_and_goes_on(rank, static_cast<int64_t>(10 + random() % 12), fault);
+      }
+    }
+  }
+  CHECK(happened > 0);
 }

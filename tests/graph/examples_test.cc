@@ -6,6 +6,7 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
+#include "graph/plan_changes.h"
 #include "test_paths.h"
 #include "tests/graph/samples.h"
 
@@ -32,6 +33,13 @@ TEST_CASE("every example in docs/examples is read by its schema and written as i
   for (const fs::directory_entry& entry : fs::directory_iterator(kExamples)) {
     if (entry.path().extension() != ".json") continue;
     CAPTURE(entry.path().filename().string());
+    if (entry.path().filename() == "changes.json") {
+      CHECK(plan_changes_text(parse_plan_changes(read_file(entry.path()), "changes.json")) ==
+            read_file(entry.path()));
+      for (const PlanChange& change : read_plan_changes(entry.path()))
+        CHECK_NOTHROW(read_document<Plan>(change.plan));
+      continue;
+    }
     const std::string schema = read_json_file(entry.path()).at("schema").get<std::string>();
     REQUIRE(readers.count(schema) == 1);
     const std::string text = readers.at(schema)(entry.path());

@@ -43,12 +43,14 @@ class RandomJobs {
       for (int64_t& rank : stage.ranks) rank = number[static_cast<size_t>(rank)];
   }
 
+  struct Kind {
+    std::string schedule, weights;
+    bool one_update_for_all() const { return weights == "flush" || weights == "2bw"; }
+  };
+
   /// `most_ranks`: of the world.
   RandomJob next(int64_t most_ranks) {
     RandomJob job;
-    struct Kind {
-      std::string schedule, weights;
-    };
     const Kind kind = one_of<Kind>({{"1f1b", "stash"},
                                     {"1f1b", "stash"},
                                     {"1f1b", "vertical"},
@@ -58,21 +60,11 @@ class RandomJobs {
                                     {"1f1b-flush", "flush"},
                                     {"interleaved", "flush"},
                                     {"zb-h1", "flush"}});
-    const bool one_update_for_all = kind.weights == "flush" || kind.weights == "2bw";
-    job.model = model(one_update_for_all);
+    job.model = model(kind.one_update_for_all());
     job.plan = plan(job.model, kind.schedule, kind.weights, most_ranks);
-    if (one_update_for_all) tie(job.plan, job.model.graph);
+    if (kind.one_update_for_all()) tie(job.plan, job.model.graph);
     job.rules = rules(kind.weights);
-    if (kind.weights == "2bw") {
-      // The interval must cover what the first stage runs ahead.
-      const PipelineShape shape = shape_of(job.plan);
-      const int64_t ahead = StageTurns(shape, 0).run_ahead(usable_in_flight(shape)[0]);
-      job.plan.microbatches = std::max(job.plan.microbatches, ahead);
-    }
-    const PipelineShape shape = shape_of(job.plan, job.rules.gradient_accumulation);
-    const std::vector<int64_t> depths = schedule_named(kind.schedule).depths(shape);
-    for (size_t s = 0; s < depths.size(); ++s)
-      job.plan.stages[s].in_flight = std::max(job.plan.stages[s].in_flight, depths[s]);
+    deepen(job.plan, job.rules);
     int64_t begin = between(0, 3);
     for (int64_t n = between(1, 2); n > 0; --n) {
       job.spans.push_back({begin, between(1, 14)});
@@ -82,7 +74,44 @@ class RandomJobs {
     return job;
   }
 
+  /// Another plan that trains the same model by the same rules.
+  Plan other_plan(const RandomJob& job, int64_t most_ranks) {
+    const auto& parameters = job.model.graph.parameters;
+    const bool shares = std::any_of(parameters.begin(), parameters.end(),
+                                    [](const Parameter& p) { return p.name == "shared.weight"; });
+    const bool own_rounds =
+        job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
+    std::vector<Kind> kinds;
+    if (!shares) kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
+    const std::vector<Kind> together = {{"1f1b", "2bw"},
+                                        {"gpipe", "flush"},
+                                        {"1f1b-flush", "flush"},
+                                        {"interleaved", "flush"},
+                                        {"zb-h1", "flush"}};
+    if (!own_rounds) kinds.insert(kinds.end(), together.begin(), together.end());
+    const Kind kind = one_of(kinds);
+    Plan plan = this->plan(job.model, kind.schedule, kind.weights, most_ranks);
+    if (kind.one_update_for_all()) tie(plan, job.model.graph);
+    deepen(plan, job.rules);
+    renumber_ranks(plan);
+    return plan;
+  }
+
  private:
+  // Depths, and intervals, that the schedule can do with.
+  static void deepen(Plan& plan, const TrainingRules& rules) {
+    if (plan.weights == "2bw") {
+      // The interval must cover what the first stage runs ahead.
+      const PipelineShape shape = shape_of(plan);
+      const int64_t ahead = StageTurns(shape, 0).run_ahead(usable_in_flight(shape)[0]);
+      plan.microbatches = std::max(plan.microbatches, ahead);
+    }
+    const PipelineShape shape = shape_of(plan, rules.gradient_accumulation);
+    const std::vector<int64_t> depths = schedule_named(plan.schedule).depths(shape);
+    for (size_t s = 0; s < depths.size(); ++s)
+      plan.stages[s].in_flight = std::max(plan.stages[s].in_flight, depths[s]);
+  }
+
   // Layers in a row with additions over any distance; with `tied`, several layers may share a weight.
   Model model(bool tied) {
     ModelBuilder model("random", between(2, 4));

@@ -97,6 +97,49 @@ TEST_CASE("journal: bursts of replicas do not distort the steady state") {
   CHECK(journal.summary().minibatch_seconds == Approx(0.5));
 }
 
+TEST_CASE("journal: evaluations stand in the order in which they were begun, whoever says his part last") {
+  const TemporaryFolder folder;
+  Journal journal(settings_in(folder));
+  const auto part = [&](int64_t epoch, int64_t minibatch) {
+    journal.take(0, evaluation_line(epoch, {minibatch, 1.0 + static_cast<double>(epoch), 1, 5, 5}));
+  };
+  journal.take(0, evaluation_begins_line(0));
+  part(0, 0);
+  part(0, 1);
+  journal.take(0, evaluation_begins_line(1));
+  for (int64_t k = 0; k < 3; ++k) part(1, k);  // by a rank that is ahead
+  CHECK(lines_of(folder).empty());
+  part(0, 2);
+  const auto lines = lines_of(folder);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0]["evaluation"]["epoch"] == 0);
+  CHECK(lines[1]["evaluation"]["epoch"] == 1);
+  CHECK(journal.summary().evaluation->loss == 2);
+  journal.close();
+}
+
+TEST_CASE(
+    "journal: a plan is told of when all minibatches before its first one are, and the rate is its own") {
+  const TemporaryFolder folder;
+  Journal journal(settings_in(folder));
+  GenerationSummary generation;
+  generation.number = 1;
+  generation.first_minibatch = 4;
+  generation.plan = "generation-1.plan.json";
+  generation.reason = "manual";
+  const auto minibatch = [&](int64_t k, double seconds) { journal.take(0, minibatch_line(k, 1, seconds)); };
+  for (int64_t k = 0; k < 3; ++k) minibatch(k, static_cast<double>(k));
+  journal.take(0, generation_line(generation, 1));
+  CHECK(lines_of(folder).size() == 3);
+  minibatch(3, 3);
+  REQUIRE(lines_of(folder).size() == 5);
+  CHECK(lines_of(folder)[4]["generation"]["first_minibatch"] == 4);
+  for (int64_t k = 4; k < 8; ++k) minibatch(k, 3 + 0.25 * static_cast<double>(k - 3));
+  journal.close();
+  CHECK(journal.summary().generations.size() == 1);
+  CHECK(journal.summary().minibatch_seconds == Approx(0.25));
+}
+
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));

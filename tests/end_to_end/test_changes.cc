@@ -1,0 +1,244 @@
+// Runs whose plan changes, with real processes. PIPEWRIGHT_MANY_CHANGES sets how often it does in one of
+// them.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "graph/plan_changes.h"
+#include "graph/summary.h"
+#include "tests/end_to_end/checkpointed_runs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string write_changes(const TemporaryFolder& folder, const std::vector<PlanChange>& changes) {
+  write_file(folder / "changes.json", plan_changes_text(changes));
+  return "manual:file=" + (folder / "changes.json").string();
+}
+
+std::string write_flush_plan(const TemporaryFolder& folder, const std::string& name,
+                             const std::vector<int64_t>& replicas, const std::string& schedule) {
+  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
+  plan.schedule = schedule;
+  plan.weights = "flush";
+  plan.microbatches = 4;
+  for (Stage& stage : plan.stages) stage.in_flight = 4;
+  write_document(folder / name, plan);
+  return (folder / name).string();
+}
+
+struct Outcome {
+  int code = 0;
+  std::string output, error;
+};
+
+Outcome runtime(const TemporaryFolder& folder, const std::vector<std::string>& words) {
+  Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
+  const int code = process.wait(120s);
+  return {code, process.output(), process.error()};
+}
+
+fs::path last_checkpoint(const fs::path& run) {
+  return run / "checkpoints" / ("minibatch-" + std::to_string(kMinibatches));
+}
+
+std::string variable_of(pid_t pid, const std::string& name) {
+  const std::string all =
+      std::string(1, '\0') + Process::contents("/proc/" + std::to_string(pid) + "/environ");
+  const std::string found = std::string(1, '\0') + name + "=";
+  const size_t at = all.find(found);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + found.size();
+  return all.substr(begin, all.find('\0', begin) - begin);
+}
+
+int64_t entries(const fs::path& folder) {
+  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
+
+int64_t resident_bytes(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/statm");
+  int64_t all = 0, resident = 0;
+  in >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// What a job holds: its ranks' descriptors and threads, and the keys of its store.
+struct Held {
+  std::vector<int64_t> descriptors, threads, resident;
+  int64_t keys = 0;
+
+  static Held by(const Process& launcher) {
+    Held held;
+    for (const pid_t rank : launcher.children()) {
+      const fs::path process = "/proc/" + std::to_string(rank);
+      held.descriptors.push_back(entries(process / "fd"));
+      held.threads.push_back(entries(process / "task"));
+      held.resident.push_back(resident_bytes(rank));
+    }
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(std::stoi(variable_of(launcher.children().at(0), "MASTER_PORT")));
+    options.waitWorkers = false;
+    held.keys = c10d::TCPStore("127.0.0.1", options).getNumKeys();
+    return held;
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a run whose plan changes ends as runs that are stopped there and resumed under the next plan, and as "
+    "the serial reference") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {1, 2, 1});
+  const std::string b = write_flush_plan(folder, "b.json", {1, 1}, "gpipe");  // ranks 2 and 3 wait
+  const std::string c = write_plan(folder, "c.json", {2, 2});
+  const std::vector<std::string> rules = {"--momentum", "0.9", "--checkpoint-every-epochs", "3"};
+
+  const fs::path stopped = folder / "stopped";
+  const auto part = [&](const std::string& plan, int64_t until) {
+    finish(folder, stopped,
+           rules + std::vector<std::string>{"--plan", plan, "--minibatches", std::to_string(until),
+                                            "--resume", "latest"});
+  };
+  part(a, 21);
+  part(b, 64);
+  part(c, 75);
+  part(a, 96);
+
+  // At 64 an epoch ends.
+  const std::vector<std::string> plans = {
+      "--plan", a, "--adapt", write_changes(folder, {{21, "b.json"}, {64, "c.json"}, {75, "a.json"}})};
+  const fs::path changed = folder / "changed";
+  finish(folder, changed, rules + plans);
+  CHECK(losses(changed).size() == kMinibatches);
+  CHECK(losses(changed) == losses(stopped));
+  CHECK(tensor_files(last_checkpoint(changed)) == tensor_files(last_checkpoint(stopped)));
+  int64_t next = 0;
+  std::vector<int64_t> firsts;  // of plans, as the book tells
+  for (const std::string& text : complete_lines(changed / "metrics.jsonl")) {
+    const Json line = parse_json(text, "metrics.jsonl");
+    if (line.contains("minibatch")) CHECK(line["minibatch"] == next++);
+    if (!line.contains("generation")) continue;
+    firsts.push_back(line["generation"]["first_minibatch"].get<int64_t>());
+    CHECK(firsts.back() == next);
+  }
+  CHECK(next == kMinibatches);
+  CHECK(firsts == std::vector<int64_t>{0, 21, 64, 75});
+  const auto summary = read_document<Summary>(changed / "summary.json");
+  CHECK(summary.ranks.size() == 4);
+  REQUIRE(summary.generations.size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    const GenerationSummary& generation = summary.generations[i];
+    CHECK(generation.number == static_cast<int64_t>(i));
+    CHECK(generation.ranks == (i == 1 ? 2 : 4));
+    CHECK(generation.reason == (i == 0 ? "start" : "manual"));
+    CHECK((generation.moved_bytes > 0) == (i > 0));
+    CHECK(read_document<Plan>(changed / generation.plan).world_size == generation.ranks);
+  }
+
+  // Interrupted under the second plan, and gone on.
+  const fs::path resumed = folder / "resumed";
+  const auto every = rules + plans + std::vector<std::string>{"--checkpoint-every-minibatches", "5"};
+  finish(folder, resumed, every + std::vector<std::string>{"--minibatches", "43"});
+  finish(folder, resumed,
+         every + std::vector<std::string>{"--resume", (resumed / "checkpoints/minibatch-40").string()});
+  CHECK(losses(resumed) == losses(changed));
+  CHECK(tensor_files(last_checkpoint(resumed)) == tensor_files(last_checkpoint(changed)));
+
+  const Outcome report = runtime(folder, {"report", changed.string()});
+  CHECK(report.code == 0);
+  CHECK_THAT(report.output, Catch::Contains("| changed | 64 | generation-2.plan.json | manual | 4 |"));
+  const Outcome verified = runtime(folder, {"verify", "--run", changed.string()});
+  INFO(verified.error << verified.output);
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.output,
+             Catch::Contains("the last of 4 plans, 1-2-1") && Catch::Contains("minibatches 0 to 95"));
+}
+
+TEST_CASE(
+    "verify --adapt trains past the last change and compares with the reference that follows the plans") {
+  const TemporaryFolder folder;
+  write_flush_plan(folder, "b.json", {1, 1}, "zb-h1");
+  const Outcome verified =
+      runtime(folder, {"verify", "--model", kEndlessModel, "--data", "synthetic-images:image=8,samples=256",
+                       "--batch-size", "8", "--epochs", "2", "--optimizer", "adam", "--transport", "gloo",
+                       "--plan", write_plan(folder, "a.json", {2, 1}), "--adapt",
+                       write_changes(folder, {{5, "b.json"}, {11, "a.json"}}), "--json"});
+  INFO(verified.error);
+  REQUIRE(verified.code == 0);
+  CHECK_THAT(verified.output, Catch::Contains("\"minibatches\": 43"));  // 11 + 32
+}
+
+TEST_CASE("what is wrong with a list of changes is said before anything starts") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {1, 1});
+  const auto error_of = [&](const std::string& adapt, const std::vector<std::string>& more = {}) {
+    const Outcome outcome = runtime(folder, std::vector<std::string>{"launch"} +
+                                                job(folder / "run", {"--plan", a, "--adapt", adapt}) + more);
+    CHECK((outcome.code == 2 || outcome.code == 3));
+    CHECK(!fs::exists(folder / "run"));
+    return outcome.error;
+  };
+  CHECK_THAT(error_of("manul"), Catch::Contains("did you mean 'manual'"));
+  CHECK_THAT(error_of("manual"), Catch::Contains("file"));
+  CHECK_THAT(error_of("manual:file=" + (folder / "none.json").string()), Catch::Contains("none.json"));
+  CHECK_THAT(error_of(write_changes(folder, {{5, "a.json"}, {5, "a.json"}})),
+             Catch::Contains("[1].minibatch") && Catch::Contains("rising"));
+  CHECK_THAT(error_of(write_changes(folder, {{5, "other.json"}})), Catch::Contains("other.json"));
+  write_plan(folder, "three.json", {1, 1, 1});
+  CHECK_THAT(error_of(write_changes(folder, {{5, "three.json"}}), {"--ranks", "2"}),
+             Catch::Contains("3 ranks"));
+  Plan other = even_plan(graph_of("mlp:layers=3,width=64,image=8,channels=1", 8, folder), {1, 1});
+  write_document(folder / "model.json", other);
+  CHECK_THAT(error_of(write_changes(folder, {{5, "model.json"}})), Catch::Contains("model.json"));
+}
+
+TEST_CASE("many changes in one run: no memory, descriptors, threads or store keys are left behind") {
+  const char* count = std::getenv("PIPEWRIGHT_MANY_CHANGES");
+  const int64_t many = count ? std::atoll(count) : 200;
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {2, 1});
+  write_flush_plan(folder, "b.json", {1, 1}, "1f1b-flush");
+  write_plan(folder, "c.json", {1, 2});
+  std::vector<PlanChange> changes;
+  for (int64_t i = 1; i <= many; ++i)
+    changes.push_back(
+        {2 * i, std::vector<std::string>{"a.json", "b.json", "c.json"}[static_cast<size_t>(i) % 3]});
+  const fs::path run = folder / "run";
+  Process launcher(
+      {program("runtime"), "launch", "--model", kEndlessModel, "--data",
+       "synthetic-images:image=8,samples=256", "--batch-size", "8", "--optimizer", "adam", "--minibatches",
+       "1000000", "--plan", a, "--adapt", write_changes(folder, changes), "--output", run.string()},
+      folder / "out", folder / "err");
+  const auto come_to = [&](int64_t change) {
+    const bool there = eventually(300s, [&] {
+      return static_cast<int64_t>(complete_lines(run / "metrics.jsonl").size()) > 3 * change ||
+             launcher.wait(0ms) != Process::kRunning;
+    });
+    INFO(launcher.error());
+    REQUIRE(there);
+    REQUIRE(launcher.wait(0ms) == Process::kRunning);
+  };
+  come_to(many / 4);
+  const Held early = Held::by(launcher);
+  REQUIRE(early.threads.size() == 3);
+  come_to(many + 10);
+  const Held late = Held::by(launcher);
+  for (size_t rank = 0; rank < early.threads.size(); ++rank) {
+    INFO("rank " << rank << ": resident " << early.resident[rank] << " B, then " << late.resident[rank]
+                 << " B");
+    // Loaders and connections come and go.
+    CHECK(late.descriptors[rank] <= early.descriptors[rank] + 2);
+    CHECK(late.threads[rank] <= early.threads[rank] + 2);
+    CHECK(late.resident[rank] - early.resident[rank] < 8 << 20);
+  }
+  CHECK(late.keys <= early.keys + 10);  // lines on their way to rank 0
+  launcher.signal(SIGTERM);
+  CHECK(launcher.wait(60s) == 143);
+}

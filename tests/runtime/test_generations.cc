@@ -1,0 +1,410 @@
+// Plans that change while a model is trained: ranks are threads, weights and optimizer state really travel.
+// PIPEWRIGHT_GENERATION_CASES sets how many sequences of plans are tried.
+#include <algorithm>
+#include <set>
+
+#include "graph/error.h"
+#include "runtime/checkpoint_points.h"
+#include "runtime/state_moves.h"
+#include "tests/runtime/random_pipelines.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+
+namespace {
+
+constexpr int64_t kMostRanks = 6;
+
+uint64_t cases_of(uint64_t usual) {
+  const char* count = std::getenv("PIPEWRIGHT_GENERATION_CASES");
+  return count ? std::strtoull(count, nullptr, 10) : usual;
+}
+
+int64_t world_of(const std::vector<PlanSpans>& parts) {
+  int64_t ranks = 1;
+  for (const PlanSpans& part : parts) ranks = std::max(ranks, part.plan.world_size);
+  return ranks;
+}
+
+struct GenerationsRun {
+  std::vector<double> losses;      ///< by minibatch
+  std::vector<int> forwards;       ///< of the last stage, by minibatch
+  std::vector<NamedState> states;  ///< by rank: at the end
+  PipelineRun last;                ///< weights and buffers, as the last plan has them
+};
+
+// Each plan trains its spans; a rank without a place in one goes to the next.
+GenerationsRun run_generations(const Model& model, const std::vector<PlanSpans>& parts,
+                               const TrainingRules& rules, const std::vector<MinibatchFields>& minibatches,
+                               const std::string& transport) {
+  GenerationsRun run;
+  run.losses.resize(minibatches.size());
+  run.forwards.resize(minibatches.size());
+  const int64_t world = world_of(parts);
+  run.states.resize(static_cast<size_t>(world));
+  for (const Stage& stage : parts.back().plan.stages) run.last.buffers.emplace_back(stage.ranks.size());
+  std::mutex mutex;
+  const auto train_rank = [&](int64_t rank, Transport* links) {
+    at::set_num_threads(1);
+    NamedState state;
+    for (size_t g = 0; g < parts.size(); ++g) {
+      const Plan& plan = parts[g].plan;
+      std::unique_ptr<StateSource> source;
+      if (g > 0) {
+        const auto moves = state_moves(model.graph, rules.optimizer, parts[g - 1].plan, plan);
+        source = state_from_peers(move_state(links, moves, state), rules.optimizer);
+        state.clear();
+      }
+      if (rank >= plan.world_size) continue;
+      Worker worker(model, plan, rank, links, rules, source.get());
+      source.reset();
+      WorkerHooks hooks;
+      hooks.fields = [&](int64_t stage, int64_t k) {
+        std::vector<at::Tensor> fields;
+        for (size_t i = 0; i < worker.stage_count(); ++i) {
+          if (worker.stage(i).stage() != stage) continue;
+          for (const auto& name : worker.stage(i).program().fields())
+            fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
+        }
+        return fields;
+      };
+      hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+        const std::lock_guard lock(mutex);
+        run.losses[static_cast<size_t>(k)] = loss;
+        ++run.forwards[static_cast<size_t>(k)];
+      };
+      for (const Span& span : parts[g].spans) worker.train(span, hooks);
+      const int64_t end = parts[g].spans.empty() ? 0 : parts[g].spans.back().end();
+      state = state_of(worker, end);
+      if (g + 1 < parts.size()) continue;
+      const std::lock_guard lock(mutex);
+      for (size_t i = 0; i < worker.stage_count(); ++i) {
+        const StageReplica& stage = worker.stage(i);
+        for (size_t w = 0; w < stage.weights().size(); ++w)
+          run.last.weights[stage.program().parameters()[w]].push_back(stage.weights()[w].detach());
+        for (size_t b = 0; b < stage.buffers().size(); ++b)
+          run.last.buffers[static_cast<size_t>(stage.stage())][static_cast<size_t>(stage.replica())]
+                          [stage.program().buffers()[b]] = stage.buffers()[b];
+      }
+    }
+    const std::lock_guard lock(mutex);
+    run.states[static_cast<size_t>(rank)] = std::move(state);
+  };
+  if (world == 1) {
+    train_rank(0, nullptr);
+  } else {
+    spawn(make_world(transport, world), [&](int64_t rank, Transport& links) { train_rank(rank, &links); });
+  }
+  return run;
+}
+
+struct RandomChanges {
+  Model model;
+  TrainingRules rules;
+  std::vector<PlanSpans> parts;
+  int64_t minibatches = 0;
+};
+
+// Two to four plans; a change may come anywhere, in the middle of a round too.
+RandomChanges random_changes(uint64_t seed) {
+  RandomJobs jobs(seed);
+  RandomJob job = jobs.next(kMostRanks);
+  RandomChanges c{job.model, job.rules, {}, 0};
+  for (int64_t n = jobs.between(2, 4); n > 0; --n) {
+    PlanSpans part{c.parts.empty() ? job.plan : jobs.other_plan(job, kMostRanks), {}};
+    for (int64_t spans = jobs.between(1, 2); spans > 0; --spans) {
+      part.spans.push_back({c.minibatches, jobs.between(1, 9)});
+      c.minibatches = part.spans.back().end();
+    }
+    c.parts.push_back(std::move(part));
+  }
+  c.rules.total_minibatches = c.minibatches;
+  return c;
+}
+
+std::string words(const std::vector<PlanSpans>& parts) {
+  std::string text;
+  for (const PlanSpans& part : parts) {
+    text += part.plan.schedule + "/" + part.plan.weights + " " + part.plan.shape_text();
+    for (const Span& span : part.spans)
+      text += " " + std::to_string(span.first) + "+" + std::to_string(span.count);
+    text += "; ";
+  }
+  return text;
+}
+
+// Fails to carry one byte of a message.
+class Damaging : public Transport {
+ public:
+  explicit Damaging(Transport& inner) : inner_(inner) {}
+  int64_t rank() const override { return inner_.rank(); }
+  int64_t world_size() const override { return inner_.world_size(); }
+  std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    if (tensor.numel() > 1000) {
+      tensor = tensor.clone();
+      static_cast<uint8_t*>(tensor.data_ptr())[tensor.numel() / 2] ^= 1;
+    }
+    return inner_.send(tensor, peer, tag);
+  }
+  std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override {
+    return inner_.receive(std::move(tensor), peer, tag);
+  }
+  void abort(const std::string& why) override { inner_.abort(why); }
+
+ private:
+  Transport& inner_;
+};
+
+void check_same(const NamedState& got, const NamedState& expected) {
+  CHECK(got.size() == expected.size());
+  for (const auto& [name, tensor] : expected) {
+    INFO(name);
+    REQUIRE(got.count(name) == 1);
+    CHECK(got.at(name).equal(tensor));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("random plans one after the other: every loss, weight and buffer is the serial reference's") {
+  at::set_num_threads(1);
+  const std::vector<std::string> transports = {"local", "local", "shm", "tiny-shm", "gloo"};
+  for (uint64_t seed = 0; seed < cases_of(60); ++seed) {
+    const RandomChanges c = random_changes(seed);
+    const std::string& transport = transports[seed % transports.size()];
+    CAPTURE(seed, transport, words(c.parts), c.rules.optimizer.name, c.rules.gradient_accumulation);
+    const auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    const int64_t first = c.parts.front().spans.front().first;
+    const ReferenceResult expected = train_serially(
+        c.model, c.parts, c.rules, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+    const GenerationsRun run = run_generations(c.model, c.parts, c.rules, minibatches, transport);
+    CHECK(std::vector<double>(run.losses.begin() + first, run.losses.end()) == expected.losses);
+    for (size_t s = 0; s < c.parts.back().plan.stages.size(); ++s)
+      CHECK(run.last.buffers[s].size() == expected.buffers[s].size());
+    check_state(run.last, expected);
+    for (const int times : run.forwards) CHECK(times == 1);  // no minibatch twice, none left out
+  }
+}
+
+TEST_CASE("changing to the same plan is a drain") {
+  at::set_num_threads(1);
+  for (uint64_t seed = 100; seed < 100 + cases_of(20); ++seed) {
+    const RandomChanges c = random_changes(seed);
+    const Plan& plan = c.parts.front().plan;
+    CAPTURE(seed, words(c.parts));
+    std::vector<PlanSpans> same, drained = {{plan, {}}};
+    for (const PlanSpans& part : c.parts) {
+      for (const Span& span : part.spans) {
+        same.push_back({plan, {span}});
+        drained[0].spans.push_back(span);
+      }
+    }
+    const auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    const GenerationsRun changed = run_generations(c.model, same, c.rules, minibatches, "local");
+    const GenerationsRun expected = run_generations(c.model, drained, c.rules, minibatches, "local");
+    CHECK(changed.losses == expected.losses);
+    for (size_t rank = 0; rank < expected.states.size(); ++rank)
+      check_same(changed.states[rank], expected.states[rank]);
+    CHECK(state_moves(c.model.graph, c.rules.optimizer, plan, plan).empty());
+  }
+}
+
+TEST_CASE("to other plans and back without a step between: every tensor is what it was, on every rank") {
+  at::set_num_threads(1);
+  for (uint64_t seed = 200; seed < 200 + cases_of(20); ++seed) {
+    RandomChanges c = random_changes(seed);
+    CAPTURE(seed, words(c.parts));
+    const PlanSpans first{c.parts.front().plan, {{0, 7}}};
+    std::vector<PlanSpans> there_and_back = {first};
+    for (size_t g = 1; g < c.parts.size(); ++g) there_and_back.push_back({c.parts[g].plan, {}});
+    there_and_back.push_back({first.plan, {}});
+    c.rules.total_minibatches = 7;
+    const auto minibatches = random_minibatches(c.model.graph, 7, 5);
+    const GenerationsRun back =
+        run_generations(c.model, there_and_back, c.rules, minibatches, seed % 2 ? "shm" : "local");
+    const GenerationsRun expected = run_generations(c.model, {first}, c.rules, minibatches, "local");
+    for (size_t rank = 0; rank < expected.states.size(); ++rank)
+      check_same(back.states[rank], expected.states[rank]);
+  }
+}
+
+TEST_CASE("with flush and without replicas any sequence of plans is one process, bit for bit") {
+  at::set_num_threads(1);
+  for (uint64_t seed = 300; seed < 300 + cases_of(20); ++seed) {
+    RandomJobs jobs(seed);
+    RandomJob job = jobs.next(kMostRanks);
+    job.rules.gradient_accumulation = 1;
+    job.rules.learning_rate_scaling = "none";
+    job.rules.gradient_clipping_norm = 0;
+    if (job.model.graph.parameters.front().name == "shared.weight") continue;  // sums over stages
+    const int64_t microbatches = jobs.between(1, 4);
+    const auto flush = [&](size_t stages) {
+      const std::string schedule = jobs.one_of<std::string>({"gpipe", "1f1b-flush", "zb-h1"});
+      Plan plan = with_schedule(
+          plan_of(job.model, std::vector<int64_t>(stages, 1), std::vector<int64_t>(stages, microbatches)),
+          schedule, "flush", microbatches);
+      jobs.renumber_ranks(plan);
+      return plan;
+    };
+    std::vector<PlanSpans> parts;
+    int64_t end = 0;
+    for (int n = 0; n < 4; ++n) {
+      parts.push_back(
+          {flush(static_cast<size_t>(jobs.between(1, 4))), {{end, microbatches * jobs.between(1, 3)}}});
+      end = parts.back().spans.back().end();
+    }
+    job.rules.total_minibatches = end;
+    CAPTURE(seed, words(parts));
+    const auto minibatches = random_minibatches(job.model.graph, end, 5);
+    const GenerationsRun run = run_generations(job.model, parts, job.rules, minibatches, "local");
+    const ReferenceResult one = train_serially(job.model, flush(1), job.rules, {{0, end}}, [&](int64_t k) {
+      return minibatches[static_cast<size_t>(k)];
+    });
+    CHECK(run.losses == one.losses);
+    for (const auto& [name, copies] : run.last.weights) CHECK(copies.at(0).equal(one.weights.at(name)));
+  }
+}
+
+TEST_CASE("only what changes its owner moves, in one message for each pair of ranks") {
+  for (uint64_t seed = 400; seed < 500; ++seed) {
+    const RandomChanges c = random_changes(seed);
+    CAPTURE(seed, words(c.parts));
+    const Plan& last = c.parts[0].plan;
+    const Plan& next = c.parts[1].plan;
+    const auto holds = [&](const Plan& plan, int64_t rank) {
+      std::set<std::string> names;
+      for (const Stage& stage : plan.stages) {
+        if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) == stage.ranks.end()) continue;
+        for (const Node& node : c.model.graph.nodes) {
+          if (std::find(stage.nodes.begin(), stage.nodes.end(), node.name) == stage.nodes.end()) continue;
+          for (const std::string& name : node.reads())
+            for (const Parameter& parameter : c.model.graph.parameters)
+              if (parameter.name == name) names.insert(name);
+        }
+      }
+      return names;
+    };
+    std::set<std::pair<int64_t, int64_t>> pairs;
+    std::map<int64_t, std::set<std::string>> comes;  // parameters, by rank
+    for (const StateMove& move : state_moves(c.model.graph, c.rules.optimizer, last, next)) {
+      CHECK(move.from != move.to);
+      CHECK(pairs.insert({move.from, move.to}).second);
+      const auto sent = holds(last, move.from);
+      for (const StatePart& part : move.parts) {
+        const bool parameter = std::any_of(c.model.graph.parameters.begin(), c.model.graph.parameters.end(),
+                                           [&](const Parameter& p) { return p.name == part.name; });
+        if (!parameter) continue;
+        CHECK(sent.count(part.name) == 1);
+        CHECK(comes[move.to].insert(part.name).second);
+      }
+    }
+    for (int64_t rank = 0; rank < next.world_size; ++rank) {
+      std::set<std::string> lacks;
+      const auto before = holds(last, rank);
+      for (const std::string& name : holds(next, rank))
+        if (before.count(name) == 0) lacks.insert(name);
+      CHECK(comes[rank] == lacks);
+    }
+  }
+}
+
+TEST_CASE("a message that does not come as it was sent ends the change, and the old state is whole") {
+  at::set_num_threads(1);
+  RandomJobs jobs(7);
+  RandomJob job = jobs.next(kMostRanks);
+  job.rules = momentum_rules();
+  const Plan last = plan_of(job.model, {1}, {1});
+  Plan next = plan_of(job.model, {1, 1}, {2, 1});
+  std::swap(next.stages[0].ranks, next.stages[1].ranks);
+  const auto moves = state_moves(job.model.graph, job.rules.optimizer, last, next);
+  REQUIRE(moves.size() == 1);
+  REQUIRE(moves[0].bytes() > 1000);
+  for (const bool stops : {false, true}) {
+    std::string error;
+    const auto change = [&](int64_t rank, Transport& links) {
+      at::set_num_threads(1);
+      if (rank == 1) {
+        move_state(&links, moves, {}, [&] {
+          if (stops) throw PeerError("a test stops here");
+        });
+        return;
+      }
+      Worker worker(job.model, last, 0, nullptr, job.rules);
+      const NamedState own = state_of(worker, 0);
+      NamedState copy;
+      for (const auto& [name, tensor] : own) copy[name] = tensor.clone();
+      Damaging damaging(links);
+      try {
+        move_state(stops ? &links : &damaging, moves, own);
+      } catch (const std::exception& failed) {
+        error = failed.what();
+      }
+      check_same(own, copy);
+    };
+    if (stops) {
+      CHECK_THROWS_AS(spawn(make_world("local", 2), change), PeerError);
+    } else {
+      spawn(make_world("local", 2), change);
+    }
+    INFO(error);
+    if (stops) CHECK(!error.empty());
+    if (!stops) CHECK_THAT(error, Catch::Contains("have not come as they were sent"));
+  }
+}
+
+TEST_CASE("intervals go on across plans: each multiple has one checkpoint, with the plan that trains it") {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    RandomJobs jobs(seed);
+    RunLength whole;
+    whole.minibatches = jobs.between(1, 60);
+    whole.minibatches_per_epoch = jobs.between(1, 25);
+    whole.evaluate_every = jobs.between(1, 12);
+    CheckpointSettings settings;
+    settings.every_minibatches = jobs.between(1, 12);
+    std::vector<RunLength> plans;
+    for (int64_t begin = 0; begin < whole.minibatches;) {
+      plans.push_back(whole);
+      plans.back().period = jobs.between(1, 6);
+      plans.back().plan_begin = begin;
+      begin += jobs.between(1, 20);
+      if (begin < whole.minibatches) plans.back().plan_end = begin;
+    }
+    // Where each multiple has its stop, written down plainly.
+    const auto stop_of = [&](int64_t multiple) {
+      const auto plan = std::find_if(plans.begin(), plans.end(),
+                                     [&](const RunLength& p) { return multiple <= p.plan_end; });
+      const int64_t epoch_end =
+          ((multiple - 1) / whole.minibatches_per_epoch + 1) * whole.minibatches_per_epoch;
+      const int64_t round_end = (multiple + plan->period - 1) / plan->period * plan->period;
+      return std::min({round_end, epoch_end, whole.minibatches, plan->plan_end});
+    };
+    std::set<int64_t> checkpoints{whole.minibatches}, evaluations;
+    for (int64_t m = settings.every_minibatches; m <= whole.minibatches; m += settings.every_minibatches)
+      checkpoints.insert(stop_of(m));
+    for (int64_t m = whole.evaluate_every; m <= whole.minibatches; m += whole.evaluate_every) {
+      const int64_t n = stop_of(m);
+      if (n < whole.minibatches && n % whole.minibatches_per_epoch != 0) evaluations.insert(n);
+    }
+    CAPTURE(seed, whole.minibatches, whole.minibatches_per_epoch, whole.evaluate_every,
+            settings.every_minibatches, plans.size());
+    std::set<int64_t> due, evaluated, ends;
+    int64_t done = 0;
+    for (const RunLength& plan : plans) {
+      const int64_t end = std::min(plan.plan_end, whole.minibatches);
+      while (done < end) {
+        const Span span = span_from(done, plan);
+        REQUIRE(span.first == done);
+        REQUIRE(span.end() <= end);
+        for (const int64_t n : checkpoints_within(span, settings, plan.period, plan)) due.insert(n);
+        done = span.end();
+        ends.insert(done);
+        if (checkpoint_due(done, settings, plan.period, plan)) due.insert(done);
+        if (evaluation_within_epoch(done, plan)) evaluated.insert(done);
+      }
+      CHECK(done == end);
+    }
+    CHECK(due == checkpoints);
+    CHECK(evaluated == evaluations);
+    for (const int64_t n : evaluations) CHECK(ends.count(n) == 1);
+  }
+}
