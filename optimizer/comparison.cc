@@ -106,11 +106,23 @@ std::optional<size_t> advised(const std::vector<Contender>& contenders) {
   return best;
 }
 
-std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches) {
+/// Of these rows one is the best, or nearly: `best` has straight and hybrid pipelines, and of those that
+/// drain zb-h1 hardly ever loses. Model parallelism is for want of memory alone.
+std::vector<std::string> few_names_for(const Inputs& inputs) {
+  const std::vector<std::string> all = names_for(inputs);
+  std::vector<std::string> names = {"one device", "dp"};
+  if (inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty()) names.push_back("model-parallel");
+  names.emplace_back("best");
+  for (const char* name : {"zb-h1", "2bw"})
+    if (std::find(all.begin(), all.end(), name) != all.end()) names.emplace_back(name);
+  return names;
+}
+
+std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches,
+                                      const std::vector<std::string>& names) {
   const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
   std::vector<Contender> contenders;
-  for (const std::string& name : names_for(inputs))
-    contenders.push_back(contender(inputs, name, prefix, minibatches));
+  for (const std::string& name : names) contenders.push_back(contender(inputs, name, prefix, minibatches));
   return contenders;
 }
 
@@ -119,16 +131,17 @@ struct Winner {
   std::string shape;
 };
 
-/// What the same rows would advise with all links faster or slower. Nothing if nothing fits, or at no
-/// bandwidth that there is.
-std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort) {
+/// What the same rows, or a few that stand for them, would advise with all links faster or slower. Nothing if
+/// nothing fits, or at no bandwidth that there is.
+std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort,
+                                const std::vector<std::string>& names) {
   Inputs other = inputs;
   other.request.effort = effort * inputs.request.effort;
   for (TopologyLevel& level : other.topology.levels) {
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  const std::vector<Contender> contenders = contenders_for(other, minibatches);
+  const std::vector<Contender> contenders = contenders_for(other, minibatches, names);
   const std::optional<size_t> best = advised(contenders);
   if (!best) return std::nullopt;
   const Plan& plan = *contenders[*best].plan;
@@ -143,16 +156,17 @@ double rounded_outward(double bits_per_second, bool below) {
 }
 
 /// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
-/// effort; what is said is then asked at just the bandwidth that is printed, small questions with all of the
-/// effort.
+/// effort and for few rows; what is said is then asked of all rows at just the bandwidth that is printed,
+/// small questions with all of the effort.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
   const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
   const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
   const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
+  const std::vector<std::string> all = names_for(inputs), few = few_names_for(inputs);
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
-    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns);
+    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns, few);
     if (!other) return std::nullopt;
     if (other->kind == now) {
       near = far;
@@ -160,13 +174,13 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
     }
     for (int i = 0; i < kBisections; ++i) {
       const double middle = std::sqrt(near * far);
-      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns, few);
       if (!found) return std::nullopt;
       (found->kind == now ? near : far) = middle;
     }
     for (int i = 0; i < kMostConfirmed; ++i) {
       const double rate = rounded_outward(8 * innermost * far, below) / 8;
-      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, effort);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, effort, all);
       if (!found) return std::nullopt;
       if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
       far *= below ? 1 / kOnward : kOnward;
@@ -324,7 +338,7 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
     const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
     minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  comparison.contenders = contenders_for(inputs, minibatches);
+  comparison.contenders = contenders_for(inputs, minibatches, names_for(inputs));
   const std::optional<size_t> best = advised(comparison.contenders);
   if (!best) {
     // What needs least is nearest.

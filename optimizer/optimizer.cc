@@ -255,6 +255,7 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   if (q.inputs.placed()) {
     if (!q.states->exact) return shared;
     if (!drains(request)) return answer.bound_seconds;
+    if (request.effort < 1) return shared;
     // The answer is but one of several candidates.
     const std::optional<Answer> any = search(q);
     return any ? any->bound_seconds : shared;
@@ -328,7 +329,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     drained = candidates(question, request, pinned);
     if (!drained.empty()) answer = drained.front();
   } else {
-    const bool slow = placed && question.memory_bytes > 0 && states.size() > kFewCuts;
+    const bool slow =
+        placed && states.size() > kFewCuts && (question.memory_bytes > 0 || request.effort < 1);
     if (pooled && slow && !question.all_devices)
       answer = near_answer_to(question);
     else

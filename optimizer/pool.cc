@@ -77,6 +77,7 @@ class Pool {
   std::optional<PoolAnswer> answer() {
     if (priced_.empty()) return std::nullopt;
     Priced chosen = without_thin_stages(on_fewest_devices());
+    if (effort_ < 1) return PoolAnswer{chosen.candidate, chosen.depths, chosen.seconds, capped_};
     // With the depths that only one plan has the time for.
     const auto deeper = pricer_.price(chosen.candidate, 0, kNever);
     if (deeper && deeper->seconds < chosen.seconds * (1 - kGain)) {

@@ -19,14 +19,16 @@ constexpr int64_t kMicrobatchesOfTwoVersions = 2;
 constexpr int64_t kMostTriedStages = 64;
 constexpr int kManyCuts = 96;
 constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
+constexpr double kBriefly = 1e-2;     // with less than all of the effort
 
 bool has_intervals(const PlanRequest& request) {
   return request.weights == "flush" || request.weights == "2bw";
 }
 
-std::vector<int64_t> numbers_up_to(int64_t most) {
+/// All up to `dense`, then steps of half.
+std::vector<int64_t> numbers_up_to(int64_t most, int64_t dense = 8) {
   std::vector<int64_t> numbers;
-  for (int64_t n = 1; n < most; n = n < 8 ? n + 1 : n + n / 2) numbers.push_back(n);
+  for (int64_t n = 1; n < most; n = n < dense ? n + 1 : n + n / 2) numbers.push_back(n);
   numbers.push_back(most);
   return numbers;
 }
@@ -54,16 +56,16 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
 
 /// Where cuts are many: among some of them, then among those beside what was found. What fill and drain cost
 /// does not hang on a cut more or less.
-std::optional<Answer> among_few_cuts(const Question& question, const StageDemands& demands) {
+std::optional<Answer> among_few_cuts(const Question& question, const StageDemands& demands, bool brief) {
   constexpr int kFew = 48;
   constexpr int kBeside = 4;
-  std::vector<int> numbers = thinned(*question.states, kFew);
+  std::vector<int> numbers = thinned(*question.states, brief ? kFew / 2 : kFew);
   std::optional<Answer> found;
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < (brief ? 1 : 2); ++round) {
     const States some = some_of(*question.states, numbers);
     Question few = question;
     few.states = &some;
-    std::optional<Answer> answer = search_with_demands(few, demands, {}, kNearEnough);
+    std::optional<Answer> answer = search_with_demands(few, demands, {}, brief ? kBriefly : kNearEnough);
     if (!answer) return found;
     for (FoundStage& stage : answer->stages) {
       stage.from = numbers[static_cast<size_t>(stage.from)];
@@ -76,6 +78,30 @@ std::optional<Answer> among_few_cuts(const Question& question, const StageDemand
         if (i > 0 && i < question.states->size()) beside.insert(i);
     }
     numbers.assign(beside.begin(), beside.end());
+  }
+  return found;
+}
+
+/// On levels, quickly: cut as on one level of the innermost links, and of the outermost, standing in a row.
+std::vector<Answer> in_a_row(const Question& question, int64_t most) {
+  const std::vector<int> numbers = thinned(*question.states, kManyCuts / 2);
+  const States some = some_of(*question.states, numbers);
+  std::vector<Answer> found;
+  for (const TopologyLevel& level : {question.inputs.levels.front(), question.inputs.levels.back()}) {
+    Question q = question;
+    q.states = &some;
+    q.inputs.levels.clear();
+    q.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
+    q.inputs.latency_seconds = level.latency_seconds;
+    std::vector<int64_t> stages = numbers_up_to(most, 4);
+    std::reverse(stages.begin(), stages.end());
+    for (Answer& answer : search_up_to_stages(q, stages, kBriefly)) {
+      for (FoundStage& stage : answer.stages) {
+        stage.from = numbers[static_cast<size_t>(stage.from)];
+        stage.to = numbers[static_cast<size_t>(stage.to)];
+      }
+      found.push_back(std::move(answer));
+    }
   }
   return found;
 }
@@ -163,12 +189,19 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
     add(search(question));
     return found;
   }
-  for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1))) {
+  const bool brief = request.effort < 1;
+  const bool levels_alone =
+      !question.inputs.levels.empty() && question.inputs.speeds.empty() && question.inputs.memories.empty();
+  if (brief && levels_alone && !request.demands.any()) {
+    found = in_a_row(question, std::max<int64_t>(most, 1));
+    if (!found.empty()) return found;
+  }
+  for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {
     StageDemands demands = request.demands;
     demands.most_stages = stages;
-    const bool few = !request.demands.any() && question.states->size() > kManyCuts;
-    std::optional<Answer> answer =
-        few ? among_few_cuts(question, demands) : search_with_demands(question, demands, pinned, kNearEnough);
+    const bool few = !request.demands.any() && (brief || question.states->size() > kManyCuts);
+    std::optional<Answer> answer = few ? among_few_cuts(question, demands, brief)
+                                       : search_with_demands(question, demands, pinned, kNearEnough);
     if (!answer) continue;
     // More stages that gain nothing would not be taken.
     const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();
