@@ -138,17 +138,15 @@ class Pool {
     if (!allowed(candidate)) return;
     if (!seen_.insert(key_of(candidate, q_.inputs.levels)).second) return;
     const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
-    const double floor = pricer_.floor_seconds(&candidate, seconds);
-    if (q_.memory_bytes > 0 && q_.recompute == Recompute::kWhereNeeded) {
-      Candidate roomy = candidate;
-      roomy.usual_depths = true;
-      const double other = pricer_.floor_seconds(&roomy, seconds);
-      const bool differs =
-          !std::equal(roomy.stages.begin(), roomy.stages.end(), candidate.stages.begin(),
-                      [](const auto& a, const auto& b) { return a.recompute == b.recompute; });
-      if (differs) wait(std::move(roomy), other);
+    std::set<std::vector<bool>> known;  // which stages recompute
+    for (const auto room : {Candidate::Room::kPaced, Candidate::Room::kUsual, Candidate::Room::kOne}) {
+      candidate.room = room;
+      const double floor = pricer_.floor_seconds(&candidate, seconds);
+      std::vector<bool> recompute;
+      for (const FoundStage& stage : candidate.stages) recompute.push_back(stage.recompute);
+      if (known.insert(recompute).second) wait(candidate, floor);
+      if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
     }
-    wait(std::move(candidate), floor);
   }
 
   void wait(Candidate candidate, double floor) {

@@ -78,7 +78,9 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
       // Little's law: so many are under way on a rank at that pace, or more.
       auto wanted = static_cast<int64_t>(std::clamp(std::ceil(behind / (seconds * m) * (1 - kRounding)), 1.0,
                                                     static_cast<double>(kMostInFlight)));
-      if (candidate->usual_depths) wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
+      if (candidate->room == Candidate::Room::kUsual)
+        wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
+      if (candidate->room == Candidate::Room::kOne) wanted = 1;
       later += stage.replicas;
       int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, q_.memory_bytes, q_.inputs);
       if (fits < wanted && q_.recompute == Recompute::kWhereNeeded) {

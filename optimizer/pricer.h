@@ -15,8 +15,10 @@ namespace pipewright {
 /// Stages along a chain of states. `ranks` of each stage are set where devices are placed.
 struct Candidate {
   std::vector<FoundStage> stages;
-  /// Stages recompute for the usual depths, 1 + ceil(D / m), rather than for the least.
-  bool usual_depths = false;
+  /// For which depths a stage recomputes where it has no room for them otherwise: those without which no plan
+  /// is as fast as the best known, the usual ones, 1 + ceil(D / m), or one.
+  enum class Room { kPaced, kUsual, kOne };
+  Room room = Room::kPaced;
   int64_t devices() const;
   Ranks ranks() const;
 };
@@ -37,7 +39,7 @@ class Pricer {
   static bool takes(const Question& question, const PlanRequest& request);
 
   /// No run of the candidate is faster; infinite if it does not fit its memory. Decides which stages
-  /// recompute, with the depth that a pace of `seconds` needs, or the usual one.
+  /// recompute, for a pace of `seconds`.
   double floor_seconds(Candidate* candidate, double seconds);
 
   /// Nothing if it does not fit. What takes more than `limit` is priced as is, not with the best depths.

@@ -389,6 +389,25 @@ TEST_CASE("Where better plans were found by hand, the planner finds them or fast
   }
 }
 
+TEST_CASE(
+    "A stage that fits with one minibatch in flight does not recompute for a depth that gains nothing") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 40; ++round) {
+    Profile profile = testing::random_profile(random, 4, true, 50);
+    for (ProfiledNode& node : profile.nodes) node.saved_bytes *= 4;
+    const Plan alone = make_plan(profile, flat_topology(1, 1e5, 0, 0), {});
+    // What one device needs, or a little more; links so slow that another gains nothing.
+    const int64_t needs = alone.predicted->stages[0].memory.total_bytes() * (20 + round % 10) / 20;
+    for (const bool levels : {false, true}) {
+      Topology topology = flat_topology(2, 100, 0, needs);
+      if (levels) topology.levels.push_back({2, 10, 0, false});
+      const Plan plan = make_plan(profile, topology, {});
+      CAPTURE(round, levels, plan.shape_text());
+      CHECK(plan.predicted->minibatch_seconds <= alone.predicted->minibatch_seconds * (1 + 1e-9));
+    }
+  }
+}
+
 double best_seconds(const Profile& profile, const Topology& topology, const std::string& strategy = "best") {
   PlanRequest request;
   request.strategy = strategy;
