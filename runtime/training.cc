@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <set>
 #include <thread>
 
 #include "graph/document.h"
@@ -196,12 +196,15 @@ void Training::prepare_to_stop() {
       longest = std::max(longest, StageTurns(shape, stage).cycle_length());
     return longest;
   };
-  // Each rank may have a part in the first stage of some plan.
-  std::vector<int64_t> entries(static_cast<size_t>(session_.place().world_size));
-  std::iota(entries.begin(), entries.end(), 0);
+  // Ranks of the first stage of any of the plans.
+  std::set<int64_t> entries;
+  for (int64_t k = 0; k < job_.generations(); ++k) {
+    const std::vector<int64_t>& ranks = job_.plan_of(k).stages.front().ranks;
+    entries.insert(ranks.begin(), ranks.end());
+  }
   stop_ = std::make_unique<StopAgreement>(
-      session_.place().rank, session_.place().world_size, data_.first_minibatch(), std::move(entries),
-      [=, this](int64_t last_started) {
+      session_.place().rank, session_.place().world_size, data_.first_minibatch(),
+      std::vector<int64_t>(entries.begin(), entries.end()), [=, this](int64_t last_started) {
         const int64_t generation = job_.generation_at(last_started + 1);
         const RunLength length = data_.length_of(generation);
         const PipelineShape shape = shape_of(job_.plan_of(generation), job_.run.gradient_accumulation);

@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/pipedream.h"
 #include "graph/pipedream_configuration.h"
+#include "graph/plan_changes.h"
 #include "tests/graph/samples.h"
 
 namespace pipewright {
@@ -170,6 +171,25 @@ TEST_CASE("damaged documents are refused or round-trip") {
   check_mutations(sample_plan(), 4);
   check_mutations(sample_run(), 5);
   check_mutations(sample_summary(), 6);
+  Summary changed = sample_summary();
+  changed.generations = {{0, 0, "generation-0.plan.json", "start", 2, 0, 0, 0, 0},
+                         {1, 400, "generation-1.plan.json", "manual", 3, 0.25, 0.5, 0.125, 4096}};
+  check_mutations(changed, 11);
+}
+
+TEST_CASE("damaged lists of changes are refused or round-trip") {
+  std::mt19937_64 random(12);
+  const std::string text = plan_changes_text({{400, "b.json"}, {800, "plans/c.json"}, {900, "b.json"}});
+  Tally tally;
+  for (int64_t i = 0; i < kMutations; ++i) {
+    const std::string damaged = i % 2 == 0 ? mutated_tree(text, random) : mutated_text(text, random);
+    check_one(damaged, tally, [](const std::string& read) {
+      const std::string again = plan_changes_text(parse_plan_changes(read, "x.json"));
+      REQUIRE(plan_changes_text(parse_plan_changes(again, "x.json")) == again);
+    });
+  }
+  CHECK(tally.refused > kMutations / 4);
+  CHECK(tally.accepted > 0);
 }
 
 TEST_CASE("damaged plans fit their graph or are refused with exit code 3") {

@@ -168,7 +168,7 @@ void check_same(const NamedState& got, const NamedState& expected) {
 
 TEST_CASE("random plans one after the other: every loss, weight and buffer is the serial reference's") {
   at::set_num_threads(1);
-  const std::vector<std::string> transports = {"local", "local", "shm", "tiny-shm", "gloo"};
+  const std::vector<std::string> transports = {"local", "shm", "tiny-shm", "gloo", "mixed", "staged", "blocks"};
   for (uint64_t seed = 0; seed < cases_of(60); ++seed) {
     const RandomChanges c = random_changes(seed);
     const std::string& transport = transports[seed % transports.size()];
