@@ -21,25 +21,10 @@ constexpr size_t kStarts = 3;          // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr size_t kKept = 32;
-constexpr int64_t kFloorSpent = 8;      // what a floor costs, in minibatches of stages
-constexpr int64_t kMostSpent = 800000;  // minibatches of stages
-
-/// What tells candidates apart.
-std::vector<int64_t> key_of(const Candidate& candidate, const std::vector<TopologyLevel>& levels) {
-  std::vector<int64_t> key;
-  for (const FoundStage& stage : candidate.stages) {
-    key.push_back(stage.to);
-    key.push_back(stage.replicas);
-  }
-  for (const std::vector<int64_t>& ranks : in_order_met(candidate.ranks(), levels))
-    key.insert(key.end(), ranks.begin(), ranks.end());
-  return key;
-}
-
-Candidate placed_on(Candidate candidate, const Ranks& ranks) {
-  for (size_t s = 0; s < ranks.size(); ++s) candidate.stages[s].ranks = ranks[s];
-  return candidate;
-}
+constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines gain no more
+constexpr int64_t kReconsidered = 60000;  // minibatches of stages
+constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
+constexpr int64_t kMostSpent = 800000;    // minibatches of stages
 
 class Pool {
  public:
@@ -74,25 +59,37 @@ class Pool {
     }
   }
 
+  /// Prices what was given up early, nearest first, with all depths: now that nothing better is known there
+  /// is some time for what the measured gains leave out.
+  void reconsider() {
+    if (!pricer_.placed()) return;
+    const double before = best();
+    const int64_t until = pricer_.spent() + kReconsidered;
+    for (const auto& [rough, candidate] : given_up_) {
+      if (done() || pricer_.spent() > until || rough > kReconsiderable * best()) break;
+      if (const auto price = pricer_.price(candidate, 0, kNever))
+        if (price->seconds < best() * (1 - kGain)) keep({candidate, price->depths, price->seconds});
+    }
+    given_up_.clear();
+    if (best() < before * (1 - kStep)) improve();
+  }
+
   std::optional<PoolAnswer> answer() {
     if (priced_.empty()) return std::nullopt;
     Priced chosen = without_thin_stages(on_fewest_devices());
-    if (effort_ < 1) return PoolAnswer{chosen.candidate, chosen.depths, chosen.seconds, capped_};
+    chosen.capped = capped_;
+    if (effort_ < 1) return chosen;
     // With the depths that only one plan has the time for.
     const auto deeper = pricer_.price(chosen.candidate, 0, kNever);
     if (deeper && deeper->seconds < chosen.seconds * (1 - kGain)) {
       chosen.seconds = deeper->seconds;
       chosen.depths = deeper->depths;
     }
-    return PoolAnswer{chosen.candidate, chosen.depths, chosen.seconds, capped_};
+    return chosen;
   }
 
  private:
-  struct Priced {
-    Candidate candidate;
-    double seconds = 0;
-    std::vector<int64_t> depths;
-  };
+  using Priced = PoolAnswer;
 
   double best() const { return priced_.empty() ? kNever : priced_[0].seconds; }
   bool done() {
@@ -108,35 +105,23 @@ class Pool {
   std::optional<Candidate> next_start() {
     for (size_t rank = 0; rank < std::min(kStarts, priced_.size()); ++rank) {
       const Candidate& candidate = priced_[rank].candidate;
-      if (started_.insert(key_of(candidate, q_.inputs.levels)).second) return candidate;
+      if (started_.insert(candidate.key(q_.inputs.levels)).second) return candidate;
     }
     while (!beside_.empty()) {
       const auto first = beside_.begin();
       if (first->first > kBeside * best()) return std::nullopt;
       const Candidate candidate = std::move(first->second);
       beside_.erase(first);
-      if (started_.insert(key_of(candidate, q_.inputs.levels)).second) return candidate;
+      if (started_.insert(candidate.key(q_.inputs.levels)).second) return candidate;
     }
     return std::nullopt;
-  }
-
-  bool allowed(const Candidate& candidate) const {
-    const auto stages = static_cast<int64_t>(candidate.stages.size());
-    if (stages < q_.least_stages || candidate.devices() > q_.devices) return false;
-    if (q_.all_devices && candidate.devices() != q_.devices) return false;
-    bool replicated = false;
-    for (const FoundStage& stage : candidate.stages) {
-      if (stage.replicas < 1 || stage.replicas > q_.most_replicas) return false;
-      replicated = replicated || stage.replicas > 1;
-    }
-    return replicated || !q_.replicated;
   }
 
   // --- candidates that wait, by floor ---
 
   void add(Candidate candidate) {
-    if (!allowed(candidate)) return;
-    if (!seen_.insert(key_of(candidate, q_.inputs.levels)).second) return;
+    if (!candidate.allowed_by(q_)) return;
+    if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
     const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
     std::set<std::vector<bool>> known;  // which stages recompute
     for (const auto room : {Candidate::Room::kPaced, Candidate::Room::kUsual, Candidate::Room::kOne}) {
@@ -154,8 +139,7 @@ class Pool {
     if (floor < best() * (1 - kGain) * slack_) {
       waiting_.emplace(floor, std::move(candidate));
     } else if (floor < kBeside * best()) {
-      beside_.emplace(floor, std::move(candidate));
-      if (beside_.size() > kKept) beside_.erase(std::prev(beside_.end()));
+      keep_near(&beside_, floor, candidate);
     }
   }
 
@@ -164,11 +148,11 @@ class Pool {
     Candidate candidate;
     for (size_t s = 0; s < shape.replicas.size(); ++s)
       candidate.stages.push_back({shape.cuts[s], shape.cuts[s + 1], shape.replicas[s]});
-    if (!allowed(candidate)) return {};
+    if (!candidate.allowed_by(q_)) return {};
     if (!pricer_.placed()) return {candidate};
     std::vector<Candidate> all;
     for (const Ranks& ranks : layouts(shape.replicas, q_.inputs.levels))
-      all.push_back(placed_on(candidate, ranks));
+      all.push_back(candidate.placed_on(ranks));
     return all;
   }
 
@@ -181,11 +165,11 @@ class Pool {
     for (const Shape& shape : neighbours(q_, shape_of(from.stages))) {
       const std::vector<Candidate> everywhere = placed(shape);
       if (everywhere.empty()) continue;
-      if (pricer_.placed()) add(placed_on(everywhere.front(), dealt_out(from.ranks(), shape.replicas)));
+      if (pricer_.placed()) add(everywhere.front().placed_on(dealt_out(from.ranks(), shape.replicas)));
       for (const Candidate& candidate : everywhere) add(candidate);
     }
     if (!pricer_.placed()) return;
-    for (const Ranks& ranks : swapped(from.ranks(), q_.inputs.levels)) add(placed_on(from, ranks));
+    for (const Ranks& ranks : swapped(from.ranks(), q_.inputs.levels)) add(from.placed_on(ranks));
   }
 
   void add_answer(const Answer& answer) {
@@ -206,12 +190,19 @@ class Pool {
       const double limit = best() * (1 - kGain) * slack_;
       if (floor >= limit) break;
       const double before = best();
-      if (const auto price = pricer_.price(candidate, floor, limit))
-        keep({candidate, price->seconds, price->depths});
+      if (const auto price = pricer_.price(candidate, floor, limit)) {
+        keep({candidate, price->depths, price->seconds});
+        if (price->seconds > limit) keep_near(&given_up_, price->seconds, candidate);
+      }
       if (moving_ && best() < before * (1 - kStep)) return false;  // on from there; the rest waits
     }
     waiting_.clear();
     return best() <= bound_ * (1 + kNearBound);
+  }
+
+  static void keep_near(std::multimap<double, Candidate>* kept, double seconds, const Candidate& candidate) {
+    kept->emplace(seconds, candidate);
+    if (kept->size() > kKept) kept->erase(std::prev(kept->end()));
   }
 
   void keep(Priced priced) {
@@ -258,12 +249,12 @@ class Pool {
     }
     std::optional<Priced> fastest;
     for (Candidate& way : ways) {
-      if (!allowed(way)) continue;
+      if (!way.allowed_by(q_)) continue;
       const double most = fastest ? fastest->seconds : enough;
       const double floor = pricer_.floor_seconds(&way, most);
       if (floor > most) continue;
       const auto price = pricer_.price(way, floor, most);
-      if (price && price->seconds <= most) fastest = {std::move(way), price->seconds, price->depths};
+      if (price && price->seconds <= most) fastest = Priced{std::move(way), price->depths, price->seconds};
     }
     return fastest;
   }
@@ -277,9 +268,10 @@ class Pool {
   bool moving_ = false;
   double slack_ = 1;  // how much slower than the best is still of interest
   std::set<std::vector<int64_t>> seen_, started_;
-  std::multimap<double, Candidate> waiting_;  // by floor
-  std::multimap<double, Candidate> beside_;   // by floor: not better, but near
-  std::vector<Priced> priced_;                // fastest first
+  std::multimap<double, Candidate> waiting_;   // by floor
+  std::multimap<double, Candidate> beside_;    // by floor: not better, but near
+  std::multimap<double, Candidate> given_up_;  // by what they were found to take by then
+  std::vector<Priced> priced_;                 // fastest first
 };
 
 }  // namespace
@@ -290,6 +282,7 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
     Pool pool(q, request, bound_seconds);
     pool.seed(begin);
     pool.improve();
+    pool.reconsider();
     return pool.answer();
   };
   std::optional<PoolAnswer> best = run(question, found);

@@ -43,6 +43,34 @@ Ranks Candidate::ranks() const {
   return all;
 }
 
+Candidate Candidate::placed_on(const Ranks& ranks) const {
+  Candidate placed = *this;
+  for (size_t s = 0; s < ranks.size(); ++s) placed.stages[s].ranks = ranks[s];
+  return placed;
+}
+
+std::vector<int64_t> Candidate::key(const std::vector<TopologyLevel>& levels) const {
+  std::vector<int64_t> key;
+  for (const FoundStage& stage : stages) {
+    key.push_back(stage.to);
+    key.push_back(stage.replicas);
+  }
+  for (const std::vector<int64_t>& stage : in_order_met(ranks(), levels))
+    key.insert(key.end(), stage.begin(), stage.end());
+  return key;
+}
+
+bool Candidate::allowed_by(const Question& q) const {
+  if (static_cast<int64_t>(stages.size()) < q.least_stages || devices() > q.devices) return false;
+  if (q.all_devices && devices() != q.devices) return false;
+  bool replicated = false;
+  for (const FoundStage& stage : stages) {
+    if (stage.replicas < 1 || stage.replicas > q.most_replicas) return false;
+    replicated = replicated || stage.replicas > 1;
+  }
+  return replicated || !q.replicated;
+}
+
 Pricer::Pricer(const Question& question, const PlanRequest& request) : q_(question), request_(request) {
   if (!question.inputs.levels.empty()) loads_ = std::make_unique<LinkLoads>(question.inputs);
 }

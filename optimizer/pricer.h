@@ -21,6 +21,11 @@ struct Candidate {
   Room room = Room::kPaced;
   int64_t devices() const;
   Ranks ranks() const;
+  Candidate placed_on(const Ranks& ranks) const;
+  /// What tells it from others, whose stages stand elsewhere or are others.
+  std::vector<int64_t> key(const std::vector<TopologyLevel>& levels) const;
+  /// Stages, devices and replicas are what the question is about.
+  bool allowed_by(const Question& question) const;
 };
 
 struct CandidatePrice {
