@@ -122,6 +122,16 @@ double rough_minibatch_seconds(const std::string& schedule, const PipelineShape&
 double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                           bool blocking_transfers = false);
 
+/// How far choosing depths goes: a search among plans need not know the best of each.
+struct DepthAim {
+  double floor_seconds = 0;  ///< no depths take less: on a network a percent more is good enough
+  /// More is of no use (schedule 1f1b, weights stash): the search ends where it is unlikely to come down to
+  /// that, with what it has by then.
+  double most_seconds = std::numeric_limits<double>::infinity();
+  double seconds = 0;     ///< then: settled_minibatch_seconds() of the depths returned, or nearly if more
+  int64_t simulated = 0;  ///< then grows as that of settled_minibatch_seconds()
+};
+
 /// Depths for a schedule, for any shape that goes with it but for its in_flight, which bounds each stage
 /// (memory).
 ///
@@ -129,19 +139,11 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
 /// that costs nothing) with which the simulated steady state is within 1 % of the fastest that can be
 /// (bottleneck_seconds(), and where that is out of reach, the fastest that the search meets). On a network
 /// they are first chosen by `times`, as if nothing were shared, then deepened as far as that gains
-/// (deepening.h). With 2bw
-/// the first stage runs at most `microbatches` ahead, or check_schedule_shape() would refuse the depths. They
-/// are usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every stage holds what the first
-/// stage of pipedream_in_flight() has in flight, as far as the bounds allow. Others: what the schedule takes,
-/// whatever the bounds. The same for the same input. Errors as in simulate().
-/// `aim`, if given, says how far to go on a network, and is told what that came to.
-struct DepthAim {
-  double floor_seconds = 0;  ///< no depths take less: a percent more is good enough
-  /// More is of no use: the search ends where it is unlikely to come down to that.
-  double most_seconds = std::numeric_limits<double>::infinity();
-  double seconds = 0;     ///< settled_minibatch_seconds() of the depths returned
-  int64_t simulated = 0;  ///< minibatches times stages, on the network
-};
+/// (deepening.h). With 2bw the first stage runs at most `microbatches` ahead, or check_schedule_shape() would
+/// refuse the depths. They are usable as they are (usable_in_flight() leaves them unchanged). zb-h1: every
+/// stage holds what the first stage of pipedream_in_flight() has in flight, as far as the bounds allow.
+/// Others: what the schedule takes, whatever the bounds. The same for the same input. Errors as in
+/// simulate(). `aim`, if given, is what to aim at, and is told what that came to.
 std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
                                       const std::vector<StageTimes>& times,
                                       const SimulationOptions& options = {}, DepthAim* aim = nullptr);
