@@ -73,6 +73,7 @@ void Training::open() {
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
+  tells_plans_ = !job_.changes.empty() || !journal_->summary().generations.empty();
   // A checkpoint is complete when the journal has all lines before its own.
   lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
     if (line == kSavedLine) {
@@ -116,7 +117,7 @@ void Training::work() {
   // Of an earlier run, whose weights this one may have begun with: all ranks have read them.
   std::error_code ignored;
   if (journal_) std::filesystem::remove(folder_ / kModelFileName, ignored);
-  if (journal_) {
+  if (journal_ && !job_.resume) {
     for (const auto& name : plans_of_changes_in(folder_, job_.changes.empty() ? 0 : job_.generations()))
       std::filesystem::remove(folder_ / name, ignored);
   }

@@ -105,6 +105,7 @@ class Training : private RankTask {
   int64_t done_ = 0;                          // minibatches: the next one is the first that is not
   int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
+  bool tells_plans_ = false;  // rank 0: the plan of this run changes, or that of its past did
   EarlierWorkers earlier_workers_;
   double drain_seconds_ = 0;  // of the last span, from the end of this rank's last forward on
   TraceWriter trace_;

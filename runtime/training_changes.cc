@@ -99,12 +99,11 @@ void Training::start_generation(int64_t number, StateSource* source) {
   if (generation_->takes_part()) writer_->set_stages(generation_->worker().stage_count());
 }
 
-// Rank 0, of a run whose plan changes.
 void Training::tell_generation(GenerationSummary generation) {
-  if (session_.place().rank != 0 || job_.changes.empty()) return;
+  if (!tells_plans_) return;
   generation.number = generation_->number();
   generation.first_minibatch = done_;
-  generation.plan = generation_plan_name(generation.number);
+  generation.plan = job_.changes.empty() ? "plan.json" : generation_plan_name(generation.number);
   generation.ranks = generation_->plan().world_size;
   control().post(generation_line(generation, generation_->period()));
 }

@@ -151,6 +151,18 @@ TEST_CASE(
   CHECK(losses(resumed) == losses(changed));
   CHECK(tensor_files(last_checkpoint(resumed)) == tensor_files(last_checkpoint(changed)));
 
+  // And under a plan of its own that does not change: its past is not forgotten.
+  const fs::path settled = folder / "settled";
+  finish(folder, settled, every + std::vector<std::string>{"--minibatches", "43"});
+  finish(folder, settled, rules + std::vector<std::string>{"--plan", c, "--resume", "latest"});
+  const auto of_settled = read_document<Summary>(settled / "summary.json");
+  REQUIRE(of_settled.generations.size() == 3);
+  CHECK(of_settled.generations[1].plan == "generation-1.plan.json");
+  CHECK(fs::exists(settled / "generation-1.plan.json"));
+  CHECK(of_settled.generations[2].plan == "plan.json");
+  CHECK(of_settled.generations[2].reason == "resume");
+  CHECK(of_settled.generations[2].first_minibatch == 43);
+
   const Outcome report = runtime(folder, {"report", changed.string()});
   CHECK(report.code == 0);
   CHECK_THAT(report.output, Catch::Contains("| changed | 64 | generation-2.plan.json | manual | 4 |"));
