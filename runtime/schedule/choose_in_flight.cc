@@ -198,7 +198,7 @@ class Search {
   static constexpr int64_t kBriefPeriod = 32;
   // How much quicker simulations without a network are, and exact cycle times, than events.
   static constexpr int64_t kSweepsForEvents = 4;
-  static constexpr int64_t kExactForEvents = 16;
+  static constexpr int64_t kExactForEvents = 6;
   std::string schedule_;
   PipelineShape shape_;
   std::vector<StageTimes> times_;
