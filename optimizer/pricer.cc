@@ -14,7 +14,7 @@
 namespace pipewright {
 namespace {
 
-constexpr double kRounding = 1e-9;
+constexpr double kPace = 2e-3;  // a bound is as near to the best pace as that: no depth for so little
 Plan skeleton(const Candidate& candidate) {
   Plan plan;
   for (const FoundStage& found : candidate.stages) {
@@ -104,7 +104,7 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
     if (q_.memory_bytes > 0) {
       const auto m = static_cast<double>(stage.replicas);
       // Little's law: so many are under way on a rank at that pace, or more.
-      auto wanted = static_cast<int64_t>(std::clamp(std::ceil(behind / (seconds * m) * (1 - kRounding)), 1.0,
+      auto wanted = static_cast<int64_t>(std::clamp(std::ceil(behind / (seconds * m) * (1 - kPace)), 1.0,
                                                     static_cast<double>(kMostInFlight)));
       if (candidate->room == Candidate::Room::kUsual)
         wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
