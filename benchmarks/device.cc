@@ -1,7 +1,7 @@
 // What only a device shows: its update steps against LibTorch's fused ones, and how much of a training step
 // it waits for the host, with and without recordings (--cuda-graphs). scripts/check_gpu runs it; with
 // --device cpu it runs whatever the processor can.
-#include "models/device.h"
+#include "models/device/device.h"
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
@@ -21,7 +21,7 @@
 #include "models/autocast.h"
 #include "models/load.h"
 #include "profiler/marks.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/stage_replica.h"
 #include "runtime/update_rule.h"
 

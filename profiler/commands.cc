@@ -18,7 +18,7 @@
 #include "graph/profile.h"
 #include "graph/units.h"
 #include "models/autocast.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "models/load.h"
 #include "models/registry.h"
 #include "profiler/data_inputs.h"

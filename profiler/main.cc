@@ -1,7 +1,7 @@
 // pipewright-profiler: what one device needs for each node of a model.
 #include "graph/command_line.h"
 #include "graph/json.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "profiler/commands.h"
 #include "profiler/machine.h"
 

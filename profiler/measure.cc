@@ -11,7 +11,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/json.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "profiler/bench.h"
 #include "profiler/machine.h"
 #include "profiler/settling.h"

@@ -1,7 +1,7 @@
 // What a rank does, on the time lines of NVIDIA's tools.
 #pragma once
 
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {

@@ -16,7 +16,7 @@
 
 #include <limits>
 
-#include "models/device.h"
+#include "models/device/device.h"
 
 namespace pipewright {
 namespace {

@@ -4,12 +4,12 @@
 
 #include <vector>
 
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 
 namespace pipewright {
 
 /// As CudaPlugin's. LibTorch's operators make several passes and round where they like: the numbers are those
-/// of runtime/step_arithmetic.h to a few units in the last place of the weight and of the change. They add no
+/// of models/device/step_arithmetic.h to a few units in the last place of the weight and of the change. They add no
 /// squares up: `finds.square_sum` is left alone.
 void sgd_step_on_device(const std::vector<StepTensor>& tensors, const SgdFactors<double>& factors,
                         Momentum momentum, bool decay, const StepFinds& finds);

@@ -9,7 +9,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/regular_file.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "runtime/control.h"
 #include "runtime/evaluate.h"
 #include "runtime/launch_options.h"

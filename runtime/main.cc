@@ -11,7 +11,7 @@
 #include "graph/nearest.h"
 #include "graph/summary.h"
 #include "graph/units.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "runtime/checkpoint_commands.h"
 #include "runtime/control.h"
 #include "runtime/evaluate_command.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "graph/error.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "runtime/flight.h"
 #include "runtime/launch.h"
 #include "runtime/lone_watch.h"

@@ -1,4 +1,4 @@
-// A stage's forward and backward as recordings of its device (runtime/device_graph.h): started with one call
+// A stage's forward and backward as recordings of its device (models/device/device_graph.h): started with one call
 // each, where a small stage would be bound by starting its operators one by one.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "runtime/device_graph.h"
+#include "models/device/device_graph.h"
 #include "runtime/stage_program.h"
 #include "runtime/weight_versions.h"
 

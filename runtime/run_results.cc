@@ -6,7 +6,7 @@
 #include "graph/digest.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "models/memory_meter.h"
 #include "models/process_memory.h"
 #include "runtime/launch.h"

@@ -3,27 +3,17 @@
 
 #include <cstdint>
 
-#include "runtime/step_arithmetic.h"
+#include "models/device/step_arithmetic.h"
 
 namespace pipewright {
-
-/// `next` may equal `old`; otherwise no two arrays overlap. 16-byte alignment of `next` allows streaming.
-template <typename T>
-struct StepArrays {
-  const T* old;
-  const T* gradient;
-  T* next;
-  T* first;   ///< velocity, or first moment; changed in place
-  T* second;  ///< second moment; changed in place
-};
 
 /// How `next` is written. Streaming stores go round the cache: for versions that would not fit it, where an
 /// ordinary store first reads the line that it overwrites.
 enum class Stores { kOrdinary, kStreaming };
 
 /// Elements [begin, end) of the arrays; T is float or double. The widest instruction set that the processor
-/// has is chosen at run time; the bits are the same with all of them. Returns whether all gradients are
-/// finite.
+/// has is chosen at run time; the bits are the same with all of them. 16-byte alignment of `next` allows
+/// streaming. Returns whether all gradients are finite.
 template <typename T>
 bool sgd_step(const SgdFactors<T>& factors, Momentum momentum, bool decay, const StepArrays<T>& arrays,
               int64_t begin, int64_t end, Stores stores);

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "graph/error.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "models/operators.h"
 #include "runtime/checkpoint_state.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {

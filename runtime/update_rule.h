@@ -22,7 +22,7 @@ struct UpdateState {
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
 };
 
-/// One stage's rule with its slots. The arithmetic is that of runtime/step_arithmetic.h, in one pass over the
+/// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass over the
 /// memory of each weight. All tensors of a step are on one device (runtime/device_step.h).
 class UpdateRule {
  public:

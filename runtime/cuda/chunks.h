@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/step_arithmetic.h"
+#include "models/device/step_arithmetic.h"
 
 namespace pipewright {
 

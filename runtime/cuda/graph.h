@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "runtime/device_graph.h"
+#include "models/device/device_graph.h"
 
 namespace pipewright {
 

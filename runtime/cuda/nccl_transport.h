@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {

@@ -1,4 +1,4 @@
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>

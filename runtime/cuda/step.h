@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/cuda/kernels.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 
 namespace pipewright {
 

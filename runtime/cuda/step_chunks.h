@@ -5,8 +5,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "models/device/step_arithmetic.h"
 #include "runtime/cuda/chunks.h"
-#include "runtime/step_kernels.h"
 
 namespace pipewright {
 

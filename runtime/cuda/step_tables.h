@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "graph/error.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/cuda/step_chunks.h"
 
 namespace pipewright {

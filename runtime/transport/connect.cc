@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "graph/error.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/transport/process_state.h"

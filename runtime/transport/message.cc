@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "graph/error.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 
 namespace pipewright {
 namespace {

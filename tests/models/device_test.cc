@@ -1,5 +1,5 @@
 // Devices by name, and what is said where CUDA is not there.
-#include "models/device.h"
+#include "models/device/device.h"
 
 #include <dlfcn.h>
 

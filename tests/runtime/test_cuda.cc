@@ -11,7 +11,7 @@
 
 #include "models/initialise.h"
 #include "models/load.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/device_step.h"
 #include "tests/runtime/recorded_run.h"
 #include "tests/support/gpu.h"

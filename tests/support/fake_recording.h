@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device_graph.h"
+#include "models/device/device_graph.h"
 
 namespace pipewright::testing {
 

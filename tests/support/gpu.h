@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "graph/error.h"
-#include "models/device.h"
+#include "models/device/device.h"
 #include "tests/support/skip.h"
 
 namespace pipewright::testing {

@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 #include "runtime/transport/shared_blocks.h"
 #include "runtime/transport/transport.h"
 

@@ -11,7 +11,7 @@
 
 namespace pipewright {
 
-class CudaPlugin;  // runtime/cuda/plugin.h
+class CudaPlugin;  // models/device/cuda_plugin.h
 
 /// The device of this name, ready to be used. A bare "cuda" is device `local_rank` modulo their number: the
 /// ranks of a host take turns. InputError that begins with `where` and names what is missing: the plug-in, a

@@ -1,4 +1,4 @@
-#include "models/device.h"
+#include "models/device/device.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 #include "graph/device_name.h"
 #include "graph/error.h"
 #include "graph/json.h"
-#include "runtime/cuda/plugin.h"
+#include "models/device/cuda_plugin.h"
 
 namespace pipewright {
 namespace {

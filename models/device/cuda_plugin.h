@@ -1,5 +1,5 @@
 // All that the programs know of CUDA: an abstract class. Its implementation is the shared library
-// libpipewright_cuda.so beside the programs, which models/device.h opens when a device of CUDA is asked for;
+// libpipewright_cuda.so beside the programs, which models/device/device.h opens when a device of CUDA is asked for;
 // the programs link no CUDA library. No header of CUDA is included here.
 #pragma once
 
@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device_graph.h"
-#include "runtime/step_arithmetic.h"
-#include "runtime/transport/device_links.h"
+#include "models/device/device_graph.h"
+#include "models/device/step_arithmetic.h"
 
 namespace c10d {
 class Store;
@@ -22,6 +21,7 @@ namespace pipewright {
 
 class BlockSharing;
 class Transport;
+struct DeviceLinks;  // runtime/transport/device_links.h
 
 struct NcclSettings {
   std::string name;  ///< keeps the keys of several worlds in one store apart
@@ -71,7 +71,7 @@ class CudaPlugin {
   virtual bool has_kernels() = 0;
   /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
   /// for each 512 tensors), in the order of the current stream. The arithmetic is that of
-  /// runtime/step_arithmetic.h; so are the bits. Factors are rounded to what is computed in.
+  /// models/device/step_arithmetic.h; so are the bits. Factors are rounded to what is computed in.
   virtual void sgd_step(const std::vector<StepTensor>& tensors, const SgdFactors<double>& factors,
                         Momentum momentum, bool decay, const StepFinds& finds) = 0;
   virtual void adam_step(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,

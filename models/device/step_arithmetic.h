@@ -22,6 +22,16 @@ PIPEWRIGHT_ANYWHERE double fused(double a, double b, double c) { return __builti
 PIPEWRIGHT_ANYWHERE float root(float x) { return __builtin_sqrtf(x); }
 PIPEWRIGHT_ANYWHERE double root(double x) { return __builtin_sqrt(x); }
 
+/// The arrays of one tensor's step. `next` may equal `old`; otherwise no two arrays overlap.
+template <typename T>
+struct StepArrays {
+  const T* old;
+  const T* gradient;
+  T* next;
+  T* first;   ///< velocity, or first moment; changed in place
+  T* second;  ///< second moment; changed in place
+};
+
 /// What an SGD step of one tensor multiplies by.
 template <typename T>
 struct SgdFactors {
