@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "models/device/cuda_plugin.h"
+#include "runtime/transport/device_links.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
