@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/cuda/step_tables.h"
+#include "runtime/step_kernels.h"
 
 using namespace pipewright;
 
