@@ -87,6 +87,9 @@ Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
       collected_(static_cast<size_t>(world_size), 0),
       rank_finished_(static_cast<size_t>(world_size), false) {
   if (!store_) return;
+  // Here and not in the thread: a rank that is stopped before its thread has run is missed all the same.
+  store_->set(process_key(rank_), this_process().to_text());
+  store_->set(beat_key(rank_), Beat{}.to_text());
   thread_ = std::thread([this] { run(); });
   guard_thread_ = std::thread([this] { guard(); });
 }
@@ -321,7 +324,6 @@ void Control::run() {
   std::optional<Store> store;
   try {
     store = store_->clone();
-    store->set(process_key(rank_), this_process().to_text());
     auto next_beat = Clock::now();
     while (true) {
       const bool last = [&] {

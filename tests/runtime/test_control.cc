@@ -58,6 +58,19 @@ ExitCode code_of_check(Control& control) {
 
 }  // namespace
 
+TEST_CASE("control: a rank is known, and missed, from the moment that it has come") {
+  // Not only when its thread has first run: a process may be stopped before that.
+  const Store server = Store::serve(0, "job");
+  for (int64_t rank = 1; rank <= 20; ++rank) {
+    const Control control(Store::join("127.0.0.1", server.port(), 20s, "job"), rank, 21, 20s,
+                          [](const std::string&) {});
+    Store asked = Store::join("127.0.0.1", server.port(), 20s, "job");
+    const RankReport report = read_report(asked, rank);
+    CHECK(report.beat);
+    CHECK(report.process);
+  }
+}
+
 TEST_CASE("control: lines of all ranks reach rank 0's sink, each rank's in order, before finish returns") {
   Ranks ranks(3);
   std::vector<std::vector<std::string>> got(3);
