@@ -64,8 +64,14 @@ TEST_CASE("signals: what the launcher passes on late is no second one, what come
     install_signal_handlers();
     std::raise(SIGTERM);
     let_time_pass();
+    // Held back until it is waited for: it may come before.
+    sigset_t only, before;
+    ::sigemptyset(&only);
+    ::sigaddset(&only, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &only, &before);
     ready();
-    ::pause();  // ends with the signal
+    ::sigsuspend(&before);  // ends with the signal
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
   };
   const auto pass_on = [](pid_t child) { ::kill(child, SIGTERM); };
   CHECK(exit_code_of(
