@@ -43,7 +43,7 @@ class FileWatch {
 };
 
 /// For messages of other watchers: ", reading FILE" of the file for which the process has waited longest, if
-/// that is a second or more; else "".
+/// that is a fifth of a second or more; else "".
 std::string file_waited_for();
 
 }  // namespace pipewright
