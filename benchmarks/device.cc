@@ -18,12 +18,12 @@
 #include <iostream>
 
 #include "graph/error.h"
-#include "models/autocast.h"
-#include "models/load.h"
-#include "profiler/marks.h"
 #include "models/device/cuda_plugin.h"
-#include "runtime/stage_replica.h"
-#include "runtime/update_rule.h"
+#include "models/load.h"
+#include "models/run/autocast.h"
+#include "profiler/marks.h"
+#include "runtime/stage/stage_replica.h"
+#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 

@@ -14,8 +14,8 @@
 
 #include "graph/error.h"
 #include "models/initialise.h"
-#include "models/interpreter.h"
 #include "models/load.h"
+#include "models/run/interpreter.h"
 
 using namespace pipewright;
 
@@ -68,7 +68,7 @@ Segment whole(const Graph& graph) {
   return Segment(graph, nodes, {graph.outputs[0]});
 }
 
-/// models/resnet.cc's resnet50, by hand. Parameters and buffers come in the order of the graph.
+/// models/zoo/resnet.cc's resnet50, by hand. Parameters and buffers come in the order of the graph.
 class ResNet50 {
  public:
   ResNet50(const Tensors& parameters, const Tensors& buffers) : parameters_(parameters), buffers_(buffers) {}

@@ -13,8 +13,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include "runtime/update_rule.h"
-#include "runtime/weight_versions.h"
+#include "runtime/stage/weight_versions.h"
+#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 

@@ -27,7 +27,7 @@ if(PIPEWRIGHT_TORCH)
   if(NOT ZLIB_FOUND)
     message(FATAL_ERROR "zlib (package zlib1g-dev) not found.\n${PIPEWRIGHT_CURE}")
   endif()
-  # The allocator under tensors (models/process_memory.h); a sanitizer has its own. Nothing of ours calls it by name, so the
+  # The allocator under tensors (models/memory/process_memory.h); a sanitizer has its own. Nothing of ours calls it by name, so the
   # linker must be told to keep it, and before libc.
   find_library(TCMALLOC_LIBRARY tcmalloc_minimal)
   find_path(TCMALLOC_INCLUDE_DIR gperftools/malloc_extension_c.h)

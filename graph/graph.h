@@ -78,16 +78,16 @@ struct Graph {
   std::vector<Buffer> buffers;
   std::vector<Node> nodes;                   ///< in an order in which they can run
   /// Names of nodes, in sets of two or more that one stage must hold: they share memory that one of them writes, which no
-  /// message between stages would carry (models/storage_groups.h). Disjoint.
+  /// message between stages would carry (models/exported/storage_groups.h). Disjoint.
   std::vector<std::vector<std::string>> together;
   /// Names of nodes that every stage which needs their values runs by itself, so that these never cross a cut: they
-  /// depend on nothing but each other, inputs of the graph and buffers that no node writes (models/passes.h).
+  /// depend on nothing but each other, inputs of the graph and buffers that no node writes (models/run/passes.h).
   std::vector<std::string> everywhere;
 
-  /// No part of the document (models/autocast.h): operators run under bfloat16 autocast, and these values come out in
+  /// No part of the document (models/run/autocast.h): operators run under bfloat16 autocast, and these values come out in
   /// another dtype than `values` says.
   std::optional<std::map<std::string, std::string>> autocast;
-  /// No part of the document: nodes that depend on nothing run once and their values are kept (models/interpreter.h).
+  /// No part of the document: nodes that depend on nothing run once and their values are kept (models/run/interpreter.h).
   bool fold_constants = true;
   /// Type of a value as it is computed: that of `values`, but for `autocast`.
   TensorType computed_type(const std::string& value) const;

@@ -7,30 +7,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
-#include "models/pt2_archive.h"
-#include "models/random_key.h"
+#include "models/exported/pt2_archive.h"
+#include "models/run/random_key.h"
+#include "models/run/scalar_types.h"
 
 namespace pipewright {
 namespace {
-
-const std::vector<std::pair<const char*, at::ScalarType>>& dtype_table() {
-  static const std::vector<std::pair<const char*, at::ScalarType>> table = {{"float32", at::kFloat},
-                                                                            {"float64", at::kDouble},
-                                                                            {"bfloat16", at::kBFloat16},
-                                                                            {"float16", at::kHalf},
-                                                                            {"complex64", at::kComplexFloat},
-                                                                            {"int64", at::kLong},
-                                                                            {"int32", at::kInt},
-                                                                            {"int16", at::kShort},
-                                                                            {"int8", at::kChar},
-                                                                            {"uint8", at::kByte},
-                                                                            {"bool", at::kBool}};
-  return table;
-}
 
 /// Quantile of the normal distribution, 0 < p < 1: algorithm AS 241 (Wichura 1988), PPND7, relative error
 /// about 1e-7. Its middle part is plain arithmetic, so that ranks on different machines agree on a model's
@@ -114,21 +99,6 @@ at::Tensor initial_buffer(const Model& model, const std::string& name) {
   if (const auto stored = model.stored.find(name); stored != model.stored.end())
     return model.archive->read(stored->second);
   return initial(name, model.graph.buffers[i].type, model.buffer_initialisers[i], 0);
-}
-
-at::ScalarType scalar_type_of(const std::string& dtype) {
-  std::vector<std::string> names;
-  for (const auto& [name, type] : dtype_table()) {
-    if (dtype == name) return type;
-    names.push_back(name);
-  }
-  throw InputError("unknown dtype '" + dtype + "'" + suggestion(dtype, names));
-}
-
-std::string dtype_name_of(at::ScalarType type) {
-  for (const auto& [name, known] : dtype_table())
-    if (type == known) return name;
-  throw InputError(std::string("tensors of dtype ") + c10::toString(type) + " are not supported");
 }
 
 }  // namespace pipewright

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
+#include "models/definition/model.h"
 
 namespace pipewright {
 
@@ -17,9 +17,5 @@ namespace pipewright {
 /// tails of a normal distribution, where the C library computes a logarithm). InputError for an unknown name, or an archive that is damaged.
 at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed);
 at::Tensor initial_buffer(const Model& model, const std::string& name);
-
-/// at::ScalarType of a document's dtype name and back.
-at::ScalarType scalar_type_of(const std::string& dtype);
-std::string dtype_name_of(at::ScalarType type);
 
 }  // namespace pipewright

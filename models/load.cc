@@ -1,7 +1,7 @@
 #include "models/load.h"
 
-#include "models/exported_model.h"
-#include "models/registry.h"
+#include "models/exported/exported_model.h"
+#include "models/zoo/registry.h"
 
 namespace pipewright {
 

@@ -12,7 +12,7 @@
 
 #include "graph/error.h"
 #include "models/initialise.h"
-#include "models/memory_meter.h"
+#include "models/memory/memory_meter.h"
 #include "profiler/backward_clock.h"
 
 namespace pipewright {

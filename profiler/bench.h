@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "models/interpreter.h"
-#include "models/model.h"
+#include "models/definition/model.h"
+#include "models/run/interpreter.h"
 #include "profiler/marks.h"
 
 namespace pipewright {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "graph/profile.h"
-#include "models/model.h"
+#include "models/definition/model.h"
 
 namespace pipewright {
 

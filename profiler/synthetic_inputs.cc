@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "models/initialise.h"
-#include "models/random_key.h"
+#include "models/run/random_key.h"
+#include "models/run/scalar_types.h"
 
 namespace pipewright {
 namespace {

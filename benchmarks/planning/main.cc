@@ -13,9 +13,9 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/pipedream.h"
-#include "optimizer/optimizer.h"
-#include "optimizer/search.h"
-#include "optimizer/states.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/search/search.h"
 
 namespace pipewright {
 namespace {

@@ -19,9 +19,10 @@
 #include "graph/error.h"
 #include "graph/summary.h"
 #include "models/initialise.h"
-#include "runtime/job.h"
-#include "runtime/stage_program.h"
-#include "runtime/update_rule.h"
+#include "models/run/scalar_types.h"
+#include "runtime/job/job.h"
+#include "runtime/stage/stage_program.h"
+#include "runtime/update/update_rule.h"
 
 namespace pipewright {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "graph/error.h"
-#include "models/initialise.h"
+#include "models/run/scalar_types.h"
 
 namespace pipewright {
 namespace {

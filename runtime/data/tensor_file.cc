@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "graph/error.h"
-#include "models/initialise.h"
-#include "models/safetensors.h"
+#include "models/run/scalar_types.h"
+#include "models/safetensors/safetensors.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {

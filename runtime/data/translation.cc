@@ -5,7 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "models/random_key.h"
+#include "models/run/random_key.h"
 #include "runtime/data/sequences.h"
 #include "runtime/data/sets.h"
 #include "runtime/data/vocabulary.h"

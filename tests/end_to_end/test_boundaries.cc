@@ -1,5 +1,5 @@
 // A short run that goes on from a checkpoint, and something happens to one of its ranks right before one of
-// its actions: a signal, a kill, an error. The points are counted, not timed (runtime/fault_points.h).
+// its actions: a signal, a kill, an error. The points are counted, not timed (runtime/control/fault_points.h).
 // PIPEWRIGHT_BOUNDARIES=1 tries every point of every rank.
 #include <catch2/catch.hpp>
 #include <cstdlib>

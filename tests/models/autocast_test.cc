@@ -1,5 +1,5 @@
 // bfloat16 autocast in segments: which values change, and that losses and gradients stay close to float32.
-#include "models/autocast.h"
+#include "models/run/autocast.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -10,8 +10,9 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "models/initialise.h"
-#include "models/interpreter.h"
-#include "models/registry.h"
+#include "models/run/interpreter.h"
+#include "models/run/scalar_types.h"
+#include "models/zoo/registry.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {

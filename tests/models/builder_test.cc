@@ -1,4 +1,4 @@
-#include "models/builder.h"
+#include "models/zoo/builder.h"
 
 #include <catch2/catch.hpp>
 

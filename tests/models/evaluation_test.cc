@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/document.h"
-#include "models/registry.h"
+#include "models/zoo/registry.h"
 
 namespace pipewright {
 namespace {

@@ -3,9 +3,9 @@
 #include <sstream>
 
 #include "graph/json.h"
-#include "models/registry.h"
-#include "models/sequential.h"
-#include "models/zoo.h"
+#include "models/zoo/registry.h"
+#include "models/zoo/sequential.h"
+#include "models/zoo/zoo.h"
 #include "test_paths.h"
 
 namespace pipewright {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "models/interpreter.h"
+#include "models/run/interpreter.h"
 
 namespace pipewright::testing {
 

@@ -9,12 +9,13 @@
 #include <random>
 
 #include "graph/error.h"
-#include "models/allowed_operators.h"
-#include "models/declared_memory.h"
+#include "models/exported/declared_memory.h"
 #include "models/initialise.h"
-#include "models/interpreter.h"
 #include "models/load.h"
-#include "models/operators.h"
+#include "models/run/allowed_operators.h"
+#include "models/run/interpreter.h"
+#include "models/run/operators.h"
+#include "models/run/scalar_types.h"
 #include "tests/models/hand_graph.h"
 #include "tests/models/pt2_files.h"
 #include "tests/support/temporary_folder.h"

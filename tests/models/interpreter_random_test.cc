@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "models/random_key.h"
+#include "models/run/random_key.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {

@@ -1,5 +1,5 @@
 // The interpreter against direct calls of the same operators.
-#include "models/interpreter.h"
+#include "models/run/interpreter.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "models/memory_meter.h"
+#include "models/memory/memory_meter.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {

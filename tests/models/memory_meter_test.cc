@@ -1,4 +1,4 @@
-#include "models/memory_meter.h"
+#include "models/memory/memory_meter.h"
 
 #include <ATen/ATen.h>
 

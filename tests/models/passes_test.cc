@@ -1,5 +1,5 @@
 // Graph passes: what they take away, what they leave, and that no number changes.
-#include "models/passes.h"
+#include "models/run/passes.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -8,9 +8,9 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "models/exported/storage_groups.h"
 #include "models/load.h"
-#include "models/registry.h"
-#include "models/storage_groups.h"
+#include "models/zoo/registry.h"
 #include "test_paths.h"
 #include "tests/models/hand_graph.h"
 #include "tests/support/error_of.h"

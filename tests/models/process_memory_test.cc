@@ -1,4 +1,4 @@
-#include "models/process_memory.h"
+#include "models/memory/process_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <sys/resource.h>

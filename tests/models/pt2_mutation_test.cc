@@ -11,9 +11,10 @@
 #include <random>
 
 #include "graph/error.h"
+#include "models/exported/pt2_archive.h"
 #include "models/initialise.h"
 #include "models/load.h"
-#include "models/pt2_archive.h"
+#include "models/run/scalar_types.h"
 #include "tests/models/hand_graph.h"
 #include "tests/models/pt2_files.h"
 #include "tests/support/counted_memory.h"

@@ -6,12 +6,13 @@
 #include <set>
 
 #include "graph/error.h"
-#include "models/exported_model.h"
+#include "models/exported/exported_model.h"
+#include "models/exported/pt2_archive.h"
+#include "models/exported/pt2_symbols.h"
 #include "models/initialise.h"
-#include "models/interpreter.h"
 #include "models/load.h"
-#include "models/pt2_archive.h"
-#include "models/pt2_symbols.h"
+#include "models/run/interpreter.h"
+#include "models/run/scalar_types.h"
 #include "tests/models/pt2_files.h"
 #include "tests/support/temporary_folder.h"
 

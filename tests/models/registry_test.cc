@@ -1,5 +1,5 @@
 // SPECs of models: options and their errors.
-#include "models/registry.h"
+#include "models/zoo/registry.h"
 
 #include <catch2/catch.hpp>
 

@@ -8,7 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/support/counted_memory.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,5 +1,5 @@
 // Files of tensors: what the format says, byte by byte; what is refused, and how.
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <unistd.h>

@@ -1,12 +1,12 @@
 // What damage to an archive is seen: nothing of a weight may change without a word.
-#include "models/zip_file.h"
+#include "models/exported/zip_file.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "graph/error.h"
+#include "models/exported/pt2_archive.h"
 #include "models/load.h"
-#include "models/pt2_archive.h"
 #include "tests/models/pt2_files.h"
 #include "tests/support/temporary_folder.h"
 

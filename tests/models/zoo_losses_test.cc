@@ -13,8 +13,8 @@
 #include "graph/json.h"
 #include "graph/spec.h"
 #include "models/initialise.h"
-#include "models/interpreter.h"
-#include "models/registry.h"
+#include "models/run/interpreter.h"
+#include "models/zoo/registry.h"
 #include "test_paths.h"
 
 namespace pipewright {

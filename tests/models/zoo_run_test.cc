@@ -10,8 +10,9 @@
 #include <numeric>
 
 #include "models/initialise.h"
-#include "models/interpreter.h"
-#include "models/registry.h"
+#include "models/run/interpreter.h"
+#include "models/run/scalar_types.h"
+#include "models/zoo/registry.h"
 
 namespace pipewright {
 namespace {

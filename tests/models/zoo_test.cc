@@ -7,7 +7,7 @@
 #include <set>
 
 #include "graph/document.h"
-#include "models/registry.h"
+#include "models/zoo/registry.h"
 
 namespace pipewright {
 namespace {

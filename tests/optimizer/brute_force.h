@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "graph/profile.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/search.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/search/search.h"
 
 namespace pipewright::testing {
 

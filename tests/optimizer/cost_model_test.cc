@@ -1,10 +1,10 @@
 // The formulas by numbers worked out by hand, and the ways a sum over a plan can go wrong.
-#include "optimizer/cost_model.h"
+#include "optimizer/cost/cost_model.h"
 
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
-#include "optimizer/evaluate.h"
+#include "optimizer/plan/evaluate.h"
 #include "tests/support/error_of.h"
 
 namespace pipewright {

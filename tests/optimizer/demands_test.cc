@@ -1,12 +1,12 @@
 // Plans that obey demands: against every plan there is.
-#include "optimizer/demands.h"
+#include "optimizer/search/demands.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
 #include <random>
 
 #include "graph/error.h"
-#include "optimizer/optimizer.h"
+#include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 
 namespace pipewright {

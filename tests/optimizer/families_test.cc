@@ -6,13 +6,13 @@
 #include <optional>
 #include <random>
 
-#include "optimizer/evaluate.h"
-#include "optimizer/memory_check.h"
-#include "optimizer/optimizer.h"
-#include "optimizer/run_rules.h"
-#include "optimizer/states.h"
-#include "optimizer/thin_stages.h"
-#include "optimizer/tied.h"
+#include "optimizer/cost/tied.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/memory_check.h"
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/run_rules.h"
+#include "optimizer/search/thin_stages.h"
 #include "runtime/schedule/plan_check.h"
 #include "tests/optimizer/random_profile.h"
 

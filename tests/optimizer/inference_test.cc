@@ -1,5 +1,5 @@
 // Least latency at a rate: against every plan there is.
-#include "optimizer/inference.h"
+#include "optimizer/search/inference.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "graph/error.h"
-#include "optimizer/optimizer.h"
+#include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 
 namespace pipewright {

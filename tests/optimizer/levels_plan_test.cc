@@ -5,7 +5,7 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
-#include "optimizer/optimizer.h"
+#include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
 #include "tests/support/skip.h"

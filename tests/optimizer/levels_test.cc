@@ -1,16 +1,16 @@
 // Placement on levels of links and on devices that differ: the search against every placement there is,
 // priced rank by rank.
-#include "optimizer/levels.h"
+#include "optimizer/cost/levels.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <numeric>
 
-#include "optimizer/demands.h"
-#include "optimizer/inference.h"
-#include "optimizer/search.h"
-#include "optimizer/states.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/search/demands.h"
+#include "optimizer/search/inference.h"
+#include "optimizer/search/search.h"
 #include "tests/optimizer/random_profile.h"
 
 namespace pipewright {

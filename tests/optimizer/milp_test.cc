@@ -4,8 +4,8 @@
 #include <cmath>
 #include <map>
 
-#include "optimizer/max_load.h"
-#include "optimizer/search.h"
+#include "optimizer/published/max_load.h"
+#include "optimizer/search/search.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"
 

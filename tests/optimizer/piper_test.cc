@@ -1,5 +1,5 @@
 // Piper's question: brute force, the published inputs, and strict reading.
-#include "optimizer/piper.h"
+#include "optimizer/published/piper.h"
 
 #include <catch2/catch.hpp>
 #include <ctime>

@@ -7,8 +7,8 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/optimizer.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/check.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "graph/error.h"
-#include "optimizer/dnn_partitioning.h"
-#include "optimizer/piper.h"
+#include "optimizer/published/dnn_partitioning.h"
+#include "optimizer/published/piper.h"
 
 namespace pipewright {
 namespace {

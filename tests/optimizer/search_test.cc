@@ -1,5 +1,5 @@
 // The search against every plan there is.
-#include "optimizer/search.h"
+#include "optimizer/search/search.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -9,10 +9,10 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
-#include "optimizer/evaluate.h"
-#include "optimizer/link_loads.h"
-#include "optimizer/optimizer.h"
-#include "optimizer/states.h"
+#include "optimizer/cost/link_loads.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"
 

@@ -1,9 +1,9 @@
-#include "optimizer/stage_layers.h"
+#include "optimizer/plan/stage_layers.h"
 
 #include <catch2/catch.hpp>
 
 #include "graph/plan.h"
-#include "optimizer/optimizer.h"
+#include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 
 namespace pipewright {

@@ -1,6 +1,6 @@
 // Tied parameters: where the weights allow it, cuts between their readers, with copies that cost what they
 // cost.
-#include "optimizer/tied.h"
+#include "optimizer/cost/tied.h"
 
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -8,11 +8,11 @@
 #include <map>
 #include <random>
 
-#include "optimizer/evaluate.h"
-#include "optimizer/memory_check.h"
-#include "optimizer/optimizer.h"
-#include "optimizer/run_rules.h"
-#include "optimizer/states.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/memory_check.h"
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/run_rules.h"
 #include "runtime/schedule/plan_check.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"

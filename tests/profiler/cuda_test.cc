@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "models/autocast.h"
-#include "models/memory_meter.h"
-#include "models/registry.h"
+#include "models/memory/memory_meter.h"
+#include "models/run/autocast.h"
+#include "models/zoo/registry.h"
 #include "profiler/layers.h"
 #include "profiler/marks.h"
 #include "profiler/measure.h"

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "graph/document.h"
-#include "models/registry.h"
+#include "models/zoo/registry.h"
 #include "profiler/settling.h"
 #include "profiler/statistics.h"
 #include "profiler/synthetic_inputs.h"

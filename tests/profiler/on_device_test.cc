@@ -9,10 +9,10 @@
 #include <set>
 
 #include "graph/document.h"
-#include "models/autocast.h"
-#include "models/builder.h"
-#include "models/memory_meter.h"
-#include "models/registry.h"
+#include "models/memory/memory_meter.h"
+#include "models/run/autocast.h"
+#include "models/zoo/builder.h"
+#include "models/zoo/registry.h"
 #include "profiler/layers.h"
 #include "profiler/marks.h"
 #include "profiler/measure.h"

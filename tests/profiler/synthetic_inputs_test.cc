@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "models/registry.h"
+#include "models/zoo/registry.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {

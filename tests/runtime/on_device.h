@@ -1,12 +1,12 @@
 // Training on a device against training on the processor.
 #pragma once
 
-#include "models/autocast.h"
 #include "models/load.h"
-#include "runtime/partition.h"
-#include "runtime/rounding.h"
+#include "models/run/autocast.h"
+#include "runtime/stage/partition.h"
 #include "runtime/transport/copy_engine.h"
 #include "runtime/transport/staged.h"
+#include "runtime/verify/rounding.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
 
@@ -61,7 +61,7 @@ inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, co
 }
 
 /// Trains on the device and compares with the serial program on the processor. The steps' operators round
-/// elsewhere (runtime/device_step.h), so equality is up to `tolerance`, or ten times what rounding does in
+/// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or ten times what rounding does in
 /// the serial program where training enlarges it more (large rates, few samples in a batch norm), but never
 /// more than a hundredth.
 inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance,

@@ -8,11 +8,11 @@
 #include <functional>
 #include <mutex>
 
-#include "models/builder.h"
-#include "runtime/reference.h"
+#include "models/zoo/builder.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/plan_shape.h"
-#include "runtime/worker.h"
+#include "runtime/verify/reference.h"
+#include "runtime/worker/worker.h"
 #include "tests/support/spawn.h"
 
 namespace pipewright::testing {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/builder.h"
+#include "models/zoo/builder.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/pipelines.h"
 

@@ -1,7 +1,7 @@
 // Training with recordings against training without.
 #pragma once
 
-#include "runtime/run_results.h"
+#include "runtime/train/run_results.h"
 #include "tests/runtime/on_device.h"
 
 namespace pipewright::testing {

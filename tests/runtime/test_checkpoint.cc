@@ -7,12 +7,12 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "models/registry.h"
-#include "runtime/checkpoint_keeper.h"
-#include "runtime/checkpoint_points.h"
-#include "runtime/checkpoint_state.h"
-#include "runtime/initial_weights.h"
-#include "runtime/run_folder.h"
+#include "models/zoo/registry.h"
+#include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/checkpoint/checkpoint_state.h"
+#include "runtime/checkpoint/initial_weights.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "models/initialise.h"
-#include "models/registry.h"
-#include "runtime/comparison.h"
-#include "runtime/verify.h"
+#include "models/zoo/registry.h"
+#include "runtime/verify/comparison.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/pipelines.h"
 
 using namespace pipewright;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/control.h"
+#include "runtime/control/control.h"
 #include "runtime/transport/process_state.h"
 #include "tests/support/process.h"
 #include "tests/support/skip.h"

@@ -9,10 +9,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "models/device/cuda_plugin.h"
 #include "models/initialise.h"
 #include "models/load.h"
-#include "models/device/cuda_plugin.h"
-#include "runtime/device_step.h"
+#include "runtime/update/device_step.h"
 #include "tests/runtime/recorded_run.h"
 #include "tests/support/gpu.h"
 

@@ -1,9 +1,9 @@
 // What may cross a cut: values of any kind, over one stage or several, and parameters that several stages
 // read. With every schedule and rule, against the serial reference, bit for bit.
-#include "models/autocast.h"
 #include "models/initialise.h"
-#include "models/memory_meter.h"
-#include "runtime/partition.h"
+#include "models/memory/memory_meter.h"
+#include "models/run/autocast.h"
+#include "runtime/stage/partition.h"
 #include "tests/models/hand_graph.h"
 #include "tests/runtime/pipelines.h"
 

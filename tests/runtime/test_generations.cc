@@ -4,8 +4,8 @@
 #include <set>
 
 #include "graph/error.h"
-#include "runtime/checkpoint_points.h"
-#include "runtime/state_moves.h"
+#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/generation/state_moves.h"
 #include "tests/runtime/random_pipelines.h"
 
 using namespace pipewright;

@@ -1,7 +1,7 @@
 // Gradients that are summed over the replicas while the backward runs.
 #include "models/initialise.h"
-#include "runtime/bucket_reducer.h"
-#include "runtime/gradient_buckets.h"
+#include "runtime/stage/gradient_buckets.h"
+#include "runtime/sync/bucket_reducer.h"
 #include "runtime/transport/all_reduce.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/error_of.h"

@@ -6,9 +6,10 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/gradient_norm.h"
+#include "runtime/sync/gradient_exchange.h"
 #include "runtime/transport/local.h"
-#include "runtime/update_rule.h"
+#include "runtime/update/gradient_norm.h"
+#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 

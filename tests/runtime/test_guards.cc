@@ -7,9 +7,9 @@
 #include <random>
 
 #include "graph/error.h"
-#include "models/registry.h"
-#include "models/safetensors.h"
-#include "runtime/data_fault.h"
+#include "models/safetensors/safetensors.h"
+#include "models/zoo/registry.h"
+#include "runtime/train/data_fault.h"
 #include "runtime/transport/local.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/temporary_folder.h"

@@ -2,7 +2,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/hosts.h"
+#include "runtime/launch/hosts.h"
 #include "tests/support/error_of.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"

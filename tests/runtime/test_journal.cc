@@ -10,8 +10,8 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/journal.h"
-#include "runtime/line_thread.h"
+#include "runtime/journal/journal.h"
+#include "runtime/journal/line_thread.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/plan_links.h"
+#include "runtime/worker/plan_links.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
 

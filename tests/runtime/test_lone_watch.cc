@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "graph/json.h"
-#include "runtime/lone_watch.h"
-#include "runtime/signals.h"
+#include "runtime/control/lone_watch.h"
+#include "runtime/control/signals.h"
 #include "tests/support/temporary_folder.h"
 
 namespace pipewright {

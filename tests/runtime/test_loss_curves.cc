@@ -4,7 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "runtime/loss_curves.h"
+#include "runtime/journal/loss_curves.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
-#include "models/builder.h"
-#include "models/registry.h"
-#include "runtime/model_flops.h"
+#include "models/zoo/builder.h"
+#include "models/zoo/registry.h"
+#include "runtime/train/model_flops.h"
 
 using namespace pipewright;
 

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "models/load.h"
-#include "runtime/deferred.h"
-#include "runtime/device_step.h"
-#include "runtime/gradient_norm.h"
+#include "runtime/stage/deferred.h"
+#include "runtime/update/device_step.h"
+#include "runtime/update/gradient_norm.h"
 #include "tests/runtime/on_device.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_device.h"

@@ -1,8 +1,8 @@
 // The runtime against the serial reference, bit for bit: ranks are threads, gradients and activations really
 // travel.
 #include "models/initialise.h"
-#include "models/interpreter.h"
-#include "models/registry.h"
+#include "models/run/interpreter.h"
+#include "models/zoo/registry.h"
 #include "tests/runtime/pipelines.h"
 
 using namespace pipewright;

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "graph/error.h"
-#include "runtime/place.h"
+#include "runtime/launch/place.h"
 
 using namespace pipewright;
 

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "runtime/probe.h"
+#include "runtime/launch/probe.h"
 
 using namespace pipewright;
 

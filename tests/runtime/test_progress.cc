@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "graph/error.h"
-#include "runtime/heartbeat.h"
+#include "runtime/control/heartbeat.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/random_pipelines.h"

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <random>
 
-#include "runtime/rank_output.h"
+#include "runtime/launch/rank_output.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace pipewright;

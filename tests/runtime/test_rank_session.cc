@@ -5,7 +5,7 @@
 
 #include "graph/error.h"
 #include "models/load.h"
-#include "runtime/rank_session.h"
+#include "runtime/launch/rank_session.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace pipewright;

@@ -1,7 +1,7 @@
 // Stages whose forwards and backwards are recordings, on the device that is none
 // (tests/support/fake_recording.h).
 #include "models/load.h"
-#include "runtime/recorded_stage.h"
+#include "runtime/stage/recorded_stage.h"
 #include "test_paths.h"
 #include "tests/runtime/recorded_run.h"
 #include "tests/support/fake_device.h"

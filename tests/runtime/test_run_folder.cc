@@ -12,7 +12,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/summary.h"
-#include "runtime/run_folder.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
-#include "runtime/run_results.h"
+#include "runtime/train/run_results.h"
 
 using namespace pipewright;
 

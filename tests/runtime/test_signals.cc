@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "runtime/signals.h"
+#include "runtime/control/signals.h"
 
 using namespace pipewright;
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "runtime/slowness.h"
+#include "runtime/journal/slowness.h"
 
 using namespace pipewright;
 

@@ -5,10 +5,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "models/memory_meter.h"
-#include "runtime/step_kernels.h"
-#include "runtime/update_rule.h"
-#include "runtime/weight_versions.h"
+#include "models/memory/memory_meter.h"
+#include "runtime/stage/weight_versions.h"
+#include "runtime/update/step_kernels.h"
+#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 

@@ -5,8 +5,8 @@
 #include <random>
 #include <thread>
 
-#include "runtime/control.h"
-#include "runtime/stop_agreement.h"
+#include "runtime/control/control.h"
+#include "runtime/control/stop_agreement.h"
 
 using namespace pipewright;
 

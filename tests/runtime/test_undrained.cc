@@ -4,11 +4,11 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/checkpoint_keeper.h"
-#include "runtime/checkpoint_points.h"
-#include "runtime/checkpoint_state.h"
-#include "runtime/checkpoint_tensors.h"
-#include "runtime/checkpoint_writer.h"
+#include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/checkpoint/checkpoint_state.h"
+#include "runtime/checkpoint/checkpoint_tensors.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/temporary_folder.h"
 

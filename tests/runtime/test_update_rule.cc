@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "graph/error.h"
-#include "runtime/update_rule.h"
+#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 

@@ -6,7 +6,7 @@
     python tests/models/pt2/make_fixtures.py --check    # trains the files that are there, writes nothing
 
 expected.json: of each, the SPEC's options, the batch size and the losses of five steps of plain SGD. Where numbers are
-drawn, each node's generator is seeded as Pipewright does it (models/interpreter.h, models/random_key.h).
+drawn, each node's generator is seeded as Pipewright does it (models/run/interpreter.h, models/run/random_key.h).
 """
 import argparse
 import json
@@ -373,7 +373,7 @@ FIXTURES = {
 
 
 class Seeded(torch.fx.Interpreter):
-    """Seeds each node that draws numbers by its name, as stream_key() of models/random_key.h."""
+    """Seeds each node that draws numbers by its name, as stream_key() of models/run/random_key.h."""
 
     minibatch = 0
 

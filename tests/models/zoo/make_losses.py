@@ -50,7 +50,7 @@ def numbers(name, shape, bound):
 
 
 class Gnmt(nn.Module):
-    """The encoder and decoder that models/gnmt.cc describes, with torch's packed sequences."""
+    """The encoder and decoder that models/zoo/gnmt.cc describes, with torch's packed sequences."""
 
     def __init__(self, layers, width, vocabulary, shared=False):
         super().__init__()

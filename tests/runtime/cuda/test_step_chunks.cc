@@ -7,7 +7,7 @@
 #include <set>
 
 #include "runtime/cuda/step_tables.h"
-#include "runtime/step_kernels.h"
+#include "runtime/update/step_kernels.h"
 
 using namespace pipewright;
 
@@ -86,7 +86,7 @@ Found run_launches(const std::vector<StepTensor>& tensors, const Rule& rule) {
   return found;
 }
 
-// The step of runtime/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count) tells
+// The step of runtime/update/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count) tells
 // whether all gradients are finite.
 template <typename S, typename StepOne>
 Found run_cpu(const std::vector<StepTensor>& tensors, const StepOne& step_one) {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 #include "runtime/data/sequences.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"

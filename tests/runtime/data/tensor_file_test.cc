@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/runtime/data/helpers.h"
 
 namespace pipewright {

@@ -1,0 +1,87 @@
+#include "models/exported/declared_memory.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <unordered_map>
+
+#include "graph/error.h"
+#include "graph/units.h"
+#include "models/run/operators.h"
+#include "models/run/storages.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
+int64_t free_bytes() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string key; info >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && info >> kib) return kib * 1024;
+    info.ignore(1 << 12, '\n');
+  }
+  return kAll;
+}
+
+/// As a double: sizes may multiply to more than 63 bits.
+double bytes_of(const TensorType& type) {
+  double bytes = static_cast<double>(dtype_bytes(type.dtype));
+  for (const int64_t extent : type.shape) bytes *= static_cast<double>(extent);
+  return bytes;
+}
+
+std::string type_text(const TensorType& type) {
+  std::string text;
+  for (const int64_t extent : type.shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+  return type.dtype + " (" + text + ")";
+}
+
+}  // namespace
+
+MemoryThere memory_there() {
+  MemoryThere there{free_bytes(), "of memory are free"};
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      limit.rlim_cur < static_cast<rlim_t>(there.bytes))
+    there = {static_cast<int64_t>(limit.rlim_cur), "are the limit of this process (ulimit -v)"};
+  return there;
+}
+
+void check_declared_memory(const Graph& graph, const MemoryThere& there) {
+  const Storages storages(graph);
+  std::unordered_map<std::string, const TensorType*> types;
+  for (const auto& [name, type] : graph.values) types.emplace(name, &type);
+  for (const Parameter& parameter : graph.parameters) types.emplace(parameter.name, &parameter.type);
+  for (const Buffer& buffer : graph.buffers) types.emplace(buffer.name, &buffer.type);
+  for (const Node& node : graph.nodes) {
+    // Of what shares memory the least: an expanded view is larger than what it is a view of.
+    std::unordered_map<size_t, std::pair<double, const TensorType*>> pieces;
+    const auto add = [&](const std::string& name) {
+      const TensorType& type = *types.at(name);
+      const double bytes = bytes_of(type);
+      const auto [piece, is_new] = pieces.try_emplace(storages.class_of(name), bytes, &type);
+      if (!is_new && bytes < piece->second.first) piece->second = {bytes, &type};
+    };
+    for (const std::string& name : node.reads()) add(name);
+    for (const std::string& name : node.outputs) add(name);
+    double bytes = 0;
+    std::pair<double, const TensorType*> largest{-1, nullptr};
+    for (const auto& [number, piece] : pieces) {
+      bytes += piece.first;
+      if (piece.first > largest.first) largest = piece;
+    }
+    if (bytes <= static_cast<double>(there.bytes)) continue;
+    throw InputError(
+        label_of(node) + ": its tensors take " + format_bytes(bytes) + ", the largest is " +
+            type_text(*largest.second) + "; " + format_bytes(static_cast<double>(there.bytes)) + " " +
+            there.what,
+        "A smaller --batch-size, or a machine with more memory. From a stranger's file it may be meant to "
+        "fill yours.");
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,449 @@
+#include "optimizer/commands/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/error.h"
+#include "graph/limits.h"
+#include "graph/units.h"
+#include "optimizer/commands/report.h"
+#include "optimizer/cost/tied.h"
+
+namespace pipewright {
+namespace {
+
+/// More devices for less than a percent are not worth having.
+constexpr double kWorthwhile = 0.99;
+constexpr double kFactor = 4;  // steps of bandwidth, three to each side
+constexpr int kSteps = 3;
+constexpr int kBisections = 4;  // 4^(1/16): a tenth
+constexpr double kOnward = 1.09;
+constexpr int kMostConfirmed = 4;
+constexpr int64_t kSmallQuestion =
+    400;  // nodes times devices: what is said of turns is asked with all of the effort
+constexpr double kEffortOfTurns = 0.05;  // of the time for one row
+/// A gain below this is told together with what it costs.
+constexpr double kLittle = 1.1;
+
+double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
+
+bool plain(const PlanRequest& request) {
+  return request.schedule == "1f1b" && (request.weights.empty() || request.weights == "stash");
+}
+
+/// `minibatches`: of an update, where the schedule leaves that open.
+Contender contender(const Inputs& inputs, const std::string& name, const std::string& prefix,
+                    int64_t minibatches) {
+  Contender made;
+  made.name = name;
+  made.file = prefix + "." + name + ".json";
+  Topology topology = inputs.topology;
+  PlanRequest request = inputs.request;
+  request.strategy = name;
+  if (name == "one device") {
+    made.file = "gpus=1.json";
+    request.strategy = "dp";
+    request.schedule = "1f1b";
+    request.weights.clear();
+    request.microbatches = 0;
+    for (TopologyLevel& level : topology.levels) level.count = 1;
+    if (!topology.devices.empty()) topology.devices.resize(1);
+  } else if (name == "model-parallel") {
+    request.schedule = "1f1b";
+    request.weights.clear();
+    request.microbatches = 0;
+  } else if (name == "flush" || name == "interleaved" || name == "zb-h1") {
+    request.strategy = "best";
+    request.schedule = name == "flush" ? "1f1b-flush" : name;
+    request.microbatches = minibatches;
+  } else if (name == "2bw") {
+    request.strategy = "best";
+    request.weights = "2bw";
+    request.microbatches = minibatches;
+  }
+  try {
+    made.plan = make_plan(inputs.profile, topology, request);
+  } catch (const InfeasibleError& error) {
+    made.why_not = error.what();
+    if (const auto* memory = dynamic_cast<const MemoryError*>(&error)) {
+      made.lacks_memory = true;
+      made.needed_bytes = memory->needed_bytes();
+    }
+  }
+  return made;
+}
+
+std::string kind_of(const Plan& plan) {
+  if (plan.world_size == 1) return "one device";
+  if (plan.stages.size() == 1) return "data parallelism";
+  if (plan.schedule == "model-parallel") return "model parallelism";
+  if (plan.weights == "flush") return "a pipeline that drains";
+  if (plan.weights == "2bw") return "a pipeline with two versions of its weights";
+  for (const Stage& stage : plan.stages) {
+    if (stage.ranks.size() > 1) return "a hybrid pipeline";
+  }
+  return "a straight pipeline";
+}
+
+/// Every row that there is for the question, in an order in which a later one must gain something.
+std::vector<std::string> names_for(const Inputs& inputs) {
+  std::vector<std::string> names = {"one device", "dp", "model-parallel", "straight", "hybrid"};
+  if (plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices &&
+      cost_model_named(inputs.request.objective).simulated) {
+    names.insert(names.end(), {"flush", "interleaved", "zb-h1", "2bw"});
+  }
+  return names;
+}
+
+/// The one to take; nothing if none fits.
+std::optional<size_t> advised(const std::vector<Contender>& contenders) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    if (!contenders[i].plan) continue;
+    if (!best || seconds(contenders[i]) < kWorthwhile * seconds(contenders[*best])) best = i;
+  }
+  return best;
+}
+
+/// Of these rows one is the best, or nearly: `best` has straight and hybrid pipelines, and of those that
+/// drain zb-h1 hardly ever loses. Model parallelism is for want of memory alone.
+std::vector<std::string> few_names_for(const Inputs& inputs) {
+  const std::vector<std::string> all = names_for(inputs);
+  std::vector<std::string> names = {"one device", "dp"};
+  if (inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty()) names.push_back("model-parallel");
+  names.emplace_back("best");
+  for (const char* name : {"zb-h1", "2bw"})
+    if (std::find(all.begin(), all.end(), name) != all.end()) names.emplace_back(name);
+  return names;
+}
+
+std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches,
+                                      const std::vector<std::string>& names) {
+  const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
+  std::vector<Contender> contenders;
+  for (const std::string& name : names) contenders.push_back(contender(inputs, name, prefix, minibatches));
+  return contenders;
+}
+
+struct Winner {
+  std::string kind;
+  std::string shape;
+};
+
+/// What the same rows, or a few that stand for them, would advise with all links faster or slower. Nothing if
+/// nothing fits, or at no bandwidth that there is.
+std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort,
+                                const std::vector<std::string>& names) {
+  Inputs other = inputs;
+  other.request.effort = effort * inputs.request.effort;
+  for (TopologyLevel& level : other.topology.levels) {
+    level.bandwidth_bytes_per_second *= factor;
+    if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
+  }
+  const std::vector<Contender> contenders = contenders_for(other, minibatches, names);
+  const std::optional<size_t> best = advised(contenders);
+  if (!best) return std::nullopt;
+  const Plan& plan = *contenders[*best].plan;
+  return Winner{kind_of(plan), plan.shape_text()};
+}
+
+/// Two digits of it, away from where the question is.
+double rounded_outward(double bits_per_second, bool below) {
+  const double unit = std::pow(10, std::floor(std::log10(bits_per_second)) - 1);
+  const double digits = bits_per_second / unit;
+  return unit * (below ? std::floor(digits + 1e-9) : std::ceil(digits - 1e-9));
+}
+
+/// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
+/// effort and for few rows; what is said is then asked of all rows at just the bandwidth that is printed,
+/// small questions with all of the effort.
+std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
+  const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
+  const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
+  const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
+  const std::vector<std::string> all = names_for(inputs), few = few_names_for(inputs);
+  double near = 1;
+  for (int step = 0; step < kSteps; ++step) {
+    double far = below ? near / kFactor : near * kFactor;
+    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns, few);
+    if (!other) return std::nullopt;
+    if (other->kind == now) {
+      near = far;
+      continue;
+    }
+    for (int i = 0; i < kBisections; ++i) {
+      const double middle = std::sqrt(near * far);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns, few);
+      if (!found) return std::nullopt;
+      (found->kind == now ? near : far) = middle;
+    }
+    for (int i = 0; i < kMostConfirmed; ++i) {
+      const double rate = rounded_outward(8 * innermost * far, below) / 8;
+      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, effort, all);
+      if (!found) return std::nullopt;
+      if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
+      far *= below ? 1 / kOnward : kOnward;
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string times_text(double ratio, const std::string& than) {
+  if (ratio < kLittle) return number_text(100 * (ratio - 1)) + " % faster than " + than;
+  return number_text(ratio) + " times as fast as " + than;
+}
+
+/// `ratio`: of one device's time to the plan's. Where one device is as fast, it is for want of memory that it
+/// is not the plan.
+std::string against_one_device(double ratio) {
+  if (ratio > 1) return times_text(ratio, "one device");
+  return "the fastest that fits; one device with memory enough would be as fast";
+}
+
+/// What a small gain costs: older weights than another way reads, or more samples an update. "" if it costs
+/// nothing, or is none that is small.
+std::string cost_of_gain(const Comparison& comparison, const Inputs& inputs) {
+  const Contender& best = comparison.contenders[comparison.best];
+  const Updates mine = updates_of(*best.plan);
+  const Contender* fresh = nullptr;  // the fastest whose weights are never stale
+  const Contender* small = nullptr;  // the fastest of smaller updates, its weights no older
+  for (const Contender& each : comparison.contenders) {
+    if (!each.plan || &each == &best || seconds(each) >= kLittle * seconds(best)) continue;
+    const Updates other = updates_of(*each.plan);
+    if (mine.staleness > 0 && other.staleness == 0 && (fresh == nullptr || seconds(each) < seconds(*fresh)))
+      fresh = &each;
+    const bool smaller = other.staleness <= mine.staleness && other.most_minibatches < mine.most_minibatches;
+    if (smaller && (small == nullptr || seconds(each) < seconds(*small))) small = &each;
+  }
+  const auto longer = [&](const Contender& other) {
+    return number_text(std::max(0.0, 100 * (seconds(other) / seconds(best) - 1))) + " % longer";
+  };
+  if (fresh != nullptr) {
+    return " It trains on weights that are up to " + std::to_string(mine.staleness) +
+           (mine.staleness == 1 ? " update" : " updates") + " old; " + fresh->name + " does not and takes " +
+           longer(*fresh) + ".";
+  }
+  if (small == nullptr) return "";
+  const int64_t samples = inputs.profile.minibatch_samples;
+  const auto update = [&](const Updates& updates) {
+    return std::to_string(updates.most_minibatches * std::max<int64_t>(1, samples));
+  };
+  return " Its updates are of " + update(mine) + (samples > 0 ? " samples; " : " minibatches; ") +
+         small->name + " makes one of " + update(updates_of(*small->plan)) + " and takes " + longer(*small) +
+         ".";
+}
+
+std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
+  const Contender& best = comparison.contenders[comparison.best];
+  const Plan& plan = *best.plan;
+  const Contender* parallel = nullptr;
+  for (const Contender& each : comparison.contenders)
+    if (each.plan && each.name == "dp") parallel = &each;
+  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + "): ";
+  if (plan.world_size == 1 && comparison.devices > 1) {
+    text += "distributing gains nothing here, more devices only wait for each other";
+  } else if (plan.world_size == 1) {
+    text += "there is one device";
+  } else if (plan.stages.size() == 1) {
+    text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
+  } else if (parallel == nullptr) {
+    text += "the fastest that fits " + format_bytes(static_cast<double>(inputs.topology.memory_bytes)) +
+            " a device; data parallelism does not";
+  } else {
+    const std::string& bottleneck = parallel->plan->predicted->bottleneck;
+    const std::string bound = ", which is bound by " + bottleneck.substr(bottleneck.find(':') + 2);
+    const double alone = comparison.one_device_seconds;
+    // Many times as fast as what is slower than one device says nothing.
+    if (seconds(*parallel) < alone) {
+      text += times_text(seconds(*parallel) / seconds(best), "data parallelism") + bound;
+    } else {
+      text += against_one_device(alone / seconds(best)) + "; data parallelism" + bound +
+              ", is slower than one device";
+    }
+  }
+  text += ". It is bound by " + plan.predicted->bottleneck + ".";
+  text += cost_of_gain(comparison, inputs);
+  for (const Turn& each : comparison.turns) text += " " + turn_text(each) + ".";
+  if (plan.world_size == 1 && comparison.turns_sought &&
+      std::none_of(comparison.turns.begin(), comparison.turns.end(),
+                   [](const Turn& t) { return !t.below; })) {
+    text += " That does not change up to 64 times the bandwidth.";
+  }
+  return text;
+}
+
+std::string ties_of_rows(const Profile& profile) {
+  const std::string text = forbidden_cuts_text(profile);
+  return text.empty() ? "" : "straight, hybrid: " + text + ", as in the rows that drain and in 2bw.";
+}
+
+}  // namespace
+
+std::string turn_text(const Turn& turn) {
+  // Two digits, which all of it are.
+  const double gigabits = turn.bytes_per_second * 8e-9;
+  char rate[64];
+  if (gigabits >= 10)
+    std::snprintf(rate, sizeof rate, "%.0f Gbit/s", gigabits);
+  else if (gigabits >= 0.01)
+    std::snprintf(rate, sizeof rate, "%.2g Gbit/s", gigabits);
+  else
+    std::snprintf(rate, sizeof rate, "%.2g Mbit/s", gigabits * 1e3);
+  return std::string(turn.below ? "Below " : "Above ") + rate + " " + turn.kind + " wins (" + turn.shape +
+         ")";
+}
+
+double one_device_seconds(const Inputs& inputs) {
+  Inputs one = inputs;
+  one.topology = flat_topology(1, inputs.topology.levels[0].bandwidth_bytes_per_second, 0, 0);
+  one.request.strategy = "dp";
+  one.request.demands = {};
+  one.request.schedule = "1f1b";
+  one.request.weights.clear();
+  one.request.microbatches = 0;
+  one.request.recompute = "never";
+  one.request.class_profiles.clear();
+  return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
+}
+
+Updates updates_of(const Plan& plan) {
+  Updates updates;
+  if (plan.weights == "flush" || plan.weights == "2bw") {
+    updates.least_minibatches = updates.most_minibatches = plan.microbatches;
+    updates.staleness = plan.weights == "2bw" ? 1 : 0;
+    return updates;
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    auto round = static_cast<int64_t>(stage.ranks.size());
+    if (!stage.shares.empty()) round = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+    updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
+    updates.most_minibatches = std::max(updates.most_minibatches, round);
+    // Minibatches in flight were read with the weights before theirs.
+    const int64_t depth = plan.weights == "vertical" ? plan.stages[0].in_flight : stage.in_flight;
+    if (plan.schedule != "model-parallel") updates.staleness = std::max(updates.staleness, depth - 1);
+  }
+  return updates;
+}
+
+Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
+  Comparison comparison;
+  comparison.model = inputs.profile.model;
+  comparison.devices = inputs.topology.device_count();
+  comparison.one_device_seconds = one_device_seconds(inputs);
+  int64_t minibatches = std::min(comparison.devices, kMostInFlight);
+  if (samples_per_update > 0) {
+    const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
+    minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
+  }
+  comparison.contenders = contenders_for(inputs, minibatches, names_for(inputs));
+  const std::optional<size_t> best = advised(comparison.contenders);
+  if (!best) {
+    // What needs least is nearest.
+    const Contender* nearest = &comparison.contenders.front();
+    for (const Contender& each : comparison.contenders) {
+      const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;
+      if (each.needed_bytes > 0 && less) nearest = &each;
+    }
+    throw InfeasibleError("no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
+                          "Give more memory, more devices, or a profile with a smaller minibatch.");
+  }
+  comparison.best = *best;
+  if (plain(inputs.request) && comparison.devices > 1) {
+    comparison.turns_sought = true;
+    const std::string now = kind_of(*comparison.contenders[comparison.best].plan);
+    for (const bool below : {true, false}) {
+      if (const std::optional<Turn> found = turn(inputs, minibatches, now, below))
+        comparison.turns.push_back(*found);
+    }
+  }
+  comparison.advice = advice_for(comparison, inputs);
+  if (comparison.devices > 1 && plain(inputs.request)) comparison.ties = ties_of_rows(inputs.profile);
+  return comparison;
+}
+
+namespace {
+
+std::string update_text(const Updates& updates, int64_t minibatch_samples) {
+  const int64_t each = std::max<int64_t>(1, minibatch_samples);
+  std::string text = std::to_string(updates.least_minibatches * each);
+  if (updates.most_minibatches > updates.least_minibatches)
+    text += "-" + std::to_string(updates.most_minibatches * each);
+  return minibatch_samples > 0 ? text : text + (text == "1" ? " minibatch" : " minibatches");
+}
+
+}  // namespace
+
+TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
+  constexpr auto kLeft = TableColumn::Side::kLeft;
+  constexpr auto kRight = TableColumn::Side::kRight;
+  TextTable table({{"strategy", kLeft},
+                   {"stages", kLeft, 0, 12},
+                   {"ranks", kRight, 4},
+                   {"minibatch"},
+                   {"speed-up", kRight, 1},
+                   {"samples/s", kRight, 5},
+                   {"samples/update", kRight, 4},
+                   {"staleness", kRight, 3},
+                   {"memory", kRight, 2},
+                   {"bound by", kLeft, 0, 16}});
+  for (const Contender& each : comparison.contenders) {
+    if (!each.plan) {
+      table.add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
+                 each.lacks_memory ? "does not fit" : "not possible"});
+      continue;
+    }
+    const Prediction& predicted = *each.plan->predicted;
+    const Updates updates = updates_of(*each.plan);
+    table.add({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
+               format_seconds(predicted.minibatch_seconds),
+               number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
+               inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
+               update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
+               format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
+  }
+  return table;
+}
+
+Json comparison_json(const Comparison& comparison) {
+  Json json;
+  json["model"] = comparison.model;
+  json["strategies"] = Json::array();
+  for (const Contender& each : comparison.contenders) {
+    Json row;
+    row["strategy"] = each.name;
+    if (each.plan) {
+      const Prediction& predicted = *each.plan->predicted;
+      row["shape"] = each.plan->shape_text();
+      row["world_size"] = each.plan->world_size;
+      row["recompute"] = Json::array();
+      for (const Stage& stage : each.plan->stages) row["recompute"].push_back(stage.recompute);
+      row["minibatch_seconds"] = predicted.minibatch_seconds;
+      const Updates updates = updates_of(*each.plan);
+      row["minibatches_per_update"] = updates.most_minibatches;
+      row["staleness"] = updates.staleness;
+      row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
+      row["memory_bytes"] = largest_memory(predicted);
+      row["bottleneck"] = predicted.bottleneck;
+    } else {
+      row["why_not"] = each.why_not;
+    }
+    json["strategies"].push_back(row);
+  }
+  json["best"] = comparison.contenders[comparison.best].name;
+  json["kind"] = kind_of(*comparison.contenders[comparison.best].plan);
+  json["turns"] = Json::array();
+  for (const Turn& each : comparison.turns) {
+    json["turns"].push_back({{"bandwidth_bytes_per_second", each.bytes_per_second},
+                             {"side", each.below ? "below" : "above"},
+                             {"kind", each.kind},
+                             {"shape", each.shape}});
+  }
+  json["advice"] = comparison.advice;
+  if (!comparison.ties.empty()) json["tied_parameters"] = comparison.ties;
+  return json;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,69 @@
+// Every way to run a model on the devices given, side by side, with advice; and where another way would win.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/text_table.h"
+#include "optimizer/commands/options.h"
+
+namespace pipewright {
+
+struct Contender {
+  std::string name;  ///< "one device", "dp", ..., "flush", "interleaved", "zb-h1", "2bw"
+  std::string file;  ///< name of its plan's file
+  std::optional<Plan> plan;
+  std::string why_not;        ///< where there is no plan
+  bool lacks_memory = false;  ///< that is why not
+  int64_t needed_bytes = 0;   ///< then: of a device, with which there is one; 0: not known
+};
+
+/// Where, other links being faster or slower by one factor, another kind of plan is best.
+struct Turn {
+  double bytes_per_second =
+      0;  ///< of the innermost level's links; in bits, two digits. There compare() advises just this kind
+  bool below = false;  ///< wins below this bandwidth; otherwise above
+  std::string kind;    ///< "data parallelism", ...
+  std::string shape;
+};
+
+struct Comparison {
+  std::string model;
+  int64_t devices = 0;
+  double one_device_seconds = 0;
+  std::vector<Contender> contenders;
+  size_t best = 0;          ///< in contenders
+  std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64, of the same ways
+  bool turns_sought = false;
+  std::string advice;  ///< one or two sentences
+  std::string ties;    ///< which cuts tied parameters forbid in some rows; "" if none
+};
+
+/// What training by a plan is like, beside its speed.
+struct Updates {
+  int64_t least_minibatches = 1;  ///< of one update, at the stage that takes fewest
+  int64_t most_minibatches = 1;
+  int64_t staleness = 0;  ///< updates between reading weights and changing them, at the worst stage
+};
+Updates updates_of(const Plan& plan);
+
+/// Like with like: plans whose updates cover a given number of minibatches (flush, interleaved, zb-h1, 2bw)
+/// have as many samples in one as data parallelism on these devices, unless `samples_per_update` (0: as many)
+/// or
+/// --microbatches says otherwise. InfeasibleError if nothing fits. A plan is advised over one before it in
+/// the rows only for more than a percent.
+Comparison compare(const Inputs& inputs, int64_t samples_per_update = 0);
+
+/// Seconds of one minibatch on one device, without any exchange.
+double one_device_seconds(const Inputs& inputs);
+
+Json comparison_json(const Comparison& comparison);
+/// By the suffix of `file`: Markdown (.md) or one self-contained HTML page (.html). InputError for another.
+std::string comparison_report(const Comparison& comparison, const Inputs& inputs, const std::string& file);
+void check_comparison_suffix(const std::string& file);
+/// The table that all forms show.
+TextTable comparison_table(const Comparison& comparison, const Inputs& inputs);
+std::string turn_text(const Turn& turn);
+
+}  // namespace pipewright

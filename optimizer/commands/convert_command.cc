@@ -1,0 +1,178 @@
+// convert: between Pipewright's documents and those of PipeDream. What the input is says its content; what
+// the output is, the input and the output's suffix.
+#include <filesystem>
+#include <iostream>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/pipedream.h"
+#include "graph/pipedream_configuration.h"
+#include "optimizer/commands/commands.h"
+#include "optimizer/commands/options.h"
+#include "optimizer/published/dnn_partitioning.h"
+#include "optimizer/published/piper.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kDnnPartitioning, kPiper };
+
+Kind kind_of(const std::string& text, const std::string& file) {
+  if (looks_like_pipedream_profile(text)) return Kind::kGraphText;
+  if (looks_like_pipedream_configuration(text)) return Kind::kConfiguration;
+  if (looks_like_dnn_partitioning(text)) return Kind::kDnnPartitioning;
+  if (looks_like_piper(text)) return Kind::kPiper;
+  const Json json = parse_json(text, file);
+  const std::string schema =
+      json.is_object() && json.contains("schema") && json["schema"].is_string() ? json["schema"] : "";
+  if (schema == Profile::kSchema) return Kind::kProfile;
+  if (schema == Plan::kSchema) return Kind::kPlan;
+  throw InputError(file + ": " + (schema.empty() ? "no schema" : "schema " + in_quotes(schema)) +
+                       "; convert takes profile.json, a plan, PipeDream's graph.txt or its configuration",
+                   "A configuration has the key module_to_stage_map.");
+}
+
+/// Profile and the module of each node, from the --profile that modules and stages refer to.
+struct Modules {
+  Profile profile;
+  std::map<std::string, int64_t> module_of;
+};
+
+Modules modules_from(const std::string& file) {
+  const std::string text = read_file(file);
+  Modules modules{read_profile(file), {}};
+  if (looks_like_pipedream_profile(text)) modules.module_of = parse_pipedream_stages(text, file);
+  return modules;
+}
+
+/// Where a file names no depths: those that PipeDream's runtime takes.
+void default_depths(Plan* plan) {
+  std::vector<int64_t> replicas;
+  for (const Stage& stage : plan->stages) replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+  const std::vector<int64_t> depths = pipedream_in_flight(replicas);
+  for (size_t s = 0; s < depths.size(); ++s) plan->stages[s].in_flight = depths[s];
+}
+
+/// The plan of a graph.txt with stage ids, whose replicas only the command line knows.
+Plan plan_of_stages(const std::string& text, const std::string& file, const StageDemands& demands) {
+  const Profile profile = parse_pipedream_profile(text, file);
+  const std::map<std::string, int64_t> stages = parse_pipedream_stages(text, file);
+  PipedreamConfiguration configuration;
+  int64_t count = 0;
+  for (const auto& [node, stage] : stages) count = std::max(count, stage + 1);
+  if (count == 0) throw InputError(file + ": has no stage ids, so it is a profile, not a plan");
+  if (demands.replicas.rbegin()->first >= count) {
+    throw InputError("--replicas: names stage " + std::to_string(demands.replicas.rbegin()->first) + "; " +
+                     file + " has " + std::to_string(count) + " stages");
+  }
+  int64_t rank = 0;
+  for (int64_t stage = 0; stage < count; ++stage) {
+    configuration.module_to_stage.push_back(stage);
+    const auto given = demands.replicas.find(stage);
+    std::vector<int64_t> ranks(given == demands.replicas.end() ? 1 : static_cast<size_t>(given->second));
+    for (int64_t& next : ranks) next = rank++;
+    configuration.stage_to_ranks.push_back(std::move(ranks));
+  }
+  Plan plan = plan_of_configuration(configuration, profile, stages, file);
+  default_depths(&plan);
+  return plan;
+}
+
+std::string text_with_stages(const Plan& plan, const Profile& profile) {
+  std::map<std::string, int64_t> stage_of;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& node : plan.stages[s].nodes) stage_of[node] = static_cast<int64_t>(s);
+  }
+  std::vector<int64_t> stages;
+  for (const ProfiledNode& node : profile.nodes) {
+    const auto it = stage_of.find(node.name);
+    if (it == stage_of.end()) {
+      throw PlanError(
+          "plan: no stage holds node '" + node.name + "' of the profile of '" + profile.model + "'",
+          "Give the profile that the plan was made with.");
+    }
+    stages.push_back(it->second);
+  }
+  return pipedream_profile_text(profile, stages);
+}
+
+}  // namespace
+
+void run_convert(const Arguments& arguments) {
+  po::options_description options("Options");
+  options.add_options()  //
+      ("input", po::value<std::string>(),
+       "profile.json, a plan, PipeDream's graph.txt (with or without stages) or its configuration.json, "
+       "an input file of dnn-partitioning or Piper")  //
+      ("output", po::value<std::string>(),
+       "profile -> graph.txt and back; plan -> graph.txt with stages (.txt) or configuration (.json) and "
+       "back")                                                                                           //
+      ("profile", po::value<std::string>(), "of the model; for a configuration: graph.txt with stages")  //
+      ("replicas", po::value<std::string>(), "of a graph.txt with stages, to make it a plan: 0:3,1:1");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer convert --input FILE --output FILE [--profile FILE] [--replicas ...]");
+  const std::string input = required(values, "input");
+  const std::string output = required(values, "output");
+  const std::string text = read_file(input);
+  const std::string suffix = std::filesystem::path(output).extension().string();
+  if (suffix != ".json" && suffix != ".txt") {
+    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .json or .txt");
+  }
+  const bool to_json = suffix == ".json";
+  const Kind kind = kind_of(text, input);
+  std::vector<Setting> settings;
+  StageDemands demands;
+  if (values.count("replicas") != 0) {
+    if (kind != Kind::kGraphText)
+      throw InputError("--replicas: only for a graph.txt with stages; " + input + " is none");
+    demands = replicas_from(values, &settings);
+  }
+  const auto same = [&] {
+    throw InputError("--output: " + in_quotes(output) + " is the format that " + in_quotes(input) +
+                     " already has");
+  };
+
+  std::string converted;
+  switch (kind) {
+    case Kind::kProfile:
+      if (to_json) same();
+      converted = pipedream_profile_text(parse_document<Profile>(text, input));
+      break;
+    case Kind::kGraphText:
+      if (!to_json) same();
+      converted = demands.any() ? document_text(plan_of_stages(text, input, demands))
+                                : document_text(parse_pipedream_profile(text, input));
+      break;
+    case Kind::kDnnPartitioning:
+    case Kind::kPiper: {
+      const Profile profile =
+          kind == Kind::kPiper ? piper_profile(text, input) : dnn_partitioning_profile(text, input);
+      converted = to_json ? document_text(profile) : pipedream_profile_text(profile);
+      break;
+    }
+    case Kind::kPlan: {
+      const auto plan = parse_document<Plan>(text, input);
+      converted = to_json ? pipedream_configuration_text(configuration_of(plan))
+                          : text_with_stages(plan, read_profile(required(values, "profile")));
+      break;
+    }
+    case Kind::kConfiguration: {
+      if (!to_json) throw InputError("--output: a configuration becomes a plan: expected a name in .json");
+      const PipedreamConfiguration configuration = parse_pipedream_configuration(text, input);
+      const Modules modules = modules_from(required(values, "profile"));
+      Plan plan = plan_of_configuration(configuration, modules.profile, modules.module_of, input);
+      if (configuration.stage_to_depth.empty()) default_depths(&plan);
+      converted = document_text(plan);
+      break;
+    }
+  }
+  write_file(output, converted);
+  std::cerr << "wrote " << output << "\n";
+}
+
+}  // namespace pipewright

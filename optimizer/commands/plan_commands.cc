@@ -1,0 +1,222 @@
+// The commands that search: plan and compare.
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <sstream>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/file_watch.h"
+#include "graph/units.h"
+#include "optimizer/commands/commands.h"
+#include "optimizer/commands/comparison.h"
+#include "optimizer/commands/options.h"
+#include "optimizer/commands/published_commands.h"
+#include "optimizer/commands/report.h"
+#include "optimizer/plan/optimizer.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void add_question_options(po::options_description* options) {
+  options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
+  add_device_options(options);
+  add_pricing_options(options);
+  add_run_options(options);
+  options->add_options()                                                                        //
+      ("use-all-devices", po::bool_switch(), "leave none idle, also where that gains nothing")  //
+      ("json", po::bool_switch(), "print JSON instead of tables")                               //
+      ("print-config", po::bool_switch(),
+       "print every setting and its origin, and stop")  //
+      ("time", po::bool_switch(), "print how long planning took, on standard error");
+  add_wide_option(options);
+}
+
+Inputs question_from(const po::variables_map& values) {
+  Inputs inputs;
+  const std::string file = required(values, "profile");
+  inputs.settings.push_back({"profile", file, "command line"});
+  inputs.topology = topology_from(values, 0, &inputs.settings);
+  inputs.request = request_from(values, &inputs.settings);
+  inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
+  const bool output = values.count("output") != 0;
+  inputs.settings.push_back(
+      {"output", output ? values["output"].as<std::string>() : "none", output ? "command line" : "default"});
+  if (!values["print-config"].as<bool>()) inputs.profile = read_profile(file);
+  return inputs;
+}
+
+bool is_file_name(const std::string& path) {
+  return std::filesystem::path(path).extension() == ".json" && !std::filesystem::is_directory(path);
+}
+
+std::filesystem::path made_folder(const std::string& path) {
+  std::filesystem::path folder = path;
+  const FileWatch watch(folder);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || !std::filesystem::is_directory(folder)) {
+    throw RunError("--output: cannot make folder " + in_quotes(path) + (error ? ": " + error.message() : ""));
+  }
+  return folder;
+}
+
+std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {
+  std::string text = format_seconds(prediction.minibatch_seconds) + " per minibatch";
+  if (inputs.profile.minibatch_samples > 0) {
+    text += " of " + std::to_string(inputs.profile.minibatch_samples) + " (" +
+            number_text(prediction.samples_per_second) + " samples/s)";
+  }
+  return text;
+}
+
+void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, int64_t width) {
+  const Prediction& predicted = *plan.predicted;
+  std::ostringstream head;
+  if (inputs.request.inference_period_seconds > 0) {
+    head << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
+         << inputs.topology.device_count() << " devices, " << predicted.bottleneck
+         << "; a minibatch can come every " << format_seconds(predicted.minibatch_seconds) << "\n\n";
+    std::cout << wrapped(head.str(), width) << plan_table(plan).text(width);
+    return;
+  }
+  const double alone = one_device_seconds(inputs);
+  head << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
+       << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
+       << ", " << number_text(alone / predicted.minibatch_seconds) << " times one device\n"
+       << "Bound by " << predicted.bottleneck << "; no " << notes.family << " is faster than "
+       << format_seconds(predicted.lower_bound_seconds) << "\n";
+  if (notes.capped) {
+    head
+        << "There were more plans to simulate than planning takes time for: a faster one is possible down to "
+           "that\n";
+  }
+  if (!notes.exact) {
+    head << "The model has too many cuts to try all: searched along several orders of its nodes and "
+            "around the "
+            "best cuts\n";
+  }
+  const std::string ties = ties_text(plan, inputs.profile);
+  if (!ties.empty() && plan.strategy != "dp" && inputs.topology.device_count() > 1) head << ties << "\n";
+  std::cout << wrapped(head.str(), width) << "\n"
+            << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
+            << memory_table(predicted).text(width);
+}
+
+class Stopwatch {
+ public:
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+void run_plan(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_question_options(&options);
+  add_demand_options(&options);
+  add_published_options(&options);
+  options.add_options()  //
+      ("for", po::value<std::string>()->default_value("training"),
+       "training, or inference: forward, least latency")                                               //
+      ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
+      ("strategy", po::value<std::string>()->default_value("best"),
+       "best, dp, straight, hybrid or model-parallel")  //
+      ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
+  const po::variables_map values =
+      parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
+  if (is_published(values)) return plan_published(values);
+  const Inputs inputs = question_from(values);
+  if (values["print-config"].as<bool>()) {
+    std::cout << settings_table(inputs.settings).text(output_width(values));
+    return;
+  }
+  const Stopwatch stopwatch;
+  PlanNotes notes;
+  const Plan plan = make_plan(inputs.profile, inputs.topology, inputs.request, &notes);
+  const double spent = stopwatch.milliseconds();
+  if (values["json"].as<bool>()) {
+    std::cout << document_text(plan);
+  } else {
+    print_plan(plan, inputs, notes, output_width(values));
+  }
+  if (values.count("output") != 0) {
+    const auto output = values["output"].as<std::string>();
+    std::filesystem::path file = output;
+    if (is_file_name(output)) {
+      if (file.has_parent_path()) made_folder(file.parent_path().string());
+    } else {
+      file = made_folder(output) / ("gpus=" + std::to_string(inputs.topology.device_count()) + ".json");
+    }
+    write_document(file, plan);
+    std::cerr << "wrote " << file.string() << "\n";
+  } else if (!values["json"].as<bool>()) {
+    std::cerr << "the plan was not written: --output DIR writes it\n";
+  }
+  if (values["time"].as<bool>()) {
+    std::cerr << "planning took " << number_text(spent) << " ms (" << notes.cuts << " cuts)\n";
+  }
+}
+
+void run_compare(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_question_options(&options);
+  options.add_options()                                                                           //
+      ("output", po::value<std::string>(), "folder for one plan file each: gpus=N.dp.json, ...")  //
+      ("samples-per-update", po::value<int64_t>(),
+       "of flush, interleaved, zb-h1, 2bw; default: what data parallelism makes")  //
+      ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
+  const po::variables_map values = parse_options(
+      arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
+  const Inputs inputs = question_from(values);
+  if (values["print-config"].as<bool>()) {
+    std::cout << settings_table(inputs.settings).text(output_width(values));
+    return;
+  }
+  if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
+  const Stopwatch stopwatch;
+  const int64_t samples = values.count("samples-per-update") != 0
+                              ? in_range(values, "samples-per-update", 1, int64_t{1} << 40)
+                              : 0;
+  const Comparison comparison = compare(inputs, samples);
+  const double spent = stopwatch.milliseconds();
+  Json json = comparison_json(comparison);
+  std::string notes;
+  for (size_t i = 0; i < comparison.contenders.size(); ++i) {
+    const Contender& contender = comparison.contenders[i];
+    if (!contender.plan) {
+      notes += contender.name + ": " + contender.why_not + "\n";
+    } else if (values.count("output") != 0) {
+      const std::filesystem::path file = made_folder(values["output"].as<std::string>()) / contender.file;
+      write_document(file, *contender.plan);
+      std::cerr << "wrote " << file.string() << "\n";
+      json["strategies"][i]["plan"] = file.string();
+    }
+  }
+  if (values.count("report") != 0) {
+    const auto file = values["report"].as<std::string>();
+    write_file(file, comparison_report(comparison, inputs, file));
+    std::cerr << "wrote " << file << "\n";
+  }
+  if (values["json"].as<bool>()) {
+    std::cout << json_text(json);
+  } else {
+    const int64_t width = output_width(values);
+    const std::string title = comparison.model + " on " + std::to_string(comparison.devices) + " devices\n\n";
+    std::cout << wrapped(title, width) << comparison_table(comparison, inputs).text(width) << "\n"
+              << wrapped(notes + (comparison.ties.empty() ? "" : comparison.ties + "\n") + comparison.advice,
+                         width)
+              << "\n";
+  }
+  if (values["time"].as<bool>()) std::cerr << "planning took " << number_text(spent) << " ms\n";
+}
+
+}  // namespace pipewright

@@ -1,0 +1,221 @@
+#include "optimizer/commands/report.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "graph/units.h"
+#include "optimizer/cost/tied.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/stage_layers.h"
+
+namespace pipewright {
+namespace {
+
+constexpr auto kLeft = TableColumn::Side::kLeft;
+constexpr auto kRight = TableColumn::Side::kRight;
+
+std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
+
+}  // namespace
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ",";
+    text += std::to_string(ranks[first]);
+    if (last > first) text += "-" + std::to_string(ranks[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string devices_text(const Stage& stage, const Topology& topology) {
+  std::vector<std::string> classes;
+  for (const int64_t rank : stage.ranks) {
+    if (topology.devices.empty()) break;
+    const std::string& name = topology.devices.at(static_cast<size_t>(rank)).device_class;
+    if (!name.empty() && std::find(classes.begin(), classes.end(), name) == classes.end())
+      classes.push_back(name);
+  }
+  return ranks_text(stage.ranks) + (classes.empty() ? "" : " (" + join(classes, ", ") + ")");
+}
+
+std::string depth_text(const Stage& stage) {
+  return std::to_string(stage.in_flight) + (stage.recompute ? ", recomputes" : "");
+}
+
+std::string shape_and_recompute_text(const Plan& plan) {
+  std::vector<int64_t> recomputing;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].recompute) recomputing.push_back(static_cast<int64_t>(s));
+  }
+  return plan.shape_text() + (recomputing.empty() ? "" : ", recomputing " + ranks_text(recomputing));
+}
+
+std::string layers_text(const std::vector<std::string>& layers) {
+  const auto shorter = [](const std::string& name) {
+    return name.size() <= 28 ? name : name.substr(0, 25) + "...";
+  };
+  if (layers.empty()) return "-";
+  if (layers.size() == 1) return shorter(layers.front());
+  return shorter(layers.front()) + " .. " + shorter(layers.back()) + " (" + std::to_string(layers.size()) +
+         ")";
+}
+
+std::string layers_text(const Stage& stage) {
+  return layers_text(stage.layers.empty() ? stage.nodes : stage.layers);
+}
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value >= 1000 ? "%.0f" : "%.3g", value);
+  return text;
+}
+
+std::string ties_text(const Plan& plan, const Profile& profile) {
+  if (weight_rule_named(plan.weights) == WeightRule::kStash || plan.weights == "vertical") {
+    std::string text = forbidden_cuts_text(profile);
+    if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    return text;
+  }
+  if (plan.tied_parameters.empty()) return "";
+  const TiedParameter& first = plan.tied_parameters.front();
+  const size_t others = plan.tied_parameters.size() - 1;
+  return "Parameter '" + first.name + "' has copies in stages " + ranks_text(first.stages) +
+         (others > 0 ? " (" + std::to_string(others) + " more are tied)" : "") +
+         ": these stages wait for each other's gradients before each update";
+}
+
+int64_t largest_memory(const Prediction& prediction) {
+  int64_t largest = 0;
+  for (const StagePrediction& stage : prediction.stages)
+    largest = std::max(largest, stage.memory.total_bytes());
+  return largest;
+}
+
+TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+  const CostModel& model = cost_model_named(inputs.request.objective);
+  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
+  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, cost);
+  const LayerWeights layers(inputs.profile);
+  TextTable table({{"stage"},
+                   {"ranks", kLeft, 1},
+                   {"depth", kRight, 3},
+                   {"compute", kRight, 4},
+                   {"sync", kRight, 5},
+                   {"update", kRight, 7},
+                   {"transfer", kRight, 6},
+                   {"minibatch"},
+                   {"bound by", kLeft, 2},
+                   {"memory"},
+                   {"layers", kLeft, 0, 12}});
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const StagePeriod& period = periods[s];
+    std::vector<std::string> names = layers.of(stage.nodes);
+    if (names.empty()) names = stage.nodes;
+    table.add({std::to_string(s), devices_text(stage, inputs.topology), depth_text(stage),
+               format_seconds(period.compute_seconds), format_seconds(period.gradient_sync_seconds),
+               format_seconds(period.step_seconds), format_seconds(period.link_seconds),
+               format_seconds(period.total_seconds()), period.binding(),
+               bytes(prediction.stages[s].memory.total_bytes()), layers_text(names)});
+  }
+  return table;
+}
+
+TextTable plan_table(const Plan& plan) {
+  std::vector<TableColumn> columns = {
+      {"stage"}, {"ranks", kLeft}, {"depth", kRight, 2}, {"nodes", kRight, 7}};
+  if (plan.predicted) {
+    columns.insert(columns.end(), {{"compute", kRight, 1},
+                                   {"sync", kRight, 3},
+                                   {"update", kRight, 6},
+                                   {"send", kRight, 5},
+                                   {"receive", kRight, 4},
+                                   {"memory"}});
+  }
+  columns.push_back({"layers", kLeft, 0, 12});
+  TextTable table(columns);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    std::vector<std::string> row = {std::to_string(s), ranks_text(stage.ranks), depth_text(stage),
+                                    std::to_string(stage.nodes.size())};
+    if (plan.predicted) {
+      const StagePrediction& predicted = plan.predicted->stages.at(s);
+      row.insert(row.end(),
+                 {format_seconds(predicted.compute_seconds), format_seconds(predicted.gradient_sync_seconds),
+                  format_seconds(predicted.step_seconds), format_seconds(predicted.send_seconds),
+                  format_seconds(predicted.receive_seconds), bytes(predicted.memory.total_bytes())});
+    }
+    row.push_back(layers_text(stage));
+    table.add(row);
+  }
+  return table;
+}
+
+TextTable memory_table(const Prediction& prediction) {
+  TextTable table({{"stage"},
+                   {"weights"},
+                   {"versions", kRight, 3},
+                   {"gradients", kRight, 1},
+                   {"optimizer", kRight, 2},
+                   {"activations"},
+                   {"messages", kRight, 4},
+                   {"workspace", kRight, 5},
+                   {"total"}});
+  for (size_t s = 0; s < prediction.stages.size(); ++s) {
+    const StageMemory& memory = prediction.stages[s].memory;
+    table.add({std::to_string(s), bytes(memory.weights_bytes), bytes(memory.versions_bytes),
+               bytes(memory.gradients_bytes), bytes(memory.optimizer_bytes), bytes(memory.activations_bytes),
+               bytes(memory.messages_bytes), bytes(memory.workspace_bytes), bytes(memory.total_bytes())});
+  }
+  return table;
+}
+
+TextTable settings_table(const std::vector<Setting>& settings) {
+  TextTable table({{"setting", kLeft}, {"value", kLeft, 0, 20}, {"from", kLeft, 0, 12}});
+  for (const Setting& setting : settings) table.add({setting.name, setting.value, setting.source});
+  return table;
+}
+
+TextTable simulation_table(const Simulation& simulation, const std::vector<RankMemory>& memory,
+                           const Prediction& prediction) {
+  TextTable table({{"rank"},
+                   {"stage"},
+                   {"busy", kRight, 3},
+                   {"receive wait", kRight, 2},
+                   {"send wait", kRight, 4},
+                   {"sync", kRight, 7},
+                   {"bubble"},
+                   {"in flight", kRight, 6},
+                   {"versions", kRight, 8},
+                   {"peak memory", kRight, 1},
+                   {"planned", kRight, 5}});
+  const double total = simulation.total_seconds;
+  for (size_t r = 0; r < simulation.ranks.size(); ++r) {
+    const SimulatedRank& rank = simulation.ranks[r];
+    const double bubble = total > 0 ? 100 * (1 - rank.busy_seconds / total) : 0;
+    std::vector<std::string> stages;
+    int64_t planned = 0;
+    for (int64_t i = 0; i < rank.placement.stages; ++i) {
+      const int64_t stage = rank.placement.stage + i * rank.placement.apart;
+      stages.push_back(std::to_string(stage));
+      planned += prediction.stages[static_cast<size_t>(stage)].memory.total_bytes();
+    }
+    int64_t versions = 0;
+    for (const int64_t count : memory[r].peak_versions) versions = std::max(versions, count);
+    table.add({std::to_string(rank.number), join(stages, ","), format_seconds(rank.busy_seconds),
+               format_seconds(rank.receive_wait_seconds), format_seconds(rank.send_wait_seconds),
+               format_seconds(rank.reduce_seconds), number_text(bubble) + " %",
+               std::to_string(rank.peak_in_flight), std::to_string(versions), bytes(memory[r].peak_bytes),
+               bytes(planned)});
+  }
+  return table;
+}
+
+}  // namespace pipewright

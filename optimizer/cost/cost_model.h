@@ -1,0 +1,235 @@
+// The only home of every formula of the optimizer: what a stage costs per minibatch, what it keeps in memory,
+// what a cut carries. The search and `evaluate_plan` bring the sums, from different routes, and ask here.
+// docs/cost-model.md has the same formulas with symbols and sources.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "graph/topology.h"
+#include "optimizer/cost/dataflow.h"
+#include "runtime/schedule/shape.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// Sums over the nodes of one stage, for one minibatch on one device.
+struct StageLoad {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  double backward_weight_seconds = 0;  ///< of these, for gradients of weights; only evaluation fills it
+  double behind_seconds = 0;           ///< of these and all later nodes; only searches under a limit fill it
+  double least_seconds = 0;          ///< forward and backward, each node on the device that is fastest at it
+  std::vector<PassSeconds> classes;  ///< on devices of the k-th class, at [k - 1]
+  int64_t parameter_bytes = 0;       ///< a tied parameter counts once
+  int64_t trainable_bytes = 0;       ///< of these, what a gradient exists for
+  int64_t buffer_bytes = 0;
+  int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
+  int64_t held_bytes = 0;        ///< of the values sent on, what no node saves: kept till the backward too
+  int64_t workspace_bytes = 0;   ///< workspace_bytes()
+  int64_t in_bytes = 0;          ///< values that cross the cut before the stage, relayed ones included
+  int64_t out_bytes = 0;         ///< the same after the stage
+  int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
+  int64_t charged_out_bytes = 0;
+  // Copies of tied parameters (optimizer/cost/tied.h). Searches count one other stage for each parameter.
+  int64_t tied_sent_bytes = 0;          ///< of gradients, by one rank before an update
+  int64_t tied_held_bytes = 0;          ///< then: what came from the other stages, and the sums
+  std::vector<int64_t> tied_with = {};  ///< the other stages; of plans only
+  bool first = true;                    ///< no stage before this one
+  bool last = true;
+  bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
+
+  double recompute_seconds() const { return recompute ? forward_seconds : 0; }
+  double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }
+  /// On a device of the class; 0: none.
+  PassSeconds pass_seconds(int device_class) const {
+    if (device_class == 0) return {forward_seconds, backward_seconds};
+    return classes[static_cast<size_t>(device_class) - 1];
+  }
+};
+
+/// What is the same for all stages of one question.
+struct CostInputs {
+  double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
+  double latency_seconds = 0;
+  double step_seconds_per_byte = 0;  ///< weight update, per trainable byte
+  int64_t optimizer_slots = 1;
+  // How the plan is to run (docs/semantics.md).
+  WeightRule weights = WeightRule::kStash;
+  /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.
+  int64_t minibatches_per_update = 0;
+  int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
+  bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
+  bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update
+  /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
+  /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
+  std::vector<TopologyLevel> levels;
+  std::vector<double> speeds;
+  std::vector<int> classes;  ///< by device, classes_of_devices(); speeds are then there too
+  /// By device, where speeds are: no node takes less there than its least seconds divided by this.
+  std::vector<double> paces;
+  std::vector<int64_t> memories;
+
+  bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
+};
+
+/// What a model makes of several levels of links.
+enum class LevelRule {
+  kDuplex,     ///< each link carries both directions at once, unless it is shared
+  kRecursion,  ///< PipeDream's own: the best of each server is a device of the level above
+  kSharedNic,  ///< two levels; each server has a link that carries one direction at a time
+};
+
+/// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
+/// cause. Work of the device (compute, reduction, update) and traffic of its link run beside each other; each
+/// kind is a sum.
+struct StagePeriod {
+  double compute_seconds = 0;
+  double gradient_sync_seconds = 0;
+  double step_seconds = 0;
+  double link_seconds = 0;
+  double device_seconds() const { return compute_seconds + gradient_sync_seconds + step_seconds; }
+  double total_seconds() const { return std::max(device_seconds(), link_seconds); }
+  /// The largest cause within the larger side: "compute", "gradient sync", "weight update" or "transfer".
+  const char* binding() const;
+};
+
+/// What a stage spends on one minibatch, for any number of replicas. One round has a minibatch for each
+/// replica; exchange and step come once in a round.
+struct StageTerms {
+  double compute_seconds = 0;
+  double exchange_seconds = 0;          ///< of gradients; m replicas take (m - 1) / m of it
+  double exchange_latency_seconds = 0;  ///< from two replicas on
+  double step_seconds = 0;
+  /// Where an update covers a given number of minibatches, exchange (from two replicas on) and step are
+  /// these, for one minibatch, and not those above.
+  double interval_exchange_seconds = 0;
+  double interval_step_seconds = 0;
+  double interval_tied_seconds = 0;  ///< exchange with other stages' copies, for one minibatch; any replicas
+  /// On a rank's link: of the values before the stage, and of those after it.
+  double link_in_seconds = 0;
+  double link_out_seconds = 0;
+  bool link_takes_both = true;  ///< one after the other; otherwise the longer counts
+
+  double link_seconds() const {
+    return link_takes_both ? link_in_seconds + link_out_seconds : std::max(link_in_seconds, link_out_seconds);
+  }
+  /// From 2 replicas on it never grows with them; it is at least compute / replicas.
+  StagePeriod period(int64_t replicas) const {
+    const auto m = static_cast<double>(replicas);
+    StagePeriod period;
+    period.compute_seconds = compute_seconds / m;
+    if (replicas > 1) {
+      period.gradient_sync_seconds =
+          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m + interval_exchange_seconds;
+    }
+    period.gradient_sync_seconds += interval_tied_seconds;
+    period.step_seconds = step_seconds / m + interval_step_seconds;
+    period.link_seconds = link_seconds() / m;
+    return period;
+  }
+};
+
+/// A way to price plans. To add one: its functions and one row.
+struct CostModel {
+  const char* name;
+  const char* summary;
+  /// Compute, exchange and step must be sums over the nodes of the stage; the link depends on what it takes
+  /// in and sends on. Nothing may fall when seconds or bytes of the load grow: bounds rely on it.
+  StageTerms (*terms)(const StageLoad& load, const CostInputs& inputs);
+  StagePeriod period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) const {
+    return terms(load, inputs).period(replicas);
+  }
+  /// Bytes the model takes the cut after `done` (a down-set of nodes) for, at least live_bytes(); 0 for the
+  /// empty and the full set.
+  int64_t (*cut_bytes)(const Dataflow& flow, const NodeSet& done);
+  /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it
+  /// behind it.
+  NodeSet (*late_nodes)(const Dataflow& flow);
+  /// Nodes of no weight that the search keeps with what they read. `memory_limited`: bytes kept are a weight
+  /// too.
+  NodeSet (*early_nodes)(const Dataflow& flow, bool memory_limited);
+  /// Whether `Prediction::minibatch_seconds` is what the simulator makes of the plan, or the bare formula.
+  bool simulated;
+  LevelRule levels;
+};
+/// "pipewright" (default), "pipedream", "pipedream-shared-nic".
+const std::vector<CostModel>& cost_models();
+/// InputError with the nearest name.
+const CostModel& cost_model_named(const std::string& name);
+
+/// The default model's bytes at a cut: each value made before it and read after it, once.
+int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// Of these, what the makers do not save for their own backward.
+int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// Most bytes of a node's inputs, outputs or their gradients while it runs, beyond what later nodes of the
+/// stage save: that is not there yet in the forward and free again in the backward. `transient` and `saved`
+/// by node.
+int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
+                        const NodeSet& from, const NodeSet& to);
+
+/// InputError for a topology that the model does not describe, and as classes_of_devices() and Dataflow say.
+CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
+                       const ClassProfiles& classes = {});
+
+/// What a minibatch of the load takes on a device: forward, backward, and forward again where it recomputes;
+/// the forward alone where there is no more.
+double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device);
+
+/// The smaller of two limits in bytes; 0 = none.
+inline int64_t tighter_limit(int64_t a, int64_t b) {
+  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
+}
+
+/// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
+int64_t memory_limit_bytes(const Topology& topology);
+/// The same of the devices that the stage's ranks are.
+int64_t memory_limit_bytes(const Topology& topology, const Stage& stage);
+/// The same, of devices of which each may have `common_bytes` where the inputs do not name its own.
+int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const std::vector<int64_t>& ranks);
+
+/// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
+/// / m).
+int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
+
+/// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
+/// vertical as many as the first stage has, with 2bw one, with flush none.
+int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
+
+/// Bytes on one rank of the stage.
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                         const CostInputs& inputs);
+
+/// The largest depth, at least 1 and at most `most`, with which the stage fits `memory_bytes` (0 = no limit);
+/// 0 if none does.
+int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
+                            const CostInputs& inputs);
+
+/// Seconds of one message of `bytes`.
+double message_seconds(double bytes, const CostInputs& inputs);
+/// Of one minibatch on the innermost links, messages one way.
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
+/// What copies of tied parameters take before an update: their messages to the other stages.
+double tied_seconds(const StageLoad& load, const CostInputs& inputs);
+/// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
+/// at once.
+double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);
+
+/// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
+/// priced with.
+StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// The same as it stands in a plan, with the memory at the given depth.
+StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                                 const StageTimes& times, const CostInputs& inputs);
+
+/// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
+/// updates.
+double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
+
+}  // namespace pipewright

@@ -1,0 +1,73 @@
+// The profile's nodes as a DAG by number: who reads what, and the sets that cuts are made of.
+#pragma once
+
+#include <boost/dynamic_bitset.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "optimizer/cost/device_classes.h"
+
+namespace pipewright {
+
+/// Bit v is node v of the profile.
+using NodeSet = boost::dynamic_bitset<uint64_t>;
+
+struct DataflowValue {
+  int64_t bytes = 0;
+  int producer = 0;
+  std::vector<int> readers;  ///< ascending, each once; the producer is smaller than all of them
+};
+
+/// Tied parameters that the same nodes read, two of them or more.
+struct TiedGroup {
+  std::vector<std::string> names;  ///< in the order in which the first reader names them
+  std::vector<int> readers;        ///< ascending
+  /// A profile says bytes by node: those of a reader that reads nothing else, else of the reader with fewest.
+  int64_t parameter_bytes = 0;
+  int64_t trainable_bytes = 0;
+};
+/// By their first reader.
+std::vector<TiedGroup> tied_groups(const Profile& profile);
+
+/// What a cut between the readers of a tied parameter is: not possible, or one with a copy on each side
+/// (docs/semantics.md: where all stages update together).
+enum class Ties { kTogether, kCopies };
+
+/// Borrows the profile, which must be valid and outlive this.
+struct Dataflow {
+  explicit Dataflow(const Profile& profile, const ClassProfiles& classes = {}, Ties ties = Ties::kTogether);
+
+  const Profile& profile;
+  std::vector<DataflowValue> values;  ///< outputs of nodes only: graph inputs are loaded where they are read
+  std::vector<std::vector<int>> predecessors;  ///< ascending, each once
+  std::vector<std::vector<int>> successors;    ///< ascending, each once
+  std::vector<NodeSet> ancestors;              ///< proper ones
+  std::vector<std::vector<int>> values_made;   ///< by node: indices of `values`
+  std::vector<std::vector<int>> values_read;   ///< by node: indices of `values`, each once
+  /// Groups of two or more nodes that the profile has `together` or, with Ties::kTogether, that share a
+  /// parameter: no cut may separate them.
+  std::vector<NodeSet> tied;
+  std::vector<TiedGroup> ties;
+  bool copies = false;                   ///< Ties::kCopies
+  std::vector<int64_t> transient_bytes;  ///< by node: values read and made
+  std::vector<int64_t> saved_bytes;      ///< by node
+  /// By node. What no other node reads; with what `ties` hold, at the first reader.
+  std::vector<int64_t> own_parameter_bytes;
+  std::vector<int64_t> own_trainable_bytes;
+  std::vector<int64_t> parameter_bytes;
+  std::vector<int64_t> trainable_bytes;
+  std::vector<std::vector<PassSeconds>> class_seconds;  ///< seconds_by_class()
+  std::vector<double> least_seconds;  ///< by node: forward and backward in its fastest class
+
+  int size() const { return static_cast<int>(predecessors.size()); }
+
+ private:
+  void count_parameters();
+};
+
+/// A name and the two nodes that share it, if some tied group is separated by `done`; "" otherwise.
+std::string separated_tie(const Dataflow& flow, const NodeSet& done);
+
+}  // namespace pipewright

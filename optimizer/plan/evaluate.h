@@ -1,0 +1,49 @@
+// Pricing a given plan node by node.
+#pragma once
+
+#include <vector>
+
+#include "graph/plan.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/plan/optimizer.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+
+/// Loads of the plan's stages, summed over its nodes. PlanError as evaluate_plan says.
+std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
+
+/// cost_inputs() and how the plan runs: version rule, minibatches of an update.
+CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                          const PlanRequest& request);
+/// The part of it that the plan alone says.
+void set_run_rules(const Plan& plan, CostInputs* inputs);
+
+/// Of each stage by the model, where its ranks are.
+std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                    const CostModel& model, const CostInputs& inputs);
+std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
+                                 const CostInputs& inputs);
+
+/// Whether planning simulates such a plan. Otherwise that would take longer than planning should, and depths
+/// and period are those of the formula.
+bool worth_simulating(const PipelineShape& shape);
+
+/// settled_minibatch_seconds() of a plan. PlanError if the schedule does not finish.
+double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
+                         const SimulationOptions& how = {});
+
+/// Where ranks have links in common (several levels, shared links): these links, what the stages send and the
+/// devices of the ranks. Nothing where each device has one link of its own.
+SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>& loads,
+                                  const CostInputs& inputs);
+
+/// Period of the plan by the formula alone: of its slowest stage, or of the way there and back where only one
+/// minibatch is under way at a time.
+double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                       const CostInputs& inputs);
+
+Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
+                   const CostInputs& inputs, int64_t minibatch_samples);
+
+}  // namespace pipewright

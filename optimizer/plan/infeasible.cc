@@ -1,0 +1,85 @@
+#include "optimizer/plan/infeasible.h"
+
+#include <optional>
+
+#include "graph/units.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/memory_check.h"
+
+namespace pipewright {
+namespace {
+
+std::string replicas_text(const Answer& answer) {
+  std::string text;
+  for (const FoundStage& stage : answer.stages) {
+    text += (text.empty() ? "" : "-") + std::to_string(stage.replicas);
+  }
+  return text;
+}
+
+}  // namespace
+
+void fail_demands(const Question& q, const PlanRequest& request, const std::vector<NodeSet>& pinned,
+                  const std::string& ties) {
+  Question roomy = q;
+  roomy.memory_bytes = 0;
+  roomy.inputs.memories.clear();
+  if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
+    throw MemoryError("no plan with the stages demanded fits " +
+                          format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
+                      "Without --memory there is one; `check --memory` says what each stage lacks.");
+  }
+  StageDemands fewer = request.demands;
+  fewer.pins.clear();
+  const bool pins = !request.demands.pins.empty() && search_with_demands(roomy, fewer, {});
+  int64_t replicas = 0;
+  for (const auto& [stage, count] : request.demands.replicas) replicas += count;
+  throw InfeasibleError("no plan on " + std::to_string(q.devices) + " devices has the stages demanded",
+                        pins ? "Without --pin there is one: what a pinned layer needs must be pinned to the "
+                               "same or an earlier stage" +
+                                   std::string(ties.empty() ? "." : "; " + ties + ".")
+                        : replicas > q.devices
+                            ? "--replicas asks for " + std::to_string(replicas) + " devices alone."
+                            : "Check --replicas and --max-stages against the strategy and each other.");
+}
+
+void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples,
+                     const std::string& ties) {
+  const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
+  const std::optional<Answer> least = search_least_memory(q);
+  if (!least) {
+    if (longest_chain(*q.states) < q.least_stages) {
+      throw InfeasibleError("strategy '" + strategy + "': the model cannot be cut into " +
+                                std::to_string(q.least_stages) + " stages",
+                            ties.empty() ? "What it has stays together: use --strategy dp."
+                                         : "Use --strategy dp; or, " + ties + ".");
+    }
+    throw InfeasibleError("strategy '" + strategy + "': impossible on " + devices,
+                          strategy == "hybrid"
+                              ? "Two stages of which one has two replicas need 3 devices or more."
+                              : "A pipeline needs 2 devices or more.");
+  }
+  const FullestStage fullest = fullest_stage(q, *least);
+  const StageMemory& memory = fullest.memory;
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  std::string recompute;  // what it would save
+  if (q.recompute == Recompute::kNever) {
+    Question other = q;
+    other.recompute = Recompute::kWhereNeeded;
+    const int64_t needs = fullest_stage(other, *search_least_memory(other)).memory.total_bytes();
+    if (needs < memory.total_bytes())
+      recompute = " With --recompute auto " +
+                  (needs <= q.memory_bytes ? "there is a plan" : text(needs) + " would do") + ".";
+  }
+  throw MemoryError(
+      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
+          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
+          std::to_string(fullest.stage) + " of " + replicas_text(*least) +
+          (least->stages[static_cast<size_t>(fullest.stage)].recompute ? ", recomputing)" : ")"),
+      "That stage: " + memory_by_purpose(memory) + "; it lacks " +
+          std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +
+          memory_cures(memory, fullest.in_flight, q.memory_bytes, minibatch_samples) + recompute,
+      memory.total_bytes());
+}
+
+}  // namespace pipewright

@@ -1,0 +1,79 @@
+// Profile + topology -> plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/error.h"
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "graph/topology.h"
+#include "optimizer/cost/device_classes.h"
+#include "optimizer/search/demands.h"
+
+namespace pipewright {
+
+struct PlanRequest {
+  std::string strategy = "best";         ///< "best", "dp", "straight", "hybrid", "model-parallel"
+  std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
+  int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
+  bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
+  StageDemands demands;          ///< of strategies other than "dp", and not with all devices
+  double effort = 1;             ///< how much of the time that planning may take for simulating candidates
+  /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
+  /// demands and strategy are then not asked.
+  double inference_period_seconds = 0;
+  std::string schedule = "1f1b";  ///< strategy "model-parallel" has its own
+  std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
+  int64_t microbatches = 0;       ///< of an update, with flush and 2bw; 0: a few for each device
+  int64_t stages_per_rank = 2;    ///< schedule "interleaved"
+  /// "auto": where a stage fits its memory no other way, "never", "always".
+  std::string recompute = "auto";
+  ClassProfiles class_profiles = {};  ///< of the classes that the topology names
+};
+
+/// What the search says of itself, beside the plan.
+struct PlanNotes {
+  int64_t cuts = 0;   ///< places where the model can be cut, both ends included
+  bool exact = true;  ///< false: too many cuts, only the most promising were searched
+  /// Smallest of the family by the formula alone, without waiting; within a memory limit on several levels
+  /// and with many cuts only that of a plan near it.
+  double period_seconds = 0;
+  std::string family = {};  ///< of what plans the lower bound speaks: "plan of schedule 1f1b with ..."
+  bool capped = false;      ///< there were more plans to simulate than planning takes time for
+};
+
+/// There would be a plan if the devices had more memory.
+class MemoryError : public InfeasibleError {
+ public:
+  MemoryError(const std::string& message, const std::string& remedy, int64_t needed_bytes = 0)
+      : InfeasibleError(message, remedy), needed_bytes_(needed_bytes) {}
+  /// Of each device; 0: not known.
+  int64_t needed_bytes() const { return needed_bytes_; }
+
+ private:
+  int64_t needed_bytes_;
+};
+
+/// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`
+/// filled, ranks 0.. in stage order. Deterministic: equal inputs give equal bytes. MemoryError says which
+/// limit binds and what would fit, InfeasibleError what else there is no plan for; InputError for an unknown
+/// strategy or objective, or a topology this search does not take. `notes` may be null.
+Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
+               PlanNotes* notes = nullptr);
+
+/// Fills `predicted` of a plan by direct sums over its nodes (no search tables): the independent second
+/// opinion. PlanError if the plan does not cover the profile's nodes, lets a value flow backwards, separates
+/// tied parameters, needs more devices than there are or does not finish under its schedule. The strategy of
+/// the request is not looked at.
+Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
+                         const PlanRequest& request);
+
+struct StrategyRow {
+  const char* name;
+  const char* summary;
+};
+const std::vector<StrategyRow>& strategies();
+
+}  // namespace pipewright

@@ -1,0 +1,306 @@
+#include "optimizer/plan/pool.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "optimizer/plan/moves.h"
+#include "optimizer/plan/pool_seeds.h"
+#include "optimizer/search/thin_stages.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kGain = 1e-4;         // less is no gain
+constexpr double kStep = 2e-3;         // a gain that is worth moving on from at once
+constexpr double kNearBound = 2e-3;    // of the bound: then no more is looked for
+constexpr double kWorthMore = 0.9999;  // further devices for less are not worth having
+constexpr size_t kStarts = 3;          // of local moves, at a time
+constexpr int kMostStarts = 64;
+constexpr double kBeside = 1.5;
+constexpr size_t kKept = 32;
+constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines gain no more
+constexpr int64_t kReconsidered = 60000;  // minibatches of stages
+constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
+constexpr int64_t kMostSpent = 800000;    // minibatches of stages
+
+class Pool {
+ public:
+  Pool(const Question& question, const PlanRequest& request, double bound)
+      : q_(question), pricer_(question, request), bound_(bound), effort_(request.effort) {}
+
+  void seed(const std::vector<Answer>& found) {
+    add_shapes(single_stages(q_));  // their floors are their prices
+    drain();
+    slack_ = 1 + 3 * kGain;  // as fast on fewer devices is of interest too
+    for (const Answer& answer : found) add_answer(answer);
+    const bool near = drain();
+    slack_ = 1;
+    if (near) return;
+    if (const auto every = every_shape(q_, best())) {
+      add_shapes(*every);
+    } else {
+      for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
+    }
+    drain();
+  }
+
+  void improve() {
+    moving_ = true;
+    for (int in_vain = 0; in_vain < kMostStarts && !done();) {
+      const std::optional<Candidate> start = next_start();
+      if (!start) return;
+      add_neighbours(*start);
+      const double before = best();
+      drain();
+      if (best() > before * (1 - kStep)) ++in_vain;
+    }
+  }
+
+  /// Prices what was given up early, nearest first, with all depths: now that nothing better is known there
+  /// is some time for what the measured gains leave out.
+  void reconsider() {
+    if (!pricer_.placed()) return;
+    const double before = best();
+    const int64_t until = pricer_.spent() + kReconsidered;
+    for (const auto& [rough, candidate] : given_up_) {
+      if (done() || pricer_.spent() > until || rough > kReconsiderable * best()) break;
+      if (const auto price = pricer_.price(candidate, 0, kNever))
+        if (price->seconds < best() * (1 - kGain)) keep({candidate, price->depths, price->seconds});
+    }
+    given_up_.clear();
+    if (best() < before * (1 - kStep)) improve();
+  }
+
+  std::optional<PoolAnswer> answer() {
+    if (priced_.empty()) return std::nullopt;
+    Priced chosen = without_thin_stages(on_fewest_devices());
+    chosen.capped = capped_;
+    if (effort_ < 1) return chosen;
+    // With the depths that only one plan has the time for.
+    const auto deeper = pricer_.price(chosen.candidate, 0, kNever);
+    if (deeper && deeper->seconds < chosen.seconds * (1 - kGain)) {
+      chosen.seconds = deeper->seconds;
+      chosen.depths = deeper->depths;
+    }
+    return chosen;
+  }
+
+ private:
+  using Priced = PoolAnswer;
+
+  double best() const { return priced_.empty() ? kNever : priced_[0].seconds; }
+  bool done() {
+    if (best() <= bound_ * (1 + kNearBound)) return true;
+    if (static_cast<double>(spent_ + pricer_.spent()) < effort_ * static_cast<double>(kMostSpent))
+      return false;
+    capped_ = true;
+    return true;
+  }
+
+  /// Of the fastest the first that has not been one; then by floor, whatever lies near: the way to a faster
+  /// plan may lead over plans that are none.
+  std::optional<Candidate> next_start() {
+    for (size_t rank = 0; rank < std::min(kStarts, priced_.size()); ++rank) {
+      const Candidate& candidate = priced_[rank].candidate;
+      if (started_.insert(candidate.key(q_.inputs.levels)).second) return candidate;
+    }
+    while (!beside_.empty()) {
+      const auto first = beside_.begin();
+      if (first->first > kBeside * best()) return std::nullopt;
+      const Candidate candidate = std::move(first->second);
+      beside_.erase(first);
+      if (started_.insert(candidate.key(q_.inputs.levels)).second) return candidate;
+    }
+    return std::nullopt;
+  }
+
+  // --- candidates that wait, by floor ---
+
+  void add(Candidate candidate) {
+    if (!candidate.allowed_by(q_)) return;
+    if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
+    const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
+    std::set<std::vector<bool>> known;  // which stages recompute
+    for (const auto room : {Candidate::Room::kPaced, Candidate::Room::kUsual, Candidate::Room::kOne}) {
+      candidate.room = room;
+      const double floor = pricer_.floor_seconds(&candidate, seconds);
+      std::vector<bool> recompute;
+      for (const FoundStage& stage : candidate.stages) recompute.push_back(stage.recompute);
+      if (known.insert(recompute).second) wait(candidate, floor);
+      if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
+    }
+  }
+
+  void wait(Candidate candidate, double floor) {
+    spent_ += kFloorSpent;
+    if (floor < best() * (1 - kGain) * slack_) {
+      waiting_.emplace(floor, std::move(candidate));
+    } else if (floor < kBeside * best()) {
+      keep_near(&beside_, floor, candidate);
+    }
+  }
+
+  /// In every layout.
+  std::vector<Candidate> placed(const Shape& shape) const {
+    Candidate candidate;
+    for (size_t s = 0; s < shape.replicas.size(); ++s)
+      candidate.stages.push_back({shape.cuts[s], shape.cuts[s + 1], shape.replicas[s]});
+    if (!candidate.allowed_by(q_)) return {};
+    if (!pricer_.placed()) return {candidate};
+    std::vector<Candidate> all;
+    for (const Ranks& ranks : layouts(shape.replicas, q_.inputs.levels))
+      all.push_back(candidate.placed_on(ranks));
+    return all;
+  }
+
+  void add_shapes(const std::vector<Shape>& shapes) {
+    for (const Shape& shape : shapes)
+      for (Candidate& candidate : placed(shape)) add(std::move(candidate));
+  }
+
+  void add_neighbours(const Candidate& from) {
+    for (const Shape& shape : neighbours(q_, shape_of(from.stages))) {
+      const std::vector<Candidate> everywhere = placed(shape);
+      if (everywhere.empty()) continue;
+      if (pricer_.placed()) add(everywhere.front().placed_on(dealt_out(from.ranks(), shape.replicas)));
+      for (const Candidate& candidate : everywhere) add(candidate);
+    }
+    if (!pricer_.placed()) return;
+    for (const Ranks& ranks : swapped(from.ranks(), q_.inputs.levels)) add(from.placed_on(ranks));
+  }
+
+  void add_answer(const Answer& answer) {
+    const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
+                                     [](const FoundStage& stage) { return stage.ranks.empty(); });
+    if (placed == pricer_.placed()) add(Candidate{answer.stages});
+    add_shapes({shape_of(answer.stages)});
+  }
+
+  /// Simulates what waits, nearest first. True if nothing better can be.
+  bool drain() {
+    while (!waiting_.empty()) {
+      if (slack_ <= 1 && done()) break;
+      const auto next = waiting_.begin();
+      const double floor = next->first;
+      const Candidate candidate = std::move(next->second);
+      waiting_.erase(next);
+      const double limit = best() * (1 - kGain) * slack_;
+      if (floor >= limit) break;
+      const double before = best();
+      if (const auto price = pricer_.price(candidate, floor, limit)) {
+        keep({candidate, price->depths, price->seconds});
+        if (price->seconds > limit) keep_near(&given_up_, price->seconds, candidate);
+      }
+      if (moving_ && best() < before * (1 - kStep)) return false;  // on from there; the rest waits
+    }
+    waiting_.clear();
+    return best() <= bound_ * (1 + kNearBound);
+  }
+
+  static void keep_near(std::multimap<double, Candidate>* kept, double seconds, const Candidate& candidate) {
+    kept->emplace(seconds, candidate);
+    if (kept->size() > kKept) kept->erase(std::prev(kept->end()));
+  }
+
+  void keep(Priced priced) {
+    const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
+                                     [](double s, const Priced& p) { return s < p.seconds; });
+    priced_.insert(at, std::move(priced));
+    if (priced_.size() > kKept) priced_.pop_back();
+  }
+
+  // --- which of the fastest ---
+
+  /// Further devices are not worth a trifle.
+  const Priced& on_fewest_devices() const {
+    const Priced* best = &priced_.front();
+    for (const Priced& each : priced_) {
+      if (each.seconds * kWorthMore > priced_.front().seconds) break;
+      if (each.candidate.devices() < best->candidate.devices()) best = &each;
+    }
+    return *best;
+  }
+
+  /// Rid of stages that compute less than their messages take, as far as that costs next to nothing.
+  Priced without_thin_stages(Priced plan) {
+    const double enough = kThinTolerance * plan.seconds;
+    if (!has_thin_stage(plan.candidate.stages, q_)) return plan;
+    while (const std::optional<Priced> joined = with_a_join(plan.candidate, enough)) plan = *joined;
+    for (const Priced& each : priced_) {
+      if (each.seconds > enough || has_thin_stage(each.candidate.stages, q_)) continue;
+      const bool better = each.seconds < plan.seconds || has_thin_stage(plan.candidate.stages, q_);
+      return better ? each : plan;
+    }
+    return plan;
+  }
+
+  /// The fastest within `enough` seconds with a stage that hardly computes joined to a neighbour.
+  std::optional<Priced> with_a_join(const Candidate& from, double enough) {
+    std::vector<Candidate> ways;
+    for (const std::vector<FoundStage>& stages : with_thin_stage_joined(from.stages, q_))
+      ways.push_back(Candidate{stages});
+    for (size_t s = 0; s + 1 < from.stages.size(); ++s) {
+      if (!is_thin(from.stages[s], q_) && !is_thin(from.stages[s + 1], q_)) continue;
+      for (const Shape& shape : joined_at(q_, shape_of(from.stages), s))
+        for (Candidate& way : placed(shape)) ways.push_back(std::move(way));
+    }
+    std::optional<Priced> fastest;
+    for (Candidate& way : ways) {
+      if (!way.allowed_by(q_)) continue;
+      const double most = fastest ? fastest->seconds : enough;
+      const double floor = pricer_.floor_seconds(&way, most);
+      if (floor > most) continue;
+      const auto price = pricer_.price(way, floor, most);
+      if (price && price->seconds <= most) fastest = Priced{std::move(way), price->depths, price->seconds};
+    }
+    return fastest;
+  }
+
+  const Question& q_;
+  Pricer pricer_;
+  double bound_;
+  double effort_;
+  int64_t spent_ = 0;
+  bool capped_ = false;
+  bool moving_ = false;
+  double slack_ = 1;  // how much slower than the best is still of interest
+  std::set<std::vector<int64_t>> seen_, started_;
+  std::multimap<double, Candidate> waiting_;   // by floor
+  std::multimap<double, Candidate> beside_;    // by floor: not better, but near
+  std::multimap<double, Candidate> given_up_;  // by what they were found to take by then
+  std::vector<Priced> priced_;                 // fastest first
+};
+
+}  // namespace
+
+std::optional<PoolAnswer> best_as_simulated(const Question& question, const PlanRequest& request,
+                                            const std::vector<Answer>& found, double bound_seconds) {
+  const auto run = [&](const Question& q, const std::vector<Answer>& begin) {
+    Pool pool(q, request, bound_seconds);
+    pool.seed(begin);
+    pool.improve();
+    pool.reconsider();
+    return pool.answer();
+  };
+  std::optional<PoolAnswer> best = run(question, found);
+  const bool near = best && best->seconds <= bound_seconds * (1 + kNearBound);
+  if (!best || near || question.least_stages > 1 || best->candidate.stages.size() > 1) return best;
+  // A single stage that is far ahead of all pipelines known hides the way to better ones.
+  Question pipelines = question;
+  pipelines.least_stages = 2;
+  pipelines.replicated = question.most_replicas > 1 && question.devices > 2;
+  if (question.devices < 2 || question.all_devices) return best;
+  const std::optional<Answer> begin = search(pipelines);
+  if (!begin) return best;
+  std::optional<PoolAnswer> other = run(pipelines, {*begin});
+  if (other && other->seconds < best->seconds * (1 - kGain)) {
+    other->capped = other->capped || best->capped;
+    best = std::move(other);
+  }
+  return best;
+}
+
+}  // namespace pipewright

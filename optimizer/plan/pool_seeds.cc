@@ -1,0 +1,170 @@
+#include "optimizer/plan/pool_seeds.h"
+
+#include <algorithm>
+#include <set>
+
+#include "optimizer/search/demands.h"
+#include "optimizer/search/few_cuts.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kFewShapes = 3000;
+constexpr int kFewCuts = 40;
+constexpr double kNearEnough = 2e-3;  // seeds are priced anyway, and moved from
+
+class EveryShape {
+ public:
+  EveryShape(const Question& q, double seconds) : q_(q), seconds_(seconds) {}
+
+  /// An upper bound of their number, or more than `most`.
+  double count(double most) const {
+    const int last = q_.states->last();
+    const int64_t stages = std::min<int64_t>(q_.devices, last);
+    // Ways to go on from each state to the end in so many stages.
+    std::vector<double> chains(static_cast<size_t>(last) + 1, 0);
+    chains[static_cast<size_t>(last)] = 1;
+    double shapes = 0;
+    double ways = 1;  // to give s stages at most all devices
+    for (int64_t s = 1; s <= stages && shapes <= most; ++s) {
+      std::vector<double> longer(chains.size(), 0);
+      for (int i = 0; i < last; ++i)
+        for (const int j : q_.states->after(i))
+          longer[static_cast<size_t>(i)] += chains[static_cast<size_t>(j)];
+      chains = std::move(longer);
+      ways *= static_cast<double>(q_.devices - s + 1) / static_cast<double>(s);
+      shapes += chains[0] * ways;
+    }
+    return shapes;
+  }
+
+  std::vector<Shape> all() {
+    shape_.cuts = {0};
+    extend(q_.devices);
+    return std::move(shapes_);
+  }
+
+ private:
+  void extend(int64_t left) {
+    const int from = shape_.cuts.back();
+    if (from == q_.states->last()) return shapes_.push_back(shape_);
+    for (const int next : q_.states->after(from)) {
+      const double mine = work_before(*q_.states, next) - work_before(*q_.states, from);
+      for (int64_t m = 1; m <= left; ++m) {
+        if (mine >= seconds_ * static_cast<double>(m)) continue;
+        shape_.cuts.push_back(next);
+        shape_.replicas.push_back(m);
+        extend(left - m);
+        shape_.cuts.pop_back();
+        shape_.replicas.pop_back();
+      }
+    }
+  }
+
+  const Question& q_;
+  double seconds_;
+  Shape shape_;
+  std::vector<Shape> shapes_;
+};
+
+/// The question as on one level of links, for each bandwidth and number of devices that is worth trying.
+std::vector<Question> on_one_level(const Question& question) {
+  const std::vector<TopologyLevel>& levels = question.inputs.levels;
+  if (levels.empty()) return {question};
+  std::set<double> bandwidths;
+  std::set<int64_t> counts = {question.devices};
+  int64_t group = 1;
+  for (const TopologyLevel& level : levels) {
+    group *= level.count;
+    if (group <= question.devices) counts.insert(group);
+    if (question.devices / 2 > group) counts.insert(question.devices / 2 / group * group);
+    bandwidths.insert(level.bandwidth_bytes_per_second);
+    // As if it were shared out among those who have it in common.
+    const auto sharers = static_cast<double>(level.shared ? level.count : group / level.count);
+    if (sharers > 1) bandwidths.insert(level.bandwidth_bytes_per_second / sharers);
+  }
+  std::vector<Question> questions;
+  for (const int64_t devices : counts) {
+    for (const double bandwidth : bandwidths) {
+      Question q = question;
+      q.inputs.levels.clear();
+      q.inputs.bandwidth_bytes_per_second = bandwidth;
+      q.inputs.latency_seconds = levels.back().latency_seconds;
+      q.devices = devices;
+      q.all_devices = false;
+      questions.push_back(std::move(q));
+    }
+  }
+  return questions;
+}
+
+/// With room for several depths, where memory is limited.
+std::vector<Question> with_depths(const std::vector<Question>& questions) {
+  std::vector<Question> all;
+  for (Question q : questions) {
+    all.push_back(q);
+    if (q.memory_bytes == 0) continue;
+    q.least_depths = true;
+    all.push_back(q);
+    q.least_depths = false;
+    for (const int64_t extra : {1, 2, 4}) {
+      q.extra_in_flight = extra;
+      all.push_back(q);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+Shape shape_of(const std::vector<FoundStage>& stages) {
+  Shape shape{{0}, {}};
+  for (const FoundStage& stage : stages) {
+    shape.cuts.push_back(stage.to);
+    shape.replicas.push_back(stage.replicas);
+  }
+  return shape;
+}
+
+double work_before(const States& states, int state) {
+  const State& at = states.states[static_cast<size_t>(state)];
+  return at.forward_seconds + at.backward_seconds;
+}
+
+std::vector<Shape> single_stages(const Question& q) {
+  std::vector<Shape> shapes;
+  for (int64_t m = 1; m <= q.devices; m += m < 64 ? 1 : m / 8) shapes.push_back({{0, q.states->last()}, {m}});
+  shapes.push_back({{0, q.states->last()}, {q.devices}});
+  return shapes;
+}
+
+std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds) {
+  EveryShape every(question, seconds);
+  if (every.count(kFewShapes) > kFewShapes) return std::nullopt;
+  return every.all();
+}
+
+std::vector<Answer> searched_seeds(const Question& question) {
+  std::vector<Answer> seeds;
+  // Among some of the cuts: local moves find the right ones.
+  const std::vector<int> numbers = thinned(*question.states, kFewCuts);
+  const States some = some_of(*question.states, numbers);
+  for (const Question& q : with_depths(on_one_level(question))) {
+    if (!q.all_devices || q.devices <= 64) {
+      if (auto found = search(q)) seeds.push_back(std::move(*found));
+    }
+    if (q.all_devices || q.single_stage) continue;
+    Question few = q;
+    few.states = &some;
+    for (Answer& found : search_up_to_stages(few, {6, 4, 3, 2}, kNearEnough)) {
+      for (FoundStage& stage : found.stages) {
+        stage.from = numbers[static_cast<size_t>(stage.from)];
+        stage.to = numbers[static_cast<size_t>(stage.to)];
+      }
+      seeds.push_back(std::move(found));
+    }
+  }
+  return seeds;
+}
+
+}  // namespace pipewright

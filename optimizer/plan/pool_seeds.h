@@ -1,0 +1,33 @@
+// Where the pool of plans (pool.h) begins: shapes that the searches find, or all of them where these are few.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "optimizer/search/search.h"
+
+namespace pipewright {
+
+/// Stages along a chain of states, wherever they stand.
+struct Shape {
+  std::vector<int> cuts;  ///< states, both ends among them
+  std::vector<int64_t> replicas;
+};
+Shape shape_of(const std::vector<FoundStage>& stages);
+
+/// Seconds of compute up to a state.
+double work_before(const States& states, int state);
+
+/// Data parallelism on several numbers of devices, one and all among them.
+std::vector<Shape> single_stages(const Question& question);
+
+/// Every chain of stages with any replicas, but those with a stage that computes for `seconds` or more;
+/// nothing where these are too many.
+std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds);
+
+/// The best by the search on one level of links, for several bandwidths (of each level, alone and shared
+/// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths.
+std::vector<Answer> searched_seeds(const Question& question);
+
+}  // namespace pipewright

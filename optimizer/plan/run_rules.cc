@@ -1,0 +1,264 @@
+#include "optimizer/plan/run_rules.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/error.h"
+#include "graph/limits.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/search/few_cuts.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+namespace {
+
+/// GPipe's authors find the bubble negligible from four microbatches a stage on.
+constexpr int64_t kMicrobatchesPerDevice = 4;
+/// Two versions need as many as the pipeline is deep; slow links want more depth.
+constexpr int64_t kMicrobatchesOfTwoVersions = 2;
+constexpr int64_t kMostTriedStages = 64;
+constexpr int kManyCuts = 96;
+constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
+constexpr double kBriefly = 1e-2;     // with less than all of the effort
+
+bool has_intervals(const PlanRequest& request) {
+  return request.weights == "flush" || request.weights == "2bw";
+}
+
+/// All up to `dense`, then steps of half.
+std::vector<int64_t> numbers_up_to(int64_t most, int64_t dense = 8) {
+  std::vector<int64_t> numbers;
+  for (int64_t n = 1; n < most; n = n < dense ? n + 1 : n + n / 2) numbers.push_back(n);
+  numbers.push_back(most);
+  return numbers;
+}
+
+std::vector<Answer> interleaved_candidates(const Question& question, const PlanRequest& request) {
+  std::vector<Answer> found;
+  const int64_t most = question.devices;
+  for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
+    if (devices < 2) continue;  // stages that share ranks are no neighbours
+    Question q = question;
+    q.devices = devices * request.stages_per_rank;
+    q.most_replicas = 1;
+    q.least_stages = 1;
+    q.replicated = false;
+    q.all_devices = true;
+    q.memory_bytes = question.memory_bytes / request.stages_per_rank;
+    // Cut as on one level of equal devices, priced where they stand.
+    q.inputs.levels.clear();
+    q.inputs.speeds.clear();
+    q.inputs.memories.clear();
+    if (std::optional<Answer> answer = search(q)) found.push_back(std::move(*answer));
+  }
+  return found;
+}
+
+/// Where cuts are many: among some of them, then among those beside what was found. What fill and drain cost
+/// does not hang on a cut more or less.
+std::optional<Answer> among_few_cuts(const Question& question, const StageDemands& demands, bool brief) {
+  constexpr int kFew = 48;
+  constexpr int kBeside = 4;
+  std::vector<int> numbers = thinned(*question.states, brief ? kFew / 2 : kFew);
+  std::optional<Answer> found;
+  for (int round = 0; round < (brief ? 1 : 2); ++round) {
+    const States some = some_of(*question.states, numbers);
+    Question few = question;
+    few.states = &some;
+    std::optional<Answer> answer = search_with_demands(few, demands, {}, brief ? kBriefly : kNearEnough);
+    if (!answer) return found;
+    for (FoundStage& stage : answer->stages) {
+      stage.from = numbers[static_cast<size_t>(stage.from)];
+      stage.to = numbers[static_cast<size_t>(stage.to)];
+    }
+    found = std::move(answer);
+    std::set<int> beside(numbers.begin(), numbers.end());
+    for (const FoundStage& stage : found->stages) {
+      for (int i = stage.to - kBeside; i <= stage.to + kBeside; ++i)
+        if (i > 0 && i < question.states->size()) beside.insert(i);
+    }
+    numbers.assign(beside.begin(), beside.end());
+  }
+  return found;
+}
+
+/// On levels, quickly: cut as on one level of the innermost links, and of the outermost, standing in a row.
+std::vector<Answer> in_a_row(const Question& question, int64_t most) {
+  const std::vector<int> numbers = thinned(*question.states, kManyCuts / 2);
+  const States some = some_of(*question.states, numbers);
+  std::vector<Answer> found;
+  for (const TopologyLevel& level : {question.inputs.levels.front(), question.inputs.levels.back()}) {
+    Question q = question;
+    q.states = &some;
+    q.inputs.levels.clear();
+    q.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
+    q.inputs.latency_seconds = level.latency_seconds;
+    std::vector<int64_t> stages = numbers_up_to(most, 4);
+    std::reverse(stages.begin(), stages.end());
+    for (Answer& answer : search_up_to_stages(q, stages, kBriefly)) {
+      for (FoundStage& stage : answer.stages) {
+        stage.from = numbers[static_cast<size_t>(stage.from)];
+        stage.to = numbers[static_cast<size_t>(stage.to)];
+      }
+      found.push_back(std::move(answer));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
+  if (request.strategy == "model-parallel") {
+    if (request.schedule != "1f1b" && request.schedule != "model-parallel") {
+      throw InputError("--strategy model-parallel: runs one minibatch at a time, not by schedule '" +
+                       request.schedule + "'");
+    }
+    request.schedule = "model-parallel";
+  }
+  const ScheduleRow& row = schedule_named(request.schedule);
+  const bool asynchronous = request.schedule == "1f1b" || request.schedule == "model-parallel";
+  if (request.weights.empty()) request.weights = asynchronous ? "stash" : "flush";
+  weight_rule_named(request.weights);
+  Plan plan;
+  plan.schedule = request.schedule;
+  plan.weights = request.weights;
+  try {
+    check_schedule_and_weights(plan);
+  } catch (const PlanError& error) {
+    throw InputError(std::string("--schedule, --weights: ") + error.what(), error.remedy());
+  }
+  if (request.weights == "vertical" && request.strategy != "straight" && request.strategy != "dp") {
+    throw InputError("--weights vertical: needs stages with equally many replicas",
+                     "Take --strategy straight, or another rule: stash, 2bw.");
+  }
+  if (!has_intervals(request)) {
+    if (request.microbatches > 0) {
+      throw InputError(
+          "--microbatches: with weights '" + request.weights + "' every round of a stage is an update",
+          "They are for --schedule gpipe, 1f1b-flush, interleaved and zb-h1, and for --weights "
+          "2bw.");
+    }
+  } else if (request.microbatches == 0) {
+    const int64_t each = request.weights == "flush" ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
+    request.microbatches = std::min(each * devices, kMostInFlight);
+  }
+  if (!cost_model_named(request.objective).simulated && request.weights != "stash") {
+    throw InputError("--objective " + request.objective + ": its formula knows weights 'stash' only, not '" +
+                     request.weights + "'");
+  }
+  if (row.several_stages && (request.demands.any() || request.strategy != "best")) {
+    throw InputError(
+        "--schedule interleaved: not together with --strategy, --replicas, --pin or --max-stages",
+        "Its stages follow from the devices: --stages-per-rank for each.");
+  }
+  return request;
+}
+
+bool drains(const PlanRequest& request) { return request.weights == "flush"; }
+
+Ties ties_of(const PlanRequest& request) {
+  const bool answers = request.inference_period_seconds > 0;
+  return has_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
+}
+
+void set_run_rules(const PlanRequest& request, Question* question) {
+  question->inputs.weights = weight_rule_named(request.weights);
+  question->inputs.minibatches_per_update = has_intervals(request) ? request.microbatches : 0;
+  question->inputs.pipeline_depth = request.weights == "vertical" ? question->devices : 0;
+  question->interval = has_intervals(request) ? request.microbatches : 0;
+  question->whole_interval = request.schedule == "gpipe";
+  question->inputs.split_backward = request.schedule == "zb-h1";
+}
+
+std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
+                               const std::vector<NodeSet>& pinned) {
+  if (request.schedule == "interleaved") return interleaved_candidates(question, request);
+  std::vector<Answer> found;
+  const auto add = [&](std::optional<Answer> answer) {
+    if (answer) found.push_back(std::move(*answer));
+  };
+  if (question.single_stage) {
+    add(search(question));
+    return found;
+  }
+  int64_t most =
+      std::min({question.devices, kMostTriedStages, static_cast<int64_t>(question.states->last())});
+  if (request.demands.most_stages > 0) most = std::min(most, request.demands.most_stages);
+  if (question.all_devices) {
+    add(search(question));
+    return found;
+  }
+  const bool brief = request.effort < 1;
+  const bool levels_alone =
+      !question.inputs.levels.empty() && question.inputs.speeds.empty() && question.inputs.memories.empty();
+  if (brief && levels_alone && !request.demands.any()) {
+    found = in_a_row(question, std::max<int64_t>(most, 1));
+    if (!found.empty()) return found;
+  }
+  for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {
+    StageDemands demands = request.demands;
+    demands.most_stages = stages;
+    const bool few = !request.demands.any() && (brief || question.states->size() > kManyCuts);
+    std::optional<Answer> answer = few ? among_few_cuts(question, demands, brief)
+                                       : search_with_demands(question, demands, pinned, kNearEnough);
+    if (!answer) continue;
+    // More stages that gain nothing would not be taken.
+    const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();
+    if (!known) add(std::move(answer));
+  }
+  return found;
+}
+
+void set_schedule(const PlanRequest& request, Plan* plan) {
+  plan->schedule = request.schedule;
+  plan->weights = request.weights;
+  if (has_intervals(request)) plan->microbatches = request.microbatches;
+}
+
+bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
+                   int64_t memory_bytes, Plan* plan, DepthAim* aim) {
+  set_schedule(request, plan);
+  if (request.schedule == "interleaved") {
+    plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
+    for (size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
+  }
+  if (request.schedule == "model-parallel") return true;
+  const int64_t deepest = inputs.pipeline_depth;  // what the search kept room for, with vertical
+  set_run_rules(*plan, &inputs);
+  inputs.pipeline_depth = deepest;
+  PipelineShape shape = shape_of(*plan);
+  const int64_t budget =
+      plan->schedule == "interleaved" ? memory_bytes / shape.stages_per_rank : memory_bytes;
+  std::vector<int64_t> bound;
+  std::vector<int64_t> most;
+  int64_t later = 0;
+  for (const int64_t replicas : shape.replicas) later += replicas;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    later -= shape.replicas[s];
+    bound.push_back(in_flight_bound(later, shape.replicas[s]));
+    const int64_t limit = memory_limit_bytes(inputs, budget, plan->stages[s].ranks);
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
+    if (most.back() < 1) return false;
+    if (deepest > 0) most.back() = std::min(most.back(), deepest);
+  }
+
+  std::vector<int64_t> depths;
+  shape.in_flight = bound;
+  if (worth_simulating(shape) && inputs.speeds.empty()) {
+    shape.in_flight = most;
+    depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs),
+                              links_in_common(*plan, loads, inputs), aim);
+  } else {
+    for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
+    depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;
+  }
+  for (size_t s = 0; s < depths.size(); ++s) {
+    if (depths[s] > most[s]) return false;  // what gpipe takes, whatever there is
+    plan->stages[s].in_flight = depths[s];
+  }
+  return true;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,44 @@
+// From the stages that a search found to a plan that runs: schedule, version rule, minibatches of an update,
+// in-flight depths. The search knows periods; fill and drain, which depend on the number of stages, only the
+// simulator. So schedules that drain are planned by candidates: the best stages for several numbers of
+// stages, each simulated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/search/demands.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// Fills in what the request leaves open. InputError for a schedule or rule that is not known, does not go
+/// together or does not go with the objective or the strategy.
+PlanRequest with_run_rules(PlanRequest request, int64_t devices);
+
+bool drains(const PlanRequest& request);  ///< schedule with weights "flush"
+
+/// Whether stages may hold copies of tied parameters: where all of them update after the same minibatches.
+/// `request` as with_run_rules() makes it.
+Ties ties_of(const PlanRequest& request);
+
+/// What the search has to know of the rules.
+void set_run_rules(const PlanRequest& request, Question* question);
+
+/// The best answer for each of several numbers of stages; those of schedule "interleaved" have
+/// `stages_per_rank` stages for each device. Empty if there is none.
+std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
+                               const std::vector<NodeSet>& pinned);
+
+/// Sets schedule, rule and microbatches.
+void set_schedule(const PlanRequest& request, Plan* plan);
+
+/// Sets schedule, rule, microbatches and, with "interleaved", ranks; then the depths: those the simulator
+/// wants, as far as memory allows. False if the schedule needs more depth than that, or the plan is not
+/// possible. `aim`, if given: of the depths; its `seconds` stay 0 where these are not
+/// simulated.
+bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
+                   int64_t memory_bytes, Plan* plan, DepthAim* aim = nullptr);
+
+}  // namespace pipewright

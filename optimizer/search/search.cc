@@ -1,0 +1,206 @@
+#include "optimizer/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+#include "graph/limits.h"
+#include "optimizer/cost/levels.h"
+#include "optimizer/search/search_flat.h"
+#include "optimizer/search/search_levels.h"
+#include "optimizer/search/search_stage.h"
+
+namespace pipewright {
+namespace {
+
+using namespace search_detail;  // NOLINT: its own details
+
+/// The search ends when no period smaller by this part is possible.
+constexpr double kProof = 1e-12;
+/// From here on it is likely that the best plan has been met.
+constexpr double kNear = 0.02;
+
+std::optional<Answer> one_stage(const Question& q) {
+  const StageLoad load = load_of(q, 0, q.states->last());
+  if (!recompute_to_fit(q, load, q.devices, 0, q.memory_bytes)) return std::nullopt;
+  Answer answer;
+  answer.stages = {{0, q.states->last(), q.devices}};
+  finish(q, &answer);
+  return answer;
+}
+
+/// Any answer within the memory, whatever it takes.
+std::optional<Answer> any_answer(const Question& q) {
+  if (q.single_stage) return one_stage(q);
+  return q.all_devices ? exactly_all_devices(q, kNoLimit, false) : FewestDevices(q).within(kNoLimit);
+}
+
+/// With depths that follow from the period a plan found says nothing of shorter ones: plain bisection.
+/// `refuted` is a period that no plan is below.
+std::optional<Answer> at_least_depths(const Question& q, FewestDevices* table, double* refuted) {
+  constexpr double kClose = 1e-4;
+  const State& whole = q.states->states.back();
+  double low =
+      (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
+  std::optional<Answer> best = table->within(kNoLimit);
+  if (!best) return best;
+  double high = kNoLimit;
+  for (double step = 0.01; low > 0 && high == kNoLimit && step < 1e9; step *= 2) {
+    const double period = low * (1 + step);
+    if (std::optional<Answer> found = table->within(period)) {
+      best = std::move(found);
+      high = period;
+    } else {
+      low = period;
+    }
+  }
+  while (high < kNoLimit && high - low > kClose * high) {
+    const double middle = low + (high - low) / 2;
+    if (std::optional<Answer> found = table->within(middle)) {
+      best = std::move(found);
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  if (refuted != nullptr) *refuted = low * (1 - kTolerance);
+  return best;
+}
+
+/// Smallest period: bisection between what is impossible and what was achieved.
+std::optional<Answer> fewest_at_least_period(const Question& q) {
+  FewestDevices table(q);
+  if (q.least_depths) return at_least_depths(q, &table, nullptr);
+  std::optional<Answer> best = table.within(kNoLimit);
+  if (!best) return best;
+  double high = best->period_seconds;  // achieved
+  const State& whole = q.states->states.back();
+  double low =
+      (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
+  // `low` is a bound; every other value that `low` takes was tried and found impossible. Each success brings
+  // `high` down to what the plan found really takes.
+  const auto tried = [&](double period) {
+    const std::optional<Answer> found = table.within(period);
+    if (found) {
+      high = std::min(period, found->period_seconds);
+    } else {
+      low = period;
+    }
+    return found.has_value();
+  };
+  // Mostly it is not far above the work shared out, and too short a period is refuted quickly.
+  for (double step = 0.03; low > 0 && low * (1 + step) < high; step *= 3) {
+    if (tried(low * (1 + step))) break;
+  }
+  // Every other try is just below `high`: it is the last one as soon as `high` is the best there is, which
+  // the bisection would only close in on.
+  while (high - low > kProof * high) {
+    tried(low + (high - low) / 2);
+    if (high - low < kNear * high && high - low > kProof * high) tried(high * (1 - kProof));
+  }
+  const double period = high * (1 + kTolerance);
+  PW_CHECK(table.within(period).has_value(), "a period that was achieved stays possible");
+  return table.best_of_fewest(period, high);
+}
+
+}  // namespace
+
+int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas, double behind_seconds) {
+  if (q.one_in_flight) return 1;
+  if (q.least_depths) {
+    const double paced = q.depth_period_seconds * static_cast<double>(replicas);
+    const double least = paced > 0 ? std::ceil(behind_seconds / paced * (1 - kTolerance)) : 1;
+    return static_cast<int64_t>(std::clamp(least, 1.0, static_cast<double>(kMostInFlight)));
+  }
+  const int64_t bound = std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
+  if (q.interval == 0) return bound;
+  const int64_t interval = (q.interval + replicas - 1) / replicas;
+  return std::min(q.whole_interval ? interval : std::min(bound, interval), kMostInFlight);
+}
+
+std::optional<Answer> search(const Question& q) {
+  PW_CHECK(q.states->size() >= 2, "the empty and the full set are states");
+  if (q.inputs.placed()) return search_placed(q);
+  if (q.single_stage) return one_stage(q);
+  if (!q.all_devices) return fewest_at_least_period(q);
+  const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
+  if (!fastest) return fastest;
+  // With one minibatch in flight no stage waits for a slower one: what crosses the cuts adds up instead.
+  std::optional<double> levels_of;
+  if (!q.one_in_flight) levels_of = fastest->period_seconds;
+  return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
+}
+
+double least_period_anywhere(const Question& question) {
+  Question q = question;
+  const bool differ = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
+  if (differ || q.single_stage || q.all_devices || q.one_in_flight) return 0;
+  q.least_depths = true;
+  q.extra_in_flight = 0;
+  if (!q.inputs.levels.empty()) {
+    q.least_exchange_seconds_per_byte.assign(static_cast<size_t>(q.devices) + 1, 0);
+    int64_t group = 1;
+    for (const TopologyLevel& level : q.inputs.levels) {
+      const int64_t members = (q.devices + group - 1) / group;
+      for (int64_t m = group + 1; m <= q.devices && members > 1; ++m) {
+        // Some member has x replicas or m - x: evenly spread, or as many as fit in one.
+        const int64_t x = std::max<int64_t>(1, std::min((m + members - 1) / members, m - group));
+        const double crossing = LevelCosts::crossing(std::min(x, m - x), m);
+        double& least = q.least_exchange_seconds_per_byte[static_cast<size_t>(m)];
+        least = std::max(least, 2 * crossing / level.bandwidth_bytes_per_second);
+      }
+      group *= level.count;
+    }
+    q.inputs.levels.clear();
+    q.inputs.latency_seconds = 0;  // latencies of one rank's messages do not add up
+  }
+  FewestDevices table(q);
+  double refuted = 0;
+  if (!at_least_depths(q, &table, &refuted)) return 0;
+  return refuted;
+}
+
+FullestStage fullest_stage(const Question& q, const Answer& answer) {
+  FullestStage fullest;
+  int64_t later = answer.devices;
+  for (size_t s = 0; s < answer.stages.size(); ++s) {
+    const FoundStage& stage = answer.stages[s];
+    later -= stage.replicas;
+    StageLoad load = load_between(*q.states, stage.from, stage.to);
+    load.workspace_bytes = workspace_between(*q.states, stage.from, stage.to);
+    load.recompute = stage.recompute;
+    const int64_t depth = assumed_in_flight(q, later, stage.replicas);
+    const StageMemory memory = stage_memory(load, stage.replicas, depth, q.inputs);
+    if (s == 0 || memory.total_bytes() > fullest.memory.total_bytes())
+      fullest = {static_cast<int>(s), depth, memory};
+  }
+  return fullest;
+}
+
+std::optional<Answer> search_least_memory(const Question& question) {
+  Question q = question;
+  q.memory_bytes = 0;
+  // Memory does not depend on where a stage is.
+  q.inputs.levels.clear();
+  q.inputs.speeds.clear();
+  q.inputs.classes.clear();
+  q.inputs.paces.clear();
+  q.inputs.memories.clear();
+  std::optional<Answer> best = any_answer(q);
+  if (!best) return best;
+  int64_t high = fullest_stage(q, *best).memory.total_bytes();
+  int64_t low = 0;
+  while (high - low > 1) {
+    q.memory_bytes = low + (high - low) / 2;
+    std::optional<Answer> found = any_answer(q);
+    if (found) {
+      high = fullest_stage(q, *found).memory.total_bytes();
+      best = std::move(found);
+    } else {
+      low = q.memory_bytes;
+    }
+  }
+  return best;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,101 @@
+// The search over chains of stages: which cuts, how many replicas each. Exact over the states it is given.
+//
+// Core routine (docs/cost-model.md): for a period T, the fewest devices with which a suffix of the model runs
+// within T and within the memory. The suffix acts on the stages before it through its number of devices alone
+// (fewer leave more over and make every earlier stage hold fewer minibatches in flight), so one number per
+// state is enough, whatever the number of devices. T itself is bisected.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/cuts/states.h"
+
+namespace pipewright {
+
+/// Which stages run their forward again before the backward, so as to keep less.
+enum class Recompute { kNever, kWhereNeeded, kAlways };
+
+/// Borrows states and model.
+struct Question {
+  const States* states = nullptr;
+  const CostModel* model = nullptr;
+  CostInputs inputs;
+  int64_t devices = 1;
+  int64_t memory_bytes = 0;  ///< per device; 0 = no limit
+  Recompute recompute = Recompute::kNever;
+  bool single_stage = false;  ///< one stage on all devices: data parallelism, nothing to search
+  int64_t least_stages = 1;   ///< 1 or 2
+  int64_t most_replicas = std::numeric_limits<int64_t>::max();
+  bool replicated = false;      ///< at least one stage has two replicas or more
+  bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
+  int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
+  bool one_in_flight = false;   ///< memory is that of one minibatch at a time
+  /// Room is kept only for the depth without which no plan has the period in question (Little's law: a rank
+  /// of m replicas holds its minibatches for as long as the work behind it takes). The search sets the
+  /// period.
+  bool least_depths = false;
+  double depth_period_seconds = 0;
+  /// By number of replicas, not more than any placement's exchange takes for a byte; empty: as the formula
+  /// has it.
+  std::vector<double> least_exchange_seconds_per_byte = {};
+  /// Most minibatches in flight at a stage, over all its replicas: an update interval that is drained. 0: no
+  /// such end.
+  int64_t interval = 0;
+  bool whole_interval = false;  ///< all of them are: gpipe
+};
+
+struct FoundStage {
+  int from = 0;  ///< states
+  int to = 0;
+  int64_t replicas = 1;
+  /// Devices of the replicas and their shares of the minibatches, where it matters which device is whose
+  /// (CostInputs::placed()); empty otherwise, shares also where all are 1.
+  std::vector<int64_t> ranks = {};
+  std::vector<int64_t> shares = {};
+  bool recompute = false;
+};
+
+struct Answer {
+  std::vector<FoundStage> stages;
+  double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
+  int64_t devices = 0;
+  /// Where devices are placed: no answer is faster.
+  double bound_seconds = 0;
+  bool exact = true;  ///< false: the space of placements was too large to search all of it
+};
+
+/// The answer with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
+/// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of
+/// equal ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one
+/// minibatch in flight the periods of the other stages are no aim. Nothing if there is none.
+/// Where devices are placed on levels (optimizer/search/search_levels.h): smallest period, then fewest devices.
+std::optional<Answer> search(const Question& question);
+
+/// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which
+/// stage that is.
+struct FullestStage {
+  int stage = 0;
+  int64_t in_flight = 1;
+  StageMemory memory;
+};
+FullestStage fullest_stage(const Question& question, const Answer& answer);
+
+/// The answer whose fullest stage is smallest, `memory_bytes` ignored. Nothing if no memory would do.
+std::optional<Answer> search_least_memory(const Question& question);
+
+/// A period that no plan is below, wherever its stages stand and however deep they run: on one level of equal
+/// devices exactly that, under a memory limit with the least depths; on several levels as if each message had
+/// the innermost links to itself and each exchange those that it cannot avoid. To a part in 10^4. For all of
+/// the question's states; 0 where nothing is known.
+double least_period_anywhere(const Question& question);
+
+/// Depth that the search assumes for a stage with `later_devices` behind it, or `behind_seconds` of work from
+/// itself on.
+int64_t assumed_in_flight(const Question& question, int64_t later_devices, int64_t replicas,
+                          double behind_seconds = 0);
+
+}  // namespace pipewright

@@ -1,0 +1,138 @@
+#include "optimizer/search/search_stage.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+
+namespace pipewright::search_detail {
+namespace {
+
+/// Periods of stages are compared in so many parts of the plan's period: stages that are equal but for
+/// rounding are equal. A power of two, so that simple ratios are not on the border between two parts.
+constexpr double kLevels = 1 << 30;
+
+}  // namespace
+
+void Suffix::add_level(int32_t level, const std::vector<int32_t>& rest) {
+  levels.reserve(rest.size() + 1);
+  levels = rest;
+  levels.insert(std::upper_bound(levels.begin(), levels.end(), level, std::greater<>()), level);
+}
+
+int32_t level_of(double stage_period, double period) {
+  return period > 0 ? static_cast<int32_t>(std::lround(stage_period / period * kLevels)) : 0;
+}
+
+StageLoad load_of(const Question& q, int from, int to) {
+  StageLoad load = load_between(*q.states, from, to);
+  load.recompute = q.recompute == Recompute::kAlways;
+  if (q.least_depths) {
+    const State& before = q.states->states[from];
+    const State& whole = q.states->states.back();
+    load.behind_seconds =
+        whole.forward_seconds - before.forward_seconds + whole.backward_seconds - before.backward_seconds;
+  }
+  if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
+  return load;
+}
+
+bool stage_allowed(const Question& q, int from, int to) {
+  return q.least_stages < 2 || from != 0 || to != q.states->last();
+}
+
+std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
+                                     int64_t later_devices, int64_t memory_bytes) {
+  const bool always = q.recompute == Recompute::kAlways;
+  if (memory_bytes == 0) return always;
+  const int64_t depth = assumed_in_flight(q, later_devices, replicas, load.behind_seconds);
+  const auto fits = [&](bool recompute) {
+    load.recompute = recompute;
+    return stage_memory(load, replicas, depth, q.inputs).total_bytes() <= memory_bytes;
+  };
+  if (!always && fits(false)) return false;
+  if (q.recompute != Recompute::kNever && fits(true)) return true;
+  return std::nullopt;
+}
+
+double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices) {
+  const std::optional<bool> recompute = recompute_to_fit(q, load, replicas, later_devices, q.memory_bytes);
+  if (!recompute) return kNoLimit;
+  load.recompute = *recompute;
+  return q.model->period(load, replicas, q.inputs).total_seconds();
+}
+
+StageOption option_of(const Question& q, int from, int to) {
+  StageOption stage;
+  stage.load = load_of(q, from, to);
+  stage.terms = q.model->terms(stage.load, q.inputs);
+  stage.recomputing = stage.terms;
+  if (q.recompute == Recompute::kWhereNeeded && q.memory_bytes > 0) {
+    StageLoad again = stage.load;
+    again.recompute = true;
+    stage.recomputing = q.model->terms(again, q.inputs);
+  }
+  return stage;
+}
+
+bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
+            double period) {
+  if (!(stage.terms.period(replicas).total_seconds() <= period)) return false;
+  if (q.memory_bytes == 0) return true;
+  const std::optional<bool> recompute =
+      recompute_to_fit(q, stage.load, replicas, later_devices, q.memory_bytes);
+  return recompute && (!*recompute || stage.recomputing.period(replicas).total_seconds() <= period);
+}
+
+int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
+                        int64_t later_devices, double period) {
+  const StageTerms& terms = stage.terms;
+  const auto within = [&](int64_t m) { return search_detail::within(q, stage, m, later_devices, period); };
+  if (most < least) return 0;
+  if (least == 1) {
+    if (within(1)) return 1;
+    least = 2;
+  }
+  // From 2 on neither period nor memory grows with the replicas, so bisection finds the least.
+  if (most < least || !within(most)) return 0;
+  // Close to it already: work that does not shrink with m, shared out.
+  if (const double shared = (terms.compute_seconds + terms.step_seconds + terms.exchange_latency_seconds +
+                             terms.exchange_seconds / 2) /
+                            period;
+      shared > static_cast<double>(least)) {
+    const auto near = static_cast<int64_t>(shared * (1 - kTolerance));
+    if (near > most) return 0;
+    least = std::max(least, near);
+  }
+  // Mostly it is just there: look in steps that double.
+  for (int64_t step = 1; least + step < most; step *= 2) {
+    if (within(least + step - 1)) {
+      most = least + step - 1;
+      break;
+    }
+    least += step;
+  }
+  while (least < most) {
+    const int64_t middle = least + (most - least) / 2;
+    if (within(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  return most;
+}
+
+void finish(const Question& q, Answer* answer) {
+  for (auto stage = answer->stages.rbegin(); stage != answer->stages.rend(); ++stage) {
+    StageLoad load = load_of(q, stage->from, stage->to);
+    const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices, q.memory_bytes);
+    PW_CHECK(recompute.has_value(), "the stages of an answer fit");
+    load.recompute = stage->recompute = *recompute;
+    const double period = q.model->period(load, stage->replicas, q.inputs).total_seconds();
+    answer->period_seconds = std::max(answer->period_seconds, period);
+    answer->devices += stage->replicas;
+  }
+}
+
+}  // namespace pipewright::search_detail

@@ -1,0 +1,229 @@
+#include "optimizer/search/widen.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "optimizer/cuts/down_sets.h"
+#include "optimizer/cuts/orders.h"
+#include "optimizer/search/bound.h"
+#include "optimizer/search/few_cuts.h"
+
+namespace pipewright {
+namespace {
+
+constexpr uint32_t kOrders = 5;
+constexpr int kAlongOrder = 300;      // cuts of each order that is tried
+constexpr int kBesideBest = 200;      // cuts of the best order that stay
+constexpr int64_t kAroundCuts = 800;  // for all cuts of the best plan together
+constexpr int kNear = 12;             // cuts along the order, on each side of a cut
+constexpr int kRounds = 3;
+constexpr double kGain = 5e-4;        // less is not worth another round
+constexpr double kGoodEnough = 3e-3;  // of the period, above the bound
+
+double done_seconds(const State& state) { return state.forward_seconds + state.backward_seconds; }
+
+NodeSet groups_of(const Contraction& graph, const NodeSet& nodes) {
+  NodeSet groups(graph.size());
+  for (int g = 0; g < graph.size(); ++g) groups.set(g, nodes.test(graph.members[g][0]));
+  return groups;
+}
+
+/// Whether the groups hold these nodes and no others: a model may place nodes as no group does.
+bool is_of_groups(const Contraction& graph, const NodeSet& nodes) {
+  return nodes_of(graph, groups_of(graph, nodes)) == nodes;
+}
+
+/// Down-sets around `cut`: those that hold all of it but what was added last, and nothing but it and what
+/// comes next along its order, for as long a stretch of the order as leaves them at most `most`.
+std::vector<NodeSet> around(const Contraction& graph, const NodeSet& cut, int64_t most) {
+  // The order: what the cut holds as the groups are numbered, then the rest.
+  const NodeSet inside = groups_of(graph, cut);
+  std::vector<int> order;
+  for (size_t g = inside.find_first(); g != NodeSet::npos; g = inside.find_next(g))
+    order.push_back(static_cast<int>(g));
+  const auto at = static_cast<int>(order.size());
+  const NodeSet outside = ~inside;
+  for (size_t g = outside.find_first(); g != NodeSet::npos; g = outside.find_next(g))
+    order.push_back(static_cast<int>(g));
+
+  std::optional<DownSets> best;
+  NodeSet best_base;
+  for (int reach = 1;; reach += std::max(1, reach / 3)) {
+    const int from = std::max(0, at - reach);
+    const int to = std::min(graph.size(), at + reach);
+    NodeSet base(graph.size());
+    NodeSet limit(graph.size());
+    for (int k = 0; k < to; ++k) {
+      if (k < from) base.set(order[k]);
+      limit.set(order[k]);
+    }
+    std::optional<DownSets> sets = down_sets_between(graph, base, limit, most);
+    if (!sets) break;
+    best = std::move(sets);
+    best_base = base;
+    if (from == 0 && to == graph.size()) break;
+  }
+  std::vector<NodeSet> cuts;
+  for (int i = 0; best && i < best->size(); ++i) {
+    cuts.push_back(nodes_of(graph, best->as_bits(i, graph.size()) | best_base));
+  }
+  return cuts;
+}
+
+std::vector<NodeSet> thinned_cuts(const States& states, int most) {
+  std::vector<NodeSet> cuts;
+  for (const int number : thinned(states, most)) cuts.push_back(states.states[number].done);
+  return cuts;
+}
+
+/// The cuts along an order (so states by the seconds done) next to those after which so much is done, at most
+/// `most` on each side.
+void add_near(const States& order, double seconds, int most, std::vector<NodeSet>* cuts) {
+  const auto& states = order.states;
+  const auto less = [](const State& state, double limit) { return done_seconds(state) < limit; };
+  const auto at = std::lower_bound(states.begin(), states.end(), seconds, less) - states.begin();
+  const auto end = std::min<std::ptrdiff_t>(order.size(), at + most);
+  for (auto k = std::max<std::ptrdiff_t>(0, at - most); k < end; ++k) cuts->push_back(states[k].done);
+}
+
+/// The cut along an order after which about `seconds` are done.
+const NodeSet& cut_at(const States& order, double seconds) {
+  const auto less = [](const State& state, double limit) { return done_seconds(state) < limit; };
+  const auto at = std::lower_bound(order.states.begin(), order.states.end(), seconds, less);
+  return at == order.states.end() ? order.states.back().done : at->done;
+}
+
+/// Which cuts the search would look at: none that the model's late and early nodes make pointless.
+class Sensible {
+ public:
+  Sensible(const Dataflow& flow, const CostModel& model, bool memory_limited)
+      : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow, memory_limited)) {}
+
+  bool operator()(const NodeSet& cut) const {
+    const auto inside = [&cut](int v) { return cut.test(v); };
+    const NodeSet early = early_ - cut;
+    for (size_t v = early.find_first(); v != NodeSet::npos; v = early.find_next(v)) {
+      const auto& read = flow_.predecessors[v];
+      if (!read.empty() && std::all_of(read.begin(), read.end(), inside)) return false;
+    }
+    if (!late_.intersects(cut)) return true;
+    // Late nodes come along with a reader, or once something they read is there.
+    NodeSet reached(flow_.size());
+    const auto reach = [&](size_t v) {
+      reached |= flow_.ancestors[v];
+      reached.set(v);
+    };
+    const NodeSet usual = cut - late_;
+    for (size_t v = usual.find_first(); v != NodeSet::npos; v = usual.find_next(v)) reach(v);
+    const NodeSet late = late_ & cut;
+    for (size_t before = 0; before != reached.count();) {
+      before = reached.count();
+      for (size_t v = late.find_first(); v != NodeSet::npos; v = late.find_next(v)) {
+        const auto& read = flow_.predecessors[v];
+        if (std::any_of(read.begin(), read.end(), [&](int p) { return reached.test(p); })) reach(v);
+      }
+    }
+    return late.is_subset_of(reached);
+  }
+
+ private:
+  const Dataflow& flow_;
+  NodeSet late_;
+  NodeSet early_;
+};
+
+/// The best of the plans so far, each a search among some cuts.
+class Best {
+ public:
+  Best(const Dataflow& flow, const Question& question, bool memory_limited)
+      : flow_(flow), question_(question), sensible_(flow, *question.model, memory_limited) {}
+
+  /// True if the period fell by more than what is worth while.
+  bool search_among(std::vector<NodeSet> cuts) {
+    const auto pointless = [this](const NodeSet& cut) { return !sensible_(cut); };
+    cuts.erase(std::remove_if(cuts.begin(), cuts.end(), pointless), cuts.end());
+    if (answer_) {
+      for (const FoundStage& stage : answer_->stages) cuts.push_back(states_.states[stage.to].done);
+    }
+    States states = states_of(flow_, *question_.model, std::move(cuts));
+    Question question = question_;
+    question.states = &states;
+    const std::optional<Answer> found = search(question);
+    if (!found) return false;
+    const bool first = !answer_;
+    const double before = first ? 0 : answer_->period_seconds;
+    if (!first && found->period_seconds > before) return false;
+    answer_ = found;
+    states_ = std::move(states);
+    return first || found->period_seconds < before * (1 - kGain);
+  }
+  const std::optional<Answer>& answer() const { return answer_; }
+  States& states() { return states_; }
+
+ private:
+  const Dataflow& flow_;
+  const Question& question_;
+  Sensible sensible_;
+  States states_;
+  std::optional<Answer> answer_;
+};
+
+void look_around(const Contraction& graph, const States& order, Best* best) {
+  for (int round = 0; round < kRounds; ++round) {
+    const States& states = best->states();
+    std::vector<NodeSet> cuts = thinned_cuts(states, kBesideBest);
+    const auto stages = static_cast<int64_t>(best->answer()->stages.size());
+    for (const FoundStage& stage : best->answer()->stages) {
+      const NodeSet& cut = states.states[stage.to].done;
+      add_near(order, done_seconds(states.states[stage.to]), kNear, &cuts);
+      if (stage.to == states.last() || !is_of_groups(graph, cut)) continue;
+      for (NodeSet& near : around(graph, cut, kAroundCuts / stages)) cuts.push_back(std::move(near));
+    }
+    if (!best->search_among(std::move(cuts))) return;
+  }
+}
+
+}  // namespace
+
+WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
+                         bool memory_limited) {
+  const Contraction graph = contract(flow, *question.model, memory_limited);
+  Best best(flow, question, memory_limited);
+  best.search_among(thinned_cuts(states, kAlongOrder));
+  States order = states;
+  for (uint32_t seed = 0; seed < kOrders; ++seed) {
+    States all = states_of(flow, *question.model, cuts_along(graph, order_of_groups(graph, seed)));
+    if (best.search_among(thinned_cuts(all, kAlongOrder))) order = std::move(all);
+  }
+  WideAnswer result;
+  if (best.answer()) {
+    look_around(graph, order, &best);
+    const Bounds bounds(flow, graph, question);
+    for (int round = 0; round < kRounds; ++round) {
+      Bound bound = bounds.of(best.answer()->period_seconds);
+      result.bound_seconds = std::max(result.bound_seconds, bound.period_seconds);
+      if (result.bound_seconds > best.answer()->period_seconds * (1 - kGoodEnough)) break;
+      std::vector<NodeSet> cuts = std::move(bound.cuts);
+      if (bound.down_sets == 0) {
+        const auto places = static_cast<int64_t>(bound.places_seconds.size());
+        for (const double seconds : bound.places_seconds) {
+          const NodeSet& cut = cut_at(order, seconds);
+          add_near(order, seconds, kNear, &cuts);
+          if (!is_of_groups(graph, cut)) continue;
+          for (NodeSet& near : around(graph, cut, kAroundCuts / places)) cuts.push_back(std::move(near));
+        }
+      }
+      for (NodeSet& cut : thinned_cuts(order, kBesideBest)) cuts.push_back(std::move(cut));
+      if (!best.search_among(std::move(cuts))) break;
+      look_around(graph, order, &best);
+    }
+    result.bound_seconds = std::min(result.bound_seconds, best.answer()->period_seconds);
+  }
+  result.answer = best.answer();
+  result.states = std::move(best.states());
+  result.states.exact = false;
+  return result;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,21 @@
+// Which cuts to search, where there are too many for all.
+#pragma once
+
+#include "optimizer/cuts/contraction.h"
+#include "optimizer/search/search.h"
+
+namespace pipewright {
+
+/// An answer to a question whose states are too many to list, and how good it could be.
+struct WideAnswer {
+  States states;  ///< that the answer's stages go between; not all there are
+  std::optional<Answer> answer;
+  double bound_seconds = 0;  ///< no answer has a smaller period
+};
+
+/// `states` of one order is where it begins: along several orders, all around the cuts that the best plan so
+/// far makes, and where the bound says that better ones might be.
+WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
+                         bool memory_limited);
+
+}  // namespace pipewright

@@ -1,0 +1,196 @@
+#include "runtime/checkpoint/checkpoint_keeper.h"
+
+#include "graph/atomic_file.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/regular_file.h"
+#include "runtime/checkpoint/run_folder.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kPartialSuffix = ".partial";
+constexpr const char* kOldSuffix = ".old";
+
+// Runs `step` and says whose file system call failed.
+template <typename Step>
+void on_disk(const fs::path& what, Step step) {
+  try {
+    step();
+  } catch (const fs::filesystem_error& error) {
+    throw RunError(what.string() + ": cannot be written: " + error.code().message(),
+                   "Is the disk full? Older checkpoints are intact.");
+  }
+}
+
+bool is_leftover(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return name.rfind('.', 0) == 0 &&
+         (folder.extension() == kPartialSuffix || folder.extension() == kOldSuffix);
+}
+
+}  // namespace
+
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path hidden = folder.parent_path() / ("." + folder.filename().string() + kOldSuffix);
+  fs::remove_all(hidden);
+  fs::rename(folder, hidden);
+  fs::remove_all(hidden);
+}
+
+fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) {
+  return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
+}
+
+CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
+                                     const std::string& name, const NamedTensors& tensors) {
+  const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
+  demand_run_files(run_folder, {});
+  on_disk(folder, [&] {
+    fs::create_directory(checkpoints_of(run_folder));
+    fs::create_directory(folder);
+  });
+  const std::string file = name + ".safetensors";
+  try {
+    const WrittenFile written = write_safetensors(
+        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
+    return {file, written.bytes, written.digest};
+  } catch (const RunError&) {
+    demand_run_files(run_folder, {});  // if that has gone, that is the cause
+    throw;
+  }
+}
+
+std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages) {
+  Json json;
+  json["kind"] = "checkpoint";
+  json["next_minibatch"] = next_minibatch;
+  json["stages"] = Json::array();
+  for (const auto& [number, stage] : stages)
+    json["stages"].push_back(Json{{"stage", number}, {"files", stage.to_json()}});
+  return json.dump();
+}
+
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
+    : run_folder_(std::move(run_folder)), keep_(keep) {}
+
+bool CheckpointKeeper::take(const std::string& line) {
+  if (line.rfind(R"({"kind":"checkpoint")", 0) != 0) return false;
+  const Json json = parse_json(line, "line of a rank");
+  const std::lock_guard lock(mutex_);
+  Written& written = written_[json.at("next_minibatch").get<int64_t>()];
+  ++written.ranks;
+  for (const Json& entry : json.at("stages")) {
+    JsonReader reader(entry.at("files"), "line of a rank");
+    CheckpointStage part = CheckpointStage::from_json(reader);
+    CheckpointStage& stage = written.stages[entry.at("stage").get<int64_t>()];
+    if (!part.state.file.empty()) stage.state = std::move(part.state);
+    stage.updates = part.updates;  // equal on all replicas
+    stage.versions.merge(part.versions);
+    stage.replicas.merge(part.replicas);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+void CheckpointKeeper::begin(CheckpointManifest manifest) {
+  PW_CHECK(pending_.empty() || pending_.back().next_minibatch < manifest.next_minibatch,
+           "a checkpoint of minibatch " << manifest.next_minibatch << " begins after a later one");
+  pending_.push_back(std::move(manifest));
+}
+
+std::optional<fs::path> CheckpointKeeper::poll() {
+  if (completed_.valid()) {
+    if (completed_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return {};
+    pending_.pop_front();
+    return completed_.get();
+  }
+  if (pending_.empty()) return {};
+  const std::lock_guard lock(mutex_);
+  const auto written = written_.find(pending_.front().next_minibatch);
+  if (written == written_.end() || written->second.ranks < pending_.front().plan.world_size) return {};
+  completed_ = std::async(std::launch::async,
+                          [this, manifest = pending_.front(), stages = std::move(written->second.stages)] {
+                            return complete(manifest, stages);
+                          });
+  written_.erase(written);
+  return {};
+}
+
+std::optional<fs::path> CheckpointKeeper::wait(const std::function<void()>& check) {
+  while (pending()) {
+    if (auto folder = poll()) return folder;
+    check();
+    if (completed_.valid()) {
+      completed_.wait_for(std::chrono::milliseconds(20));
+    } else {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+  }
+  return {};
+}
+
+void CheckpointKeeper::settle() noexcept {
+  try {
+    poll();
+    while (completed_.valid()) {
+      completed_.wait();
+      poll();  // takes the result
+      poll();  // begins with the next, if that has been written
+    }
+  } catch (const std::exception&) {
+    // The run has failed already, of this or of something else.
+  }
+  try {
+    remove_partial_checkpoints(run_folder_);
+  } catch (const std::exception&) {
+  }
+}
+
+fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) const {
+  const fs::path partial = partial_checkpoint(run_folder_, manifest.next_minibatch);
+  const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(manifest.next_minibatch);
+  demand_run_files(run_folder_, {});
+  for (auto& [number, stage] : stages) manifest.stages.push_back(std::move(stage));
+  PW_CHECK_EQ(manifest.stages.size(), manifest.plan.stages.size());
+  for (const CheckpointFile& file : manifest.files()) {
+    std::error_code error;
+    const auto bytes = fs::file_size(partial / file.file, error);
+    if (error || static_cast<int64_t>(bytes) != file.bytes) {
+      demand_run_files(run_folder_, {});
+      throw RunError((partial / file.file).string() + ": is not there as its rank wrote it",
+                     "The run folder must lie on a file system that all ranks share.");
+    }
+  }
+  // After a power cut too the book reaches as far as the checkpoint.
+  sync_to_disk(run_folder_ / "metrics.jsonl");
+  write_document(partial / kManifestName, manifest);
+  on_disk(folder, [&] {
+    if (file_exists(folder)) remove_checkpoint(folder);
+    fs::rename(partial, folder);
+    remove_old();
+  });
+  sync_to_disk(checkpoints_of(run_folder_));
+  return folder;
+}
+
+void CheckpointKeeper::remove_old() const {
+  const auto whole = list_checkpoints(run_folder_);
+  for (size_t i = static_cast<size_t>(keep_); i < whole.size(); ++i) remove_checkpoint(whole[i]);
+}
+
+void remove_partial_checkpoints(const fs::path& run_folder) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(checkpoints_of(run_folder), error), end; !error && it != end;
+       it.increment(error)) {
+    if (is_leftover(it->path())) leftovers.push_back(it->path());
+  }
+  for (const fs::path& folder : leftovers) fs::remove_all(folder, error);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,71 @@
+// A rank's part of checkpoints, written beside the training by a thread of its own.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/safetensors/safetensors.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/stage/stage_replica.h"
+
+namespace pipewright {
+
+/// Called by one thread. Checkpoints are written one after the other. Tensors are held, not copied, until
+/// they are on the disk; they are let go on the calling thread, so that what is written into their memory
+/// afterwards is in order.
+class CheckpointWriter {
+ public:
+  struct Settings {
+    std::filesystem::path run_folder;
+    bool older_versions = true;  ///< false: the latest is enough (checkpoint.versions)
+    /// Tells rank 0 that the rank's files are there (checkpoint_line()).
+    std::function<void(std::string line)> post;
+    /// Called now and then while an earlier checkpoint is waited for; may throw.
+    std::function<void()> check;
+  };
+  explicit CheckpointWriter(Settings settings) : settings_(std::move(settings)) {}
+  ~CheckpointWriter() { settle(); }
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// From now on this rank has so many.
+  void set_stages(size_t stages) { stages_ = stages; }
+  /// A stage of this rank before minibatch n. When those of all its stages are there they are written, after
+  /// the checkpoint before, which is waited for. `drained`: the buffers of all replicas are equal.
+  /// Errors of an earlier checkpoint: RunError (disk full).
+  void take(int64_t n, const StageReplica& stage, StageState state, bool drained);
+  /// Posts what has been written since. RunError.
+  void poll();
+  /// Until nothing is being written. RunError, and what `check` throws.
+  void wait();
+  /// The last call, also after a failure: waits, and posts what could be written.
+  void settle() noexcept;
+
+ private:
+  // What one replica of a stage writes.
+  struct Part {
+    int64_t stage = 0;
+    int64_t replica = 0;
+    int64_t updates = 0;
+    NamedTensors state;                        // replica 0
+    std::map<int64_t, NamedTensors> versions;  // by number
+    NamedTensors buffers;                      // of another replica
+  };
+  using Stages = std::map<int64_t, CheckpointStage>;
+
+  void start(int64_t n, std::vector<Part> parts);
+  void finish();
+  static CheckpointStage write(const std::filesystem::path& run_folder, int64_t n, const Part& part);
+
+  const Settings settings_;
+  size_t stages_ = 1;
+  std::map<int64_t, std::vector<Part>> collected_;  // by n: not all stages of the rank have come
+  int64_t writing_ = 0;                             // n
+  std::vector<Part> parts_;                         // of what is being written
+  std::future<Stages> written_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,37 @@
+// The options of commands that start ranks.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/launch/launch.h"
+
+namespace pipewright {
+
+/// --ranks, --no-pin, --hosts, --rsh, --master-addr.
+boost::program_options::options_description launch_option_descriptions();
+/// All but the ranks. InputError for options that do not go together.
+LaunchSettings launch_settings_from(const boost::program_options::variables_map& options);
+/// --ranks, at least `least`.
+std::optional<int64_t> ranks_from(const boost::program_options::variables_map& options, int64_t least = 1);
+/// The words of a command line but for these options: what each rank is given.
+std::vector<std::string> without_launch_options(const std::vector<std::string>& words);
+
+/// A run folder that nobody needs once its job has gone well: made in the system's folder for temporary
+/// files. It goes with this object, but stays after an error, for what the ranks wrote; not after a signal.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(const std::string& command);
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace pipewright

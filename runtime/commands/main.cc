@@ -1,0 +1,228 @@
+// pipewright-runtime: trains a partitioned model, one process per rank.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+
+#include "graph/command_line.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/nearest.h"
+#include "graph/summary.h"
+#include "graph/units.h"
+#include "models/device/device.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/commands/checkpoint_commands.h"
+#include "runtime/commands/evaluate_command.h"
+#include "runtime/commands/launch_options.h"
+#include "runtime/commands/resume_settings.h"
+#include "runtime/commands/run_options.h"
+#include "runtime/commands/run_report.h"
+#include "runtime/commands/verify_command.h"
+#include "runtime/control/control.h"
+#include "runtime/journal/slowness.h"
+#include "runtime/launch/launch.h"
+#include "runtime/launch/probe.h"
+#include "runtime/train/training.h"
+#include "runtime/transport/open_files.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void print_settings(const po::variables_map& options, const ResumedRun& resumed) {
+  for (const Setting& setting : settings_of(options, resumed.run, resumed.base)) {
+    std::cout << "--" << setting.name << "  " << setting.value << "  (" << setting.source << ")\n";
+  }
+}
+
+void print_taken(const po::variables_map& options, const ResumedRun& resumed) {
+  const std::string taken = resumed.taken(options);
+  if (!taken.empty()) std::cerr << "as in the " << resumed.base->from << ": " << taken << "\n";
+}
+
+void warn_of_crowding(int64_t ranks, const Run& run) {
+  if (run.device != "cpu") return;
+  const std::string text = crowding_text(ranks, run.threads, host_cores());
+  if (!text.empty()) std::cerr << "warning: " << text << "\n";
+}
+
+// As the launcher of this rank says; 0 = it does not.
+int64_t ranks_on_this_host() {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
+    if (const char* text = std::getenv(name)) return std::atoll(text);
+  }
+  return 0;
+}
+
+void print_summary(const std::string& folder, bool json) {
+  const auto summary = read_document<Summary>(folder + "/summary.json");
+  if (json) {
+    std::cout << document_text(summary);
+    return;
+  }
+  std::cout << summary.minibatches << " minibatches in " << format_seconds(summary.wall_seconds)
+            << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch ("
+            << static_cast<int64_t>(summary.samples_per_second) << " samples/s";
+  if (summary.predicted_minibatch_seconds > 0) {
+    std::cout << ", predicted " << format_seconds(summary.predicted_minibatch_seconds);
+  }
+  std::cout << "), loss of the last epoch " << summary.train_loss;
+  if (summary.evaluation) {
+    std::cout << ", evaluation loss " << summary.evaluation->loss;
+    if (summary.evaluation->top1 == summary.evaluation->top1) {
+      std::cout << ", top-1 " << 100 * summary.evaluation->top1 << " %";
+    }
+  }
+  const std::string slowness = slowness_text(summary, last_plan_of(folder, summary));
+  if (!slowness.empty()) std::cout << "\n" << slowness;
+  std::cout << "\nrun folder: " << folder << "\n";
+}
+
+// A run that was trained without a plan by so many ranks is another one with more or fewer.
+void demand_recorded_world(const Run& run, const Place& place, const std::string& document) {
+  if (!run.plan.empty() || run.world_size == 0 || run.world_size == place.world_size || place.launched)
+    return;
+  const std::string ranks = std::to_string(run.world_size);
+  throw PlanError(document + ": world_size: the run is one of " + ranks +
+                      " ranks without a plan, the world has " + std::to_string(place.world_size),
+                  "start " + ranks +
+                      " ranks (pipewright-runtime launch does by itself), or take world_size out of " +
+                      document + " for another run");
+}
+
+void run_train(const std::vector<std::string>& arguments) {
+  po::options_description description;
+  description.add(run_option_descriptions()).add(place_option_descriptions());
+  description.add_options()("print-config", po::bool_switch(),
+                            "print every setting and where it came from; then stop")(
+      "json", po::bool_switch(), "print the summary as JSON")(
+      "overwrite", po::bool_switch(),
+      "remove what an earlier run left in the run folder; default: set it aside");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
+  const ResumedRun resumed = resumed_run(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
+  const Run& run = resumed.run;
+  const Place place = find_place(place_options(options));
+  demand_recorded_world(run, place,
+                        options.count("config") ? options["config"].as<std::string>() : "options");
+  if (!place.launched && place.rank == 0) {  // else launch has
+    find_resume(run, /*every_byte=*/true);
+    print_taken(options, resumed);
+    warn_of_crowding(ranks_on_this_host(), run);
+  }
+  Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
+  job.overwrite = options["overwrite"].as<bool>();
+  install_signal_handlers();
+  train(job, place);
+  if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
+}
+
+void run_launch(const std::vector<std::string>& arguments) {
+  po::options_description description;
+  description.add(run_option_descriptions()).add(launch_option_descriptions());
+  description.add_options()("print-config", po::bool_switch(),
+                            "print every setting and where it came from; then stop")(
+      "json", po::bool_switch(), "print the summary as JSON")(
+      "overwrite", po::bool_switch(),
+      "remove what an earlier run left in the run folder; default: set it aside");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
+  const ResumedRun resumed = resumed_run(options);
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
+  const Run& run = resumed.run;
+  find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
+  print_taken(options, resumed);
+  Job job = prepare_job(run, ranks_from(options));
+  job.overwrite = options["overwrite"].as<bool>();
+  if (launch_settings_from(options).hosts.empty()) warn_of_crowding(job.world_size(), run);
+  // Ranks of other hosts have devices of their own.
+  if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
+
+  LaunchSettings settings = launch_settings_from(options);
+  settings.arguments = without_launch_options(arguments);
+  launch(job, settings);
+}
+
+// Started by a launcher: one rank. Otherwise starts all of them.
+void run_probe(const std::vector<std::string>& arguments) {
+  po::options_description description("Probe");
+  description.add(launch_option_descriptions());
+  description.add_options()("transport", po::value<std::string>()->default_value("auto"), "auto, gloo, shm")(
+      "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes");
+  const auto options =
+      parse_options(arguments, description, "pipewright-runtime probe --ranks N [--output topology.json]");
+  ProbeSettings settings;
+  settings.transport = options["transport"].as<std::string>();
+  settings.output = options["output"].as<std::string>();
+  if (settings.transport != "auto" && settings.transport != "gloo" && settings.transport != "shm") {
+    throw InputError("--transport '" + settings.transport + "': expected auto, gloo or shm" +
+                     suggestion(settings.transport, {"auto", "gloo", "shm"}));
+  }
+  const Place place = find_place({});
+  install_signal_handlers();
+  if (place.world_size > 1) return probe(place, settings);
+
+  if (!options.count("ranks")) throw InputError("probe: --ranks is missing", "give --ranks N, at least 2");
+  Job job;
+  job.plan.world_size = *ranks_from(options, 2);
+  const ScratchFolder folder("probe");
+  job.run.output = folder.path();
+  LaunchSettings launch_settings = launch_settings_from(options);
+  launch_settings.command = "probe";
+  launch_settings.arguments = without_launch_options(arguments);
+  launch(job, launch_settings);
+}
+
+void report_runs(const std::vector<std::string>& arguments) {
+  // Folders come as plain words; what begins with -- is an option.
+  std::vector<std::string> options;
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& argument : arguments) {
+    if (argument.rfind("-", 0) == 0) {
+      options.push_back(argument);
+    } else {
+      folders.emplace_back(argument);
+    }
+  }
+  parse_options(options, po::options_description(), "pipewright-runtime report RUN_FOLDER ...");
+  if (folders.empty())
+    throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
+  std::cout << run_report(folders);
+}
+
+std::string versions() {
+  return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\n" + join(cuda_versions(), "\n") + "\n";
+}
+
+}  // namespace
+}  // namespace pipewright
+
+int main(int argc, char** argv) {
+  using namespace pipewright;
+  take_cores_from_launcher();
+  raise_open_file_limit();
+  const int code = run_program(
+      {"pipewright-runtime",
+       "Trains a partitioned model, one process per rank.",
+       "pipewright-runtime launch --model convnet --data fashion-mnist --plan gpus=4.json --epochs 1",
+       {{"train", "one rank (default)", run_train},
+        {"launch", "all ranks of a job", run_launch},
+        {"evaluate", "the loss and the hits of trained weights, forward only", run_evaluate},
+        {"predict", "the scores of every sample, into a file", run_predict},
+        {"verify", "a plan, or a finished run, against one process", run_verify},
+        {"probe", "measure the links between ranks, write topology.json", run_probe},
+        {"checkpoint", "inspect, merge or export one", run_checkpoint},
+        {"report", "finished runs side by side, as a Markdown table", report_runs}},
+       versions},
+      argc, argv);
+  std::cout.flush();
+  std::cerr.flush();
+  // After a failure threads of the transport may still wait for peers that are gone: nothing is left to be
+  // saved, so we do not wait for them.
+  if (code != 0) std::_Exit(code);
+  return code;
+}

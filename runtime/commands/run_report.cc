@@ -1,0 +1,168 @@
+#include "runtime/commands/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/plan.h"
+#include "graph/regular_file.h"
+#include "graph/summary.h"
+#include "graph/units.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/journal/loss_curves.h"
+#include "runtime/journal/loss_text.h"
+#include "runtime/journal/slowness.h"
+
+namespace pipewright {
+namespace {
+
+std::string text(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+// One row for each rank: measured, and what the plan said in brackets.
+std::string memory_rows(const std::string& name, const Summary& summary) {
+  std::string rows;
+  for (const RankSummary& rank : summary.ranks) {
+    const StageMemory* const predicted = rank.predicted_memory ? &*rank.predicted_memory : nullptr;
+    rows += "| " + name + " | " + std::to_string(rank.rank) + " | " + std::to_string(rank.stage) + " |";
+    const auto cell = [&](int64_t bytes, int64_t StageMemory::*part) {
+      rows += " " + format_bytes(static_cast<double>(bytes));
+      if (predicted && part) rows += " (" + format_bytes(static_cast<double>(predicted->*part)) + ")";
+      rows += " |";
+    };
+    cell(rank.memory.weights_bytes, &StageMemory::weights_bytes);
+    cell(rank.memory.versions_bytes, &StageMemory::versions_bytes);
+    cell(rank.memory.gradients_bytes, &StageMemory::gradients_bytes);
+    cell(rank.memory.optimizer_bytes, &StageMemory::optimizer_bytes);
+    cell(rank.memory.activations_bytes, &StageMemory::activations_bytes);
+    cell(rank.memory.messages_bytes, &StageMemory::messages_bytes);
+    cell(rank.memory.other_bytes, nullptr);
+    rows += " " + format_bytes(static_cast<double>(rank.peak_memory_bytes));
+    if (predicted) rows += " (" + format_bytes(static_cast<double>(predicted->total_bytes())) + ")";
+    rows += " |";
+    for (const int64_t bytes : {rank.cached_bytes, rank.peak_resident_bytes})
+      rows += (bytes > 0 ? " " + format_bytes(static_cast<double>(bytes)) : " -") + " |";
+    rows += "\n";
+  }
+  return rows;
+}
+
+std::string run_name(const std::filesystem::path& folder) {
+  return (folder / "").parent_path().filename().string();
+}
+
+// One row for each plan of a run whose plan changed.
+std::string generation_rows(const std::string& name, const Summary& summary) {
+  std::string rows;
+  for (const GenerationSummary& generation : summary.generations) {
+    rows += "| " + name + " | " + std::to_string(generation.first_minibatch) + " | " + generation.plan +
+            " | " + generation.reason + " | " + std::to_string(generation.ranks) + " |";
+    for (const double seconds :
+         {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
+      rows += " " + format_seconds(seconds) + " |";
+    rows += " " + format_bytes(static_cast<double>(generation.moved_bytes)) + " |\n";
+  }
+  return rows;
+}
+
+// How far the losses of the other runs are from the first one's; nothing for one run.
+std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
+  if (folders.size() < 2) return "";
+  std::string rows = "\nLosses against those of " + run_name(folders[0]) +
+                     ", minibatch by minibatch (relative):\n\n"
+                     "| run | minibatches | first that differs | largest of the first 100 | largest |\n"
+                     "| --- | --- | --- | --- | --- |\n";
+  const LossCurve first = read_losses(folders[0] / "metrics.jsonl");
+  for (size_t i = 1; i < folders.size(); ++i) {
+    const LossDifference difference = compare_losses(read_losses(folders[i] / "metrics.jsonl"), first);
+    rows += "| " + run_name(folders[i]) + " | " + std::to_string(difference.minibatches) + " | " +
+            (difference.first_different < 0 ? "none" : std::to_string(difference.first_different)) + " | " +
+            text("%.2g", difference.largest_first_100) + " | " + text("%.2g", difference.largest) + " |\n";
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string run_report(const std::vector<std::filesystem::path>& folders) {
+  std::string table =
+      "| run | plan | samples/s | speed-up | minibatch | predicted | training loss | evaluation loss | top-1 "
+      "| peak memory "
+      "of a rank | predicted | sent a minibatch |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string memory =
+      "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
+      "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
+      "peak | kept by the allocator | process at most |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string changes;
+  double first_rate = 0;
+  std::string slow;
+  bool crowded_any = false;
+  int64_t cores = 0;
+  for (const auto& folder : folders) {
+    const auto summary_file = folder / "summary.json";
+    if (!file_exists(summary_file)) {
+      throw InputError(folder.string() + ": no summary.json: not the folder of a finished run",
+                       "give the --output of a pipewright-runtime train or launch");
+    }
+    const auto summary = read_document<Summary>(summary_file);
+    const Plan plan = last_plan_of(folder, summary);
+    if (first_rate == 0) first_rate = summary.samples_per_second;
+    const bool crowded = summary.cores > 0 && summary.world_size > summary.cores;
+    crowded_any = crowded_any || crowded;
+    cores = std::max(cores, summary.cores);
+
+    if (const std::string slowness = slowness_text(summary, plan); !slowness.empty())
+      slow += "\n" + run_name(folder) + ": " + slowness + ".\n";
+    int64_t memory_bytes = 0;
+    int64_t predicted_memory_bytes = 0;
+    int64_t sent_bytes = 0;
+    for (const RankSummary& rank : summary.ranks) {
+      memory_bytes = std::max(memory_bytes, rank.peak_memory_bytes);
+      predicted_memory_bytes = std::max(predicted_memory_bytes, rank.predicted_memory_bytes);
+      sent_bytes += rank.sent_bytes;
+    }
+    const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
+    const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
+    table += "|";
+    memory += memory_rows(run_name(folder), summary);
+    changes += generation_rows(run_name(folder), summary);
+    cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
+    cell(plan.strategy + " " + plan.shape_text());
+    cell(timed(text("%.0f", summary.samples_per_second)));
+    cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));
+    cell(timed(format_seconds(summary.minibatch_seconds)));
+    cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
+    cell(loss_text(summary.train_loss));
+    cell(summary.evaluation ? loss_text(summary.evaluation->loss) : "-");
+    cell(summary.evaluation && std::isfinite(summary.evaluation->top1)
+             ? text("%.2f %%", 100 * summary.evaluation->top1)
+             : "-");
+    cell(format_bytes(static_cast<double>(memory_bytes)));
+    cell(predicted_memory_bytes > 0 ? format_bytes(static_cast<double>(predicted_memory_bytes)) : "-");
+    cell(summary.minibatches > 0
+             ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
+             : "-");
+    table += "\n";
+  }
+  if (crowded_any) {
+    table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
+             " cores; such times say nothing about a plan.\n";
+  }
+  if (!changes.empty()) {
+    changes =
+        "\nPlans, from which minibatch on, and what the changes took:\n\n"
+        "| run | from minibatch | plan | reason | ranks | drain | move | start | moved |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
+        changes;
+  }
+  return table + slow + changes + loss_rows(folders) + memory;
+}
+
+}  // namespace pipewright

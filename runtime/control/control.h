@@ -1,0 +1,166 @@
+// What holds the ranks of a job together beside the tensors: a start line, heartbeats, the watchdog, the
+// first failure, and lines that end up at rank 0. One background thread a rank, over the job's store.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "graph/error.h"
+#include "runtime/control/heartbeat.h"
+#include "runtime/control/progress.h"
+#include "runtime/control/signals.h"
+#include "runtime/transport/store.h"
+
+namespace pipewright {
+
+/// Why the job ends early. The first one wins; every rank sees the same.
+struct Failure {
+  int64_t rank = 0;                   ///< that failed; for a lost peer, the rank that says so
+  ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
+  std::string message;
+  std::string remedy = {};  ///< as Error::remedy()
+
+  std::string to_text() const;
+  static Failure from_text(const std::string& text);
+};
+
+/// Thrown on every rank but the failed one when the job has failed elsewhere, and on all when it is
+/// interrupted.
+class JobEnded : public Error {
+ public:
+  JobEnded(ExitCode code, const std::string& what, Failure failure)
+      : Error(code, what), failure_(std::move(failure)) {}
+  const Failure& failure() const { return failure_; }
+
+ private:
+  Failure failure_;
+};
+
+/// What a rank that waits for all others may take for granted, and says meanwhile.
+enum class Meeting {
+  kPlain,
+  /// Nobody is known to be there: after 3 s, and then at growing intervals, the first of the ranks that are
+  /// there says on standard error whom it waits for.
+  kStart,
+  /// Who is missing may still have work to do: the patience counts from the last time that one of them got
+  /// some done (Beat::work). After 30 s it is said as above.
+  kEnd,
+};
+
+/// Within `timeout` of a rank's death, freeze or error every other rank's `on_failure` has run. How: each
+/// rank sets a heartbeat in the store and watches the next rank's (and, on one host, its process); a rank
+/// whose connection to a peer breaks, or that fails itself, says so in the store; all look there several
+/// times a second. A rank that cannot reach the store for `timeout` gives the store's host up. The watchdog:
+/// a rank whose main thread does not get on for `timeout`, or whose waiting peers wait for each other, is a
+/// failure too.
+class Control {
+ public:
+  /// Without a store (one process) lines go straight to the sink and there is nobody to watch.
+  /// `on_failure` runs once, on a thread of Control, when the job has ended early for a reason that did not
+  /// come from this thread: it should wake the worker (Transport::abort).
+  Control(std::optional<Store> store, int64_t rank, int64_t world_size, std::chrono::milliseconds timeout,
+          std::function<void(const std::string& why)> on_failure);
+  ~Control();
+
+  /// Rank 0 only, before the ranks meet: gets every line of every rank, each rank's in order; on
+  /// Control's thread (or, without a store, on the caller's).
+  void set_sink(std::function<void(int64_t rank, const std::string& line)> sink);
+  /// From now on SIGINT and SIGTERM do not end the job here: `tick` sees to them. It is called several times
+  /// a second on Control's thread, if there is a store.
+  void hold_signals(std::function<void(Store&)> tick);
+  /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
+  /// `last_words` is called before Control ends the process because a request to the store holds the main
+  /// thread.
+  void watch(Progress& progress, std::function<void(const std::string& why)> last_words = nullptr);
+  /// A store that has gone then means that this rank has. After all ranks have begun.
+  void store_is_served_by(int64_t rank);
+  /// From now on this is the time-out. While a job starts, ranks that share cores may take long to say
+  /// anything.
+  void set_timeout(std::chrono::milliseconds timeout);
+  /// All ranks meet. JobEnded if the job ends meanwhile; PeerError, which names the missing ones, if not all
+  /// come within `patience`.
+  void barrier(const std::string& name, std::chrono::milliseconds patience,
+               Meeting meeting = Meeting::kPlain);
+
+  /// Sends a line to rank 0's sink. Does not block.
+  void post(std::string line);
+  /// The last call: hands over all lines and says that no more will come. Rank 0 then waits for the other
+  /// ranks' last lines, `patience` at most. Heartbeats and watching end. Never throws; also for a job that
+  /// has failed.
+  void finish(std::chrono::milliseconds patience);
+
+  bool finishing() const;  ///< finish() has been called
+  /// Throws JobEnded if the job has ended early. Cheap: call it between actions.
+  void check() const;
+  /// Says that this rank fails. Returns the failure that counts: an earlier one if there is one.
+  Failure fail(Failure failure);
+  /// A PeerError of the transport as the whole job sees it: the failure that was announced first, waiting a
+  /// moment for one; otherwise announces that `message`'s peer is lost.
+  Failure peer_lost(const std::string& message);
+  std::optional<Failure> failure() const;
+
+ private:
+  std::string words_without_store() const;
+  std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_.load()); }
+  void run();    // the background thread
+  void guard();  // a second one: is the first still getting through to the store?
+  void end_thread();
+  void beat_and_watch(Store& store);
+  void heed_store_server(Store& store);
+  void watch_neighbour(Store& store);
+  void watch_progress(Store& store, const ProgressNow& now);
+  void look_for_failure(Store& store);
+  void deliver(Store& store);
+  void collect(Store& store);
+  void sink_lines(int64_t rank, const std::string& lines);
+  Failure announce(Store& store, Failure failure);
+  void take(const Failure& failure);  // from now on the job has failed
+
+  std::optional<Store> store_;  // the worker thread's; the background thread has a clone
+  const int64_t rank_;
+  const int64_t world_size_;
+  const std::chrono::milliseconds interval_;
+  std::atomic<int64_t> timeout_;  // milliseconds
+  const std::function<void(const std::string&)> on_failure_;
+
+  // State below is protected by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void(int64_t, const std::string&)> sink_;
+  std::function<void(Store&)> tick_;
+  Progress* progress_ = nullptr;
+  std::function<void(const std::string&)> last_words_;
+  std::vector<std::string> lines_;  // posted, not delivered
+  bool finishing_ = false;          // no more lines will be posted
+  bool stop_ = false;               // the background thread is to end
+  bool thread_ended_ = false;       // it has
+  bool collected_all_ = false;      // rank 0: everybody has finished
+  std::optional<Failure> failure_;
+  std::optional<RankReport> store_server_;
+  std::chrono::steady_clock::time_point last_contact_;
+
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> signals_held_ = false;
+
+  // The background thread's own.
+  int64_t delivered_ = 0;
+  int64_t beats_ = 0;
+  int64_t deliveries_seen_ = -1;
+  std::vector<int64_t> collected_;
+  std::vector<bool> rank_finished_;
+  bool said_finished_ = false;
+  int64_t watched_beat_ = -1;
+  std::chrono::steady_clock::time_point watched_since_;
+
+  std::thread thread_;
+  std::thread guard_thread_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,58 @@
+// What each rank says of itself in the store, and what can be read from all of it: who waits for whom.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/control/progress.h"
+#include "runtime/transport/process_state.h"
+#include "runtime/transport/store.h"
+
+namespace pipewright {
+
+/// The value of "beat/R".
+struct Beat {
+  int64_t number = 0;  ///< grows: a rank whose number stands still is not heard of
+  ProgressNow progress;
+  /// Grows while the rank gets something done, be it that a file of it is still being written.
+  int64_t work = 0;
+  bool finished = false;  ///< the last one: the rank leaves
+
+  std::string to_text() const;
+  static Beat from_text(const std::string& text);
+};
+
+/// A rank as the store and, on the same host, the kernel know it.
+struct RankReport {
+  int64_t rank = 0;
+  std::optional<Beat> beat;
+  std::optional<ProcessName> process;
+  ProcessState state = ProcessState::kUnknown;
+};
+
+std::string beat_key(int64_t rank);
+std::string process_key(int64_t rank);
+/// PeerError if the store cannot be reached.
+RankReport read_report(Store& store, int64_t rank);
+std::vector<RankReport> read_reports(Store& store, int64_t world_size);
+
+/// "forward of minibatch 17 since 3.2 s"; "" if the rank has not said.
+std::string doing(const RankReport& report);
+/// "its process 4711 on node3 has died", "... is stopped (SIGSTOP or a debugger)"; for a rank that cannot be
+/// looked at "its process is stopped or its host is cut off".
+std::string state_words(const RankReport& report);
+/// Who waits for `rank`, directly or through others, nearest first: "rank 2 waits for rank 1 (receive
+/// activation of minibatch 17 since 12.0 s)", separated by "; ". "" if nobody does.
+std::string who_waits_for(const std::vector<RankReport>& reports, int64_t rank);
+/// Ranks from `rank` on, each waiting for the next; ends with one that waits for nobody, or with the first
+/// that is there twice.
+std::vector<int64_t> waiting_chain(const std::vector<RankReport>& reports, int64_t rank);
+/// Such a chain in words, link by link, as who_waits_for().
+std::string chain_words(const std::vector<RankReport>& reports, const std::vector<int64_t>& chain);
+
+/// "rank 3", "ranks 1, 2", "ranks 0, 4-62": of ascending numbers, at least one.
+std::string ranks_words(const std::vector<int64_t>& ranks);
+std::string seconds_words(double seconds);  ///< "12.0 s"
+
+}  // namespace pipewright

@@ -1,0 +1,125 @@
+#include "runtime/control/progress.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+namespace {
+
+constexpr size_t kEvents = 200;
+
+// A main thread that waits for messages looks around now and then: that is less than this part of a
+// processor.
+constexpr double kIdleShare = 0.02;
+
+// An operation that uses the processor all the time may still be caught in a loop. It has so many times as
+// long.
+constexpr double kBusyPatience = 10;
+
+double seconds(Progress::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+const char* words(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kReceiveActivation:
+      return "receive activation of minibatch ";
+    case ActionKind::kForward:
+      return "forward of minibatch ";
+    case ActionKind::kSendActivation:
+      return "send activation of minibatch ";
+    case ActionKind::kReceiveGradient:
+      return "receive gradient of minibatch ";
+    case ActionKind::kBackward:
+      return "backward of minibatch ";
+    case ActionKind::kBackwardInput:
+      return "backward (inputs) of minibatch ";
+    case ActionKind::kBackwardWeight:
+      return "backward (weights) of minibatch ";
+    case ActionKind::kSendGradient:
+      return "send gradient of minibatch ";
+    case ActionKind::kReduce:
+      return "average gradients of round ";
+    case ActionKind::kUpdate:
+      return "update weights after round ";
+  }
+  return "";
+}
+
+}  // namespace
+
+Activity activity_of(const Action& action, const Plan& plan, const PipelineShape& shape, int64_t rank) {
+  Activity activity;
+  const int64_t stage = action.stage == Action::kOnlyStage ? first_stage_of(plan, rank) : action.stage;
+  activity.operation = words(action.kind) + std::to_string(action.index);
+  if (action.stage != Action::kOnlyStage) activity.operation += " at stage " + std::to_string(stage);
+  const auto neighbour = [&](int64_t other) {
+    PW_CHECK(0 <= other && other < shape.stages(), to_text(action) << " at stage " << stage);
+    activity.peers = {rank_of_minibatch(plan, shape, other, action.index)};
+  };
+  switch (action.kind) {
+    case ActionKind::kReceiveActivation:
+    case ActionKind::kSendGradient:
+      neighbour(stage - 1);
+      break;
+    case ActionKind::kReceiveGradient:
+    case ActionKind::kSendActivation:
+      neighbour(stage + 1);
+      break;
+    case ActionKind::kReduce:
+      for (const int64_t other : plan.stages[static_cast<size_t>(stage)].ranks) {
+        if (other != rank) activity.peers.push_back(other);
+      }
+      break;
+    default:
+      break;
+  }
+  return activity;
+}
+
+Progress::Progress() {
+  pthread_getcpuclockid(pthread_self(), &thread_clock_);
+  processor_at_look_ = processor_seconds();
+}
+
+double Progress::processor_seconds() const {
+  timespec time = {};
+  clock_gettime(thread_clock_, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void Progress::begin(Activity activity) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  if (!activity_.operation.empty()) {
+    events_.push_back({seconds(since_ - made_), seconds(now - since_), std::move(activity_.operation)});
+    if (events_.size() > kEvents) events_.pop_front();
+  }
+  activity_ = std::move(activity);
+  ++begun_;
+  since_ = now;
+}
+
+ProgressNow Progress::now() {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  const double used = processor_seconds();
+  if (used - processor_at_look_ > kIdleShare * seconds(now - looked_)) alive_ = now;
+  looked_ = now;
+  processor_at_look_ = used;
+  ProgressNow result{activity_, seconds(now - since_), 0, begun_};
+  if (!activity_.operation.empty() && activity_.peers.empty() && !activity_.done) {
+    result.stalled_seconds =
+        std::max(seconds(now - std::max(since_, alive_)), result.seconds / kBusyPatience);
+  }
+  return result;
+}
+
+std::vector<Progress::Event> Progress::events() const {
+  const std::lock_guard lock(mutex_);
+  return {events_.begin(), events_.end()};
+}
+
+}  // namespace pipewright

@@ -1,0 +1,113 @@
+#include "runtime/generation/evaluation.h"
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "graph/error.h"
+#include "runtime/data/sequences.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/stage/partition.h"
+
+namespace pipewright {
+
+Evaluation::Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker)
+    : job_(job),
+      plan_(plan),
+      shape_(shape_of(plan, job.run.gradient_accumulation)),
+      data_(data),
+      worker_(worker) {
+  const int64_t batch = job.run.batch_size;
+  const auto programs = [&](int64_t size) {
+    std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
+    if (size == 0) return made;
+    const Graph graph = evaluation_graph(size == batch ? job.model.graph : with_batch_size(job.model, size));
+    const auto stages = partition(graph, plan);
+    for (size_t i = 0; i < worker.stage_count(); ++i) {
+      const int64_t stage = worker.stage(i).stage();
+      made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage),
+                                                              StageProgramOptions{.device = job.device}));
+    }
+    return made;
+  };
+  full_ = programs(batch);
+  rest_ = programs(samples(job, data) % batch);
+}
+
+int64_t Evaluation::samples(const Job& job, const Dataset& data) {
+  return job.model.fixed_batch ? data.size() - data.size() % job.run.batch_size : data.size();
+}
+
+int64_t Evaluation::minibatches() const {
+  return (samples(job_, data_) + job_.run.batch_size - 1) / job_.run.batch_size;
+}
+
+int64_t Evaluation::rank_of(int64_t minibatch) const {
+  const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
+  return rank_of_minibatch(plan_, shape_, last, minibatch);
+}
+
+void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
+                     const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
+                     const FieldOverride& override) {
+  const int64_t samples = Evaluation::samples(job_, data_);
+  const int64_t batch = job_.run.batch_size;
+  const Span span{0, minibatches()};
+  const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {
+    for (const auto& [number, made] : (k + 1) * batch <= samples ? full_ : rest_)
+      if (number == stage) return *made;
+    PW_CHECK(false, "stage " << stage << " is not of this rank");
+    return *full_[0].second;
+  };
+  StageLoaders loaders(
+      data_, worker_, span,
+      [&](int64_t k) {
+        LoadRequest request;
+        for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
+        request.key = {static_cast<uint64_t>(job_.run.seed), 0};
+        return request;
+      },
+      std::move(loading));
+
+  const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
+  std::deque<at::Tensor> expected;  // labels of the last stage's forward that is running
+  hooks.fields = [&](int64_t stage, int64_t k) {
+    auto loaded = loaders.next(stage, k);
+    const auto& fields = program(stage, k).fields();
+    for (size_t i = 0; override && i < fields.size(); ++i) override(k, fields[i], loaded[i]);
+    const auto labels = std::find(fields.begin(), fields.end(), "labels");
+    if (stage == last && labels != fields.end())
+      expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
+    return loaded;
+  };
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& made) {
+    const at::Tensor scores = made.defined() ? made.cpu() : made;
+    EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
+    ScoredSamples scored{scores, {}};
+    if (!expected.empty()) {
+      scored.labels = expected.front();
+      expected.pop_front();
+      if (!scored.labels.is_floating_point())
+        result.labels = scored.labels.ne(kNoLabel).sum().item<int64_t>();
+    }
+    if (scored.scores.defined() && scored.labels.defined()) {
+      // Scores are (samples, ..., classes) or, after flattening positions, (samples x positions, classes);
+      // labels lack the last.
+      const at::Tensor best = scores.argmax(-1).flatten();
+      const at::Tensor truth = scored.labels.flatten();
+      result.correct = best.eq(truth).sum().item<int64_t>();
+      result.scored = result.labels >= 0 ? result.labels : truth.numel();
+      if (scored.labels.dim() == 2) {
+        const at::Tensor rows = scores.reshape({truth.numel(), -1}).to(at::kFloat);
+        result.surprise =
+            at::cross_entropy_loss(rows, truth, {}, at::Reduction::Sum, kNoLabel).item<double>();
+      }
+    }
+    report(result, scored);
+  };
+  worker_.evaluate(span, program, hooks);
+}
+
+}  // namespace pipewright

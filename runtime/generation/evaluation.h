@@ -1,0 +1,56 @@
+// The model on the evaluation data, between two spans of training (docs/semantics.md, "Evaluation").
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/job/job.h"
+#include "runtime/journal/evaluated_minibatch.h"
+#include "runtime/worker/stage_loaders.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+
+/// What the last stage made of a minibatch, and what it should have.
+struct ScoredSamples {
+  at::Tensor scores;  ///< (samples or positions, ..., classes); undefined if the model has none
+  at::Tensor labels;  ///< (samples, ...); undefined if the last stage reads none
+};
+
+/// May put another tensor of the same type in the place of a field of minibatch k.
+using FieldOverride = std::function<void(int64_t k, const std::string& field, at::Tensor& value)>;
+
+/// One rank's part in evaluations. Borrows all it is given.
+class Evaluation {
+ public:
+  /// `plan`: the worker's.
+  Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker);
+
+  /// Samples that are evaluated: all, or, of a model that takes whole minibatches only (Model::fixed_batch),
+  /// those that fill some.
+  static int64_t samples(const Job& job, const Dataset& data);
+
+  int64_t minibatches() const;
+  /// The rank that computes the loss of minibatch k.
+  int64_t rank_of(int64_t minibatch) const;
+
+  /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
+  /// `hooks.before` and `hooks.after` are called, the others are not. `report` is called for each minibatch
+  /// on its rank_of().
+  void run(WorkerHooks hooks, LoadObserver loading,
+           const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
+           const FieldOverride& override = {});
+
+ private:
+  const Job& job_;
+  const Plan& plan_;
+  const PipelineShape shape_;
+  const Dataset& data_;
+  Worker& worker_;
+  std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> full_, rest_;  // by stage of this rank
+};
+
+}  // namespace pipewright

@@ -1,0 +1,23 @@
+#include "runtime/generation/generation.h"
+
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+
+PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank,
+                               Transport* transport, StateSource* source)
+    : job_(job),
+      number_(number),
+      plan_(job.plan_of(number)),
+      shape_(shape_of(plan_, job.run.gradient_accumulation)),
+      length_(data.length_of(number)) {
+  if (rank < plan_.world_size)
+    worker_ = std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), source);
+}
+
+Evaluation& PlanGeneration::evaluation(const Dataset& data) {
+  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, plan_, data, *worker_);
+  return *evaluation_;
+}
+
+}  // namespace pipewright

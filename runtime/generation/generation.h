@@ -1,0 +1,50 @@
+// A plan in force, as one rank has it. A run is one generation after the other; what lives longer is in
+// Training (runtime/train/training.h).
+#pragma once
+
+#include <memory>
+
+#include "graph/plan.h"
+#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/generation/evaluation.h"
+#include "runtime/generation/training_data.h"
+#include "runtime/job/job.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+
+class PlanGeneration {
+ public:
+  /// Number `number` of the job's. This rank's stages, if it has some, start from what `source` has for them
+  /// (StageReplica). Borrows all but the source.
+  PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank, Transport* transport,
+                 StateSource* source);
+
+  int64_t number() const { return number_; }
+  const Plan& plan() const { return plan_; }
+  const PipelineShape& shape() const { return shape_; }
+  int64_t period() const { return length_.period; }  ///< of rounds (runtime/checkpoint/checkpoint_points.h)
+  const RunLength& length() const { return length_; }
+
+  /// A rank that the plan has no place for waits until the plan changes, or for the end of the run.
+  bool takes_part() const { return worker_ != nullptr; }
+  Worker& worker() { return *worker_; }         ///< of a rank that takes part
+  Evaluation& evaluation(const Dataset& data);  ///< made when it is first asked for
+
+ private:
+  const Job& job_;
+  const int64_t number_;
+  const Plan& plan_;
+  const PipelineShape shape_;
+  const RunLength length_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Evaluation> evaluation_;
+};
+
+/// function(StageReplica&) for each of the rank's stages.
+template <typename Function>
+void for_each_stage(Worker& worker, Function function) {
+  for (size_t i = 0; i < worker.stage_count(); ++i) function(worker.stage(i));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,17 @@
+// Where stages get their state from: the model's first values, a file of weights, a checkpoint.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "runtime/job/job.h"
+#include "runtime/stage/stage_state.h"
+
+namespace pipewright {
+
+/// What a job begins with: the checkpoint that it goes on from, else its file of initial weights, else the
+/// model's first values. `in_flight`: minibatches are in flight where it goes on (pipeline_began() of
+/// runtime/checkpoint/checkpoint_state.h). Borrows the job. InputError, when it is asked, for a damaged file.
+std::unique_ptr<StateSource> start_of(const Job& job, bool in_flight = false);
+
+}  // namespace pipewright

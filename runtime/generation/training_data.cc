@@ -1,0 +1,121 @@
+#include "runtime/generation/training_data.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "models/device/cuda_plugin.h"
+#include "models/device/device.h"
+#include "models/run/operators.h"
+#include "runtime/checkpoint/checkpoint_state.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+namespace {
+
+// The data of a checkpoint and of the run are of one size, and the run is longer.
+void check_position(const Checkpoint& checkpoint, const RunLength& length) {
+  const CheckpointManifest& manifest = checkpoint.manifest;
+  const std::string where = "resume: " + checkpoint.folder.string();
+  if (manifest.minibatches_per_epoch != length.minibatches_per_epoch) {
+    throw InputError(
+        where + ": an epoch had " + std::to_string(manifest.minibatches_per_epoch) +
+            " minibatches, now it has " + std::to_string(length.minibatches_per_epoch),
+        "The data set has changed: give the one of the checkpoint, or start anew without --resume.");
+  }
+  if (manifest.next_minibatch > length.minibatches) {
+    throw InputError(where + ": " + std::to_string(manifest.next_minibatch) +
+                         " minibatches are done, the run has " + std::to_string(length.minibatches),
+                     "raise --epochs or --minibatches, or go on from an earlier checkpoint");
+  }
+}
+
+}  // namespace
+
+TrainingData::TrainingData(const Job& job)
+    : job_(job),
+      data_(open_dataset(job.run.data, "train")),
+      sampler_(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed),
+               /*shuffle=*/!data_->in_order()) {
+  check_dataset_for_graph(*data_, job.model.graph, job.run.data);
+  length_.minibatches_per_epoch = sampler_.minibatches_per_epoch();
+  if (length_.minibatches_per_epoch == 0) {
+    throw InputError("data '" + job.run.data + "' has " + std::to_string(data_->size()) +
+                         " samples, fewer than one minibatch of " + std::to_string(job.run.batch_size),
+                     "give a smaller --batch-size");
+  }
+  length_.minibatches =
+      job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * length_.minibatches_per_epoch;
+  length_.evaluate_every = job.run.evaluate_every_minibatches;
+  if (!job.resume) return;
+  check_position(*job.resume, length_);
+  first_ = job.resume->manifest.next_minibatch;
+}
+
+RunLength TrainingData::length_of(int64_t generation) const {
+  RunLength length = length_;
+  length.period = round_period(shape_of(job_.plan_of(generation), job_.run.gradient_accumulation));
+  length.plan_begin = job_.first_minibatch_of(generation);
+  if (generation + 1 < job_.generations()) length.plan_end = job_.first_minibatch_of(generation + 1);
+  return length;
+}
+
+LoadRequest TrainingData::request(int64_t k) const {
+  return {sampler_.indices(k), {static_cast<uint64_t>(job_.run.seed), sampler_.epoch_of(k)}};
+}
+
+int64_t TrainingData::evaluated_epochs() const {
+  if (!job_.resume) return 0;
+  const int64_t evaluated = job_.resume->manifest.evaluated_epochs;
+  return first_ == length_.minibatches ? evaluated
+                                       : std::min(evaluated, first_ / length_.minibatches_per_epoch);
+}
+
+int64_t TrainingData::pipeline_began() const {
+  if (!job_.resume || first_ == length_.minibatches) return first_;
+  const int64_t generation = job_.generation_at(first_);
+  const Span rest = span_from(first_, length_of(generation));
+  return pipewright::pipeline_began(job_.resume->manifest, job_.plan_of(generation),
+                                    job_.run.gradient_accumulation, rest.end());
+}
+
+TrainingRules TrainingData::rules() const {
+  const Run& run = job_.run;
+  MakeDeviceGraphs make_graphs;
+  if (job_.device.is_cuda())
+    make_graphs = [](at::Device device) { return cuda_plugin("cuda_graphs").make_graphs(device.index()); };
+  return {run.optimizer,
+          run.learning_rate_policy,
+          run.learning_rate_scaling,
+          run.gradient_accumulation,
+          run.gradient_bucket_bytes,
+          run.gradient_clipping_norm,
+          run.nan_guard,
+          static_cast<uint64_t>(run.seed),
+          length_.minibatches_per_epoch,
+          length_.minibatches,
+          job_.device,
+          run.cuda_graphs,
+          std::move(make_graphs)};
+}
+
+std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {
+  if (job.run.evaluation_data.empty()) return nullptr;
+  auto data = open_dataset(job.run.evaluation_data, "evaluation");
+  check_dataset_for_graph(*data, job.model.graph, job.run.evaluation_data);
+  for (const Node& node : evaluation_graph(job.model.graph).nodes) {
+    if (!draws_numbers(node, find_operator(node))) continue;
+    throw InputError(
+        "model '" + job.run.model + "' cannot be evaluated: " + label_of(node) +
+            " would draw random numbers there too",
+        "leave out --evaluation-data; or export a model that draws by dropout or stochastic depth only");
+  }
+  if (job.model.fixed_batch && data->size() < job.run.batch_size) {
+    throw InputError("evaluation data '" + job.run.evaluation_data + "' has " + std::to_string(data->size()) +
+                         " samples, and model '" + job.run.model + "' takes minibatches of " +
+                         std::to_string(job.run.batch_size) + " only",
+                     "give more evaluation data");
+  }
+  return data;
+}
+
+}  // namespace pipewright

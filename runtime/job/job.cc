@@ -1,0 +1,165 @@
+#include "runtime/job/job.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/graph_identity.h"
+#include "graph/nearest.h"
+#include "models/load.h"
+#include "models/run/autocast.h"
+#include "runtime/checkpoint/initial_weights.h"
+#include "runtime/control/signals.h"
+#include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/update/update_rule.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+namespace {
+
+// `file`: "" = the plan was made for the run. A plan that does not fit and was made for another name is best
+// explained by that; but the name alone says nothing: a model may be a file, which is found by many paths.
+void check_plan_fits(const Plan& plan, const std::string& file, const Graph& graph, const Run& run) {
+  try {
+    check_plan_for_graph(plan, graph);
+  } catch (const PlanError& error) {
+    const int64_t planned = planned_samples(plan);
+    const bool other_size = planned > 0 && planned != run.batch_size;
+    if (file.empty()) throw;
+    if (other_size || plan.model.empty() || plan.model == run.model)
+      throw PlanError(file + ": " + error.what(), error.remedy());
+    throw PlanError(file + ": the plan is for model '" + plan.model + "', the run trains '" + run.model +
+                        "': " + error.what(),
+                    "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
+  }
+}
+
+// Expressions that match nothing were meant for other names.
+void check_parameter_groups(const Job& job) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : job.model.graph.parameters)
+    if (parameter.trainable) names.push_back(parameter.name);
+  demand_parameters_of_groups(job.run.optimizer, names);
+}
+
+// What the ranks will really do: an equal plan may be lowered otherwise by another build.
+std::string schedule_digest(const Job& job) {
+  const PipelineShape shape = shape_of(job.plan, job.run.gradient_accumulation);
+  std::string text;
+  for (const auto& actions : schedule_of_all(job.plan.schedule, shape, rehearsal_span(shape))) {
+    text += to_text(actions) + "\n";
+  }
+  return digest_of(text);
+}
+
+// Appends every leaf that differs.
+void compare(const std::string& name, const Json& here, const Json& rank_0, std::string& differences) {
+  if (here == rank_0) return;
+  if (here.is_object() && rank_0.is_object()) {
+    std::set<std::string> keys;
+    for (const auto& item : here.items()) keys.insert(item.key());
+    for (const auto& item : rank_0.items()) keys.insert(item.key());
+    for (const std::string& key : keys) {
+      compare(name.empty() ? key : name + "." + key, here.value(key, Json()), rank_0.value(key, Json()),
+              differences);
+    }
+    return;
+  }
+  differences +=
+      (differences.empty() ? "" : "; ") + name + ": here " + here.dump() + ", rank 0 has " + rank_0.dump();
+}
+
+}  // namespace
+
+int64_t Job::world_size() const {
+  int64_t ranks = std::max<int64_t>(1, plan.world_size);
+  for (const PlannedChange& change : changes) ranks = std::max(ranks, change.plan.world_size);
+  return ranks;
+}
+
+int64_t Job::generation_at(int64_t minibatch) const {
+  return std::count_if(changes.begin(), changes.end(),
+                       [&](const PlannedChange& change) { return change.minibatch <= minibatch; });
+}
+
+const Plan& Job::plan_of(int64_t generation) const {
+  return generation == 0 ? plan : changes.at(static_cast<size_t>(generation) - 1).plan;
+}
+
+int64_t Job::first_minibatch_of(int64_t generation) const {
+  return generation == 0 ? 0 : changes.at(static_cast<size_t>(generation) - 1).minibatch;
+}
+
+std::string Job::reason_of(int64_t generation) const {
+  return generation == 0 ? "start" : changes.at(static_cast<size_t>(generation) - 1).reason;
+}
+
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
+  await_files_for(run.timeout_seconds);
+  Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
+  job.changes = planned_changes(run.adapt);
+  make_update_rule(run.optimizer);  // its name is an input like any other
+  check_parameter_groups(job);
+  if (run.plan.empty()) {
+    const int64_t ranks = world_size.value_or(std::max(job.world_size(), run.world_size));
+    job.plan = single_stage_plan(job.model.graph, ranks);
+    job.run.world_size = ranks;
+  } else {
+    job.plan = read_document<Plan>(run.plan);
+    job.run.world_size = 0;  // the plan says it
+  }
+  if (job.resume) check_resume(*job.resume, run, job.model);
+  if (!run.initial_weights.empty() && !job.resume)
+    check_initial_weights(TensorFiles(run.initial_weights), job.model);
+  const std::string where = run.plan.empty() ? "plan" : run.plan;
+  check_plan_fits(job.plan, run.plan, job.model.graph, run);
+  const int64_t ranks = job.world_size();
+  if (world_size && *world_size != ranks) {
+    throw PlanError((job.changes.empty() ? where + ": the plan is for "
+                                         : "adapt: the largest of the run's plans is for ") +
+                        std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
+                    "start " + std::to_string(ranks) + " ranks, or plan for --gpus " +
+                        std::to_string(*world_size));
+  }
+  check_plan_runs(job.plan, run.gradient_accumulation);
+  for (const PlannedChange& change : job.changes) {
+    check_plan_fits(change.plan, change.file, job.model.graph, run);
+    try {
+      check_plan_runs(change.plan, run.gradient_accumulation);
+    } catch (const PlanError& error) {
+      throw PlanError(change.file + ": " + error.what(), error.remedy());
+    }
+  }
+  job.model.graph = with_precision(job.model, run.precision, device);
+  return job;
+}
+
+std::string job_fingerprint(const Job& job) {
+  Run run = job.run;
+  run.plan.clear();  // its contents count, not where each host keeps it
+  run.adapt.clear();
+  run.output.clear();
+  run.resume.clear();
+  Json json;
+  json["pipewright"] = PIPEWRIGHT_VERSION;
+  json["libtorch"] = PIPEWRIGHT_TORCH_VERSION;
+  json["world"] = job.world_size();
+  json["plan"] = document_digest(job.plan);
+  json["schedule"] = schedule_digest(job);
+  for (const PlannedChange& change : job.changes) {
+    json["changes"].push_back({{"minibatch", change.minibatch}, {"plan", document_digest(change.plan)}});
+  }
+  json["run"] = run.to_json();
+  if (job.resume) json["resume"] = document_digest(job.resume->manifest);
+  return json.dump();
+}
+
+std::string fingerprint_difference(const std::string& here, const std::string& rank_0) {
+  std::string differences;
+  compare("", parse_json(here, "fingerprint"), parse_json(rank_0, "fingerprint"), differences);
+  return differences;
+}
+
+}  // namespace pipewright

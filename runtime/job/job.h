@@ -1,0 +1,54 @@
+// A training job before it runs: documents read, model built, plan checked. The same on every rank and in the
+// launcher, so that a mistake is reported once, before anything starts.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "graph/plan.h"
+#include "graph/run.h"
+#include "models/definition/model.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/job/adapt.h"
+
+namespace pipewright {
+
+struct Job {
+  Run run;
+  Model model;
+  Plan plan;                         ///< the first
+  std::optional<Checkpoint> resume;  ///< what run.resume means
+  c10::Device device = c10::kCPU;    ///< where this process computes; a launcher does not
+  bool overwrite = false;            ///< what an earlier run left in the run folder is removed, not set aside
+  std::vector<PlannedChange> changes{};  ///< what run.adapt means
+
+  /// Ranks that are started: as many as the largest plan has.
+  int64_t world_size() const;
+  /// A generation is what one plan trains: number 0 from minibatch 0 on, number n from changes[n - 1] on.
+  int64_t generations() const { return 1 + static_cast<int64_t>(changes.size()); }
+  int64_t generation_at(int64_t minibatch) const;  ///< that trains it
+  const Plan& plan_of(int64_t generation) const;
+  int64_t first_minibatch_of(int64_t generation) const;
+  std::string reason_of(int64_t generation) const;
+};
+
+/// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank
+/// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
+/// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
+/// runtime has. Likewise each plan that run.adapt changes to, but for the world: the largest plan fills it. A checkpoint to go on from is found and fits (find_resume, check_resume). `world_size`: the
+/// ranks there are; absent: as many as the largest plan says, without a plan as run.world_size says, or 1. The job's
+/// run then says how many there are, as that decides what comes out. `device`: opened already; what comes
+/// out as bfloat16 depends on it.
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+
+/// What all ranks must have in common, as text: versions, world, plan, schedule and run. Equal for ranks that
+/// may train together.
+std::string job_fingerprint(const Job& job);
+/// The entries in which two fingerprints differ, each with both values: "run.seed: here 1, rank 0 has 2"; ""
+/// if they are equal.
+std::string fingerprint_difference(const std::string& here, const std::string& rank_0);
+
+}  // namespace pipewright

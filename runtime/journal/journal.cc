@@ -1,0 +1,327 @@
+#include "runtime/journal/journal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "graph/atomic_file.h"
+#include "graph/error.h"
+#include "runtime/journal/loss_text.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  char text[32];
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
+  }
+  return text;
+}
+
+// Minibatches that the progress line speaks of.
+constexpr size_t kProgressWindow = 50;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
+                           const UpdateFigures& update) {
+  Json json;
+  json["kind"] = "minibatch";
+  json["minibatch"] = minibatch;
+  json["loss"] = finite_or_null(loss);
+  json["elapsed_seconds"] = elapsed_seconds;
+  if (update.learning_rate) json["learning_rate"] = *update.learning_rate;
+  if (update.gradient_norm) json["gradient_norm"] = finite_or_null(*update.gradient_norm);
+  return json.dump();
+}
+
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches) {
+  Json json = minibatch.to_json();
+  json["kind"] = "evaluation";
+  json["epoch"] = epoch;
+  json["minibatches"] = minibatches;
+  return json.dump();
+}
+
+std::string evaluation_begins_line(int64_t epoch, int64_t minibatches) {
+  Json json;
+  json["kind"] = "evaluation begins";
+  json["epoch"] = epoch;
+  json["minibatches"] = minibatches;
+  return json.dump();
+}
+
+std::string rank_line(const RankSummary& rank) {
+  Summary holder;  // the summary document is the one home of a rank's keys
+  holder.status = "done";
+  holder.ranks.push_back(rank);
+  Json json;
+  json["kind"] = "rank";
+  json["summary"] = holder.to_json();
+  return json.dump();
+}
+
+std::string trace_line(const std::string& document) {
+  Json json;
+  json["kind"] = "trace";
+  json["document"] = document;
+  return json.dump();
+}
+
+std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches) {
+  Json json;
+  json["kind"] = "generation";
+  json["generation"] = generation.to_json();
+  json["period_minibatches"] = period_minibatches;
+  return json.dump();
+}
+
+Journal::Journal(JournalSettings settings)
+    : settings_(std::move(settings)), next_minibatch_(settings_.next_minibatch) {
+  const auto file = settings_.folder / "metrics.jsonl";
+  const int64_t known = start_with_past();
+  if (settings_.next_minibatch > 0 && known == 0) {
+    std::fprintf(stderr, "the losses before minibatch %ld are not beside the checkpoint: %s begins there\n",
+                 settings_.next_minibatch, file.c_str());
+  }
+  metrics_ = std::make_unique<MetricsFile>(file);
+}
+
+// Returns of how many minibatches there are lines.
+int64_t Journal::start_with_past() {
+  AtomicFile file(settings_.folder / "metrics.jsonl");
+  int64_t known = 0;
+  const auto keep = [&](const std::string& line, const Json& json) {
+    file.write(line.data(), line.size());
+    file.write("\n", 1);
+    if (json.contains("generation")) {
+      JsonReader reader(json["generation"], "metrics.jsonl");
+      generations_.push_back(GenerationSummary::from_json(reader));
+    } else if (json.contains("evaluation")) {
+      const Json& evaluation = json["evaluation"];
+      last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
+                          evaluation.at("samples").get<int64_t>()};
+    } else {
+      next_minibatch_ = json.at("minibatch").get<int64_t>();
+      elapsed_before_ = json.at("elapsed_seconds").get<double>();
+      remember(number_or_nan(json.at("loss")), elapsed_before_);
+      ++known;
+    }
+  };
+  if (!settings_.past.empty())
+    read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep);
+  file.commit();
+  return known;
+}
+
+// Of next_minibatch_, which is then the one behind it.
+void Journal::remember(double loss, double elapsed_seconds) {
+  const auto push = [](std::deque<double>& last, double value, size_t most) {
+    last.push_back(value);
+    if (last.size() > most) last.pop_front();
+  };
+  push(elapsed_seconds_, elapsed_seconds, kRemembered);
+  push(recent_losses_, loss, kProgressWindow);
+  if (next_minibatch_ % settings_.minibatches_per_epoch == 0) {
+    epoch_loss_ = 0;
+    epoch_losses_ = 0;
+  }
+  epoch_loss_ += loss;
+  ++epoch_losses_;
+  ++next_minibatch_;
+}
+
+void Journal::take(int64_t, const std::string& text) {
+  if (const auto now = Clock::now(); now - looked_ > std::chrono::seconds(1)) {
+    looked_ = now;
+    metrics_->demand_in_place();
+  }
+  const Json line = parse_json(text, "line of a rank");
+  const std::string kind = line.at("kind");
+  if (kind == "minibatch") {
+    take_minibatch(line);
+  } else if (kind == "evaluation") {
+    take_evaluation(line);
+  } else if (kind == "generation") {
+    JsonReader reader(line.at("generation"), "line of a rank");
+    waiting_generations_.push_back(
+        {GenerationSummary::from_json(reader), line.at("period_minibatches").get<int64_t>()});
+    write_generations();
+  } else if (kind == "evaluation begins") {
+    begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
+  } else if (kind == "rank") {
+    JsonReader reader(line.at("summary"), "line of a rank");
+    for (RankSummary& rank : Summary::from_json(reader).ranks) {
+      std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == rank.rank; });
+      ranks_.push_back(std::move(rank));
+    }
+  } else {
+    PW_CHECK(kind == "trace", kind);
+    traces_.push_back(line.at("document"));
+  }
+}
+
+void Journal::take_minibatch(const Json& line) {
+  early_[line.at("minibatch").get<int64_t>()] = line;
+  while (!early_.empty() && early_.begin()->first == next_minibatch_) {
+    const Json next = std::move(early_.extract(early_.begin()).mapped());
+    const double elapsed = elapsed_before_ + next.at("elapsed_seconds").get<double>();
+    Json out;
+    out["minibatch"] = next_minibatch_;
+    out["epoch"] = next_minibatch_ / settings_.minibatches_per_epoch;
+    out["loss"] = next.at("loss");
+    out["samples"] = settings_.batch_size;
+    out["elapsed_seconds"] = elapsed;
+    for (const char* key : {"learning_rate", "gradient_norm"})
+      if (next.contains(key)) out[key] = next.at(key);
+    metrics_->append(out.dump());
+    remember(number_or_nan(next.at("loss")), elapsed);
+    write_generations();
+  }
+  show_progress(false);
+}
+
+void Journal::write_generations() {
+  while (!waiting_generations_.empty() &&
+         waiting_generations_.front().generation.first_minibatch <= next_minibatch_) {
+    const Waiting next = std::move(waiting_generations_.front());
+    waiting_generations_.pop_front();
+    metrics_->append(Json{{"generation", next.generation.to_json()}}.dump());
+    generations_.push_back(next.generation);
+    steady_from_ = next.generation.first_minibatch;
+    settings_.period_minibatches = next.period_minibatches;
+  }
+}
+
+void Journal::take_evaluation(const Json& line) {
+  const int64_t epoch = line.at("epoch");
+  const int64_t within = line.at("minibatches");
+  auto& minibatches = evaluations_[{epoch, within}];
+  const EvaluatedMinibatch minibatch = EvaluatedMinibatch::from_json(line);
+  minibatches[minibatch.minibatch] = minibatch;
+  const auto complete = [this](const auto& of) {
+    return static_cast<int64_t>(of.size()) >= settings_.evaluation_minibatches;
+  };
+  const std::pair place{epoch, within};
+  if (std::find(begun_evaluations_.begin(), begun_evaluations_.end(), place) == begun_evaluations_.end()) {
+    if (complete(minibatches)) write_evaluation(place);
+    return;
+  }
+  while (!begun_evaluations_.empty() && complete(evaluations_[begun_evaluations_.front()])) {
+    write_evaluation(begun_evaluations_.front());
+    begun_evaluations_.pop_front();
+  }
+}
+
+void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
+  const auto [epoch, within] = place;
+  const EvaluationResult evaluation = summary_of(evaluations_.at(place));
+  last_evaluation_ = evaluation;
+  evaluations_.erase(place);
+
+  Json out;
+  out["evaluation"] = {{"epoch", epoch},
+                       {"loss", finite_or_null(evaluation.loss)},
+                       {"top1", finite_or_null(evaluation.top1)},
+                       {"samples", evaluation.samples}};
+  if (within > 0) out["evaluation"]["minibatches"] = within;
+  if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
+  metrics_->append(out.dump());
+  if (line_open_) std::cerr << '\n';
+  line_open_ = false;
+  std::fprintf(stderr, "epoch %ld%s: evaluation loss %s", epoch + 1,
+               within > 0 ? (", minibatch " + std::to_string(within)).c_str() : "",
+               loss_text(evaluation.loss).c_str());
+  if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
+  if (!std::isnan(evaluation.perplexity))
+    std::fprintf(stderr, ", perplexity %s", loss_text(evaluation.perplexity, 2).c_str());
+  std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
+}
+
+void Journal::show_progress(bool last) {
+  const auto now = Clock::now();
+  const auto every =
+      settings_.progress_on_terminal ? std::chrono::milliseconds(250) : std::chrono::seconds(10);
+  if (recent_losses_.empty() || (!last && now - shown_ < every)) return;
+  shown_ = now;
+  // The rate of the last minibatches; the estimate counts training only.
+  const size_t known = elapsed_seconds_.size();
+  const size_t window = recent_losses_.size();
+  double mean = 0;
+  for (const double loss : recent_losses_) mean += loss / static_cast<double>(window);
+  const double spent = elapsed_seconds_.back() - (known > window ? elapsed_seconds_[known - window - 1] : 0);
+  const double rate = spent > 0 ? static_cast<double>(window) / spent : 0;
+  const auto total = settings_.total_minibatches;
+  std::fprintf(stderr, "%sepoch %ld  minibatch %ld/%ld  loss %s  %.0f samples/s  %s left%s",
+               settings_.progress_on_terminal ? "\r" : "",
+               (next_minibatch_ - 1) / settings_.minibatches_per_epoch + 1, next_minibatch_, total,
+               loss_text(mean).c_str(), rate * static_cast<double>(settings_.batch_size),
+               rate > 0 ? clock_text(static_cast<double>(total - next_minibatch_) / rate).c_str() : "?",
+               settings_.progress_on_terminal ? "\033[K" : "\n");
+  line_open_ = settings_.progress_on_terminal;
+}
+
+void Journal::close() {
+  metrics_->demand_in_place();
+  show_progress(true);
+  if (line_open_) std::cerr << '\n';
+  line_open_ = false;
+}
+
+double Journal::steady_minibatch_seconds() const {
+  // Completions come in bursts of replicas, so a step is measured over whole periods of them, within an
+  // span, leaving out the first quarter of each span where the pipeline fills.
+  const auto period = static_cast<size_t>(settings_.period_minibatches);
+  const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
+  std::vector<double> steps;
+  for (int64_t first = std::max(first_known, steady_from_); first < next_minibatch_;) {
+    const int64_t end_of_span = settings_.end_of_span ? settings_.end_of_span(first)
+                                                      : (first / settings_.minibatches_per_epoch + 1) *
+                                                            settings_.minibatches_per_epoch;
+    const int64_t end = std::min(end_of_span, next_minibatch_);
+    std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
+                              elapsed_seconds_.begin() + (end - first_known));
+    first = end;
+    std::sort(times.begin(), times.end());
+    for (size_t i = times.size() / 4; i + period < times.size(); ++i) {
+      steps.push_back((times[i + period] - times[i]) / static_cast<double>(period));
+    }
+  }
+  if (!steps.empty()) return median(std::move(steps));
+  return elapsed_seconds_.empty() ? 0
+                                  : *std::max_element(elapsed_seconds_.begin(), elapsed_seconds_.end()) /
+                                        static_cast<double>(elapsed_seconds_.size());
+}
+
+Summary Journal::summary() const {
+  Summary summary;
+  summary.minibatches = next_minibatch_;
+  summary.samples = summary.minibatches * settings_.batch_size;
+  summary.minibatch_seconds = steady_minibatch_seconds();
+  if (summary.minibatch_seconds > 0) {
+    summary.samples_per_second = static_cast<double>(settings_.batch_size) / summary.minibatch_seconds;
+  }
+  if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
+  summary.evaluation = last_evaluation_;
+  summary.generations = generations_;
+  summary.ranks = ranks_;
+  std::sort(summary.ranks.begin(), summary.ranks.end(),
+            [](const RankSummary& a, const RankSummary& b) { return a.rank < b.rank; });
+  return summary;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,119 @@
+// Rank 0's book of a run: metrics.jsonl in order, the progress line, and the figures of the summary. Fed with
+// the lines that ranks post; what they say may come in any order of ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/json.h"
+#include "graph/summary.h"
+#include "runtime/journal/evaluated_minibatch.h"
+#include "runtime/journal/metrics_file.h"
+
+namespace pipewright {
+
+/// Lines as ranks post them. One JSON object each.
+/// Of the update that a minibatch is part of, at the stage that computes the loss. Absent: not said.
+struct UpdateFigures {
+  std::optional<double> learning_rate;
+  std::optional<double> gradient_norm;
+};
+std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
+                           const UpdateFigures& update = {});
+/// `minibatches`: trained before, of an evaluation within an epoch; 0: at the epoch's end.
+std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches = 0);
+/// Rank 0 begins with one: evaluations are written in the order of these lines, whichever ranks their results
+/// come from. One without such a line is written when it is complete.
+std::string evaluation_begins_line(int64_t epoch, int64_t minibatches = 0);
+std::string rank_line(const RankSummary& summary);
+std::string trace_line(const std::string& document);  ///< a TraceWriter's
+/// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
+std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);
+
+struct JournalSettings {
+  std::filesystem::path folder;  ///< exists
+  int64_t batch_size = 1;
+  int64_t minibatches_per_epoch = 1;
+  int64_t total_minibatches = 1;
+  int64_t evaluation_minibatches = 0;
+  /// Where the span ends that begins at a minibatch; empty: with the epoch.
+  std::function<int64_t(int64_t first)> end_of_span;
+  int64_t next_minibatch = 0;  ///< the first that will be reported
+  /// Of a run that goes on: metrics.jsonl of its past, which may be the file that this one writes, and the
+  /// epochs whose evaluation was over. "" = none.
+  std::filesystem::path past;
+  int64_t evaluated_epochs = 0;
+  /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
+  /// Of the plan that the run begins with.
+  int64_t period_minibatches = 1;
+  bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
+};
+
+/// Used by one thread at a time. Needs as much memory for ten million minibatches as for a hundred thousand.
+class Journal {
+ public:
+  /// Starts metrics.jsonl with the past's lines. RunError if it cannot be written.
+  explicit Journal(JournalSettings settings);
+
+  /// RunError if metrics.jsonl cannot be written on, or (looked at once a second) is not there any more.
+  void take(int64_t rank, const std::string& line);
+  /// Ends the progress line. No line may be taken afterwards. RunError if metrics.jsonl is not there any
+  /// more.
+  void close();
+
+  /// What the lines so far amount to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
+  /// is the caller's.
+  Summary summary() const;
+  /// Documents of TraceWriter, one a rank that sent one.
+  const std::vector<std::string>& traces() const { return traces_; }
+
+  /// Minibatches over whose times the steady state is taken, the last ones.
+  static constexpr size_t kRemembered = 1 << 16;
+
+ private:
+  int64_t start_with_past();
+  void remember(double loss, double elapsed_seconds);
+  void take_minibatch(const Json& line);
+  void take_evaluation(const Json& line);
+  void write_evaluation(std::pair<int64_t, int64_t> place);
+  void write_generations();
+  void show_progress(bool last);
+  double steady_minibatch_seconds() const;
+
+  JournalSettings settings_;
+  std::unique_ptr<MetricsFile> metrics_;
+  std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
+  int64_t next_minibatch_ = 0;
+  double elapsed_before_ = 0;           // by the past
+  std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most
+  std::deque<double> recent_losses_;    // likewise, those of the progress line
+  double epoch_loss_ = 0;               // sum over the known minibatches of the last one's epoch
+  int64_t epoch_losses_ = 0;            // how many
+  struct Waiting {
+    GenerationSummary generation;
+    int64_t period_minibatches;
+  };
+  std::deque<Waiting> waiting_generations_;  // until all minibatches before theirs have been written
+  std::vector<GenerationSummary> generations_;
+  int64_t steady_from_ = 0;  // the steady state is that of the last plan
+  /// By epoch and minibatches, until complete.
+  std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;
+  std::deque<std::pair<int64_t, int64_t>> begun_evaluations_;  // not written yet
+  std::optional<EvaluationSummary> last_evaluation_;
+  std::vector<RankSummary> ranks_;
+  std::vector<std::string> traces_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point shown_{};
+  std::chrono::steady_clock::time_point looked_ = started_;  // whether the file is in its place
+  bool line_open_ = false;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,109 @@
+#include "runtime/journal/slowness.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "graph/units.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kExplains = 0.2;
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  return text;
+}
+
+/// What the plan says of one minibatch of a rank, over all its stages.
+struct Expected {
+  double compute_seconds = 0;
+  double update_seconds = 0;
+  double sync_seconds = 0;
+};
+
+Expected expected_of(const Plan& plan, int64_t rank) {
+  Expected expected;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto& ranks = plan.stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    const StagePrediction& stage = plan.predicted->stages.at(s);
+    expected.compute_seconds += stage.compute_seconds;
+    expected.update_seconds += stage.step_seconds;
+    expected.sync_seconds += stage.gradient_sync_seconds;
+  }
+  return expected;
+}
+
+struct Cause {
+  double seconds = 0;  ///< of the busiest rank's training, beyond the plan
+  std::string words;
+};
+
+std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const RankSummary& rank) {
+  const MeasuredTimes& times = *rank.times;
+  const Expected expected = expected_of(plan, rank.rank);
+  const auto minibatches = static_cast<double>(std::max<int64_t>(times.minibatches, 1));
+  const auto each = [&](double seconds) { return format_seconds(seconds / minibatches); };
+  const std::string name = "rank " + std::to_string(rank.rank);
+  std::vector<Cause> causes;
+  if (rank.device.rfind("cuda", 0) != 0) {
+    const double computing = times.busy_seconds - times.load_wait_seconds;
+    const auto on_host = std::count_if(summary.ranks.begin(), summary.ranks.end(),
+                                       [&](const RankSummary& other) { return other.host == rank.host; });
+    const bool crowded = summary.cores > 0 && on_host > summary.cores;
+    causes.push_back(
+        {computing * (1 - times.core_share()),
+         name + " got " + number(times.core_share()) + " of a core" +
+             (crowded ? ": " + std::to_string(on_host) + " ranks share " + std::to_string(summary.cores) +
+                            (summary.cores == 1 ? " core" : " cores")
+                      : ", other programs had the rest")});
+    const double planned = expected.compute_seconds + expected.update_seconds;
+    causes.push_back({times.processor_seconds - minibatches * planned,
+                      "the compute of " + name + " takes " + each(times.processor_seconds) +
+                          " a minibatch, the profile says " + format_seconds(planned) +
+                          ": profile again on this machine"});
+  }
+  causes.push_back({times.load_wait_seconds,
+                    name + " waits " + each(times.load_wait_seconds) + " a minibatch for its samples"});
+  causes.push_back({rank.sync_wait_seconds - minibatches * expected.sync_seconds,
+                    name + " waits " + each(rank.sync_wait_seconds) +
+                        " a minibatch for the sum of gradients, the plan says " +
+                        format_seconds(expected.sync_seconds) + ": `probe` measures the links"});
+  causes.push_back(
+      {rank.receive_wait_seconds, "messages: even the busiest rank, " + std::to_string(rank.rank) +
+                                      ", waits " + each(rank.receive_wait_seconds) +
+                                      " a minibatch for its neighbours: `probe` measures the links"});
+  return causes;
+}
+
+}  // namespace
+
+std::string slowness_text(const Summary& summary, const Plan& plan) {
+  const double predicted = summary.predicted_minibatch_seconds;
+  if (!plan.predicted || !(predicted > 0) || !(summary.minibatch_seconds > kSlow * predicted)) return "";
+  const std::string text = number(summary.minibatch_seconds / predicted) + " times slower than predicted";
+  const RankSummary* busiest = nullptr;
+  for (const RankSummary& rank : summary.ranks) {
+    if (rank.times && (!busiest || rank.times->busy_seconds > busiest->times->busy_seconds)) busiest = &rank;
+  }
+  if (!busiest) return text;
+  const std::vector<Cause> causes = causes_of(summary, plan, *busiest);
+  const auto likely = std::max_element(causes.begin(), causes.end(),
+                                       [](const Cause& a, const Cause& b) { return a.seconds < b.seconds; });
+  const double beyond = (1 - predicted / summary.minibatch_seconds) * busiest->times->trained_seconds;
+  if (likely->seconds < kExplains * beyond) return text;
+  return text + "; likely: " + likely->words;
+}
+
+std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores) {
+  if (cores <= 0 || ranks * threads <= cores) return "";
+  return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+         (threads > 1 ? " of " + std::to_string(threads) + " threads" : "") + " on " + std::to_string(cores) +
+         (cores == 1 ? " core" : " cores") +
+         ": they take turns, so the run is slower than its plan, and its times say nothing of it";
+}
+
+}  // namespace pipewright

@@ -1,0 +1,39 @@
+// All ranks of a job on this host, each a process of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/job/job.h"
+
+namespace pipewright {
+
+struct LaunchSettings {
+  std::string command = "train";       ///< what each rank runs
+  std::vector<std::string> arguments;  ///< of the command, without rank and rendezvous
+  bool results = true;                 ///< what rank 0 prints as result goes to standard output
+  bool pin = true;                     ///< one core a rank, where a host has enough cores
+  /// A hosts file (runtime/launch/hosts.h); "": all ranks on this host.
+  std::string hosts;
+  /// Starts a command on another host: called as REMOTE_SHELL HOST COMMAND_LINE, split at blanks.
+  std::string remote_shell = "ssh -o BatchMode=yes";
+  std::string master_address;  ///< of this host, for the others; "" = its name (127.0.0.1 without `hosts`)
+};
+
+/// Serves the job's store on a free port, starts one process per rank of the plan (rank K's output
+/// goes to rank-K.log in the run folder, rank 0's also to standard error) and waits for all of them. On other
+/// hosts ranks run in a folder of the same name, with the program of the same path. When one
+/// fails or is killed the others are told and end; those that do not within the job's time-out are killed.
+/// SIGINT and SIGTERM are passed on; to other hosts over the store. Throws what ended the first rank that
+/// failed: its code, its message. Leaves no process behind.
+void launch(const Job& job, const LaunchSettings& settings);
+
+/// Cores that the processes of this job may use on this host: all of them, also for a rank that is bound to
+/// one.
+int64_t host_cores();
+
+/// Binds this process to the cores that the launcher chose for it, if one did. Called before any thread
+/// starts.
+void take_cores_from_launcher();
+
+}  // namespace pipewright

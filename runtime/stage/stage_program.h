@@ -1,0 +1,143 @@
+// The part of a model that one rank runs: forward and backward of its nodes. Knows tensors, not peers.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/run/interpreter.h"
+#include "runtime/stage/backward_cuts.h"
+#include "runtime/stage/partition.h"
+#include "runtime/stage/weight_versions.h"
+
+namespace pipewright {
+
+struct StageProgramOptions {
+  /// Activations are dropped after the forward; the backward runs it again, with the same random numbers and
+  /// on the buffers as they were. So the bits are the same, and buffers change once.
+  bool recompute = false;
+  /// The backward can be run in two parts.
+  bool split_backward = false;
+  /// Where all its tensors are.
+  at::Device device = at::kCPU;
+};
+
+/// What a forward leaves behind for its backward. Holds the weight version it read.
+struct Pass {
+  std::shared_ptr<const WeightVersion> version;
+  std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
+  at::Tensor loss;               ///< last stage; likewise without
+  at::Tensor scores;             ///< last stage, if the graph has them; as sent
+
+  /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
+  /// and not the values frees what no operator has saved.
+  std::vector<torch::autograd::Edge> roots;
+  /// Where it ends: at the received values that are differentiable. These do not hold the values either.
+  std::vector<torch::autograd::Edge> received_edges;
+
+  // For recomputing.
+  std::vector<at::Tensor> received;
+  std::vector<at::Tensor> fields;
+  std::vector<at::Tensor> buffers;  ///< as they were before the forward
+  RandomKey key;
+
+  // For the split backward: where the autograd graph is cut, and what has come there from behind.
+  std::vector<torch::autograd::Edge> cut_edges;  ///< by BackwardCuts::values; invalid: no gradient flows
+  std::vector<at::Tensor> cut_gradients;
+  std::vector<at::Tensor> weight_gradients;  ///< of weights whose gradient is part of BI; undefined: of BW
+};
+
+/// Gradients of one backward.
+struct StageGradients {
+  std::vector<at::Tensor> received;  ///< one per received value that is differentiable: the message upstream
+  std::vector<at::Tensor> weights;   ///< one per trainable parameter, in order
+};
+
+/// Called while a backward runs, with the gradient of a trainable parameter (by trainable()) as soon as all
+/// of it is there; not for parameters that no gradient reaches. It must not change the gradient.
+using GradientMade = std::function<void(size_t trainable, const at::Tensor& gradient)>;
+
+/// One stage of a partitioned graph, for minibatches of the graph's batch size. Immutable; borrows nothing.
+class StageProgram {
+ public:
+  StageProgram(const Graph& graph, const std::vector<StageInterface>& stages, size_t index,
+               StageProgramOptions options = {});
+
+  const Segment& segment() const { return segment_; }
+  const std::vector<std::string>& fields() const { return fields_; }
+  /// Parameters and buffers the stage reads, in the order in which forward takes them.
+  const std::vector<std::string>& parameters() const { return segment_.parameters(); }
+  const std::vector<std::string>& buffers() const { return segment_.buffers(); }
+  /// Positions of the trainable ones in parameters(): StageGradients::weights follows it.
+  const std::vector<size_t>& trainable() const { return trainable_; }
+
+  /// Messages: values downstream, gradients upstream.
+  const std::vector<MessagePart>& received_parts() const { return received_parts_; }
+  const std::vector<MessagePart>& sent_parts() const { return sent_parts_; }
+  const std::vector<MessagePart>& received_gradient_parts() const { return received_gradient_parts_; }
+  const std::vector<MessagePart>& sent_gradient_parts() const { return sent_gradient_parts_; }
+
+  /// `fields`: one tensor per fields(). With gradient mode off nothing is kept for a backward.
+  Pass forward(std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
+               std::shared_ptr<const WeightVersion> version, const std::vector<at::Tensor>& buffers,
+               RandomKey key) const;
+
+  /// `sent_gradients`: one per differentiable sent value; empty on the last stage. Where a received value is
+  /// both used here and carried on, its gradient is that from downstream and then what each use here adds,
+  /// the last first: as on one device. Frees the pass's autograd graph unless `keep_graph`: then a backward
+  /// of a copy of the pass can follow.
+  StageGradients backward(Pass pass, std::vector<at::Tensor> sent_gradients, const GradientMade& made = {},
+                          bool keep_graph = false) const;
+
+  /// The same gradients in two parts (options.split_backward). First those of the received values. The graph
+  /// is cut behind each node that alone reads a trainable parameter; what arrives there is kept.
+  std::vector<at::Tensor> backward_input(Pass& pass, std::vector<at::Tensor> sent_gradients) const;
+  /// Then those of the weights, node by node from the last to the first. Only weights that several nodes of
+  /// the stage read have had theirs from the first part: cut there, they would need it run once more.
+  std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {},
+                                          bool keep_graph = false) const;
+
+  /// Runs the forward of `pass` again, on the inputs that it had, and names the node that first made a number
+  /// that is not finite; "" if none does. Buffers are left alone.
+  std::string where_not_finite(const Pass& pass, std::vector<at::Tensor> received,
+                               std::vector<at::Tensor> fields, const std::vector<at::Tensor>& buffers) const;
+  /// For messages: the first node of the stage that reads trainable parameter `i`, by trainable().
+  const std::string& reader_of(size_t i) const { return segment_.label(trainable_reader_.at(i)); }
+
+ private:
+  struct Roots {
+    std::vector<torch::autograd::Edge> edges;
+    std::vector<at::Tensor> gradients;
+  };
+  /// Runs the segment and fills in what comes of it.
+  void run(Pass& pass, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
+           const std::vector<at::Tensor>& buffers, const NodeObserver* observer = nullptr) const;
+  Roots roots_of(const Pass& pass, std::vector<at::Tensor> sent_gradients) const;
+  /// The message upstream, from the gradients of the differentiable received values.
+  std::vector<at::Tensor> message_upstream(const std::vector<at::Tensor>& gradients) const;
+  void recompute(Pass& pass) const;
+
+  StageProgramOptions options_;
+  bool last_ = false;
+  BackwardCuts cuts_;  // none unless options_.split_backward
+  Segment segment_;    // outputs: what is sent (or the graph's), then cuts_.values
+  std::vector<std::string> fields_;
+  std::vector<std::string> received_;
+  std::vector<std::string> sent_;
+  std::vector<bool> received_differentiable_;
+  std::vector<bool> sent_differentiable_;
+  std::vector<size_t> trainable_;
+  std::vector<size_t> trainable_reader_;          // position of a node that reads it
+  std::vector<std::vector<size_t>> cut_weights_;  // by cut: positions in trainable_
+  std::vector<size_t> uncut_weights_;             // the other positions
+  std::vector<MessagePart> received_parts_;
+  std::vector<MessagePart> sent_parts_;
+  std::vector<MessagePart> received_gradient_parts_;
+  std::vector<MessagePart> sent_gradient_parts_;
+  size_t scores_ = SIZE_MAX;  // position in the segment's outputs, last stage; the loss is at 0
+};
+
+}  // namespace pipewright

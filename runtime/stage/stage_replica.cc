@@ -1,0 +1,447 @@
+#include "runtime/stage/stage_replica.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "graph/error.h"
+#include "models/initialise.h"
+#include "models/memory/memory_meter.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/stage/not_finite_error.h"
+#include "runtime/update/gradient_norm.h"
+#include "runtime/update/ownership.h"
+
+namespace pipewright {
+namespace {
+
+constexpr const char* kDivergedRemedy =
+    "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
+
+StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
+  StageProgramOptions options;
+  options.recompute = plan.stages[static_cast<size_t>(stage)].recompute;
+  options.split_backward = plan.schedule == "zb-h1";
+  options.device = device;
+  return options;
+}
+
+// The most places that the versions of a stage's weights have if dead ones leave theirs to new ones; 0: more
+// than recordings are made for.
+size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage) {
+  if (plan.weights == "flush") return 1;
+  if (plan.weights == "2bw") return 2;
+  const auto depths = schedule_named(plan.schedule).depths(shape);
+  const auto counts = static_cast<size_t>(plan.weights == "vertical" ? 0 : stage);
+  return depths[counts] == 1 ? 1 : 0;
+}
+
+}  // namespace
+
+StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
+                           const TrainingRules& rules, StateSource* source)
+    : stage_(stage),
+      replica_(replica),
+      schedule_(plan.schedule),
+      shape_(shape_of(plan, rules.gradient_accumulation)),
+      turns_(shape_, stage),
+      rules_(rules),
+      program_(model.graph, partition(model.graph, plan), static_cast<size_t>(stage),
+               options_of(plan, stage, rules.device)) {
+  if (rules.learning_rate_scaling == "pipedream") {
+    rate_factor_ = static_cast<double>(turns_.round_length()) /
+                   static_cast<double>(StageTurns(shape_, 0).round_length());
+  }
+  for (const TiedParameter& tied : plan.tied_parameters) {
+    if (tied.stages.front() < stage) counted_elsewhere_.push_back(tied.name);
+  }
+  std::vector<std::string> trained;
+  for (const size_t i : program_.trainable()) trained.push_back(program_.parameters()[i]);
+  update_rule_ = make_update_rule(rules.optimizer, trained);
+  auto state = source ? source->state_of(stage, replica, program_) : std::nullopt;
+  restore(state ? std::move(*state) : first_state(model));
+  round_gradients_.resize(program_.trainable().size());
+  if (turns_.replicas() > 1) {
+    std::vector<at::Tensor> trainable;
+    for (const size_t i : program_.trainable()) trainable.push_back(weights()[i]);
+    buckets_ = std::make_unique<GradientBuckets>(trainable, rules.gradient_bucket_bytes);
+  }
+  if (rules.cuda_graphs) prepare_recordings(model.graph, plan);
+}
+
+StageState StageReplica::first_state(const Model& model) const {
+  StageState state;
+  {
+    const MemoryScope scope(MemoryPurpose::kWeights);
+    for (const std::string& name : program_.parameters())
+      state.weights.push_back(initial_parameter(model, name, rules_.seed).to(rules_.device));
+  }
+  const MemoryScope scope(MemoryPurpose::kOther);
+  for (const std::string& name : program_.buffers())
+    state.buffers.push_back(initial_buffer(model, name).to(rules_.device));
+  return state;
+}
+
+void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan) {
+  RecordedStageSettings settings;
+  settings.device = rules_.device;
+  settings.seed = rules_.seed;
+  settings.places = fixed_places(plan, shape_, stage_);
+  settings.split_backward = plan.schedule == "zb-h1";
+  settings.several_a_round = turns_.most_of_one_replica(turns_.round_length()) > 1;
+  if (!rules_.make_graphs) {
+    no_recordings_ = "the device is '" + rules_.device.str() + "', which has none";
+  } else if (settings.places == 0) {
+    no_recordings_ = "stage " + std::to_string(stage_) + " has several versions in flight (weights '" +
+                     plan.weights + "'), which lie wherever there is room";
+  } else {
+    no_recordings_ = pipewright::recording_obstacle(graph, program_.segment().nodes());
+  }
+  if (!no_recordings_.empty()) return;
+  versions_->keep_places();
+  if (!buckets_) {
+    const MemoryScope scope(MemoryPurpose::kGradients);
+    for (const size_t i : program_.trainable())
+      fixed_gradients_.push_back(at::empty_like(weights()[i].detach(), at::MemoryFormat::Contiguous));
+  }
+  settings.gradients = gradient_places();
+  recorded_ =
+      std::make_unique<RecordedStage>(program_, rules_.make_graphs(rules_.device), std::move(settings));
+}
+
+const std::vector<at::Tensor>& StageReplica::gradient_places() const {
+  return buckets_ ? buckets_->gradients() : fixed_gradients_;
+}
+
+void StageReplica::move(StageState& state, at::Device device) {
+  if (rules_.device.is_cpu()) return;
+  const auto to_device = [&](std::vector<at::Tensor>& tensors) {
+    for (at::Tensor& tensor : tensors) tensor = tensor.detach().to(device);
+  };
+  to_device(state.weights);
+  to_device(state.buffers);
+  for (auto& [name, slots] : state.optimizer.slots) to_device(slots);
+  for (auto& [number, trainable] : state.older) to_device(trainable);
+}
+
+void StageReplica::restore(StageState state) {
+  PW_CHECK_EQ(state.weights.size(), program_.parameters().size());
+  PW_CHECK_EQ(state.buffers.size(), program_.buffers().size());
+  move(state, rules_.device);
+  for (const size_t i : program_.trainable()) state.weights[i].requires_grad_(true);
+  versions_ = std::make_unique<WeightVersions>(std::move(state.weights), state.updates);
+  if (recorded_) versions_->keep_places();
+  buffers_ = std::move(state.buffers);
+  update_rule_->restore(std::move(state.optimizer));
+  for (auto& [number, trainable] : state.older) {
+    PW_CHECK_EQ(trainable.size(), program_.trainable().size());
+    std::vector<at::Tensor>& version = older_[number] = weights();
+    for (size_t i = 0; i < trainable.size(); ++i)
+      version[program_.trainable()[i]] = trainable[i].requires_grad_(true);
+  }
+}
+
+void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoints) {
+  PW_CHECK(in_flight_.empty() && round_is_empty(), "a span begins while another one runs");
+  span_ = span;
+  first_version_ = versions_->updates();
+  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span, began);
+  checkpoints_.assign(checkpoints.begin(), checkpoints.end());
+  buffers_before_.clear();
+  // Versions are kept for the forwards that will read them, and no longer.
+  std::map<int64_t, int64_t> readers;
+  for (const int64_t k : minibatches(span)) ++readers[first_version_ + rule_->of(k)];
+  versions_->expect(std::move(readers), std::exchange(older_, {}));
+}
+
+std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
+  const auto pass = in_flight_.find(k);
+  auto version =
+      pass != in_flight_.end() ? pass->second.version : versions_->find(first_version_ + rule_->of(k));
+  PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
+  return version;
+}
+
+StageState StageReplica::state_before(int64_t n) {
+  StageState state{versions_->updates(), weights(), {}, update_rule_->state(), {}};
+  if (auto buffers = buffers_before_.extract(n); !buffers.empty()) {
+    state.buffers = std::move(buffers.mapped());
+  } else {
+    for (const at::Tensor& buffer : buffers_) state.buffers.push_back(buffer.clone());
+  }
+  for (int64_t k = n; k < span_.end(); ++k) {
+    const int64_t number = first_version_ + rule_->of(k);
+    if (number >= state.updates) break;
+    const bool first_reader = k == n || rule_->of(k) != rule_->of(k - 1);
+    if (!first_reader || turns_.replica_of(k) != replica_) continue;
+    const auto version = version_for(k);
+    std::vector<at::Tensor>& trainable = state.older[number];  // may stay empty
+    for (const size_t i : program_.trainable()) trainable.push_back(version->weights[i]);
+  }
+  move(state, at::kCPU);
+  return state;
+}
+
+StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor> received,
+                                              std::vector<at::Tensor> fields) {
+  for (; !checkpoints_.empty() && checkpoints_.front() <= k; checkpoints_.pop_front()) {
+    auto& before = buffers_before_[checkpoints_.front()];
+    for (const at::Tensor& buffer : buffers_) before.push_back(buffer.clone());
+  }
+  auto version = versions_->read(first_version_ + rule_->of(k));
+  Pass pass;
+  Forwarded result;
+  if (auto recorded =
+          recorded_ ? recorded_->forward(k, received, fields, *version, buffers_) : std::nullopt) {
+    pass.version = std::move(version);
+    result = {std::move(recorded->sent), std::move(recorded->loss), {}};
+  } else {
+    pass = program_.forward(std::move(received), std::move(fields), std::move(version), buffers_,
+                            {rules_.seed, k});
+    result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
+  }
+  const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
+  PW_CHECK(fresh, "minibatch " << k << " is in flight already");
+  peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(in_flight_.size()));
+  return result;
+}
+
+void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
+                                 std::vector<at::Tensor> fields) {
+  if (!rules_.nan_guard) return;
+  if (!rules_.device.is_cpu()) return check_forward_later(k, forwarded);
+  // Infinite values may be meant (masks); a NaN or a loss that is not finite is not.
+  const auto broken = [](const at::Tensor& tensor) {
+    return !all_finite(tensor) && tensor.isnan().any().item<bool>();
+  };
+  const auto& sent = forwarded.sent;
+  if (all_finite(forwarded.loss) && std::none_of(sent.begin(), sent.end(), broken)) return;
+  const std::string where =
+      program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
+  stop_at_forward(k, forwarded.loss.defined() ? std::optional(forwarded.loss.item<double>()) : std::nullopt,
+                  where);
+}
+
+void StageReplica::check_forward_later(int64_t k, const Forwarded& forwarded) {
+  if (forwarded.loss.defined()) {
+    deferred_.push(forwarded.loss, [this, k](const at::Tensor& loss) {
+      if (!all_finite(loss)) stop_at_forward(k, loss.item<double>(), "");
+    });
+  }
+  const at::Tensor broken = any_not_finite(forwarded.sent, /*nan=*/true);
+  if (!broken.defined()) return;
+  deferred_.push(broken, [this, k](const at::Tensor& found) {
+    if (found.item<bool>()) stop_at_forward(k, std::nullopt, "");
+  });
+}
+
+void StageReplica::stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const {
+  const auto text = [](double number) { return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"; };
+  const std::string what =
+      loss ? "the loss of minibatch " + std::to_string(k) + " is " + text(*loss) + " on stage "
+           : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
+  throw NotFiniteError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy,
+                       k, k);
+}
+
+void StageReplica::stop_at_received_gradient(int64_t k) const {
+  throw NotFiniteError("the gradient of minibatch " + std::to_string(k) + " that stage " +
+                           std::to_string(stage_) + " sends back is not finite: in the backward of its nodes",
+                       kDivergedRemedy, k, k);
+}
+
+void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t last) const {
+  const std::string minibatches =
+      first == last ? "minibatch " + std::to_string(first)
+                    : "minibatches " + std::to_string(first) + " to " + std::to_string(last);
+  throw NotFiniteError("the gradient of '" + program_.parameters()[program_.trainable()[trainable]] +
+                           "' in " + minibatches + " is not finite on stage " + std::to_string(stage_) +
+                           ": in the backward of " + program_.reader_of(trainable) +
+                           ", or of a node behind it",
+                       kDivergedRemedy, first, last);
+}
+
+// Adds the gradients of a backward to the round: where somebody asks when they are complete, each as soon as
+// it is there, and the others at the end.
+class StageReplica::EarlyGradients {
+ public:
+  EarlyGradients(StageReplica& replica, const GradientComplete& complete)
+      : replica_(replica), complete_(complete), added_(replica.round_gradients_.size(), false) {
+    if (complete) made_ = [this](size_t i, const at::Tensor& gradient) { add(i, gradient); };
+  }
+  const GradientMade& made() const { return made_; }
+  void add_others(std::vector<at::Tensor> gradients) {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!added_[i]) add(i, std::move(gradients[i]));
+    }
+  }
+
+ private:
+  void add(size_t i, at::Tensor gradient) {
+    replica_.add_gradient(i, std::move(gradient));
+    added_[i] = true;
+    if (complete_) complete_(i);
+  }
+
+  StageReplica& replica_;
+  const GradientComplete& complete_;
+  std::vector<bool> added_;
+  GradientMade made_;
+};
+
+Pass StageReplica::take_pass(int64_t k) {
+  auto pass = in_flight_.extract(k);
+  PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
+  return std::move(pass.mapped());
+}
+
+std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients,
+                                               const GradientComplete& complete) {
+  EarlyGradients early(*this, complete);
+  StageGradients gradients;
+  const bool recorded = recorded_ && recorded_->holds(k);
+  if (recorded) {
+    gradients.received = recorded_->backward(k, sent_gradients, /*first=*/round_is_empty());
+    take_pass(k);  // from now on the version may be written over, behind the backward
+  } else {
+    if (recorded_) recorded_->notice(sent_gradients);
+    gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
+    if (recorded_) recorded_->warmed_up();
+  }
+  // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
+  if (rules_.nan_guard && rules_.device.is_cpu() && last_not_finite(gradients.received)) {
+    if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
+    stop_at_received_gradient(k);
+  }
+  if (rules_.nan_guard && !rules_.device.is_cpu()) {
+    if (const at::Tensor broken = any_not_finite(gradients.received); broken.defined()) {
+      deferred_.push(broken, [this, k](const at::Tensor& found) {
+        if (found.item<bool>()) stop_at_received_gradient(k);
+      });
+    }
+  }
+  if (recorded) {
+    take_recorded_gradients(complete);
+  } else {
+    early.add_others(std::move(gradients.weights));
+  }
+  return std::move(gradients.received);
+}
+
+std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::Tensor> sent_gradients) {
+  if (recorded_ && recorded_->holds(k)) return recorded_->backward_input(k, sent_gradients);
+  const auto pass = in_flight_.find(k);
+  PW_CHECK(pass != in_flight_.end(), "backward of minibatch " << k << " without its forward");
+  if (recorded_) recorded_->notice(sent_gradients);
+  return program_.backward_input(pass->second, std::move(sent_gradients));
+}
+
+void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) {
+  if (recorded_ && recorded_->holds(k)) {
+    recorded_->backward_weight(k, /*first=*/round_is_empty());
+    take_pass(k);
+    return take_recorded_gradients(complete);
+  }
+  EarlyGradients early(*this, complete);
+  early.add_others(program_.backward_weight(take_pass(k), early.made()));
+  if (recorded_) recorded_->warmed_up();
+}
+
+void StageReplica::take_recorded_gradients(const GradientComplete& complete) {
+  round_gradients_ = gradient_places();
+  for (size_t i = 0; complete && i < round_gradients_.size(); ++i) complete(i);
+}
+
+void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& sum = round_gradients_[trainable];
+  if (sum.defined()) {
+    sum.add_(gradient);
+  } else if (!gradient_places().empty()) {
+    sum = gradient_places()[trainable];
+    sum.copy_(gradient);
+  } else {
+    // What autograd hands out may be shared, with a message under way for instance, or be spread out from
+    // fewer elements. Ours can be written to.
+    sum = unshared(gradient) && gradient.is_contiguous() ? std::move(gradient)
+                                                         : gradient.clone(at::MemoryFormat::Contiguous);
+  }
+}
+
+bool StageReplica::round_is_empty() const {
+  return std::none_of(round_gradients_.begin(), round_gradients_.end(),
+                      [](const at::Tensor& gradient) { return gradient.defined(); });
+}
+
+std::vector<at::Tensor>& StageReplica::round_gradients() {
+  for (size_t i = 0; i < round_gradients_.size(); ++i) {
+    if (!round_gradients_[i].defined())
+      add_gradient(i, at::zeros_like(weights()[program_.trainable()[i]].detach()));
+  }
+  return round_gradients_;
+}
+
+void StageReplica::average(int64_t round) {
+  const int64_t minibatches = turns_.round_size(round, span_);
+  if (minibatches == 1) return;
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& gradient : round_gradients()) gradient.div_(static_cast<double>(minibatches));
+}
+
+at::Tensor StageReplica::gradient_square_sum() {
+  std::vector<at::Tensor> counted;
+  for (size_t i = 0; i < round_gradients().size(); ++i) {
+    const std::string& name = program_.parameters()[program_.trainable()[i]];
+    const bool elsewhere =
+        std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), name) != counted_elsewhere_.end();
+    if (!elsewhere) counted.push_back(round_gradients()[i]);
+  }
+  return square_sum_on(rules_.device, counted);
+}
+
+double StageReplica::learning_rate(int64_t round) const {
+  return rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
+                                         turns_.round_begin(round, span_), rules_.minibatches_per_epoch,
+                                         rules_.total_minibatches);
+}
+
+void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
+  const int64_t first = turns_.round_begin(round, span_);
+  const int64_t last = first + turns_.round_size(round, span_) - 1;
+  if (rules_.gradient_clipping_norm > 0) {
+    if (rules_.nan_guard && square_sum.device().is_cpu() && !std::isfinite(square_sum.item<double>())) {
+      if (const auto weight = last_not_finite(round_gradients())) stop_at_gradient(*weight, first, last);
+    }
+    clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
+  }
+  std::vector<at::Tensor> room = versions_->room(program_.trainable());
+  std::vector<at::Tensor> next = weights();
+  std::vector<at::Tensor> trained;
+  for (const size_t i : program_.trainable()) trained.push_back(next[i]);
+  std::vector<at::Tensor> stepped =
+      update_rule_->step(trained, round_gradients(), learning_rate(round), std::move(room));
+  round_gradients_.assign(round_gradients_.size(), {});
+  if (rules_.nan_guard && update_rule_->not_finite())
+    stop_at_gradient(*update_rule_->not_finite(), first, last);
+  if (rules_.nan_guard && update_rule_->not_finite_on_device().defined()) {
+    deferred_.push(update_rule_->not_finite_on_device(), [this, first, last](const at::Tensor& found) {
+      if (const int64_t number = found.item<int64_t>(); number > 0)
+        stop_at_gradient(static_cast<size_t>(number - 1), first, last);
+    });
+  }
+  for (size_t i = 0; i < stepped.size(); ++i) next[program_.trainable()[i]] = std::move(stepped[i]);
+  versions_->publish(std::move(next));
+}
+
+StageReplica::Forwarded StageReplica::evaluate(const StageProgram& program, int64_t k,
+                                               std::vector<at::Tensor> received,
+                                               std::vector<at::Tensor> fields) const {
+  Pass pass = program.forward(std::move(received), std::move(fields), versions_->latest(), buffers_,
+                              {rules_.seed, k});
+  return {std::move(pass.sent), std::move(pass.loss), std::move(pass.scores)};
+}
+
+}  // namespace pipewright

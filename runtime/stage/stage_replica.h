@@ -1,0 +1,182 @@
+// One stage as one rank has it: its program, weight versions, buffers, optimizer, and the gradients of the
+// round under way. Knows no peers and no order of actions.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/run.h"
+#include "models/definition/model.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/versions.h"
+#include "runtime/stage/deferred.h"
+#include "runtime/stage/gradient_buckets.h"
+#include "runtime/stage/recorded_stage.h"
+#include "runtime/stage/stage_program.h"
+#include "runtime/stage/stage_state.h"
+#include "runtime/stage/weight_versions.h"
+#include "runtime/update/update_rule.h"
+
+namespace pipewright {
+
+/// What a worker needs to know of a training run.
+struct TrainingRules {
+  OptimizerSettings optimizer;
+  LearningRatePolicy learning_rate_policy;
+  std::string learning_rate_scaling = "none";
+  int64_t gradient_accumulation = 1;
+  int64_t gradient_bucket_bytes = 25 << 20;
+  double gradient_clipping_norm = 0;
+  bool nan_guard = true;
+  uint64_t seed = 0;
+  int64_t minibatches_per_epoch = 1;
+  int64_t total_minibatches = 1;
+  at::Device device = at::kCPU;  ///< where the rank computes
+  /// Forwards and backwards run as recordings where they can (docs/semantics.md, On a device).
+  bool cuda_graphs = false;
+  MakeDeviceGraphs make_graphs{};  ///< of `device`; empty: it has none
+};
+
+class StageReplica {
+ public:
+  /// Starts from what `source` has for it, else from the initialisers of its parameters and buffers and
+  /// rules.seed. `plan` fits `model.graph`.
+  StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
+               const TrainingRules& rules, StateSource* source = nullptr);
+
+  int64_t stage() const { return stage_; }
+  int64_t replica() const { return replica_; }
+  const StageProgram& program() const { return program_; }
+  at::Device device() const { return rules_.device; }
+  /// What the stage's device still owes the host: losses, and whether numbers are finite. Whoever runs the
+  /// stage polls it, and flushes it at the end of a span.
+  Deferred& deferred() { return deferred_; }
+  const StageTurns& turns() const { return turns_; }
+  /// Minibatches of the span that this replica processes, in order.
+  std::vector<int64_t> minibatches(Span span) const { return turns_.minibatches_of(replica_, span); }
+
+  /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
+  const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
+  const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  const WeightVersions& versions() const { return *versions_; }
+  /// The largest number of minibatches that were between forward and the end of their backward.
+  int64_t peak_in_flight() const { return peak_in_flight_; }
+  /// Null without rules.cuda_graphs, and where there is a reason against it.
+  const RecordedStage* recordings() const { return recorded_.get(); }
+  /// rules.cuda_graphs: why minibatches run without, as far as it is known; "": nothing stands against it.
+  const std::string& recording_obstacle() const { return recorded_ ? recorded_->obstacle() : no_recordings_; }
+
+  /// Goes on from `state`, before the first span; the stage takes its tensors over.
+  void restore(StageState state);
+
+  /// Training: the span that forwards, backwards and updates belong to, until the next one begins. Between
+  /// spans nothing is in flight. The pipeline was last empty before minibatch `began`: the span's first, or,
+  /// for one that goes on from a checkpoint, an earlier one. `checkpoints`: minibatches N of the span, each
+  /// the begin of a round, for which state_before() will be asked as soon as the round before has its update.
+  void begin(Span span, int64_t began, std::vector<int64_t> checkpoints = {});
+  void begin(Span span) { begin(span, span.first); }
+  /// The state before minibatch n, once: one of `checkpoints`, or where all has come back that was begun. Of
+  /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
+  /// all. On the processor nothing is copied but buffers; nothing of it changes while training goes on.
+  StageState state_before(int64_t n);
+  /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
+  /// backward.
+  struct Forwarded {
+    std::vector<at::Tensor> sent;
+    at::Tensor loss, scores;  ///< as in Pass
+  };
+  Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
+  /// Called while a backward runs: this replica's sum for a trainable parameter is complete.
+  using GradientComplete = std::function<void(size_t trainable)>;
+  /// Gradients of the received values; adds those of the weights to the round's. `complete`, for the
+  /// replica's last minibatch of a round: is called for every trainable parameter, which is left alone from
+  /// then on.
+  std::vector<at::Tensor> backward(int64_t k, std::vector<at::Tensor> sent_gradients,
+                                   const GradientComplete& complete = {});
+  /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
+  /// made a number that is not finite, if its loss is none or a value sent has none. `received`, `fields` as
+  /// in forward(). On another device than the processor the host hears of it later, from deferred(), and the
+  /// inputs have gone: no node is named then. So it is with all NumericalErrors of a stage.
+  void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
+                     std::vector<at::Tensor> fields);
+  /// The same in two parts; needs a program that splits (plan's schedule).
+  std::vector<at::Tensor> backward_input(int64_t k, std::vector<at::Tensor> sent_gradients);
+  void backward_weight(int64_t k, const GradientComplete& complete = {});
+
+  /// The round's sum over this replica's minibatches, one for each trainable parameter: zeros if it had none.
+  /// A plain tensor each, free to be overwritten.
+  std::vector<at::Tensor>& round_gradients();
+  /// Where they lie, if the stage has replicas to reduce them with; else null.
+  const GradientBuckets* buckets() const { return buckets_.get(); }
+  /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
+  void average(int64_t round);
+  /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones). One float64 on
+  /// the stage's device.
+  at::Tensor gradient_square_sum();
+  /// Of the update that round j makes, before the scale of a parameter's group.
+  double learning_rate(int64_t round) const;
+  /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
+  /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
+  /// not finite (rules.nan_guard).
+  void update(int64_t round, const at::Tensor& square_sum = {});
+
+  /// Forward only, of evaluation's `program`, with the latest weights; leaves weights and buffers alone.
+  Forwarded evaluate(const StageProgram& program, int64_t k, std::vector<at::Tensor> received,
+                     std::vector<at::Tensor> fields) const;
+  /// For the average over the replicas at the drain.
+  std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
+
+ private:
+  class EarlyGradients;
+  StageState first_state(const Model& model) const;
+  void move(StageState& state, at::Device device);
+  void check_forward_later(int64_t k, const Forwarded& forwarded);
+  void prepare_recordings(const Graph& graph, const Plan& plan);
+  /// Where the round's gradients are to lie: by trainable(), or nothing where it does not matter.
+  const std::vector<at::Tensor>& gradient_places() const;
+  /// A recording has put them there, or added them.
+  void take_recorded_gradients(const GradientComplete& complete);
+  Pass take_pass(int64_t k);
+  std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
+  void add_gradient(size_t trainable, at::Tensor gradient);
+  bool round_is_empty() const;
+  [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
+  [[noreturn]] void stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const;
+  [[noreturn]] void stop_at_received_gradient(int64_t k) const;
+
+  int64_t stage_;
+  int64_t replica_;
+  std::string schedule_;
+  PipelineShape shape_;
+  StageTurns turns_;
+  TrainingRules rules_;
+  double rate_factor_ = 1;                      // learning_rate_scaling
+  std::vector<std::string> counted_elsewhere_;  // tied parameters of an earlier stage
+  StageProgram program_;
+  std::unique_ptr<WeightVersions> versions_;
+  std::vector<at::Tensor> buffers_;
+  std::unique_ptr<UpdateRule> update_rule_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::vector<at::Tensor> fixed_gradients_;  // of a stage with recordings and without replicas
+  std::unique_ptr<RecordedStage> recorded_;  // borrows program_
+  std::string no_recordings_;
+
+  Span span_;
+  int64_t first_version_ = 0;           // at the span's begin
+  std::unique_ptr<ReadVersions> rule_;  // of the span
+  std::map<int64_t, Pass> in_flight_;
+  std::map<int64_t, std::vector<at::Tensor>> older_;           // restored, for the next span
+  std::deque<int64_t> checkpoints_;                            // before which no forward has come yet
+  std::map<int64_t, std::vector<at::Tensor>> buffers_before_;  // by checkpoint, as they were then
+  std::vector<at::Tensor> round_gradients_;                    // undefined: no minibatch of the round yet
+  Deferred deferred_;
+  int64_t peak_in_flight_ = 0;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,145 @@
+#include "runtime/train/run_results.h"
+
+#include <algorithm>
+#include <map>
+
+#include "graph/digest.h"
+#include "graph/document.h"
+#include "graph/error.h"
+#include "models/device/device.h"
+#include "models/memory/memory_meter.h"
+#include "models/memory/process_memory.h"
+#include "runtime/launch/launch.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/train/model_flops.h"
+#include "runtime/transport/process_state.h"
+
+namespace pipewright {
+
+namespace {
+
+// Of the stages of a rank: memory adds up; of what is counted, the largest is told.
+void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
+  Digest weights;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    for (const at::Tensor& weight : stage.weights()) {
+      const at::Tensor bytes = weight.cpu().contiguous();
+      weights.add(bytes.data_ptr(), bytes.nbytes());
+    }
+    if (!plan.predicted) continue;
+    const StageMemory& predicted = plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
+    rank.predicted_memory_bytes += predicted.total_bytes();
+    if (!rank.predicted_memory) rank.predicted_memory.emplace();
+    *rank.predicted_memory += predicted;
+  }
+  rank.weights_digest = weights.text();
+}
+
+}  // namespace
+
+void EarlierWorkers::add(const Worker& worker) {
+  counts += worker.counts();
+  stage = worker.stage().stage();
+  replica = worker.replica();
+  updates = 0;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& each = worker.stage(i);
+    peak_in_flight = std::max(peak_in_flight, each.peak_in_flight());
+    peak_weight_versions = std::max(peak_weight_versions, each.versions().peak_live());
+    updates = std::max(updates, each.versions().updates());
+  }
+}
+
+RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place, const Worker* worker,
+                            EarlierWorkers workers, const MemoryMeter& memory, MeasuredTimes times) {
+  if (worker) workers.add(*worker);
+  RankSummary rank;
+  const WorkerCounts& counts = workers.counts;
+  rank.rank = place.rank;
+  rank.stage = workers.stage;
+  rank.replica = workers.replica;
+  rank.peak_in_flight = workers.peak_in_flight;
+  rank.peak_weight_versions = workers.peak_weight_versions;
+  rank.updates = workers.updates;
+  rank.host = this_process().host;
+  times.busy_seconds = counts.busy_seconds;
+  times.processor_seconds = std::max(0.0, times.processor_seconds);  // a difference of clocks
+  if (times.trained_seconds > 0)
+    rank.busy_fraction = std::min(1.0, counts.busy_seconds / times.trained_seconds);
+  rank.times = times;
+  rank.receive_wait_seconds = counts.receive_wait_seconds;
+  rank.sync_wait_seconds = counts.sync_wait_seconds;
+  rank.peak_memory_bytes = memory.peak_bytes();
+  const auto purposes = memory.peak_bytes_by_purpose();
+  const auto peak = [&](MemoryPurpose purpose) { return purposes[static_cast<size_t>(purpose)]; };
+  rank.memory = {peak(MemoryPurpose::kWeights),     peak(MemoryPurpose::kVersions),
+                 peak(MemoryPurpose::kGradients),   peak(MemoryPurpose::kOptimizer),
+                 peak(MemoryPurpose::kActivations), peak(MemoryPurpose::kMessages),
+                 peak(MemoryPurpose::kOther)};
+  rank.sent_bytes = counts.sent_bytes;
+  if (worker) add_stages(rank, *worker, plan);
+  if (worker && job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(*worker);
+  rank.device = device_text(job.device);
+  if (const auto bytes = allocator_bytes(job.device)) {
+    rank.allocated_bytes = bytes->peak_allocated;
+    rank.reserved_bytes = bytes->peak_reserved;
+  }
+  const ProcessMemory process = process_memory();
+  rank.peak_resident_bytes = process.peak_resident_bytes.value_or(0);
+  rank.cached_bytes = process.cached_bytes.value_or(0);
+  return rank;
+}
+
+std::string cuda_graphs_text(const Worker& worker) {
+  bool used = false;
+  std::string obstacle;
+  for (size_t i = 0; i < worker.stage_count(); ++i) {
+    const StageReplica& stage = worker.stage(i);
+    used = used || (stage.recordings() && stage.recordings()->recorded_forwards() > 0);
+    if (obstacle.empty()) obstacle = stage.recording_obstacle();
+  }
+  if (!used && obstacle.empty()) obstacle = "no backward had ended before the last forward began";
+  if (obstacle.empty()) return "used";
+  return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
+}
+
+Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
+                      const Journal& journal, const std::string& status, double wall_seconds) {
+  Summary summary = journal.summary();
+  summary.status = status;
+  summary.world_size = job.world_size();
+  summary.strategy = plan.strategy;
+  summary.schedule = plan.schedule;
+  summary.weights = plan.weights;
+  summary.cores = host_cores();
+  summary.wall_seconds = wall_seconds;
+  if (plan.predicted) summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
+  summary.minibatch_flops = count_flops(job.model.graph).training;
+  if (summary.minibatch_seconds > 0)
+    summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;
+  write_document(folder / "summary.json", summary);
+  TraceWriter trace;
+  for (const std::string& document : journal.traces()) trace.append(document);
+  write_file(folder / "trace.json", trace.json());
+  return summary;
+}
+
+void demand_equal_replicas(const Summary& summary) {
+  std::map<int64_t, const RankSummary*> first_of_stage;
+  for (const RankSummary& rank : summary.ranks) {
+    if (rank.weights_digest.empty()) continue;  // it had no part in the last plan
+    const RankSummary& first = *first_of_stage.try_emplace(rank.stage, &rank).first->second;
+    if (rank.weights_digest == first.weights_digest) continue;
+    const auto words = [](const RankSummary& of) {
+      return "rank " + std::to_string(of.rank) + " on " + of.host + " (" + of.weights_digest + ")";
+    };
+    throw NumericalError("stage " + std::to_string(rank.stage) +
+                             ": its replicas ended with different weights: " + words(first) + " and " +
+                             words(rank),
+                         "They make the same updates from the same sums: do the hosts have the same LibTorch "
+                         "and processors, and sound memory? Compare with pipewright-runtime verify.");
+  }
+}
+
+}  // namespace pipewright

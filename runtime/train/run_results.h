@@ -1,0 +1,42 @@
+// What a training run leaves at its end: each rank's figures, the summary and the trace.
+#pragma once
+
+#include <filesystem>
+
+#include "models/memory/memory_meter.h"
+#include "runtime/job/job.h"
+#include "runtime/journal/journal.h"
+#include "runtime/launch/place.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+
+/// What the workers of a rank counted under the plans that were in force before.
+struct EarlierWorkers {
+  WorkerCounts counts;
+  int64_t stage = 0, replica = 0;  ///< of the last one
+  int64_t peak_in_flight = 0;
+  int64_t peak_weight_versions = 0;
+  int64_t updates = 0;  ///< of the last one
+
+  void add(const Worker& worker);
+};
+
+/// `worker`: of `plan`, the one in force at the end; null for a rank without a part in it, of whose weights
+/// nothing is said then. `times`: all of training but the busy seconds, which the workers have counted.
+RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place, const Worker* worker,
+                            EarlierWorkers workers, const MemoryMeter& memory, MeasuredTimes times);
+
+/// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
+std::string cuda_graphs_text(const Worker& worker);
+
+/// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.
+/// `plan`: the one in force at the end.
+Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
+                      const Journal& journal, const std::string& status, double wall_seconds);
+
+/// NumericalError that names the first two replicas of a stage that ended with different weights: each update
+/// of theirs is made from the same sums.
+void demand_equal_replicas(const Summary& summary);
+
+}  // namespace pipewright

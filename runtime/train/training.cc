@@ -1,0 +1,275 @@
+#include "runtime/train/training.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/plan_changes.h"
+#include "runtime/checkpoint/model_file.h"
+#include "runtime/generation/state_source.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+namespace {
+
+// What a rank tells rank 0 when it has written its part of the final weights of a stage.
+constexpr const char* kSavedLine = "saved";
+
+}  // namespace
+
+Training::Training(const Job& job, const Place& place)
+    : job_(job),
+      folder_(job.run.output),
+      data_(job),
+      evaluation_data_(open_evaluation_data(job)),
+      session_(job, place) {}
+
+void Training::run() {
+  const MemoryMeter::Attached attached(memory_);
+  session_.run(*this);
+}
+
+void Training::open() {
+  const Place& place = session_.place();
+  if (place.rank != 0) return;
+  if (!place.launched) {  // else the launcher has
+    lock_.emplace(folder_);
+    prepare_run_folder(folder_, job_.resume, job_.overwrite);
+  }
+  write_document(folder_ / "run.json", job_.run);
+  write_document(folder_ / "plan.json", job_.plan);
+  write_changes();
+  JournalSettings settings;
+  settings.folder = folder_;
+  settings.batch_size = job_.run.batch_size;
+  settings.minibatches_per_epoch = data_.length().minibatches_per_epoch;
+  settings.total_minibatches = data_.length().minibatches;
+  if (evaluation_data_) {
+    settings.evaluation_minibatches =
+        (Evaluation::samples(job_, *evaluation_data_) + job_.run.batch_size - 1) / job_.run.batch_size;
+  }
+  const int64_t generation = job_.generation_at(data_.first_minibatch());
+  settings.period_minibatches = data_.length_of(generation).period;
+  settings.end_of_span = [this](int64_t first) {
+    return span_from(first, data_.length_of(job_.generation_at(first))).end();
+  };
+  settings.next_minibatch = data_.first_minibatch();
+  if (job_.resume) {
+    const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
+    settings.past = past / "metrics.jsonl";
+    settings.evaluated_epochs = data_.evaluated_epochs();
+    std::fprintf(stderr, "goes on from %s: %ld of %ld minibatches are done\n", job_.resume->folder.c_str(),
+                 data_.first_minibatch(), data_.length().minibatches);
+  } else if (!job_.run.resume.empty()) {
+    std::fprintf(stderr, "no checkpoint in %s yet: training starts from the beginning\n",
+                 checkpoints_of(folder_).c_str());
+  }
+  keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
+  settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
+  journal_ = std::make_unique<Journal>(std::move(settings));
+  tells_plans_ = !job_.changes.empty() || !journal_->summary().generations.empty();
+  // A checkpoint is complete when the journal has all lines before its own.
+  lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
+    if (line == kSavedLine) {
+      ++saved_stages_;
+    } else if (!keeper_->take(line)) {
+      journal_->take(rank, line);
+    }
+  });
+}
+
+// What `verify --run` reads, and who looks at the figures of a generation.
+void Training::write_changes() {
+  if (job_.changes.empty()) return;
+  std::vector<PlanChange> changes;
+  for (int64_t k = 0; k < job_.generations(); ++k) {
+    write_document(folder_ / generation_plan_name(k), job_.plan_of(k));
+    if (k > 0) changes.push_back({job_.first_minibatch_of(k), generation_plan_name(k)});
+  }
+  write_file(folder_ / kChangesName, plan_changes_text(changes));
+  const int64_t minibatches = data_.length().minibatches;
+  if (changes.back().minibatch >= minibatches) {
+    std::fprintf(stderr, "the run ends at minibatch %ld: it does not come to the change at minibatch %ld\n",
+                 minibatches, changes.back().minibatch);
+  }
+}
+
+void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }
+
+void Training::prepare() {
+  done_ = data_.first_minibatch();
+  pipeline_began_ = data_.pipeline_began();
+  evaluated_epochs_ = data_.evaluated_epochs();
+  writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
+      folder_, job_.run.checkpoint.versions == "exact",
+      [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
+  const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
+  start_generation(job_.generation_at(done_), source.get());
+}
+
+void Training::work() {
+  // Of an earlier run, whose weights this one may have begun with: all ranks have read them.
+  std::error_code ignored;
+  if (journal_) std::filesystem::remove(folder_ / kModelFileName, ignored);
+  if (journal_ && !job_.resume) {
+    for (const auto& name : plans_of_changes_in(folder_, job_.changes.empty() ? 0 : job_.generations()))
+      std::filesystem::remove(folder_ / name, ignored);
+  }
+  started_ = Clock::now();
+  if (generation_->takes_part()) {
+    const Worker& worker = generation_->worker();
+    const auto several = static_cast<int64_t>(worker.stage_count());
+    const int64_t first = worker.stage().stage();
+    name_rank(trace_, session_.place().rank,
+              {first, worker.replica(), several, several > 1 ? worker.stage(1).stage() - first : 0});
+  }
+  prepare_to_stop();
+  GenerationSummary start;
+  start.reason = job_.resume ? "resume" : "start";
+  tell_generation(start);
+  if (generation_->takes_part()) evaluate_ended_epoch();
+  while (true) {
+    if (generation_->takes_part()) {
+      train_generation();
+    } else {
+      wait_for_end_of_generation();
+    }
+    if (done_ == data_.length().minibatches) break;
+    change_plan();
+  }
+  fault_point();
+  if (!job_.run.no_save) save_model();
+  complete_checkpoints();
+}
+
+// The pipeline is empty: buffers are the replicas' average.
+void Training::save_model() {
+  std::map<int64_t, NamedTensors> own;
+  if (!generation_->takes_part()) return;
+  for_each_stage(generation_->worker(), [&](StageReplica& stage) {
+    if (stage.replica() != 0) return;
+    NamedTensors& tensors = own[stage.stage()];
+    const StageProgram& program = stage.program();
+    for (size_t i = 0; i < program.parameters().size(); ++i)
+      tensors.emplace_back(program.parameters()[i], stage.weights()[i]);
+    for (size_t i = 0; i < program.buffers().size(); ++i)
+      tensors.emplace_back(program.buffers()[i], stage.buffers()[i]);
+  });
+  if (session_.place().rank != 0) {
+    for (const auto& [stage, tensors] : own) {
+      write_weights_part(folder_, stage, tensors);
+      control().post(kSavedLine);
+    }
+    return;
+  }
+  const int64_t stages = generation_->shape().stages();
+  const auto others = stages - static_cast<int64_t>(own.size());
+  while (saved_stages_ < others) {
+    control().check();
+    lines_->check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  write_final_model(folder_, stages, own, job_.model, data_.length().minibatches);
+}
+
+// Between two actions, and around what is done between spans.
+void Training::fault_point() {
+  if (!faults_.next() || !stop_ || session_.place().world_size == 1) return;
+  // The signal is heard before this rank goes on.
+  while (stop_->signal() == 0) {
+    control().check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Training::prepare_to_stop() {
+  if (!job_.run.checkpoint.on_signal) return;
+  // A rank may be waiting for its next minibatch: one of the cycle after the last that the first stage began.
+  const auto longest_cycle = [](const PipelineShape& shape) {
+    int64_t longest = 1;
+    for (int64_t stage = 0; stage < shape.stages(); ++stage)
+      longest = std::max(longest, StageTurns(shape, stage).cycle_length());
+    return longest;
+  };
+  // Ranks of the first stage of any of the plans.
+  std::set<int64_t> entries;
+  for (int64_t k = 0; k < job_.generations(); ++k) {
+    const std::vector<int64_t>& ranks = job_.plan_of(k).stages.front().ranks;
+    entries.insert(ranks.begin(), ranks.end());
+  }
+  stop_ = std::make_unique<StopAgreement>(
+      session_.place().rank, session_.place().world_size, data_.first_minibatch(),
+      std::vector<int64_t>(entries.begin(), entries.end()), [=, this](int64_t last_started) {
+        const int64_t generation = job_.generation_at(last_started + 1);
+        const RunLength length = data_.length_of(generation);
+        const PipelineShape shape = shape_of(job_.plan_of(generation), job_.run.gradient_accumulation);
+        return next_stop(
+            std::min({last_started + 1 + longest_cycle(shape), length.minibatches, length.plan_end}),
+            length.period, length);
+      });
+  control().hold_signals([this](Store& store) { stop_->tick(store); });
+}
+
+// All ranks have written the checkpoint of the same minibatch.
+void Training::stop() {
+  complete_checkpoints();
+  control().barrier("stopped", session_.start_patience(), Meeting::kEnd);
+  const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
+                        words_of_signal(stop_->signal()) +
+                            (last_checkpoint_.empty() ? "" : "; left " + last_checkpoint_.string())};
+  throw JobEnded(failure.code, failure.message, failure);
+}
+
+void Training::post_last_words() {
+  fault_point();
+  writer_->settle();
+  const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
+  const RankSummary rank =
+      summary_of_rank(job_, plan_in_force(), session_.place(), worker, earlier_workers_, memory_, times_);
+  if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
+    std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
+  control().post(rank_line(rank));
+  control().post(trace_line(trace_.json()));
+}
+
+void Training::close(const std::string& status) {
+  session_.rest();  // a slow disk is nothing that hangs
+  if (!journal_) return;
+  std::exception_ptr lost;
+  try {
+    lines_->finish();
+    journal_->close();
+    std::vector<std::string> written = {"run.json", "plan.json"};
+    if (status == "done" && !job_.run.no_save) written.push_back(kModelFileName);
+    if (!last_checkpoint_.empty()) written.push_back(last_checkpoint_.lexically_relative(folder_));
+    demand_run_files(folder_, written);
+  } catch (const std::exception&) {
+    lost = std::current_exception();
+  }
+  if (lost || status != "done") {
+    keeper_->settle();
+    remove_weights_parts(folder_);
+  }
+  const Summary summary =
+      write_results(folder_, job_, plan_in_force(), *journal_, lost ? "failed" : status, elapsed_seconds());
+  if (lost && status != "failed") std::rethrow_exception(lost);
+  for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
+    if (!data) continue;
+    for (const std::string& remark : data->remarks()) std::fprintf(stderr, "data: %s\n", remark.c_str());
+  }
+  if (status == "done") demand_equal_replicas(summary);
+}
+
+void train(const Job& job, const Place& place) {
+  at::set_num_threads(static_cast<int>(job.run.threads));
+  Training training(job, place);
+  training.run();
+}
+
+}  // namespace pipewright

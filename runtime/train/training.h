@@ -1,0 +1,118 @@
+// One rank's training run, from the start line to the summary: what lives for the process. What lives for a
+// plan is a PlanGeneration.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/memory/memory_meter.h"
+#include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/control/fault_points.h"
+#include "runtime/control/stop_agreement.h"
+#include "runtime/generation/generation.h"
+#include "runtime/generation/training_data.h"
+#include "runtime/job/job.h"
+#include "runtime/journal/journal.h"
+#include "runtime/journal/line_thread.h"
+#include "runtime/launch/place.h"
+#include "runtime/launch/rank_session.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/train/run_results.h"
+
+namespace pipewright {
+
+/// Trains `job` as the rank that `place` says and writes the run folder (docs/formats.md); rank 0 reports
+/// progress on standard error. Throws what ended the run: JobEnded with the exit code of an interruption,
+/// PeerError when another rank failed, this rank's own error otherwise. Whatever was written before stays.
+/// Sets the number of compute threads of the process.
+void train(const Job& job, const Place& place);
+
+/// The ranks' common task; train() runs it.
+class Training : private RankTask {
+ public:
+  Training(const Job& job, const Place& place);
+  void run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // training.cc: from the run folder to the summary.
+  void open() override;
+  void take(int64_t rank, const std::string& line) override;
+  void prepare() override;
+  void work() override;
+  void post_last_words() override;
+  void close(const std::string& status) override;
+  void write_changes();
+  void prepare_to_stop();
+  [[noreturn]] void stop();
+  void save_model();
+  void fault_point();
+
+  // training_spans.cc: what is done under one plan.
+  void train_generation();
+  void train_span(Span span, std::vector<int64_t> checkpoints);
+  void evaluate_ended_epoch();
+  void evaluate(int64_t epoch, int64_t minibatches = 0);
+  WorkerHooks hooks();
+
+  // training_changes.cc: from one plan to the next.
+  void start_generation(int64_t number, StateSource* source);
+  void change_plan();
+  void wait_for_end_of_generation();
+  void tell_end_of_generation(bool stopped);
+  void tell_generation(GenerationSummary generation);
+
+  // training_checkpoints.cc
+  void write_checkpoint(const std::string& cause);
+  void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
+  void take_state(int64_t next_minibatch, StageReplica& stage, bool drained);
+  void advance_checkpoints();
+  void complete_checkpoints();
+
+  double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+  Control& control() { return session_.control(); }
+  /// Also where a failure has come between two plans.
+  const Plan& plan_in_force() const { return generation_ ? generation_->plan() : job_.plan; }
+  bool stops_at(int64_t minibatch) const {
+    return stop_ && stop_->stop_before() <= minibatch && stop_->stop_before() < data_.length().minibatches;
+  }
+
+  const Job& job_;
+  const std::filesystem::path folder_;
+  const TrainingData data_;
+  const std::unique_ptr<Dataset> evaluation_data_;
+
+  std::optional<RunFolderLock> lock_;    // rank 0, unless the launcher holds it
+  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint; Control's thread calls it
+  RankSession session_;
+  FaultPoints faults_{session_.place().rank};
+  std::unique_ptr<PlanGeneration> generation_;
+  std::unique_ptr<Journal> journal_;  // rank 0
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
+  std::unique_ptr<LineThread> lines_;         // rank 0: what keeper and journal take
+  std::atomic<int64_t> saved_stages_ = 0;     // rank 0: whose part of the final weights is on the disk
+  std::filesystem::path last_checkpoint_;     // rank 0
+  int64_t done_ = 0;                          // minibatches: the next one is the first that is not
+  int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
+  int64_t evaluated_epochs_ = 0;
+  bool tells_plans_ = false;  // rank 0: the plan of this run changes, or that of its past did
+  EarlierWorkers earlier_workers_;
+  double drain_seconds_ = 0;  // of the last span, from the end of this rank's last forward on
+  TraceWriter trace_;
+  MemoryMeter memory_{job_.device.type()};
+  Clock::time_point started_ = Clock::now();
+  MeasuredTimes times_;              // but the busy seconds
+  double action_began_seconds_ = 0;  // processor time of this thread
+};
+
+}  // namespace pipewright

@@ -1,0 +1,167 @@
+#include <ctime>
+
+#include "runtime/journal/minibatch_reports.h"
+#include "runtime/stage/not_finite_error.h"
+#include "runtime/train/data_fault.h"
+#include "runtime/train/training.h"
+#include "runtime/worker/stage_loaders.h"
+
+namespace pipewright {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Of a core, that this thread has had.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+bool computes(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
+         kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight ||
+         kind == ActionKind::kUpdate;
+}
+
+}  // namespace
+
+WorkerHooks Training::hooks() {
+  WorkerHooks hooks = session_.hooks(generation_->plan());
+  hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+    fault_point();
+    advance_checkpoints();
+    before(action);
+  };
+  return hooks;
+}
+
+// From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
+void Training::train_generation() {
+  const CheckpointSettings& settings = job_.run.checkpoint;
+  const RunLength& length = generation_->length();
+  const int64_t end = std::min(length.minibatches, length.plan_end);
+  while (done_ < end) {
+    const Span span = span_from(done_, length);
+    const auto within = checkpoints_within(span, settings, generation_->period(), length);
+    try {
+      train_span(span, within);
+    } catch (const NotFiniteError& error) {
+      throw_with_cause(error, data_fault(error, job_.model.graph, data_.dataset(),
+                                         [this](int64_t k) { return data_.request(k); }));
+    }
+    const bool stops = stops_at(span.end());
+    done_ = stops ? stop_->stop_before() : span.end();
+    if (done_ == span.end()) pipeline_began_ = done_;
+    fault_point();
+    evaluate_ended_epoch();
+    if (evaluation_data_ && done_ == span.end() && evaluation_within_epoch(done_, length))
+      evaluate(done_ / length.minibatches_per_epoch, done_);
+    fault_point();
+    if (std::binary_search(within.begin(), within.end(), done_)) {
+      // It was written on the way.
+    } else if (checkpoint_due(done_, settings, generation_->period(), length)) {
+      write_checkpoint(done_ == length.minibatches ? "end" : "interval");
+    } else if (stops) {
+      write_checkpoint("signal");
+    }
+    if (stops) {
+      tell_end_of_generation(/*stopped=*/true);
+      stop();
+    }
+  }
+  tell_end_of_generation(/*stopped=*/false);
+}
+
+void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
+  Worker& worker = generation_->worker();
+  StageLoaders loaders(
+      data_.dataset(), worker, span, [this](int64_t k) { return data_.request(k); }, session_.loading());
+  WorkerHooks hooks = this->hooks();
+  if (stop_) {
+    hooks.stop_before = [this] { return stop_->stop_before(); };
+    hooks.before = [this, &worker, before = std::move(hooks.before)](const Action& action) {
+      before(action);
+      if (action.kind == ActionKind::kForward && action.stage_or(worker.stage().stage()) == 0)
+        stop_->enter(action.index, [this] { control().check(); });
+    };
+  }
+  hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+    before(action);
+    action_began_seconds_ = processor_seconds();
+  };
+  hooks.fields = [&](int64_t stage, int64_t k) {
+    const auto waits = Clock::now();
+    const double processor = processor_seconds();
+    auto fields = loaders.next(stage, k);
+    times_.load_wait_seconds += seconds_since(waits);
+    times_.processor_seconds -= processor_seconds() - processor;
+    return fields;
+  };
+  // Lines wait for their norm; those of a span that fails on the way go without.
+  MinibatchReports reports(job_.run.gradient_clipping_norm > 0,
+                           [this](std::string line) { control().post(std::move(line)); });
+  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+    const StageReplica& last = worker.stage(worker.stage_count() - 1);
+    reports.loss(k, loss, elapsed_seconds(), last.learning_rate(last.turns().round_of(k)));
+  };
+  hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
+  hooks.after = [this, &worker, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
+                                                                Clock::time_point end) {
+    if (computes(action.kind)) times_.processor_seconds += processor_seconds() - action_began_seconds_;
+    if (action.kind == ActionKind::kForward &&
+        action.stage_or(worker.stage().stage()) == worker.stage().stage())
+      ++times_.minibatches;
+    ended(action, begin, end);
+    const int64_t round = is_of_round(action.kind) ? worker.stage().turns().round_length() : 1;
+    if (action.index * round >= job_.run.trace_minibatches) return;
+    const auto since_start = [this](Clock::time_point time) {
+      return std::chrono::duration<double>(time - started_).count();
+    };
+    trace_.add(trace_span(session_.place().rank, action, since_start(begin), since_start(end)));
+  };
+  auto last_forward = Clock::now();
+  hooks.after = [&, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
+                                                    Clock::time_point end) {
+    if (action.kind == ActionKind::kForward) last_forward = end;
+    ended(action, begin, end);
+  };
+  hooks.checkpoints = std::move(checkpoints);
+  hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
+    session_.rest();  // a slow disk is no update that hangs
+    if (&stage == &worker.stage()) begin_checkpoint(n, "interval");
+    take_state(n, stage, /*drained=*/false);
+  };
+  const auto begin = Clock::now();
+  try {
+    worker.train(span, hooks, pipeline_began_);
+  } catch (...) {
+    reports.flush();
+    throw;
+  }
+  times_.trained_seconds += seconds_since(begin);
+  drain_seconds_ = seconds_since(last_forward);
+}
+
+// Where an epoch or the run is over; also of a run that was stopped between an epoch and its evaluation.
+void Training::evaluate_ended_epoch() {
+  const RunLength& length = generation_->length();
+  const int64_t epochs = (done_ + length.minibatches_per_epoch - 1) / length.minibatches_per_epoch;
+  const bool at_end = done_ == length.minibatches || done_ % length.minibatches_per_epoch == 0;
+  if (!evaluation_data_ || !at_end || evaluated_epochs_ >= epochs) return;
+  evaluate(epochs - 1);
+  evaluated_epochs_ = epochs;
+}
+
+// `minibatches`: trained before, within an epoch; 0: at its end.
+void Training::evaluate(int64_t epoch, int64_t minibatches) {
+  if (journal_) control().post(evaluation_begins_line(epoch, minibatches));
+  generation_->evaluation(*evaluation_data_)
+      .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
+        control().post(evaluation_line(epoch, done, minibatches));
+      });
+}
+
+}  // namespace pipewright

@@ -1,0 +1,73 @@
+// Optimizer rules: out of place in the weights unless asked otherwise, in place in their own slots, which are
+// copied first where a checkpoint holds them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/run.h"
+
+namespace pipewright {
+
+/// What a rule remembers from step to step. Two stages that are joined may have made different numbers of
+/// updates, so they are counted for each weight.
+struct UpdateState {
+  std::vector<int64_t> updates;  ///< made of each weight; empty: none yet
+  /// By name, in the order of slot_names(): one tensor a weight. None while no weight has an update; with
+  /// some, a weight of 0 updates has zeros.
+  std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
+};
+
+/// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass over the
+/// memory of each weight. All tensors of a step are on one device (runtime/update/device_step.h).
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// Returns the next weights, leaves that require gradients. One gradient per weight, of its shape; weights
+  /// are contiguous. `into`: where to write them, one per weight or none: the weight itself (a step in
+  /// place), a tensor that nobody reads any more, or an undefined one, for a fresh tensor. Other weights stay
+  /// as they are, and so do gradients.
+  virtual std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
+                                       const std::vector<at::Tensor>& gradients, double learning_rate,
+                                       std::vector<at::Tensor> into = {}) = 0;
+
+  /// Of the last step: the last weight whose gradient held a number that is not finite.
+  std::optional<size_t> not_finite() const { return not_finite_; }
+  /// The same plus 1, or 0, where the weights are on a device: an integer there. Undefined on the processor.
+  const at::Tensor& not_finite_on_device() const { return not_finite_on_device_; }
+
+  /// For checkpoints. The tensors stay as they are as long as somebody holds them: the next step then works
+  /// on copies.
+  virtual UpdateState state() const = 0;
+  /// Goes on from `state`, which the rule takes over; it comes from a rule with equal slot_names().
+  virtual void restore(UpdateState state) = 0;
+
+ protected:
+  std::optional<size_t> not_finite_;
+  at::Tensor not_finite_on_device_;
+};
+
+struct UpdateRuleRow {
+  const char* name;
+  std::unique_ptr<UpdateRule> (*make)(const OptimizerSettings&, std::vector<ParameterSettings>);
+};
+/// "sgd", "adam", "adamw".
+const std::vector<UpdateRuleRow>& update_rules();
+/// `names`: of the weights that it will step, which say what groups they are in (graph/parameter_groups.h);
+/// none: they are in no group. InputError with the nearest name for an unknown rule.
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
+                                             const std::vector<std::string>& names = {});
+
+/// Names of the tensors that the rule keeps for each weight: none for plain SGD, "momentum" with momentum,
+/// "exp_avg" and "exp_avg_sq" for Adam (torch.optim's names).
+std::vector<std::string> slot_names(const OptimizerSettings& settings);
+
+/// The rate, before any scale, for the update whose first minibatch is `minibatch`: warm-up, then the policy.
+double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,
+                        int64_t minibatches_per_epoch, int64_t total_minibatches);
+
+}  // namespace pipewright

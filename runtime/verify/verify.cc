@@ -1,0 +1,239 @@
+#include "runtime/verify/verify.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <set>
+
+#include "graph/error.h"
+#include "runtime/checkpoint/checkpoint_state.h"
+#include "runtime/generation/state_source.h"
+#include "runtime/generation/training_data.h"
+#include "runtime/journal/metrics_file.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/stage/partition.h"
+#include "runtime/verify/reference.h"
+#include "runtime/verify/rounding.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<StageProgram> programs_of(const Job& job, const Plan& plan) {
+  const auto interfaces = partition(job.model.graph, plan);
+  std::vector<StageProgram> programs;
+  for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(job.model.graph, interfaces, s);
+  return programs;
+}
+
+// Every tensor that a stage holds, once, in the order of stages.
+std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
+  std::vector<StageTensor> places;
+  std::set<std::string> known;
+  for (size_t s = 0; s < programs.size(); ++s) {
+    const StageProgram& program = programs[s];
+    const std::set<size_t> trainable(program.trainable().begin(), program.trainable().end());
+    for (size_t i = 0; i < program.parameters().size(); ++i) {
+      if (known.insert(program.parameters()[i]).second)
+        places.push_back({program.parameters()[i], static_cast<int64_t>(s), trainable.count(i) > 0});
+    }
+    for (const std::string& buffer : program.buffers()) {
+      if (known.insert(buffer).second) places.push_back({buffer, static_cast<int64_t>(s), false, true});
+    }
+  }
+  return places;
+}
+
+// Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
+// where a run ended that was made longer later.
+std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingData& data,
+                                   const std::filesystem::path& run_folder) {
+  std::set<int64_t> drains{end};
+  for (const auto& folder : list_checkpoints(run_folder)) {
+    const CheckpointManifest manifest = open_checkpoint(folder).manifest;
+    if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
+  }
+  std::vector<PlanSpans> parts;
+  int64_t generation = -1;
+  for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
+    if (generation != job.generation_at(done)) {
+      generation = job.generation_at(done);
+      parts.push_back({job.plan_of(generation), {}});
+    }
+    const Span planned = span_from(done, data.length_of(generation));
+    parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
+  }
+  return parts;
+}
+
+// Minibatches first, first + 1, ... as the serial program asks for them.
+std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const TrainingData& data,
+                                                         int64_t first, int64_t end,
+                                                         const std::string& what) {
+  std::vector<std::string> names;
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < data.dataset().fields().size(); ++i) {
+    const std::string& name = data.dataset().fields()[i].name;
+    const auto& inputs = job.model.graph.inputs;
+    if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) continue;
+    names.push_back(name);
+    numbers.push_back(i);
+  }
+  const auto requests = [&data, end, k = first]() mutable -> std::optional<LoadRequest> {
+    return k < end ? std::optional(data.request(k++)) : std::nullopt;
+  };
+  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, /*workers=*/1, /*ahead=*/4);
+  return [=, told = Clock::now()](int64_t k) mutable {
+    if (Clock::now() - told > std::chrono::seconds(10)) {
+      told = Clock::now();
+      std::fprintf(stderr, "%s: minibatch %ld of %ld\n", what.c_str(), k - first, end - first);
+    }
+    MinibatchFields fields;
+    auto tensors = loader->next();
+    for (size_t i = 0; i < names.size(); ++i) fields[names[i]] = std::move(tensors[i]);
+    return fields;
+  };
+}
+
+TrainedModel trained_serially(const Job& job, const TrainingData& data, const std::vector<PlanSpans>& parts,
+                              const std::string& what,
+                              void (*change)(const StageProgram&, StageState&) = nullptr) {
+  const auto programs = programs_of(job, parts.front().plan);
+  const int64_t first = parts.front().spans.front().first;
+  const auto source = start_of(job);
+  ReferenceResult result =
+      train_serially(job.model, parts, data.rules(),
+                     minibatches_from(job, data, first, parts.back().spans.back().end(), what),
+                     [&](size_t stage) -> std::optional<StageState> {
+                       auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
+                       if (!change) return state;
+                       if (!state) state = initial_state(job.model, programs[stage], static_cast<uint64_t>(job.run.seed));
+                       change(programs[stage], *state);
+                       return state;
+                     });
+  TrainedModel model;
+  model.losses = std::move(result.losses);
+  model.tensors = std::move(result.weights);
+  for (const auto& stage : result.buffers)
+    for (const auto& [name, tensor] : stage.front()) model.tensors.emplace(name, tensor);
+  return model;
+}
+
+// Those of one device for each of the plans; empty where one has none.
+std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, std::vector<PlanSpans> parts) {
+  for (PlanSpans& part : parts) {
+    part.plan = one_device_plan(job.model, part.plan, data.rules());
+    if (part.plan.schedule.empty()) return {};
+  }
+  return parts;
+}
+
+std::map<std::string, at::Tensor> first_tensors(const Job& job) {
+  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const StageProgram& whole = programs.front();
+  const StageState state = start_of(job)->state_of(0, 0, whole).value_or(
+      initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
+  std::map<std::string, at::Tensor> start;
+  for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
+  return start;
+}
+
+// What the ranks wrote.
+TrainedModel written_model(const Job& job, const std::filesystem::path& run_folder,
+                           const Checkpoint& checkpoint, int64_t first) {
+  TrainedModel model;
+  const int64_t end = checkpoint.manifest.next_minibatch;
+  const auto file = run_folder / "metrics.jsonl";
+  read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
+    if (json.contains("minibatch") && json.at("minibatch") >= first)
+      model.losses.push_back(number_or_nan(json.at("loss")));
+  });
+  if (static_cast<int64_t>(model.losses.size()) != end - first) {
+    throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +
+                         " to " + std::to_string(end - 1) + ", each in one line",
+                     "Was it cut, or does it belong to another run?");
+  }
+  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const StageProgram& whole = programs.front();
+  const StageState state = load_stage_state(checkpoint, whole, job.run.optimizer);
+  for (size_t i = 0; i < whole.parameters().size(); ++i)
+    model.tensors[whole.parameters()[i]] = state.weights[i];
+  for (size_t i = 0; i < whole.buffers().size(); ++i) model.tensors[whole.buffers()[i]] = state.buffers[i];
+  return model;
+}
+
+}  // namespace
+
+std::optional<double> Verification::allowed(size_t i) const {
+  const double rounded = std::max(rounding.parameters[i].difference, rounding.model);
+  if (!(rounded <= std::max(tolerance, kMostAllowed / 2))) return std::nullopt;
+  return std::max(tolerance, std::min(10 * rounded, kMostAllowed));
+}
+
+size_t Verification::compared() const {
+  size_t count = 0;
+  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) count += allowed(i) ? 1 : 0;
+  return count;
+}
+
+bool Verification::holds() const {
+  if (!serial.equal()) return false;
+  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) {
+    const auto most = allowed(i);
+    if (most && !(one_device->parameters[i].difference <= *most)) return false;
+  }
+  return true;
+}
+
+Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
+                    double tolerance) {
+  at::set_num_threads(static_cast<int>(job.run.threads));
+  const TrainingData data(job);
+  const int64_t first = data.first_minibatch();
+  if (end.manifest.next_minibatch <= first) {
+    throw InputError(end.folder.string() + ": nothing was trained between minibatch " +
+                         std::to_string(first) + " and this checkpoint",
+                     "verify from an earlier checkpoint, or train on");
+  }
+  if (data.pipeline_began() < first) {
+    throw InputError(job.resume->folder.string() +
+                         ": minibatches were in flight there, and verify begins with an empty pipeline",
+                     "Begin with a checkpoint of the end of an epoch or of a run, or at the beginning.");
+  }
+  Verification verification;
+  verification.minibatches = {first, end.manifest.next_minibatch - first};
+  const auto parts = spans_until(end.manifest.next_minibatch, job, data, run_folder);
+  const Plan& plan = parts.back().plan;
+  verification.ranks = job.world_size();
+  verification.plans = static_cast<int64_t>(parts.size());
+  verification.places = places_of(programs_of(job, plan));
+  if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
+    // Buffers are averaged at the drain, which was later.
+    std::erase_if(verification.places, [&](const StageTensor& place) {
+      return place.buffer && plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
+    });
+  }
+  verification.tolerance = tolerance;
+
+  const TrainedModel written = written_model(job, run_folder, end, first);
+  const TrainedModel serial = trained_serially(job, data, parts, "serial reference");
+  verification.serial = compare_exactly(written, serial, verification.places);
+
+  const auto single = on_one_device(job, data, parts);
+  if (single.empty()) return verification;
+  const auto start = first_tensors(job);
+  const TrainedModel one = trained_serially(job, data, single, "one device");
+  verification.one_device = compare_relatively(written, one, start, verification.places);
+  const TrainedModel rounded = trained_serially(job, data, single, "rounding", shift_by_rounding);
+  verification.rounding = compare_relatively(rounded, one, start, verification.places);
+  std::vector<StageTensor> parameters;
+  for (const StageTensor& place : verification.places)
+    if (place.trainable) parameters.push_back(place);
+  verification.one_device_equal = compare_exactly(written, one, parameters).equal();
+  return verification;
+}
+
+}  // namespace pipewright

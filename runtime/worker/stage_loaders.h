@@ -1,0 +1,34 @@
+// What the stages of a rank read of a data set, each in the order of its own forwards.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/data/loader.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+
+/// Called around the wait for samples.
+struct LoadObserver {
+  std::function<void(int64_t minibatch)> begin;
+  std::function<void()> end;
+};
+
+class StageLoaders {
+ public:
+  /// For one span. `request(k)`: what minibatch k consists of. Borrows the data set.
+  StageLoaders(const Dataset& data, const Worker& worker, Span span,
+               const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {});
+  /// The fields of the stage's next minibatch, which is k. The stage has some.
+  std::vector<at::Tensor> next(int64_t stage, int64_t k);
+
+ private:
+  LoadObserver observer_;
+  std::map<int64_t, std::unique_ptr<Loader>> loaders_;  // by stage
+};
+
+}  // namespace pipewright

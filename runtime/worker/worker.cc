@@ -1,0 +1,361 @@
+#include "runtime/worker/worker.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+#include "models/memory/memory_meter.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/transport/channel.h"
+#include "runtime/update/gradient_norm.h"
+#include "runtime/worker/action_range.h"
+#include "runtime/worker/plan_links.h"
+
+namespace pipewright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
+               const TrainingRules& rules, StateSource* source)
+    : plan_(plan),
+      shape_(shape_of(plan, rules.gradient_accumulation)),
+      tags_(static_cast<int64_t>(plan.stages.size())),
+      clipping_norm_(rules.gradient_clipping_norm),
+      transport_(transport) {
+  PW_CHECK(transport || plan.world_size == 1, "a world of " << plan.world_size << " ranks needs a transport");
+  std::vector<StageReplica*> stages;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto& ranks = plan.stages[s].ranks;
+    const auto place = std::find(ranks.begin(), ranks.end(), rank);
+    if (place == ranks.end()) continue;
+    stages_.push_back(
+        std::make_unique<StageReplica>(model, plan, static_cast<int64_t>(s), place - ranks.begin(), rules, source));
+    stages.push_back(stages_.back().get());
+    reducers_.emplace_back();
+    if (const GradientBuckets* buckets = stages_.back()->buckets())
+      reducers_.back() = std::make_unique<BucketReducer>(
+          *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets,
+          /*early=*/rules.device.is_cpu() && has_spare_core());
+  }
+  PW_CHECK(!stages_.empty(), "rank " << rank << " has no place in the plan");
+  tied_ = std::make_unique<TiedExchange>(plan, stages, tags_);
+}
+
+Worker::~Worker() = default;
+
+// One walk through an action list: the streams, and what passes from an action to the next.
+class Worker::Execution {
+ public:
+  /// `program` is of evaluation; training's own programs run if it is null.
+  Execution(Worker& worker, const char* schedule, const EvaluationProgram* program, Span span,
+            const WorkerHooks& hooks)
+      : worker_(worker), program_(program), span_(span), hooks_(hooks) {
+    const StageReplica& first = worker.stage();
+    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.replica(), span);
+    for (size_t i = 0; i < worker.stages_.size(); ++i) {
+      lanes_.push_back(open_lane(*worker.stages_[i], span));
+      lanes_.back().reducer = worker.reducers_[i].get();
+    }
+  }
+
+  void run() {
+    for (const Action& action : actions_) {
+      if (hooks_.before) hooks_.before(action);
+      if (is_left_out(action)) continue;
+      for (Lane& lane : lanes_) lane.stage->deferred().poll();
+      const auto begin = Clock::now();
+      {
+        const ActionRange range(hooks_.ranges, action);
+        perform(action, lane_of(action));
+      }
+      const auto end = Clock::now();
+      if (training()) count(action, seconds_between(begin, end));
+      if (hooks_.after) hooks_.after(action, begin, end);
+    }
+    for (Lane& lane : lanes_) {
+      lane.stage->deferred().flush();
+      for (Outbox* outbox : {lane.outbox.get(), lane.gradient_outbox.get()}) {
+        if (!outbox) continue;
+        outbox->flush();
+        if (training()) worker_.counts_.sent_bytes += outbox->sent_bytes();  // the counts are of training
+      }
+    }
+  }
+
+ private:
+  /// What this rank does at one of its stages.
+  struct Lane {
+    StageReplica* stage = nullptr;
+    BucketReducer* reducer = nullptr;  // null: one replica
+    std::unique_ptr<Inbox> inbox;
+    std::unique_ptr<Inbox> gradient_inbox;
+    std::unique_ptr<Outbox> outbox;
+    std::unique_ptr<Outbox> gradient_outbox;
+    // Between an action and the next.
+    std::vector<at::Tensor> received;
+    std::vector<at::Tensor> to_send;
+    std::vector<at::Tensor> received_gradients;
+    std::vector<at::Tensor> gradients_to_send;
+    bool averaged = false;  // the round is ready for its update
+  };
+
+  bool is_left_out(const Action& action) {
+    if (!training() || !hooks_.stop_before) return false;
+    const bool of_round = is_of_round(action.kind);
+    const StageTurns& turns = lane_of(action).stage->turns();
+    return (of_round ? turns.round_begin(action.index, span_) : action.index) >= hooks_.stop_before();
+  }
+  bool training() const { return program_ == nullptr; }
+  const StageProgram& program(const StageReplica& stage, int64_t k) const {
+    return program_ ? (*program_)(stage.stage(), k) : stage.program();
+  }
+  Lane& lane_of(const Action& action) {
+    const int64_t stage = action.stage_or(worker_.stage().stage());
+    const auto lane =
+        std::find_if(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.stage->stage() == stage; });
+    PW_CHECK(lane != lanes_.end(), to_text(action) << ": not a stage of this rank");
+    return *lane;
+  }
+  /// The rank of another stage that processes minibatch k.
+  int64_t rank_of(int64_t stage, int64_t k) const {
+    return rank_of_minibatch(worker_.plan_, worker_.shape_, stage, k);
+  }
+
+  Lane open_lane(StageReplica& stage, Span span) const {
+    Lane lane;
+    lane.stage = &stage;
+    if (!worker_.transport_) return lane;
+    Transport& transport = *worker_.transport_;
+    const int64_t s = stage.stage();
+    const bool first = s == 0;
+    const bool last = s + 1 == worker_.shape_.stages();
+    std::vector<Inbox::Expected> activations;
+    std::vector<Inbox::Expected> gradients;
+    for (const Action& action : actions_) {
+      if (action.stage_or(worker_.stage().stage()) != s) continue;
+      const int64_t k = action.index;
+      if (action.kind == ActionKind::kReceiveActivation)
+        activations.push_back({rank_of(s - 1, k), &program(stage, k).received_parts()});
+      if (action.kind == ActionKind::kReceiveGradient)
+        gradients.push_back({rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
+    }
+    // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
+    // than this rank's depth are outstanding while training, so none of their sends waits. Gradients may wait
+    // for their receiver, which closes no circle of waiting ranks (docs/schedules.md). Evaluation with
+    // several stages a rank goes block by block, which bounds what is under way by itself.
+    const bool by_blocks = !training() && worker_.stages_.size() > 1;
+    const int64_t limit = 1 + (by_blocks ? span.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
+    // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
+    constexpr int64_t kAhead = 2;
+    const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
+    if (!first) {
+      lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations, kAhead);
+      lane.gradient_outbox =
+          std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s), limit);
+    }
+    if (!last) {
+      lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit);
+      lane.gradient_inbox =
+          std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1), gradients, kAhead);
+    }
+    return lane;
+  }
+
+  void perform(const Action& action, Lane& lane) {
+    const int64_t k = action.index;
+    const int64_t s = lane.stage->stage();
+    switch (action.kind) {
+      case ActionKind::kReceiveActivation:
+        lane.received = lane.inbox->next();
+        for (const at::Tensor& tensor : lane.received) count_memory_as(tensor, MemoryPurpose::kMessages);
+        break;
+      case ActionKind::kForward:
+        forward(k, lane);
+        break;
+      case ActionKind::kSendActivation:
+        lane.outbox->send(rank_of(s + 1, k), lane.to_send);
+        lane.to_send.clear();
+        break;
+      case ActionKind::kReceiveGradient:
+        lane.received_gradients = lane.gradient_inbox->next();
+        for (const at::Tensor& tensor : lane.received_gradients)
+          count_memory_as(tensor, MemoryPurpose::kMessages);
+        break;
+      case ActionKind::kBackward:
+        lane.gradients_to_send =
+            lane.stage->backward(k, std::exchange(lane.received_gradients, {}), reduces_at_once(k, lane));
+        break;
+      case ActionKind::kBackwardInput:
+        lane.gradients_to_send = lane.stage->backward_input(k, std::exchange(lane.received_gradients, {}));
+        break;
+      case ActionKind::kBackwardWeight:
+        lane.stage->backward_weight(k, reduces_at_once(k, lane));
+        break;
+      case ActionKind::kSendGradient:
+        lane.gradient_outbox->send(rank_of(s - 1, k), lane.gradients_to_send);
+        lane.gradients_to_send.clear();
+        break;
+      case ActionKind::kReduce:
+        lane.stage->round_gradients();  // zeros where the replica had no minibatch
+        worker_.counts_.sent_bytes += lane.reducer->finish();
+        break;
+      case ActionKind::kUpdate:
+        update(k, lane);
+        break;
+    }
+  }
+
+  void forward(int64_t k, Lane& lane) {
+    const StageProgram& stage = program(*lane.stage, k);
+    auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
+    const at::Device device = lane.stage->device();
+    for (at::Tensor& field : fields)
+      if (field.device() != device) field = field.to(device, /*non_blocking=*/true);
+    auto received = std::exchange(lane.received, {});
+    const std::vector<at::Tensor> received_kept = training() ? received : std::vector<at::Tensor>();
+    const std::vector<at::Tensor> fields_kept = training() ? fields : std::vector<at::Tensor>();
+    StageReplica::Forwarded forwarded =
+        training() ? lane.stage->forward(k, std::move(received), std::move(fields))
+                   : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
+    if (forwarded.loss.defined() && hooks_.forward_done) {
+      // Scores are large: they wait for nobody, and training has no use for them.
+      const at::Tensor scores = training() ? at::Tensor() : std::move(forwarded.scores);
+      lane.stage->deferred().push(forwarded.loss, [this, k, scores](const at::Tensor& loss) {
+        hooks_.forward_done(k, loss.item<double>(), scores);
+      });
+      if (!training()) lane.stage->deferred().flush();
+    }
+    if (training()) lane.stage->check_forward(k, forwarded, received_kept, fields_kept);
+    lane.to_send = std::move(forwarded.sent);
+  }
+
+  /// In the replica's last backward of a round, what is complete is summed over the replicas while the rest
+  /// runs.
+  StageReplica::GradientComplete reduces_at_once(int64_t k, const Lane& lane) const {
+    if (!lane.reducer || !lane.stage->turns().is_last_of_round(k, span_)) return {};
+    return [reducer = lane.reducer](size_t trainable) { reducer->complete(trainable); };
+  }
+
+  void update(int64_t round, Lane& lane) {
+    lane.stage->average(round);
+    lane.averaged = true;
+    const bool clips = worker_.clipping_norm_ > 0;
+    // Copies of a tied parameter must be scaled alike, whatever else their stages hold.
+    const bool over_model = clips && clips_over_model(worker_.plan_);
+    if (worker_.tied_->empty() && !over_model) {
+      update(round, lane, clips ? lane.stage->gradient_square_sum() : at::Tensor());
+      return;
+    }
+    // Copies of one parameter may be in several stages of this rank, whose updates follow each other, and the
+    // norm is over all stages: all wait for the last one's gradients.
+    if (!std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.averaged; })) return;
+    if (!worker_.tied_->empty())
+      worker_.counts_.sent_bytes += worker_.tied_->sum_over_stages(worker_.transport_);
+    const at::Tensor of_model = over_model ? square_sum_of_all_stages() : at::Tensor();
+    for (Lane& each : lanes_) {
+      update(round, each, clips && !over_model ? each.stage->gradient_square_sum() : of_model);
+      each.averaged = false;
+    }
+  }
+
+  /// `square_sum`: of the gradients that are clipped; undefined: none are.
+  void update(int64_t round, Lane& lane, const at::Tensor& square_sum) {
+    lane.stage->update(round, square_sum);
+    const StageTurns& turns = lane.stage->turns();
+    const int64_t end = turns.round_begin(round, span_) + turns.round_size(round, span_);
+    const bool last = lane.stage->stage() + 1 == worker_.shape_.stages();
+    if (last && square_sum.defined() && hooks_.gradient_norm) {
+      lane.stage->deferred().push(square_sum, [this, end](const at::Tensor& sum) {
+        hooks_.gradient_norm(end, std::sqrt(sum.item<double>()));
+      });
+    }
+    if (std::binary_search(hooks_.checkpoints.begin(), hooks_.checkpoints.end(), end))
+      hooks_.checkpoint(end, *lane.stage);
+  }
+
+  /// The same on every rank; replica 0 of each stage tells the stage's.
+  at::Tensor square_sum_of_all_stages() {
+    const at::Tensor by_stage =
+        at::zeros({worker_.shape_.stages()}, at::TensorOptions(at::kDouble).device(worker_.stage().device()));
+    for (const Lane& lane : lanes_) {
+      if (lane.stage->replica() == 0) by_stage[lane.stage->stage()].copy_(lane.stage->gradient_square_sum());
+    }
+    if (!worker_.transport_) return in_order(by_stage);
+    return square_sum_of_model(*worker_.transport_, worker_.plan_.world_size,
+                               worker_.tags_.of(Stream::kSquareSum, 0), by_stage);
+  }
+
+  void count(const Action& action, double seconds) {
+    WorkerCounts& counts = worker_.counts_;
+    switch (action.kind) {
+      case ActionKind::kForward:
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
+      case ActionKind::kBackwardWeight:
+      case ActionKind::kUpdate:
+        counts.busy_seconds += seconds;
+        break;
+      case ActionKind::kReceiveActivation:
+      case ActionKind::kReceiveGradient:
+        counts.receive_wait_seconds += seconds;
+        break;
+      case ActionKind::kReduce:
+        counts.sync_wait_seconds += seconds;
+        break;
+      case ActionKind::kSendActivation:
+      case ActionKind::kSendGradient:
+        break;
+    }
+  }
+
+  Worker& worker_;
+  const EvaluationProgram* program_;
+  Span span_;
+  const WorkerHooks& hooks_;
+  std::vector<Action> actions_;
+  std::vector<Lane> lanes_;
+};
+
+void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began) {
+  const c10::DeviceGuard on_device(stage().device());
+  const at::AutoGradMode with_gradients(true);
+  for (const auto& stage : stages_) stage->begin(span, began.value_or(span.first), hooks.checkpoints);
+  Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
+  const bool cut_short = hooks.stop_before && hooks.stop_before() < span.end();
+  if (!cut_short) average_buffers();
+}
+
+void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {
+  const c10::DeviceGuard on_device(stage().device());
+  const at::AutoGradMode without_gradients(false);
+  Execution(*this, "forward", &program, span, hooks).run();
+}
+
+void Worker::average_buffers() {
+  const at::NoGradGuard no_grad;
+  for (const auto& stage : stages_) {
+    const auto& ranks = plan_.stages[static_cast<size_t>(stage->stage())].ranks;
+    if (ranks.size() == 1) continue;
+    std::vector<at::Tensor> floating;
+    for (const at::Tensor& buffer : stage->mutable_buffers()) {
+      if (buffer.is_floating_point()) floating.push_back(buffer);
+    }
+    std::vector<at::Tensor> averages = floating;
+    counts_.sent_bytes +=
+        sum_over_replicas(*transport_, ranks, tags_.of(Stream::kBufferSum, stage->stage()), averages);
+    for (size_t i = 0; i < floating.size(); ++i)
+      floating[i].copy_(averages[i].div_(static_cast<double>(ranks.size())));
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,113 @@
+// Runs one rank's schedule: the only place where actions meet tensors.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/plan.h"
+#include "models/definition/model.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/stage/stage_replica.h"
+#include "runtime/stage/streams.h"
+#include "runtime/sync/bucket_reducer.h"
+#include "runtime/sync/gradient_exchange.h"
+#include "runtime/transport/transport.h"
+
+namespace pipewright {
+
+class CudaPlugin;
+
+/// What a worker asks of its surroundings. All calls come from the worker's thread.
+struct WorkerHooks {
+  /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
+  /// in the order of the stage's forwards.
+  std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
+  /// Last stage only: the loss of a forward. While training on a device some actions later, in order; the
+  /// last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
+  /// the stage computes.
+  std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
+  /// Last stage only, where gradients are clipped: the norm that they had, of the update that the minibatches
+  /// up to `end` - 1 make which no update before has taken. After their forward_done, before `checkpoint`.
+  std::function<void(int64_t end, double norm)> gradient_norm;
+  /// Before every action; throws to stop the rank.
+  std::function<void(const Action&)> before;
+  /// Minibatches from this one on are left out, and rounds that begin there: asked for again and again while
+  /// training, it may fall from "none" to a number that no stage has reached, once. Then every stage has
+  /// ended a round before it.
+  std::function<int64_t()> stop_before;
+  /// Minibatches of the span before which a checkpoint is due, ascending; each begins a round of every stage.
+  std::vector<int64_t> checkpoints;
+  /// One of the rank's stages has made all updates before minibatch n, one of `checkpoints`, and none from it
+  /// on: its state_before(n) can be taken. For each stage in the order of `checkpoints`.
+  std::function<void(int64_t n, StageReplica&)> checkpoint;
+  /// After every action.
+  std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
+                     std::chrono::steady_clock::time_point end)>
+      after;
+  /// Every action is a range of NVIDIA's tools, from before() to after(); null: none is. Borrowed.
+  CudaPlugin* ranges = nullptr;
+};
+
+/// Counted over all calls of train().
+struct WorkerCounts {
+  double busy_seconds = 0;  ///< forward, backward, update
+  double receive_wait_seconds = 0;
+  double sync_wait_seconds = 0;
+  int64_t sent_bytes = 0;
+
+  WorkerCounts& operator+=(const WorkerCounts& other) {
+    busy_seconds += other.busy_seconds;
+    receive_wait_seconds += other.receive_wait_seconds;
+    sync_wait_seconds += other.sync_wait_seconds;
+    sent_bytes += other.sent_bytes;
+    return *this;
+  }
+};
+
+class Worker {
+ public:
+  /// `plan` fits `model.graph`; `transport` may be null when the world has one rank. Borrows `transport`
+  /// only. The rank's stages start from what `source` has for them, as StageReplica says.
+  Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport, const TrainingRules& rules,
+         StateSource* source = nullptr);
+  ~Worker();
+
+  /// The stages of this rank, ascending: one, or several with schedule "interleaved".
+  size_t stage_count() const { return stages_.size(); }
+  const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
+  StageReplica& stage(size_t i = 0) { return *stages_[i]; }
+  /// Equal for all stages of the rank.
+  int64_t replica() const { return stages_[0]->replica(); }
+
+  /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage hold equal
+  /// weights, and their floating buffers are set to their average (docs/semantics.md) unless stop_before cut
+  /// the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
+  void train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began = {});
+
+  /// Forward only, in evaluation mode, with the latest weights. `program(stage, k)` runs minibatch k of the
+  /// span; it outlives the call. Weights and buffers do not change.
+  using EvaluationProgram = std::function<const StageProgram&(int64_t stage, int64_t minibatch)>;
+  void evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks);
+
+  const WorkerCounts& counts() const { return counts_; }
+
+ private:
+  class Execution;
+
+  void average_buffers();
+
+  Plan plan_;
+  PipelineShape shape_;
+  StreamTags tags_;
+  double clipping_norm_;
+  Transport* transport_;
+  std::vector<std::unique_ptr<StageReplica>> stages_;
+  std::vector<std::unique_ptr<BucketReducer>> reducers_;  // by stage of this rank; null: one replica
+  std::unique_ptr<TiedExchange> tied_;
+  WorkerCounts counts_;
+};
+
+}  // namespace pipewright
