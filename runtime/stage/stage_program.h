@@ -12,6 +12,7 @@
 #include "runtime/stage/backward_cuts.h"
 #include "runtime/stage/partition.h"
 #include "runtime/stage/weight_versions.h"
+#include "runtime/transport/message.h"
 
 namespace pipewright {
 
