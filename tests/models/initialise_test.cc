@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "models/run/scalar_types.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {
