@@ -93,32 +93,33 @@ class Search {
     return depths;
   }
 
-  /// With room for everything: hardly any depths are faster.
-  double roomy_seconds() {
+  /// With room for everything: hardly any depths are faster. Where that is more than `enough`, some number
+  /// above it.
+  double roomy_seconds(double enough) {
     Depths depths = most_;
     depths.back() = depth(depths.size() - 1, plenty_.back());
     give_plenty(depths, depths.size() - 1);
-    return seconds(depths);
+    return seconds(depths, enough);
   }
 
-  /// Simulated seconds per minibatch.
-  double seconds(const Depths& depths) {
+  /// Simulated seconds per minibatch; where that is more than `enough`, some number above it.
+  double seconds(const Depths& depths, double enough = std::numeric_limits<double>::infinity()) {
     PipelineShape shape = shape_;
     shape.in_flight = usable(depths);
-    const auto [known, added] = known_.try_emplace(shape.in_flight, 0.0);
-    if (added) {
-      if (const std::optional<double> endless = endless_seconds(shape)) {
-        simulated_ += period_ * shape.stages() / kExactForEvents;
-        return known->second = *endless;
-      }
-      // The second half holds the drain and several periods.
-      const Span span{0, 2 * longer_ *
-                             (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
-                              std::max<int64_t>(64, 4 * period_))};
-      known->second = steady_minibatch_seconds(schedule_, shape, times_, span, options_);
-      simulated_ += span.count * shape.stages() / kSweepsForEvents;
+    const auto [known, added] = known_.try_emplace(shape.in_flight, Known{});
+    if (!added && (known->second.exact || known->second.seconds > enough)) return known->second.seconds;
+    if (const std::optional<double> endless = endless_seconds(shape, enough)) {
+      simulated_ += period_ * shape.stages() / kExactForEvents;
+      known->second = {*endless, *endless <= enough, true};
+      return *endless;
     }
-    return known->second;
+    // The second half holds the drain and several periods.
+    const Span span{0, 2 * longer_ *
+                           (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
+                            std::max<int64_t>(64, 4 * period_))};
+    known->second = {steady_minibatch_seconds(schedule_, shape, times_, span, options_), true, false};
+    simulated_ += span.count * shape.stages() / kSweepsForEvents;
+    return known->second.seconds;
   }
 
   /// Minibatches times stages so far.
@@ -126,6 +127,8 @@ class Search {
 
   /// The same in the long run.
   double far_seconds(const Depths& depths) {
+    const auto known = known_.find(depths);
+    if (known != known_.end() && known->second.exact && known->second.endless) return known->second.seconds;
     PipelineShape shape = shape_;
     shape.in_flight = depths;
     return settled_minibatch_seconds(schedule_, shape, times_, options_, &simulated_);
@@ -133,10 +136,10 @@ class Search {
 
  private:
   /// Exact and quick, where the pipeline never drains, links are not shared and the period is short.
-  std::optional<double> endless_seconds(const PipelineShape& shape) const {
+  std::optional<double> endless_seconds(const PipelineShape& shape, double enough) {
     const bool plain = options_.network.empty() && options_.send_queue == 0 && !options_.blocking_transfers;
     if (!plain || shape.weights == WeightRule::kFlush) return std::nullopt;
-    return endless_minibatch_seconds(shape, times_);
+    return endless_.minibatch_seconds(shape, times_, enough);
   }
   Depths usable(const Depths& depths) const { return in_use(shape_, depths); }
   int64_t ahead(const Depths& depths, size_t stage) const { return turns_[stage].run_ahead(depths[stage]); }
@@ -169,7 +172,7 @@ class Search {
     for (int64_t candidate = least; candidate <= largest && fastest > kTolerance * target_; ++candidate) {
       depths[stage] = candidate;
       give_plenty(depths, stage);
-      const double candidate_seconds = seconds(depths);
+      const double candidate_seconds = seconds(depths, fastest / kSame);
       if (candidate_seconds * kSame < fastest) {
         fastest = candidate_seconds;
         best = candidate;
@@ -188,7 +191,7 @@ class Search {
           Depths candidate = depths;
           --candidate[stage];
           candidate = usable(candidate);
-          if (seconds(candidate) > enough) break;
+          if (seconds(candidate, enough) > enough) break;
           depths = candidate;
         }
     }
@@ -210,7 +213,13 @@ class Search {
   Depths plenty_;
   int64_t longer_ = 1;
   int64_t simulated_ = 0;
-  std::map<Depths, double> known_;
+  struct Known {
+    double seconds = 0;
+    bool exact = false;    // or it is more
+    bool endless = false;  // it holds in the long run
+  };
+  std::map<Depths, Known> known_;
+  EndlessPace endless_;
 };
 
 /// As if nothing were shared.
@@ -221,7 +230,7 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
       aim->most_seconds < std::numeric_limits<double>::infinity() && shape.weights == WeightRule::kStash;
   Search search(schedule, shape, times, options, compares);
   Depths depths = shape.in_flight;
-  if (compares) aim->seconds = search.roomy_seconds();
+  if (compares) aim->seconds = search.roomy_seconds(kHopeless * aim->most_seconds);
   if (compares && aim->seconds > kHopeless * aim->most_seconds) {
     aim->simulated += search.simulated();
     return in_use(shape, depths);

@@ -15,67 +15,84 @@ constexpr int64_t kMostNodes = 20000;
 // what they say, let nodes follow waits that say more, until none does.
 class PolicyIteration {
  public:
-  PolicyIteration(int32_t nodes, const std::vector<Wait>& waits)
-      : waits_(waits),
-        first_(nodes + 1, 0),
-        by_node_(waits.size()),
-        policy_(nodes),
-        ratio_(nodes, 0),
-        value_(nodes, 0),
-        state_(nodes, 0) {
+  /// Begins with the waits that were followed last, where there are as many: similar graphs have similar
+  /// circles.
+  void set(int32_t nodes, const std::vector<Wait>& waits) {
+    const bool known = static_cast<size_t>(nodes) == policy_.size() && waits.size() == waits_.size();
+    if (known) {
+      for (int32_t v = 0; v < nodes; ++v) choice_[v] = policy_[v] - first_[v];
+    } else {
+      choice_.assign(nodes, -1);
+    }
+    first_.assign(nodes + 1, 0);
     for (const Wait& wait : waits) ++first_[wait.v + 1];
     std::partial_sum(first_.begin(), first_.end(), first_.begin());
-    std::vector<int32_t> next(first_.begin(), first_.end() - 1);
-    for (size_t i = 0; i < waits.size(); ++i) {
-      by_node_[next[waits[i].v]++] = static_cast<int32_t>(i);
-      scale_ = std::max(scale_, waits[i].seconds);
+    next_.assign(first_.begin(), first_.end() - 1);
+    waits_.resize(waits.size());
+    scale_ = 0;
+    for (const Wait& wait : waits) {
+      waits_[next_[wait.v]++] = {wait.seconds, static_cast<double>(wait.periods), wait.u};
+      scale_ = std::max(scale_, wait.seconds);
     }
+    policy_.resize(nodes);
+    ratio_.resize(nodes);
+    value_.assign(nodes, 0);
+    state_.resize(nodes);
     for (int32_t v = 0; v < nodes; ++v) {
       PW_CHECK(first_[v] < first_[v + 1], "node " << v << " waits for nothing");
-      policy_[v] = by_node_[first_[v]];
+      policy_[v] = first_[v];
+      if (choice_[v] >= 0 && first_[v] + choice_[v] < first_[v + 1]) {
+        policy_[v] += choice_[v];
+        continue;
+      }
       for (int32_t i = first_[v]; i < first_[v + 1]; ++i)
-        if (waits[by_node_[i]].seconds > waits[policy_[v]].seconds) policy_[v] = by_node_[i];
+        if (waits_[i].seconds > waits_[policy_[v]].seconds) policy_[v] = i;
     }
   }
 
-  std::optional<double> run() {
+  /// Or, once some circle takes more than `enough`, that.
+  std::optional<double> largest(double enough) {
     for (int improvement = 0; improvement < 1000; ++improvement) {
       evaluate();
-      if (!improve()) return *std::max_element(ratio_.begin(), ratio_.end());
+      const double found = *std::max_element(ratio_.begin(), ratio_.end());
+      if (found > enough || !improve()) return found;
     }
     return std::nullopt;
   }
 
  private:
+  struct Kept {
+    double seconds = 0, periods = 0;
+    int32_t u = 0;
+  };
+
   void evaluate() {
-    constexpr int32_t kNew = 0, kOnWalk = 1, kDone = 2;
+    constexpr int8_t kNew = 0, kOnWalk = 1, kDone = 2;
     std::fill(state_.begin(), state_.end(), kNew);
-    std::vector<int32_t> walk;
     for (int32_t start = 0; start < static_cast<int32_t>(state_.size()); ++start) {
-      walk.clear();
+      walk_.clear();
       int32_t v = start;
       for (; state_[v] == kNew; v = waits_[policy_[v]].u) {
         state_[v] = kOnWalk;
-        walk.push_back(v);
+        walk_.push_back(v);
       }
       if (state_[v] == kOnWalk) {  // a new circle through v, which keeps its value
-        double seconds = 0;
-        int64_t periods = 0;
+        double seconds = 0, periods = 0;
         int32_t at = v;
         do {
-          const Wait& wait = waits_[policy_[at]];
+          const Kept& wait = waits_[policy_[at]];
           seconds += wait.seconds;
           periods += wait.periods;
           at = wait.u;
         } while (at != v);
         PW_CHECK(periods > 0, "a circle of waits over " << periods << " periods: a deadlock");
-        ratio_[v] = seconds / static_cast<double>(periods);
+        ratio_[v] = seconds / periods;
         state_[v] = kDone;
       }
-      for (; !walk.empty(); walk.pop_back()) {
-        const int32_t node = walk.back();
+      for (; !walk_.empty(); walk_.pop_back()) {
+        const int32_t node = walk_.back();
         if (state_[node] == kDone) continue;
-        const Wait& wait = waits_[policy_[node]];
+        const Kept& wait = waits_[policy_[node]];
         ratio_[node] = ratio_[wait.u];
         value_[node] = says(wait, ratio_[node]);
         state_[node] = kDone;
@@ -83,8 +100,8 @@ class PolicyIteration {
     }
   }
 
-  double says(const Wait& wait, double ratio) const {
-    return value_[wait.u] + wait.seconds - ratio * static_cast<double>(wait.periods);
+  double says(const Kept& wait, double ratio) const {
+    return value_[wait.u] + wait.seconds - ratio * wait.periods;
   }
 
   bool improve() {
@@ -93,24 +110,26 @@ class PolicyIteration {
     for (int32_t v = 0; v < static_cast<int32_t>(policy_.size()); ++v) {
       double ratio = ratio_[v], value = value_[v];
       for (int32_t i = first_[v]; i < first_[v + 1]; ++i) {
-        const Wait& wait = waits_[by_node_[i]];
+        const Kept& wait = waits_[i];
         const bool larger_circle = ratio_[wait.u] > ratio + more;
         const bool as_large = ratio_[wait.u] >= ratio - more;
         if (!larger_circle && !(as_large && says(wait, ratio) > value + more)) continue;
         ratio = ratio_[wait.u];
         value = says(wait, ratio);
-        policy_[v] = by_node_[i];
+        policy_[v] = i;
         improved = true;
       }
     }
     return improved;
   }
 
-  const std::vector<Wait>& waits_;
-  std::vector<int32_t> first_, by_node_;  // waits of node v: by_node_[first_[v]..first_[v + 1])
-  std::vector<int32_t> policy_;           // by node, the wait that it follows
-  std::vector<double> ratio_, value_;     // by node: of its circle; of itself
-  std::vector<int32_t> state_;
+  std::vector<Kept> waits_;  // by the node that waits: of v, from first_[v] to first_[v + 1]
+  std::vector<int32_t> first_, next_;
+  std::vector<int32_t> policy_;        // by node, the wait that it follows
+  std::vector<int32_t> choice_;        // the same, counted from the node's first; -1: none yet
+  std::vector<double> ratio_, value_;  // by node: of its circle; of itself
+  std::vector<int8_t> state_;
+  std::vector<int32_t> walk_;
   double scale_ = 0;
 };
 
@@ -182,20 +201,32 @@ class Waits {
       int64_t index;
       int64_t later;  // periods
     };
-    std::vector<Placed> placed;
     const std::vector<int64_t> own = turns.minibatches_of(replica, {0, period_});
-    const auto put = [&](int64_t place, Kind kind, int64_t index) {
-      placed.push_back({place % period_, kind, index, place / period_});
+    std::vector<Placed> placed;
+    // Each kind comes in the order of its places but for where the period begins anew.
+    const auto put = [&](Kind kind, int64_t count, const auto& place_of, const auto& index_of) {
+      const auto begin = static_cast<std::ptrdiff_t>(placed.size());
+      std::ptrdiff_t anew = begin;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t place = place_of(i);
+        placed.push_back({place % period_, kind, index_of(i), place / period_});
+        const auto at = static_cast<std::ptrdiff_t>(placed.size()) - 1;
+        if (at > begin && placed[at].place < placed[at - 1].place) anew = at;
+      }
+      std::rotate(placed.begin() + begin, placed.begin() + anew, placed.end());
+      std::inplace_merge(placed.begin(), placed.begin() + begin, placed.end(),
+                         [](const Placed& a, const Placed& b) {
+                           return a.place != b.place ? a.place < b.place : a.kind < b.kind;
+                         });
     };
-    for (const int64_t k : own) {
-      put(k, kForward, k);
-      put(k + ahead, kBackward, k);
-    }
-    for (int64_t round = 0; round < period_ / length; ++round)
-      put((round + 1) * length - 1 + ahead, kUpdate, round);
-    std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-      return a.place != b.place ? a.place < b.place : a.kind < b.kind;
-    });
+    const auto count = static_cast<int64_t>(own.size());
+    const auto minibatch = [&](int64_t i) { return own[i]; };
+    put(kForward, count, minibatch, minibatch);
+    put(
+        kBackward, count, [&](int64_t i) { return own[i] + ahead; }, minibatch);
+    put(
+        kUpdate, period_ / length, [&](int64_t round) { return (round + 1) * length - 1 + ahead; },
+        [](int64_t round) { return round; });
     for (size_t i = 0; i < placed.size(); ++i) {
       const bool last = i + 1 == placed.size();
       const Placed& a = placed[i];
@@ -221,7 +252,9 @@ class Waits {
 }  // namespace
 
 std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>& waits) {
-  return PolicyIteration(nodes, waits).run();
+  PolicyIteration iteration;
+  iteration.set(nodes, waits);
+  return iteration.largest(std::numeric_limits<double>::infinity());
 }
 
 std::optional<int64_t> endless_period(const PipelineShape& shape) {
@@ -235,16 +268,30 @@ std::optional<int64_t> endless_period(const PipelineShape& shape) {
   return period;
 }
 
-std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
-                                                const std::vector<StageTimes>& times) {
+struct EndlessPace::State {
+  PolicyIteration iteration;
+};
+
+EndlessPace::EndlessPace() : state_(std::make_unique<State>()) {}
+EndlessPace::~EndlessPace() = default;
+
+std::optional<double> EndlessPace::minibatch_seconds(const PipelineShape& shape,
+                                                     const std::vector<StageTimes>& times, double enough) {
   const std::optional<int64_t> period = endless_period(shape);
   if (!period) return std::nullopt;
   PipelineShape used = shape;  // depths are upper bounds
   used.in_flight = usable_in_flight(shape);
   const Waits waits(used, times, *period);
-  const std::optional<double> ratio = largest_cycle_ratio(waits.nodes(), waits.all());
+  state_->iteration.set(waits.nodes(), waits.all());
+  const auto minibatches = static_cast<double>(*period);
+  const std::optional<double> ratio = state_->iteration.largest(enough * minibatches);
   if (!ratio) return std::nullopt;
-  return *ratio / static_cast<double>(*period);
+  return *ratio / minibatches;
+}
+
+std::optional<double> endless_minibatch_seconds(const PipelineShape& shape,
+                                                const std::vector<StageTimes>& times) {
+  return EndlessPace().minibatch_seconds(shape, times);
 }
 
 }  // namespace pipewright

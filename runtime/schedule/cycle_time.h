@@ -4,6 +4,8 @@
 // Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992, chapter 3).
 #pragma once
 
+#include <limits>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -27,6 +29,21 @@ std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>
 /// that is too long for the exact cycle time to be quicker than simulating, or stages wait for each other's
 /// updates.
 std::optional<int64_t> endless_period(const PipelineShape& shape);
+
+/// endless_minibatch_seconds() of one pipeline at several depths, each quicker for what the last has shown.
+class EndlessPace {
+ public:
+  EndlessPace();
+  ~EndlessPace();
+
+  /// Where it is more than `enough`, some number above that, by which it is at least as much.
+  std::optional<double> minibatch_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
+                                          double enough = std::numeric_limits<double>::infinity());
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Seconds per minibatch of 1f1b with these depths (usable ones), as simulate() without options has them in
 /// the long run. Nothing where endless_period() is nothing.

@@ -27,29 +27,41 @@ class Deepening {
         std::max(aim_.floor_seconds, bottleneck_seconds(shape_, times_, options_.blocking_transfers));
     best_ = begin;
     aim_.seconds = seconds(begin);
-    const int64_t enough = compares() ? kFewInVain : kMostInVain;
     int64_t in_vain = 0;
-    // The last stage holds nothing back; that it may run ahead helps only where replicas meet in bursts.
-    for (int64_t more = 1; more <= kMostMore && in_vain < enough; more *= 2) {
+    for (int64_t more = 1; more <= kMostMore && in_vain < most_in_vain(); more *= 2) {
       if (compares() && aim_.seconds > gains_at_most(more) * aim_.most_seconds) return best_;
-      for (const bool last_too : {false, true}) {
+      for (const Way way : {kTogether, kStairs, kLastToo, kFirst}) {
         if (aim_.seconds <= kTolerance * target || aim_.simulated > kMostSimulated) break;
-        Depths candidate = begin;
-        for (size_t stage = 0; stage + (last_too ? 0 : 1) < candidate.size(); ++stage)
-          candidate[stage] = std::min(most_[stage], candidate[stage] + more);
-        in_vain = take_if_faster(usable(candidate)) ? 0 : in_vain + 1;
+        in_vain = take_if_faster(usable(deeper(begin, way, more))) ? 0 : in_vain + 1;
       }
     }
-    if (best_ != begin && aim_.seconds <= aim_.most_seconds) take_back(begin);
+    if (best_ != begin && !compares()) take_back(begin);
     return best_;
   }
 
  private:
   static constexpr int64_t kMostMore = 16;
-  static constexpr int64_t kMostInVain = 7;
-  static constexpr int64_t kFewInVain = 4;           // where plans are only compared
   static constexpr int64_t kMostSimulated = 500000;  // then depths are good enough
-  static constexpr double kRough = 1.03;             // what a short span says, but for so much
+
+  /// Which stages have so many more in flight: all but the last, which holds nothing back; each stage so many
+  /// more than the next one, for links that stages crowd in turn; the last too, which helps only where
+  /// replicas meet in bursts; the first alone.
+  enum Way { kTogether, kStairs, kLastToo, kFirst };
+
+  Depths deeper(const Depths& begin, Way way, int64_t more) const {
+    Depths depths = begin;
+    const size_t last = begin.size() - 1;
+    for (size_t stage = 0; stage <= last; ++stage) {
+      int64_t added = more;
+      if (way == kStairs) added *= static_cast<int64_t>(last - stage);
+      if ((way == kTogether && stage == last) || (way == kFirst && stage > 0)) added = 0;
+      depths[stage] = std::min(most_[stage], depths[stage] + added);
+    }
+    return depths;
+  }
+
+  /// Of these, one after the other; two steps further, or three, where it is not only to compare plans.
+  int64_t most_in_vain() const { return compares() ? 4 : 12; }
 
   /// What depths with so many more, or still more, are faster by, all but for one in fifty (measured on
   /// PipeDream's profiles).
@@ -94,11 +106,8 @@ class Deepening {
   double simulated_seconds(const Depths& depths) {
     PipelineShape shape = shape_;
     shape.in_flight = depths;
-    if (compares()) {
-      const double rough = rough_minibatch_seconds(schedule_, shape, times_, options_, &aim_.simulated);
-      if (rough > kRough * aim_.most_seconds) return rough;
-    }
-    return settled_minibatch_seconds(schedule_, shape, times_, options_, &aim_.simulated);
+    const double most = compares() ? aim_.most_seconds : std::numeric_limits<double>::infinity();
+    return settled_minibatch_seconds(schedule_, shape, times_, options_, &aim_.simulated, most);
   }
   // With update intervals depth may slow a pipeline down: the gains measured say nothing there.
   bool compares() const {

@@ -1,6 +1,6 @@
 // Depths where links are shared. Simulations are dear there, so depths are chosen first as if each message
-// had its links to itself; then all stages are deepened together while that gains something, and what is not
-// needed is taken back.
+// had its links to itself; then stages are deepened while that gains something: all by as much, each by more
+// than the next one, the first alone. Where plans are not only compared, what is not needed is taken back.
 #pragma once
 
 #include <string>

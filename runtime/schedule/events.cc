@@ -14,6 +14,8 @@ bool of_gradients(ActionKind kind) {
   return kind == ActionKind::kReceiveGradient || kind == ActionKind::kSendGradient;
 }
 
+}  // namespace
+
 class Events {
  public:
   Events(Timeline& timeline, const SimulationOptions& options)
@@ -33,8 +35,17 @@ class Events {
   }
 
   void run() {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(static_cast<int64_t>(rank));
-    for (;;) {
+    run_until(timeline_.span().count + 1);
+    std::vector<size_t> position;
+    for (const Rank& rank : ranks_) position.push_back(rank.position);
+    timeline_.check_done(position);
+  }
+
+  void run_until(int64_t completed) {
+    if (!begun_)
+      for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(static_cast<int64_t>(rank));
+    begun_ = true;
+    while (timeline_.completed() < completed) {
       // Rates change once for all that happens at the same time.
       if (network_ && network_->unsettled() && (queue_.empty() || queue_.top().seconds > now_)) {
         arrivals_.clear();
@@ -62,9 +73,6 @@ class Events {
       else
         finish_reduce(event.number);
     }
-    std::vector<size_t> position;
-    for (const Rank& rank : ranks_) position.push_back(rank.position);
-    timeline_.check_done(position);
   }
 
  private:
@@ -431,10 +439,14 @@ class Events {
   std::priority_queue<Event, std::vector<Event>, Later> queue_;
   int64_t order_ = 0;
   double now_ = 0;
+  bool begun_ = false;
 };
 
-}  // namespace
-
 void run_events(Timeline& timeline, const SimulationOptions& options) { Events(timeline, options).run(); }
+
+EventRun::EventRun(Timeline& timeline, const SimulationOptions& options)
+    : events_(std::make_unique<Events>(timeline, options)) {}
+EventRun::~EventRun() = default;
+void EventRun::run_until(int64_t completed) { events_->run_until(completed); }
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "graph/error.h"
 #include "runtime/schedule/cycle_time.h"
 #include "runtime/schedule/simulate.h"
 #include "runtime/schedule/timeline.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr double kAgree = 2e-3;
 constexpr int64_t kMostMinibatchesOfStages = 400000;  // of one span, times stages
+constexpr double kRough = 1.03;  // what a quarter of the first span says, but for so much
 constexpr int64_t kLongestRound = 512;
 constexpr int64_t kSweepsForEvents = 4;  // without a network simulations are as much quicker
 
@@ -61,22 +63,42 @@ int64_t first_span(const PipelineShape& shape) {
   return round * std::max<int64_t>((8 * depth + 32 + round - 1) / round, 8);
 }
 
-}  // namespace
-
-double rough_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
-                               const std::vector<StageTimes>& times, const SimulationOptions& options,
-                               int64_t* simulated) {
-  const int64_t count = first_span(shape) / 2;
-  if (simulated != nullptr) *simulated += count * shape.stages();
-  return steady_minibatch_seconds(schedule, shape, times, Span{0, count}, options);
+/// On shared links, in one go. What is in flight when the lists end is beyond what is looked at.
+double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
+                            const std::vector<StageTimes>& times, const SimulationOptions& options,
+                            int64_t* simulated, double most_seconds) {
+  for (int64_t count = first_span(shape);; count *= 4) {
+    Timeline timeline(schedule, shape, times, Span{0, 2 * count + shape.replicas[0] * shape.in_flight[0]},
+                      nullptr);
+    EventRun run(timeline, options);
+    const auto pace = [&](int64_t begin, int64_t end) {
+      const int64_t before = timeline.completed();
+      run.run_until(end);
+      if (simulated != nullptr) *simulated += (timeline.completed() - before) * shape.stages();
+      return timeline.pace_seconds(begin, end);
+    };
+    const std::optional<double> rough = pace(count / 4, count / 2);
+    if (rough && *rough > kRough * most_seconds) return *rough;
+    for (const int64_t end : {count, 2 * count}) {
+      const std::optional<double> last = pace(end / 2, end);
+      const std::optional<double> before = timeline.pace_seconds(end / 4, end / 2);
+      PW_CHECK(last, "a pace of " << end / 2 << " minibatches");
+      if (2 * end * shape.stages() > kMostMinibatchesOfStages || (before && agree(*before, *last)))
+        return *last;
+    }
+  }
 }
+
+}  // namespace
 
 double settled_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
                                  const std::vector<StageTimes>& times, const SimulationOptions& options,
-                                 int64_t* simulated) {
+                                 int64_t* simulated, double most_seconds) {
   check_times(shape, times);
   if (shape.weights == WeightRule::kFlush) return interval_seconds(schedule, shape, times, options);
-  const bool plain = options.network.empty() && options.send_queue == 0 && !options.blocking_transfers;
+  if (!options.network.empty())
+    return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
+  const bool plain = options.send_queue == 0 && !options.blocking_transfers;
   if (plain && schedule == "1f1b") {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }

@@ -107,15 +107,11 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 /// otherwise spans are doubled until the last half of one and the quarter before it agree within 0.2 %. That
 /// ends at a few million actions: then what the longest span says. `simulated`, if given, grows by the
 /// minibatches simulated times stages, by a quarter of that without a network: what the time spent grows
-/// with.
+/// with. On a network it ends early where it is clearly above `most_seconds`, with some number above that.
 double settled_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
                                  const std::vector<StageTimes>& times, const SimulationOptions& options = {},
-                                 int64_t* simulated = nullptr);
-
-/// What half of the first of those spans says, whether or not it agrees with a longer one.
-double rough_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
-                               const std::vector<StageTimes>& times, const SimulationOptions& options = {},
-                               int64_t* simulated = nullptr);
+                                 int64_t* simulated = nullptr,
+                                 double most_seconds = std::numeric_limits<double>::infinity());
 
 /// No schedule is faster: the time per minibatch of the busiest rank (forward, recompute, backward, reduce,
 /// step) or link; with blocking transfers, those of the rank are added.

@@ -44,7 +44,7 @@ Timeline::Timeline(const std::string& schedule, const PipelineShape& shape,
       lists_(schedule_of_all(schedule, shape, span)),
       placements_(pipewright::placements(shape)),
       ranks_(placements_.size()),
-      completed_(span.count, 0),
+      completed_(span.count, -1),
       actions_(actions) {
   check_times(shape, times);
   if (actions_) actions_->reserve(action_count(lists_));

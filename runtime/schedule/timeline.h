@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,11 +64,11 @@ class Timeline {
       at.peak_in_flight = std::max(at.peak_in_flight, ++at.in_flight);
       if (!trains_) {
         --at.in_flight;
-        if (stage + 1 == shape_.stages()) completed_[action.index - span_.first] = end;
+        if (stage + 1 == shape_.stages()) complete(action.index - span_.first, end);
       }
     } else if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) {
       --at.in_flight;
-      if (stage == 0) completed_[action.index - span_.first] = end;
+      if (stage == 0) complete(action.index - span_.first, end);
     }
     keep(rank, action, begin, end);
   }
@@ -95,6 +96,9 @@ class Timeline {
     keep(rank, action, begin, end);
   }
 
+  /// How many minibatches are complete so far, and all before them.
+  int64_t completed() const { return all_completed_; }
+
   /// CheckError unless every rank's list is done.
   void check_done(const std::vector<size_t>& position) const;
 
@@ -113,6 +117,10 @@ class Timeline {
     int64_t in_flight = 0, peak_in_flight = 0;
   };
 
+  void complete(int64_t minibatch, double end) {
+    completed_[minibatch] = end;
+    while (all_completed_ < span_.count && completed_[all_completed_] >= 0) ++all_completed_;
+  }
   void keep(int64_t rank, const Action& action, double begin, double end) {
     if (actions_) actions_->push_back({rank, action, begin, end});
   }
@@ -124,7 +132,8 @@ class Timeline {
   RankLists lists_;
   std::vector<Placement> placements_;
   std::vector<Rank> ranks_;
-  std::vector<double> completed_;  // by minibatch of the span
+  std::vector<double> completed_;  // by minibatch of the span; negative: not yet
+  int64_t all_completed_ = 0;      // the first so many
   std::vector<SimulatedAction>* actions_;
 };
 
@@ -133,6 +142,18 @@ class Timeline {
 void run_sweep(Timeline& timeline, bool blocking_transfers);
 /// Events in the order of time. A network or queues need it; without, it gives what run_sweep() gives.
 void run_events(Timeline& timeline, const SimulationOptions& options);
+/// The same, part by part.
+class EventRun {
+ public:
+  /// Borrows both.
+  EventRun(Timeline& timeline, const SimulationOptions& options);
+  ~EventRun();
+  /// Goes on until so many minibatches of the span are complete, or to the end.
+  void run_until(int64_t completed);
+
+ private:
+  std::unique_ptr<class Events> events_;
+};
 /// The one of both that the options need.
 void run_timeline(Timeline& timeline, const SimulationOptions& options);
 

@@ -1,0 +1,76 @@
+// Depths where links are shared, against all depths there are.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "runtime/schedule/simulate.h"
+#include "tests/runtime/schedule/shapes.h"
+
+namespace pipewright {
+namespace {
+
+using Depths = std::vector<int64_t>;
+
+constexpr int64_t kDeepest = 9;
+
+/// The least over all depths up to kDeepest.
+double least_seconds(PipelineShape shape, const std::vector<StageTimes>& times,
+                     const SimulationOptions& options) {
+  double least = std::numeric_limits<double>::infinity();
+  Depths depths(shape.replicas.size(), 1);
+  for (;;) {
+    shape.in_flight = depths;
+    if (usable_in_flight(shape) == depths)
+      least =
+          std::min(least, settled_minibatch_seconds("1f1b", shape, times, options, nullptr, 1.05 * least));
+    size_t stage = 0;
+    while (stage < depths.size() && depths[stage] == kDeepest) depths[stage++] = 1;
+    if (stage == depths.size()) return least;
+    ++depths[stage];
+  }
+}
+
+TEST_CASE("depths on a shared link: as fast as any, but for the percent that is not worth depth") {
+  std::mt19937_64 random(8);
+  const auto number = [&](double high) { return std::uniform_real_distribution<double>(0, high)(random); };
+  double worst = 1;
+  int slower = 0, steep = 0;
+  constexpr int kCases = 60;
+  for (int round = 0; round < kCases; ++round) {
+    PipelineShape shape;
+    std::vector<StageTimes> times;
+    SimulationOptions options;
+    for (int stage = 0; stage < 3; ++stage) {
+      shape.replicas.push_back(random() % 4 == 0 ? 2 : 1);
+      shape.in_flight.push_back(kDeepest);
+      StageTimes t{number(1), number(2)};
+      StageMessages bytes;
+      if (stage < 2) bytes.activation_bytes = static_cast<int64_t>(number(900));
+      if (stage > 0) bytes.gradient_bytes = options.messages.back().activation_bytes;
+      if (shape.replicas.back() > 1) bytes.reduce_bytes = static_cast<int64_t>(number(900));
+      t.send_activation_seconds = 1e-3 * static_cast<double>(bytes.activation_bytes);
+      t.send_gradient_seconds = 1e-3 * static_cast<double>(bytes.gradient_bytes);
+      t.reduce_seconds = 1e-3 * static_cast<double>(bytes.reduce_bytes);
+      times.push_back(t);
+      options.messages.push_back(bytes);
+    }
+    options.network = {{6, 1e3, 0.01 * number(1), true}};
+    const Depths chosen = choose_in_flight("1f1b", shape, times, options);
+    const double least = least_seconds(shape, times, options);
+    shape.in_flight = chosen;
+    const double ratio = settled_minibatch_seconds("1f1b", shape, times, options) / least;
+    INFO(round << ": " << testing::dashed(shape.replicas) << " at " << testing::dashed(chosen));
+    worst = std::max(worst, ratio);
+    if (ratio > 1.025) ++slower;
+    if (chosen[0] - chosen[1] > 2 && chosen[1] - chosen[2] > 1) ++steep;
+  }
+  std::printf(
+      "depths on a shared link: %d of %d slower than the best by more than 2.5 %%, worst %.3f; %d steep\n",
+      slower, kCases, worst, steep);
+  CHECK(slower <= kCases / 30);
+  CHECK(worst < 1.1);
+  CHECK(steep > 0);
+}
+
+}  // namespace
+}  // namespace pipewright
