@@ -8,6 +8,7 @@
 #include "optimizer/plan/moves.h"
 #include "optimizer/plan/pool_seeds.h"
 #include "optimizer/search/thin_stages.h"
+#include "runtime/schedule/deepening.h"
 
 namespace pipewright {
 namespace {
@@ -25,6 +26,9 @@ constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines gain 
 constexpr int64_t kReconsidered = 60000;  // minibatches of stages
 constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
 constexpr int64_t kMostSpent = 800000;    // minibatches of stages
+
+constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::kUsual,
+                                      Candidate::Room::kPlenty, Candidate::Room::kOne};
 
 class Pool {
  public:
@@ -79,11 +83,11 @@ class Pool {
     Priced chosen = without_thin_stages(on_fewest_devices());
     chosen.capped = capped_;
     if (effort_ < 1) return chosen;
-    // With the depths that only one plan has the time for.
-    const auto deeper = pricer_.price(chosen.candidate, 0, kNever);
-    if (deeper && deeper->seconds < chosen.seconds * (1 - kGain)) {
-      chosen.seconds = deeper->seconds;
-      chosen.depths = deeper->depths;
+    // With the depths that only one plan has the time for, and those taken back that it does not need.
+    const auto settled = pricer_.price(chosen.candidate, 0, kNever);
+    if (settled && settled->seconds < chosen.seconds * kDepthTolerance) {
+      chosen.seconds = settled->seconds;
+      chosen.depths = settled->depths;
     }
     return chosen;
   }
@@ -124,7 +128,7 @@ class Pool {
     if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
     const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
     std::set<std::vector<bool>> known;  // which stages recompute
-    for (const auto room : {Candidate::Room::kPaced, Candidate::Room::kUsual, Candidate::Room::kOne}) {
+    for (const auto room : kRooms) {
       candidate.room = room;
       const double floor = pricer_.floor_seconds(&candidate, seconds);
       std::vector<bool> recompute;

@@ -108,6 +108,8 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
                                                     static_cast<double>(kMostInFlight)));
       if (candidate->room == Candidate::Room::kUsual)
         wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
+      if (candidate->room == Candidate::Room::kPlenty)
+        wanted = std::max(wanted, 2 * in_flight_bound(later, stage.replicas) + 2);
       if (candidate->room == Candidate::Room::kOne) wanted = 1;
       later += stage.replicas;
       int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, q_.memory_bytes, q_.inputs);

@@ -16,8 +16,8 @@ namespace pipewright {
 struct Candidate {
   std::vector<FoundStage> stages;
   /// For which depths a stage recomputes where it has no room for them otherwise: those without which no plan
-  /// is as fast as the best known, the usual ones, 1 + ceil(D / m), or one.
-  enum class Room { kPaced, kUsual, kOne };
+  /// is as fast as the best known; the usual ones, 1 + ceil(D / m); what slow or shared links may need; one.
+  enum class Room { kPaced, kUsual, kPlenty, kOne };
   Room room = Room::kPaced;
   int64_t devices() const;
   Ranks ranks() const;

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/cycle_time.h"
+#include "runtime/schedule/network_floor.h"
 #include "runtime/schedule/simulate.h"
 #include "runtime/schedule/timeline.h"
 
@@ -63,10 +64,14 @@ int64_t first_span(const PipelineShape& shape) {
   return round * std::max<int64_t>((8 * depth + 32 + round - 1) / round, 8);
 }
 
+// A span may end before what it has buffered has been waited for, and look faster than can be kept up. So no
+// price is below what the busiest rank or link takes.
+
 /// On shared links, in one go. What is in flight when the lists end is beyond what is looked at.
 double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
                             const std::vector<StageTimes>& times, const SimulationOptions& options,
                             int64_t* simulated, double most_seconds) {
+  const double floor = schedule_named(schedule).trains ? network_floor_seconds(shape, times, options) : 0;
   for (int64_t count = first_span(shape);; count *= 4) {
     Timeline timeline(schedule, shape, times, Span{0, 2 * count + shape.replicas[0] * shape.in_flight[0]},
                       nullptr);
@@ -84,7 +89,7 @@ double settled_on_a_network(const std::string& schedule, const PipelineShape& sh
       const std::optional<double> before = timeline.pace_seconds(end / 4, end / 2);
       PW_CHECK(last, "a pace of " << end / 2 << " minibatches");
       if (2 * end * shape.stages() > kMostMinibatchesOfStages || (before && agree(*before, *last)))
-        return *last;
+        return std::max(floor, *last);
     }
   }
 }
@@ -102,6 +107,8 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
   if (plain && schedule == "1f1b") {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }
+  const double floor =
+      schedule_named(schedule).trains ? bottleneck_seconds(shape, times, options.blocking_transfers) : 0;
   for (int64_t count = first_span(shape);; count *= 2) {
     Timeline timeline(schedule, shape, times, Span{0, count}, nullptr);
     run_timeline(timeline, options);
@@ -109,7 +116,7 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
     const double last = timeline.steady_seconds();
     const std::optional<double> before = timeline.pace_seconds(count / 4, count / 2);
     if (2 * count * shape.stages() > kMostMinibatchesOfStages || (before && agree(*before, last)))
-      return last;
+      return std::max(floor, last);
   }
 }
 
