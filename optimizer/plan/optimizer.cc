@@ -17,6 +17,7 @@
 #include "optimizer/plan/infeasible.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/pool.h"
+#include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/plan/stage_layers.h"
 #include "optimizer/search/few_cuts.h"
@@ -31,7 +32,6 @@ namespace {
 
 /// Bounds are lower by this part, for sums in another order.
 constexpr double kBoundRounding = 1e-9;
-constexpr int kFewCuts = 48;
 /// An exact number of devices takes a table by cut and number.
 constexpr int64_t kMostCounted = 256;
 
@@ -90,23 +90,6 @@ Recompute recompute_named(const std::string& name) {
 
 bool recomputes(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
-}
-
-/// Where plans are simulated anyway and the bound is another's, one of the best along some of the cuts is
-/// enough to begin with: placing all of them within a memory takes seconds.
-std::optional<Answer> near_answer_to(const Question& question) {
-  constexpr double kNearEnough = 2e-3;
-  const std::vector<int> numbers = thinned(*question.states, kFewCuts);
-  const States some = some_of(*question.states, numbers);
-  Question few = question;
-  few.states = &some;
-  std::optional<Answer> found = search_with_demands(few, {}, {}, kNearEnough);
-  if (!found) return found;
-  for (FoundStage& stage : found->stages) {
-    stage.from = numbers[static_cast<size_t>(stage.from)];
-    stage.to = numbers[static_cast<size_t>(stage.to)];
-  }
-  return found;
 }
 
 /// What the demands leave to search for.
@@ -330,7 +313,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     if (!drained.empty()) answer = drained.front();
   } else {
     const bool slow =
-        placed && states.size() > kFewCuts && (question.memory_bytes > 0 || request.effort < 1);
+        placed && states.size() > kNearCuts && (question.memory_bytes > 0 || request.effort < 1);
     if (pooled && slow && !question.all_devices)
       answer = near_answer_to(question);
     else

@@ -46,6 +46,7 @@ class Pool {
     if (const auto every = every_shape(q_, best())) {
       add_shapes(*every);
     } else {
+      for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
       for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
     }
     drain();

@@ -115,6 +115,14 @@ std::vector<Question> with_depths(const std::vector<Question>& questions) {
   return all;
 }
 
+/// An answer along some of the states, in the numbers of all.
+void name_states(const std::vector<int>& numbers, Answer* answer) {
+  for (FoundStage& stage : answer->stages) {
+    stage.from = numbers[static_cast<size_t>(stage.from)];
+    stage.to = numbers[static_cast<size_t>(stage.to)];
+  }
+}
+
 }  // namespace
 
 Shape shape_of(const std::vector<FoundStage>& stages) {
@@ -144,23 +152,51 @@ std::optional<std::vector<Shape>> every_shape(const Question& question, double s
   return every.all();
 }
 
+std::optional<Answer> near_answer_to(const Question& question) {
+  const std::vector<int> numbers = thinned(*question.states, kNearCuts);
+  const States some = some_of(*question.states, numbers);
+  Question few = question;
+  few.states = &some;
+  std::optional<Answer> found = search_with_demands(few, {}, {}, kNearEnough);
+  if (found) name_states(numbers, &*found);
+  return found;
+}
+
+std::vector<Answer> careful_seeds(const Question& question, double seconds) {
+  std::vector<Answer> seeds;
+  if (question.inputs.levels.size() < 2 || question.all_devices || question.single_stage) return seeds;
+  struct Change {
+    double slower, later;  // of the best known
+  };
+  for (const Change change : {Change{1, 0.25}, Change{1, 0.75}, Change{0.5, 0}, Change{0.5, 0.25}}) {
+    Question careful = question;
+    careful.memory_bytes = 0;  // placing within a memory takes long; what recomputes may fit all the same
+    TopologyLevel& outermost = careful.inputs.levels.back();
+    outermost.bandwidth_bytes_per_second *= change.slower;
+    outermost.latency_seconds += change.later * seconds;
+    if (auto found = near_answer_to(careful)) seeds.push_back(std::move(*found));
+  }
+  return seeds;
+}
+
 std::vector<Answer> searched_seeds(const Question& question) {
   std::vector<Answer> seeds;
   // Among some of the cuts: local moves find the right ones.
   const std::vector<int> numbers = thinned(*question.states, kFewCuts);
   const States some = some_of(*question.states, numbers);
   for (const Question& q : with_depths(on_one_level(question))) {
-    if (!q.all_devices || q.devices <= 64) {
-      if (auto found = search(q)) seeds.push_back(std::move(*found));
+    if (q.all_devices || q.single_stage) {
+      if (q.single_stage || q.devices <= 64)
+        if (auto found = search(q)) seeds.push_back(std::move(*found));
+      continue;
     }
-    if (q.all_devices || q.single_stage) continue;
+    if (q.memory_bytes == 0)
+      if (auto found = search(q)) seeds.push_back(std::move(*found));
     Question few = q;
     few.states = &some;
-    for (Answer& found : search_up_to_stages(few, {6, 4, 3, 2}, kNearEnough)) {
-      for (FoundStage& stage : found.stages) {
-        stage.from = numbers[static_cast<size_t>(stage.from)];
-        stage.to = numbers[static_cast<size_t>(stage.to)];
-      }
+    const int64_t most = std::min<int64_t>(q.devices, some.last());
+    for (Answer& found : search_up_to_stages(few, {most, 6, 4, 3, 2}, kNearEnough)) {
+      name_states(numbers, &found);
       seeds.push_back(std::move(found));
     }
   }

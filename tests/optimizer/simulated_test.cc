@@ -357,6 +357,8 @@ TEST_CASE("Where better plans were found by hand, the planner finds them or fast
       {"vgg16", levels_of({2, 2, 4}, {2e9, 5e8, 125e6}, {}, 16 * kGiB), 236.5, "lev1_82.json"},
       {"gnmt", levels_of({64}, {1.25e9}, {}, 8 * kGiB), 16.35, nullptr},
       {"resnet50", levels_of({8}, {12.5e9}, {}, 16 * kGiB), 64, nullptr},
+      {"resnet101", levels_of({8, 2}, {10e9, 1.25e9}), 40, nullptr},
+      {"resnet50", levels_of({8, 2}, {10e9, 1.25e9}, {true, false}), 49.5, nullptr},
       {"bflat1_2518", levels_of({5}, {12.5e9}, {}, 4086544), 8.73, "bflat1_2518.plan.json"},
       {"blev1_867", levels_of({2, 3}, {5e9, 1.25e9}), 7.72, "blev1_867.plan.json"},
       {"blev1_1089", levels_of({2, 2}, {1e9, 125e6}, {true, true}), 10.25, "blev1_1089.plan.json"},
