@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/pipeline_rules.h"
 
 namespace pipewright {
 namespace {
@@ -112,9 +113,10 @@ PipedreamConfiguration configuration_of(const Plan& plan) {
   const auto refuse = [](const std::string& what) {
     throw PlanError("plan: PipeDream's configuration cannot hold " + what);
   };
-  if (plan.schedule != "1f1b" && plan.schedule != "model-parallel")
+  // PipeDream's runtime stashes, and nothing else.
+  if (!schedule_facts(plan.schedule).goes_with(WeightRule::kStash))
     refuse("schedule '" + plan.schedule + "'");
-  if (plan.weights != "stash") refuse("weights '" + plan.weights + "'");
+  if (weight_rule_named(plan.weights) != WeightRule::kStash) refuse("weights '" + plan.weights + "'");
   PipedreamConfiguration configuration;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];

@@ -7,6 +7,7 @@
 #include "graph/document.h"
 #include "graph/limits.h"
 #include "graph/nearest.h"
+#include "graph/pipeline_rules.h"
 
 namespace pipewright {
 
@@ -42,11 +43,6 @@ namespace {
 const std::vector<std::string>& strategies() {
   static const std::vector<std::string> names = {"best",           "dp",    "straight", "hybrid",
                                                  "model-parallel", "manual"};
-  return names;
-}
-
-const std::vector<std::string>& version_rules() {
-  static const std::vector<std::string> names = {"stash", "vertical", "2bw", "flush"};
   return names;
 }
 
@@ -123,10 +119,12 @@ void validate_nodes(const Plan& plan, const std::string& where) {
 void validate_ranks(const Plan& plan, const std::string& where) {
   std::unordered_map<int64_t, size_t> stage_of;
   size_t firsts = 0;  // stages that hold new ranks
+  const ScheduleFacts* const schedule = find_schedule(plan.schedule);
+  const bool several_stages = schedule != nullptr && schedule->several_stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::vector<int64_t>& ranks = plan.stages[s].ranks;
     if (ranks.empty()) fail_document(where, place(s) + ".ranks", "empty; expected at least one rank");
-    const bool repeats = plan.schedule == "interleaved" && s > 0 && stage_of.count(ranks[0]) != 0;
+    const bool repeats = several_stages && s > 0 && stage_of.count(ranks[0]) != 0;
     if (!repeats) {
       if (firsts != s) {
         fail_document(where, place(s) + ".ranks",
@@ -152,7 +150,7 @@ void validate_ranks(const Plan& plan, const std::string& where) {
           "Only the schedule 'interleaved' gives a rank several stages.");
     }
   }
-  if (plan.schedule == "interleaved" && plan.stages.size() % firsts != 0) {
+  if (several_stages && plan.stages.size() % firsts != 0) {
     fail_document(where, "stages",
                   "got " + std::to_string(plan.stages.size()) + ", expected a multiple of " +
                       std::to_string(firsts) + ", the stages with ranks of their own",
@@ -185,22 +183,6 @@ void validate_tied(const Plan& plan, const std::string& where) {
   }
 }
 
-struct ScheduleRules {
-  const char* schedule;
-  std::vector<std::string> weights;
-};
-
-// Which version rules a schedule can keep (docs/semantics.md).
-const std::vector<ScheduleRules>& schedule_rules() {
-  static const std::vector<ScheduleRules> rules = {{"1f1b", {"stash", "vertical", "2bw"}},
-                                                   {"model-parallel", {"stash"}},
-                                                   {"gpipe", {"flush"}},
-                                                   {"1f1b-flush", {"flush"}},
-                                                   {"interleaved", {"flush"}},
-                                                   {"zb-h1", {"flush"}}};
-  return rules;
-}
-
 }  // namespace
 
 Plan Plan::from_json(JsonReader& reader) {
@@ -214,7 +196,7 @@ Plan Plan::from_json(JsonReader& reader) {
   if (reader.has("topology_digest")) plan.topology_digest = reader.string("topology_digest");
   plan.strategy = reader.string_one_of("strategy", strategies());
   plan.schedule = reader.string("schedule");
-  plan.weights = reader.string_one_of("weights", version_rules());
+  plan.weights = reader.string_one_of("weights", weight_rule_names());
   if (reader.has("microbatches")) plan.microbatches = reader.integer("microbatches", 1, kMostInFlight);
   plan.world_size = reader.integer("world_size", 1, kMostRanks);
   for (JsonReader& entry : reader.objects("stages")) {
@@ -304,27 +286,28 @@ std::string Plan::shape_text() const {
 }
 
 void check_schedule_and_weights(const Plan& plan) {
-  std::vector<std::string> names;
-  for (const ScheduleRules& row : schedule_rules()) {
-    names.push_back(row.schedule);
-    if (row.schedule != plan.schedule) continue;
-    if (std::find(row.weights.begin(), row.weights.end(), plan.weights) == row.weights.end()) {
-      throw PlanError(
-          "plan: schedule '" + plan.schedule + "' does not go with weights '" + plan.weights + "'",
-          "Set \"weights\" to " + join(row.weights, " or ") + ", or choose another schedule.");
-    }
-    const bool one_update_for_all = plan.weights == "flush" || plan.weights == "2bw";
-    if (!plan.tied_parameters.empty() && !one_update_for_all) {
-      throw PlanError("plan: parameter " + in_quotes(plan.tied_parameters[0].name) +
-                          " is tied across stages, and with weights '" + plan.weights +
-                          "' stages update at different times",
-                      "Put all nodes that read it into one stage, or use weights 'flush' or '2bw'.");
-    }
-    return;
+  const ScheduleFacts* const schedule = find_schedule(plan.schedule);
+  if (schedule == nullptr || !schedule->trains()) {
+    std::vector<std::string> names;
+    for (const ScheduleFacts& row : schedule_table())
+      if (row.trains()) names.emplace_back(row.name);
+    throw PlanError(
+        "plan: schedule " + in_quotes(plan.schedule) + " does not train" + suggestion(plan.schedule, names),
+        "Known: " + join(names, ", ") + ".");
   }
-  throw PlanError(
-      "plan: schedule " + in_quotes(plan.schedule) + " does not train" + suggestion(plan.schedule, names),
-      "Known: " + join(names, ", ") + ".");
+  const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+  if (!schedule->goes_with(rule.rule)) {
+    std::vector<std::string> names;
+    for (const WeightRule weights : schedule->weights) names.emplace_back(to_text(weights));
+    throw PlanError("plan: schedule '" + plan.schedule + "' does not go with weights '" + plan.weights + "'",
+                    "Set \"weights\" to " + join(names, " or ") + ", or choose another schedule.");
+  }
+  if (!plan.tied_parameters.empty() && !rule.one_update_for_all) {
+    throw PlanError("plan: parameter " + in_quotes(plan.tied_parameters[0].name) +
+                        " is tied across stages, and with weights '" + plan.weights +
+                        "' stages update at different times",
+                    "Put all nodes that read it into one stage, or use weights 'flush' or '2bw'.");
+  }
 }
 
 Plan single_stage_plan(const Graph& graph, int64_t replicas) {

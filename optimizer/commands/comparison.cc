@@ -29,7 +29,8 @@ constexpr double kLittle = 1.1;
 double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
 
 bool plain(const PlanRequest& request) {
-  return request.schedule == "1f1b" && (request.weights.empty() || request.weights == "stash");
+  return schedule_facts(request.schedule).kind == ScheduleKind::k1F1B &&
+         (request.weights.empty() || weight_rule_named(request.weights) == WeightRule::kStash);
 }
 
 /// `minibatches`: of an update, where the schedule leaves that open.
@@ -77,9 +78,10 @@ Contender contender(const Inputs& inputs, const std::string& name, const std::st
 std::string kind_of(const Plan& plan) {
   if (plan.world_size == 1) return "one device";
   if (plan.stages.size() == 1) return "data parallelism";
-  if (plan.schedule == "model-parallel") return "model parallelism";
-  if (plan.weights == "flush") return "a pipeline that drains";
-  if (plan.weights == "2bw") return "a pipeline with two versions of its weights";
+  if (schedule_facts(plan.schedule).kind == ScheduleKind::kModelParallel) return "model parallelism";
+  const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+  if (rule.drains()) return "a pipeline that drains";
+  if (rule.one_update_for_all) return "a pipeline with two versions of its weights";
   for (const Stage& stage : plan.stages) {
     if (stage.ranks.size() > 1) return "a hybrid pipeline";
   }
@@ -310,9 +312,10 @@ double one_device_seconds(const Inputs& inputs) {
 
 Updates updates_of(const Plan& plan) {
   Updates updates;
-  if (plan.weights == "flush" || plan.weights == "2bw") {
+  const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+  if (rule.one_update_for_all) {
     updates.least_minibatches = updates.most_minibatches = plan.microbatches;
-    updates.staleness = plan.weights == "2bw" ? 1 : 0;
+    updates.staleness = rule.drains() ? 0 : 1;
     return updates;
   }
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -322,8 +325,9 @@ Updates updates_of(const Plan& plan) {
     updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
     updates.most_minibatches = std::max(updates.most_minibatches, round);
     // Minibatches in flight were read with the weights before theirs.
-    const int64_t depth = plan.weights == "vertical" ? plan.stages[0].in_flight : stage.in_flight;
-    if (plan.schedule != "model-parallel") updates.staleness = std::max(updates.staleness, depth - 1);
+    const int64_t depth = rule.lag == WeightLag::kFirstStage ? plan.stages[0].in_flight : stage.in_flight;
+    if (schedule_facts(plan.schedule).kind != ScheduleKind::kModelParallel)
+      updates.staleness = std::max(updates.staleness, depth - 1);
   }
   return updates;
 }

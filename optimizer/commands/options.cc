@@ -8,6 +8,7 @@
 #include "graph/limits.h"
 #include "graph/nearest.h"
 #include "graph/pipedream.h"
+#include "graph/pipeline_rules.h"
 #include "graph/units.h"
 
 namespace pipewright {
@@ -144,10 +145,23 @@ void add_pricing_options(po::options_description* options) {
        "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
 }
 
+namespace {
+
+std::string schedules_where(bool drains) {
+  std::string names;
+  for (const ScheduleFacts& schedule : schedule_table())
+    if (schedule.trains() && schedule.drains() == drains)
+      names += (names.empty() ? "" : ", ") + std::string(schedule.name);
+  return names;
+}
+
+}  // namespace
+
 void add_run_options(po::options_description* options) {
   options->add_options()  //
       ("schedule", po::value<std::string>()->default_value("1f1b"),
-       "1f1b, or, drained at every update: gpipe, 1f1b-flush, interleaved, zb-h1")  //
+       ("one of " + schedules_where(false) + "; or, drained at every update: " + schedules_where(true))
+           .c_str())  //
       ("weights", po::value<std::string>(),
        "version rule: stash (the default), 2bw or vertical with 1f1b; flush with the others")              //
       ("microbatches", po::value<int64_t>(), "of an update, with flush and 2bw; without: a few a device")  //

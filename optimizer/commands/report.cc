@@ -76,7 +76,7 @@ std::string number_text(double value) {
 }
 
 std::string ties_text(const Plan& plan, const Profile& profile) {
-  if (weight_rule_named(plan.weights) == WeightRule::kStash || plan.weights == "vertical") {
+  if (!weight_rule_facts(plan.weights).one_update_for_all) {
     std::string text = forbidden_cuts_text(profile);
     if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
     return text;

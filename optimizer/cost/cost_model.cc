@@ -313,14 +313,14 @@ int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
 }
 
 int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
-  switch (inputs.weights) {
-    case WeightRule::kStash:
+  switch (facts_of(inputs.weights).lag) {
+    case WeightLag::kOwnStage:
       return in_flight - 1;
-    case WeightRule::kVertical:
+    case WeightLag::kFirstStage:
       return std::max(in_flight, inputs.pipeline_depth) - 1;
-    case WeightRule::kTwoVersions:
+    case WeightLag::kInterval:
       return 1;
-    case WeightRule::kFlush:
+    case WeightLag::kNone:
       break;
   }
   return 0;

@@ -18,7 +18,9 @@
 namespace pipewright {
 namespace {
 
-constexpr const char* kModelParallel = "model-parallel";
+bool one_at_a_time(const Plan& plan) {
+  return schedule_facts(plan.schedule).kind == ScheduleKind::kModelParallel;
+}
 
 std::vector<int> stage_of_nodes(const Plan& plan, const Dataflow& flow) {
   std::map<std::string, int> number;
@@ -184,10 +186,9 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
 
 void set_run_rules(const Plan& plan, CostInputs* inputs) {
   inputs->weights = weight_rule_named(plan.weights);
-  const bool intervals = inputs->weights == WeightRule::kFlush || inputs->weights == WeightRule::kTwoVersions;
-  inputs->minibatches_per_update = intervals ? plan.microbatches : 0;
+  inputs->minibatches_per_update = facts_of(inputs->weights).one_update_for_all ? plan.microbatches : 0;
   inputs->pipeline_depth = plan.stages.empty() ? 0 : plan.stages[0].in_flight;
-  inputs->split_backward = plan.schedule == "zb-h1";
+  inputs->split_backward = schedule_facts(plan.schedule).splits_backward;
 }
 
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
@@ -219,7 +220,7 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
 
 double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                        const CostInputs& inputs) {
-  if (plan.schedule == kModelParallel && inputs.placed()) {
+  if (one_at_a_time(plan) && inputs.placed()) {
     double seconds = 0;
     for (const StageTimes& times : placed_times(loads, plan.stages, inputs)) {
       seconds += times.forward_seconds + times.backward_seconds + times.send_activation_seconds +
@@ -227,7 +228,7 @@ double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, co
     }
     return seconds;
   }
-  if (plan.schedule == kModelParallel) return one_at_a_time_seconds(loads, inputs);
+  if (one_at_a_time(plan)) return one_at_a_time_seconds(loads, inputs);
   if (inputs.placed() && model.levels == LevelRule::kRecursion)
     return recursion_seconds(loads, plan.stages, inputs);
   const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
@@ -254,7 +255,7 @@ bool worth_simulating(const PipelineShape& shape) {
     depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
   }
   const int64_t minibatches =
-      shape.weights == WeightRule::kFlush ? shape.microbatches : std::max(4 * depth + 16, 4 * round);
+      facts_of(shape.weights).drains() ? shape.microbatches : std::max(4 * depth + 16, 4 * round);
   return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;
 }
 
@@ -298,7 +299,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
   }
 
   const double formula = formula_seconds(plan, loads, model, inputs);
-  const bool flushes = inputs.weights == WeightRule::kFlush;
+  const bool flushes = facts_of(inputs.weights).drains();
   prediction.minibatch_seconds = formula;
   if (inputs.placed()) {
     const PlacedPrice price = price_placed(loads, plan.stages, model, inputs);
@@ -308,8 +309,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
       prediction.bottleneck = price.busiest_link;
     }
   }
-  const bool one_at_a_time = plan.schedule == kModelParallel;
-  if (one_at_a_time) {
+  if (one_at_a_time(plan)) {
     prediction.bottleneck =
         std::string("one minibatch at a time: ") + (2 * work >= formula ? "compute" : "transfer");
   }
@@ -334,7 +334,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
       prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
     }
   }
-  if (!one_at_a_time) work = shared_out_seconds(work, plan.stages, inputs);
+  if (!one_at_a_time(plan)) work = shared_out_seconds(work, plan.stages, inputs);
   prediction.lower_bound_seconds = std::min(work, prediction.minibatch_seconds);
   if (minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
     prediction.samples_per_second = static_cast<double>(minibatch_samples) / prediction.minibatch_seconds;

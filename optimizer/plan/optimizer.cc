@@ -230,7 +230,7 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   }
   if (q.one_in_flight) return whole.least_seconds / fastest;
   const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
-  if (request.schedule == "interleaved") return shared;
+  if (schedule_facts(request.schedule).several_stages) return shared;
   if (Pricer::takes(q, request) && !q.single_stage && !request.demands.any() && q.states->exact &&
       (q.inputs.placed() || q.memory_bytes > 0)) {
     return std::max(shared, least_period_anywhere(q));
@@ -378,7 +378,8 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   // Unless it was asked for, no stage that computes less than its messages take, if that costs next to
   // nothing (the pool knows of this itself).
   const bool free_to_join = !pooled && request.strategy == "best" && !request.demands.any() &&
-                            !request.use_all_devices && request.schedule != "interleaved" && model.simulated;
+                            !request.use_all_devices && !schedule_facts(request.schedule).several_stages &&
+                            model.simulated;
   const double enough = kThinTolerance * plan.predicted->minibatch_seconds;
   while (free_to_join && has_thin_stage(stages, question)) {
     std::optional<Plan> joined;

@@ -76,8 +76,9 @@ Pricer::Pricer(const Question& question, const PlanRequest& request) : q_(questi
 }
 
 bool Pricer::takes(const Question& q, const PlanRequest& request) {
-  return request.schedule == "1f1b" && !drains(request) && request.weights != "vertical" &&
-         q.inputs.speeds.empty() && q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
+  return schedule_facts(request.schedule).kind == ScheduleKind::k1F1B && !drains(request) &&
+         !weight_rule_facts(request.weights).needs_equal_turns() && q.inputs.speeds.empty() &&
+         q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
 }
 
 std::vector<StageLoad> Pricer::loads_of(const Candidate& candidate) const {

@@ -22,7 +22,7 @@ constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simu
 constexpr double kBriefly = 1e-2;     // with less than all of the effort
 
 bool has_intervals(const PlanRequest& request) {
-  return request.weights == "flush" || request.weights == "2bw";
+  return !request.weights.empty() && weight_rule_facts(request.weights).one_update_for_all;
 }
 
 /// All up to `dense`, then steps of half.
@@ -110,16 +110,16 @@ std::vector<Answer> in_a_row(const Question& question, int64_t most) {
 
 PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
   if (request.strategy == "model-parallel") {
-    if (request.schedule != "1f1b" && request.schedule != "model-parallel") {
+    const ScheduleKind kind = schedule_facts(request.schedule).kind;
+    if (kind != ScheduleKind::k1F1B && kind != ScheduleKind::kModelParallel) {
       throw InputError("--strategy model-parallel: runs one minibatch at a time, not by schedule '" +
                        request.schedule + "'");
     }
     request.schedule = "model-parallel";
   }
-  const ScheduleRow& row = schedule_named(request.schedule);
-  const bool asynchronous = request.schedule == "1f1b" || request.schedule == "model-parallel";
-  if (request.weights.empty()) request.weights = asynchronous ? "stash" : "flush";
-  weight_rule_named(request.weights);
+  const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  if (request.weights.empty() && schedule.trains()) request.weights = to_text(schedule.weights.front());
+  if (schedule.trains()) weight_rule_named(request.weights);
   Plan plan;
   plan.schedule = request.schedule;
   plan.weights = request.weights;
@@ -128,8 +128,9 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
   } catch (const PlanError& error) {
     throw InputError(std::string("--schedule, --weights: ") + error.what(), error.remedy());
   }
-  if (request.weights == "vertical" && request.strategy != "straight" && request.strategy != "dp") {
-    throw InputError("--weights vertical: needs stages with equally many replicas",
+  const WeightRuleFacts& rule = weight_rule_facts(request.weights);
+  if (rule.needs_equal_turns() && request.strategy != "straight" && request.strategy != "dp") {
+    throw InputError("--weights " + request.weights + ": needs stages with equally many replicas",
                      "Take --strategy straight, or another rule: stash, 2bw.");
   }
   if (!has_intervals(request)) {
@@ -140,22 +141,24 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
           "2bw.");
     }
   } else if (request.microbatches == 0) {
-    const int64_t each = request.weights == "flush" ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
+    const int64_t each = rule.drains() ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
     request.microbatches = std::min(each * devices, kMostInFlight);
   }
-  if (!cost_model_named(request.objective).simulated && request.weights != "stash") {
+  if (!cost_model_named(request.objective).simulated && rule.rule != WeightRule::kStash) {
     throw InputError("--objective " + request.objective + ": its formula knows weights 'stash' only, not '" +
                      request.weights + "'");
   }
-  if (row.several_stages && (request.demands.any() || request.strategy != "best")) {
-    throw InputError(
-        "--schedule interleaved: not together with --strategy, --replicas, --pin or --max-stages",
-        "Its stages follow from the devices: --stages-per-rank for each.");
+  if (schedule.several_stages && (request.demands.any() || request.strategy != "best")) {
+    throw InputError("--schedule " + request.schedule +
+                         ": not together with --strategy, --replicas, --pin or --max-stages",
+                     "Its stages follow from the devices: --stages-per-rank for each.");
   }
   return request;
 }
 
-bool drains(const PlanRequest& request) { return request.weights == "flush"; }
+bool drains(const PlanRequest& request) {
+  return !request.weights.empty() && weight_rule_facts(request.weights).drains();
+}
 
 Ties ties_of(const PlanRequest& request) {
   const bool answers = request.inference_period_seconds > 0;
@@ -163,17 +166,19 @@ Ties ties_of(const PlanRequest& request) {
 }
 
 void set_run_rules(const PlanRequest& request, Question* question) {
-  question->inputs.weights = weight_rule_named(request.weights);
+  const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  const WeightRuleFacts& rule = weight_rule_facts(request.weights);
+  question->inputs.weights = rule.rule;
   question->inputs.minibatches_per_update = has_intervals(request) ? request.microbatches : 0;
-  question->inputs.pipeline_depth = request.weights == "vertical" ? question->devices : 0;
+  question->inputs.pipeline_depth = rule.lag == WeightLag::kFirstStage ? question->devices : 0;
   question->interval = has_intervals(request) ? request.microbatches : 0;
-  question->whole_interval = request.schedule == "gpipe";
-  question->inputs.split_backward = request.schedule == "zb-h1";
+  question->whole_interval = schedule.holds_interval;
+  question->inputs.split_backward = schedule.splits_backward;
 }
 
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
                                const std::vector<NodeSet>& pinned) {
-  if (request.schedule == "interleaved") return interleaved_candidates(question, request);
+  if (schedule_facts(request.schedule).several_stages) return interleaved_candidates(question, request);
   std::vector<Answer> found;
   const auto add = [&](std::optional<Answer> answer) {
     if (answer) found.push_back(std::move(*answer));
@@ -219,18 +224,18 @@ void set_schedule(const PlanRequest& request, Plan* plan) {
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
                    int64_t memory_bytes, Plan* plan, DepthAim* aim) {
   set_schedule(request, plan);
-  if (request.schedule == "interleaved") {
+  const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  if (schedule.several_stages) {
     plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
     for (size_t s = 0; s < plan->stages.size(); ++s)
       plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
   }
-  if (request.schedule == "model-parallel") return true;
+  if (schedule.kind == ScheduleKind::kModelParallel) return true;
   const int64_t deepest = inputs.pipeline_depth;  // what the search kept room for, with vertical
   set_run_rules(*plan, &inputs);
   inputs.pipeline_depth = deepest;
   PipelineShape shape = shape_of(*plan);
-  const int64_t budget =
-      plan->schedule == "interleaved" ? memory_bytes / shape.stages_per_rank : memory_bytes;
+  const int64_t budget = memory_bytes / shape.stages_per_rank;
   std::vector<int64_t> bound;
   std::vector<int64_t> most;
   int64_t later = 0;

@@ -33,7 +33,7 @@ class StageChecker {
         rounds_(turns_.rounds_of(span)),
         rule_(schedule.empty() ? "1f1b" : schedule, shape, stage, span),
         has_rule_(trains && !schedule.empty()),
-        latest_(!has_rule_ || shape.weights == WeightRule::kStash || shape.weights == WeightRule::kFlush),
+        latest_(!has_rule_ || facts_of(shape.weights).reads_latest()),
         out_(out),
         own_(turns_.minibatches_of(replica_, span)),
         reached_(own_.size(), 0),
@@ -285,7 +285,7 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
 }
 
 ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& shape, Span span) {
-  return check_lists(schedule_of_all(schedule, shape, span), shape, span, schedule_named(schedule).trains,
+  return check_lists(schedule_of_all(schedule, shape, span), shape, span, schedule_named(schedule).trains(),
                      schedule);
 }
 

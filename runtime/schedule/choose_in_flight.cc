@@ -64,7 +64,7 @@ class Search {
                         2 * ranks);
     }
     if (!shape.tied.empty()) period_ = std::max(period_, shape.microbatches);
-    if (shape.weights != WeightRule::kFlush) {
+    if (!facts_of(shape.weights).drains()) {
       target_ = bottleneck;
       return;
     }
@@ -138,7 +138,7 @@ class Search {
   /// Exact and quick, where the pipeline never drains, links are not shared and the period is short.
   std::optional<double> endless_seconds(const PipelineShape& shape, double enough) {
     const bool plain = options_.network.empty() && options_.send_queue == 0 && !options_.blocking_transfers;
-    if (!plain || shape.weights == WeightRule::kFlush) return std::nullopt;
+    if (!plain || facts_of(shape.weights).drains()) return std::nullopt;
     return endless_.minibatch_seconds(shape, times_, enough);
   }
   Depths usable(const Depths& depths) const { return in_use(shape_, depths); }
@@ -240,7 +240,7 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
   for (const int64_t longer : {1, 4, 16}) {
     depths = search.run(longer, aim->seconds);
     if (compares && aim->seconds > aim->most_seconds) break;
-    if (shape.weights == WeightRule::kFlush) break;  // nothing is buffered over an update
+    if (facts_of(shape.weights).drains()) break;  // nothing is buffered over an update
     const double enough = enough_seconds(aim->seconds, search.target()) * (1 + 1e-9);
     aim->seconds = search.far_seconds(depths);
     if (aim->seconds <= enough) break;
@@ -271,13 +271,13 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   const ScheduleRow& row = schedule_named(schedule);
   check_shape(shape);
   PipelineShape bounded = shape;
-  if (schedule != "1f1b" && schedule != "1f1b-flush") {
-    if (schedule == "zb-h1") bounded.in_flight = hold_as_the_first(shape);
+  if (row.depth != DepthChoice::kSearched) {
+    if (row.depth == DepthChoice::kAsTheFirst) bounded.in_flight = hold_as_the_first(shape);
     bounded.in_flight = row.depths(bounded);
     if (aim != &none) aim->seconds = settled_minibatch_seconds(schedule, bounded, times, options);
     return bounded.in_flight;
   }
-  if (shape.weights == WeightRule::kTwoVersions)
+  if (facts_of(shape.weights).lag == WeightLag::kInterval)
     bounded.in_flight[0] = StageTurns(shape, 0).depth_that_runs_ahead(shape.microbatches, shape.in_flight[0]);
   if (options.network.empty()) return search(schedule, bounded, times, options, aim);
   SimulationOptions alone = options;

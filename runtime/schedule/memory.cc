@@ -19,7 +19,7 @@ class StageVersions {
   StageVersions(const std::string& schedule, const PipelineShape& shape, Span span, int64_t stage,
                 int64_t replica)
       : rule_(schedule, shape, stage, span),
-        early_(shape.weights == WeightRule::kVertical || shape.weights == WeightRule::kTwoVersions),
+        early_(!facts_of(shape.weights).reads_latest()),
         held_(StageTurns(shape, stage).rounds_of(span).count) {
     if (!early_) return;
     for (const int64_t k : StageTurns(shape, stage).minibatches_of(replica, span))
@@ -53,7 +53,7 @@ class Ledger {
         bytes_(bytes),
         placements_(placements(shape)),
         first_rank_(first_ranks(shape)),
-        trains_(schedule_named(schedule).trains),
+        trains_(schedule_named(schedule).trains()),
         changes_(placements_.size()),
         fixed_(placements_.size(), 0) {
     PW_CHECK_EQ(bytes.size(), shape.replicas.size());

@@ -1,7 +1,6 @@
 #include "runtime/schedule/schedule.h"
 
 #include "graph/error.h"
-#include "graph/nearest.h"
 #include "graph/plan.h"
 #include "runtime/schedule/schedules.h"
 
@@ -13,33 +12,40 @@ std::vector<int64_t> one_in_flight(const PipelineShape& shape) {
   return std::vector<int64_t>(shape.replicas.size(), 1);
 }
 
+// Every kind has its functions: the compiler warns of one that is missing.
+ScheduleRow row_of(const ScheduleFacts& facts) {
+  switch (facts.kind) {
+    case ScheduleKind::k1F1B:
+      return {facts, one_f_one_b, usable_in_flight};
+    case ScheduleKind::kModelParallel:
+      return {facts, model_parallel, one_in_flight};
+    case ScheduleKind::kGpipe:
+      return {facts, gpipe, gpipe_depths};
+    case ScheduleKind::k1F1BFlush:
+      return {facts, one_f_one_b_flush, one_f_one_b_flush_depths};
+    case ScheduleKind::kInterleaved:
+      return {facts, interleaved, interleaved_depths};
+    case ScheduleKind::kZbH1:
+      return {facts, zb_h1, zb_h1_depths};
+    case ScheduleKind::kForward:
+      break;
+  }
+  return {facts, forward_only, one_in_flight};
+}
+
 }  // namespace
 
 const std::vector<ScheduleRow>& schedules() {
-  static const std::vector<ScheduleRow> rows = {
-      {"1f1b", one_f_one_b, true, usable_in_flight, false,
-       "asynchronous: one forward, one backward in turn, round robin over replicas"},
-      {"model-parallel", model_parallel, true, one_in_flight, false,
-       "one minibatch in flight for each replica of the first stage"},
-      {"gpipe", gpipe, true, gpipe_depths, false, "all forwards of an update, then all its backwards"},
-      {"1f1b-flush", one_f_one_b_flush, true, one_f_one_b_flush_depths, false,
-       "one forward, one backward in turn, drained before each update"},
-      {"interleaved", interleaved, true, interleaved_depths, true,
-       "1f1b-flush with several stages on each rank: shorter fill and drain"},
-      {"zb-h1", zb_h1, true, zb_h1_depths, false,
-       "1f1b-flush with the backward in two parts: most of the fill and drain is used"},
-      {"forward", forward_only, false, one_in_flight, true, "forward only: evaluation and prediction"},
-  };
+  static const std::vector<ScheduleRow> rows = [] {
+    std::vector<ScheduleRow> all;
+    for (const ScheduleFacts& facts : schedule_table()) all.push_back(row_of(facts));
+    return all;
+  }();
   return rows;
 }
 
 const ScheduleRow& schedule_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const ScheduleRow& row : schedules()) {
-    if (name == row.name) return row;
-    known.push_back(row.name);
-  }
-  throw InputError("schedule '" + name + "' is not known" + suggestion(name, known));
+  return schedules()[static_cast<size_t>(&schedule_facts(name) - schedule_table().data())];
 }
 
 void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
@@ -49,7 +55,7 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
     throw PlanError("pipeline: schedule '" + name + "' runs one stage on a rank, got " +
                         std::to_string(shape.stages_per_rank),
                     "use schedule 'interleaved'");
-  if (!row.trains) return;
+  if (!row.trains()) return;
   Plan plan;  // the table of what goes together is with the plan
   plan.schedule = name;
   plan.weights = to_text(shape.weights);
@@ -63,12 +69,13 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
                           std::to_string(shape.in_flight[stage]),
                       "set its in_flight to " + std::to_string(depths[stage]) +
                           ", or fewer microbatches, or use schedule '1f1b-flush'");
-  if (shape.weights != WeightRule::kTwoVersions) return;
+  if (facts_of(shape.weights).lag != WeightLag::kInterval) return;
   const int64_t least = StageTurns(shape, 0).run_ahead(depths[0]);
   if (shape.microbatches < least)
     throw PlanError("pipeline: " + std::to_string(shape.microbatches) +
-                        " microbatches an update with weights '2bw', expected at least " +
-                        std::to_string(least) + ": stage 0 runs so many ahead of its backwards",
+                        " microbatches an update with weights '" + to_text(shape.weights) +
+                        "', expected at least " + std::to_string(least) +
+                        ": stage 0 runs so many ahead of its backwards",
                     "set microbatches to " + std::to_string(least) + " or more, or lower its in_flight");
 }
 

@@ -72,16 +72,14 @@ std::vector<std::vector<Action>> parse_schedule(const std::string& text, const P
 /// for all stages of the rank. The shape goes with the schedule.
 using ScheduleFunction = std::vector<Action> (*)(const PipelineShape&, int64_t stage, int64_t replica, Span);
 
-struct ScheduleRow {
-  const char* name;
+/// What is known of a schedule, and the functions that make it.
+struct ScheduleRow : ScheduleFacts {
   ScheduleFunction make;
-  bool trains;  ///< has backward and update, not forward only
   /// The depths it really uses, by stage: the most that a rank ever has in flight.
   std::vector<int64_t> (*depths)(const PipelineShape&);
-  bool several_stages;  ///< on one rank
-  const char* summary;
 };
-/// To add one: its own file, one row.
+/// By kind, as in schedule_table() of graph/pipeline_rules.h. To add one: its own file, its row there, its
+/// functions here.
 const std::vector<ScheduleRow>& schedules();
 /// InputError with the nearest name.
 const ScheduleRow& schedule_named(const std::string& name);

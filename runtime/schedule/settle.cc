@@ -71,7 +71,7 @@ int64_t first_span(const PipelineShape& shape) {
 double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
                             const std::vector<StageTimes>& times, const SimulationOptions& options,
                             int64_t* simulated, double most_seconds) {
-  const double floor = schedule_named(schedule).trains ? network_floor_seconds(shape, times, options) : 0;
+  const double floor = schedule_named(schedule).trains() ? network_floor_seconds(shape, times, options) : 0;
   for (int64_t count = first_span(shape);; count *= 4) {
     Timeline timeline(schedule, shape, times, Span{0, 2 * count + shape.replicas[0] * shape.in_flight[0]},
                       nullptr);
@@ -100,15 +100,15 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
                                  const std::vector<StageTimes>& times, const SimulationOptions& options,
                                  int64_t* simulated, double most_seconds) {
   check_times(shape, times);
-  if (shape.weights == WeightRule::kFlush) return interval_seconds(schedule, shape, times, options);
+  if (facts_of(shape.weights).drains()) return interval_seconds(schedule, shape, times, options);
   if (!options.network.empty())
     return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
   const bool plain = options.send_queue == 0 && !options.blocking_transfers;
-  if (plain && schedule == "1f1b") {
+  if (plain && schedule_facts(schedule).kind == ScheduleKind::k1F1B) {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }
   const double floor =
-      schedule_named(schedule).trains ? bottleneck_seconds(shape, times, options.blocking_transfers) : 0;
+      schedule_named(schedule).trains() ? bottleneck_seconds(shape, times, options.blocking_transfers) : 0;
   for (int64_t count = first_span(shape);; count *= 2) {
     Timeline timeline(schedule, shape, times, Span{0, count}, nullptr);
     run_timeline(timeline, options);

@@ -3,19 +3,9 @@
 #include <numeric>
 
 #include "graph/error.h"
-#include "graph/nearest.h"
 
 namespace pipewright {
 namespace {
-
-struct RuleRow {
-  WeightRule rule;
-  const char* name;
-};
-constexpr RuleRow kRules[] = {{WeightRule::kStash, "stash"},
-                              {WeightRule::kVertical, "vertical"},
-                              {WeightRule::kTwoVersions, "2bw"},
-                              {WeightRule::kFlush, "flush"}};
 
 std::vector<int64_t> shares_of(const PipelineShape& shape, int64_t stage) {
   if (shape.shares.empty() || shape.shares[stage].empty())
@@ -58,22 +48,6 @@ void check_groups(const PipelineShape& shape) {
 
 }  // namespace
 
-WeightRule weight_rule_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const RuleRow& row : kRules) {
-    if (name == row.name) return row.rule;
-    known.emplace_back(row.name);
-  }
-  throw InputError("weights '" + name + "' is not known" + suggestion(name, known));
-}
-
-const char* to_text(WeightRule rule) {
-  for (const RuleRow& row : kRules)
-    if (row.rule == rule) return row.name;
-  PW_CHECK(false, "weight rule " << static_cast<int>(rule));
-  return "";
-}
-
 int64_t PipelineShape::ranks() const {
   return std::accumulate(replicas.begin(), replicas.begin() + groups(), int64_t{0});
 }
@@ -94,13 +68,12 @@ void check_shape(const PipelineShape& shape) {
     throw PlanError("pipeline: gradients of " + std::to_string(shape.accumulation) +
                     " rounds accumulated, expected at least 1");
   check_groups(shape);
-  const bool one_update_for_all =
-      shape.weights == WeightRule::kFlush || shape.weights == WeightRule::kTwoVersions;
+  const WeightRuleFacts& rule = facts_of(shape.weights);
   for (const std::vector<int64_t>& stages : shape.tied) {
-    if (!one_update_for_all)
+    if (!rule.one_update_for_all)
       throw PlanError("pipeline: stages " + std::to_string(stages.front()) + " and " +
                           std::to_string(stages.back()) +
-                          " hold copies of a tied parameter, and with weights '" + to_text(shape.weights) +
+                          " hold copies of a tied parameter, and with weights '" + rule.name +
                           "' they update at different times",
                       "plan with weights 'flush' or '2bw'");
     for (const int64_t stage : stages)
@@ -108,7 +81,7 @@ void check_shape(const PipelineShape& shape) {
         throw PlanError("pipeline: a tied parameter of stage " + std::to_string(stage) + ", expected 0.." +
                         std::to_string(shape.stages() - 1));
   }
-  if (shape.weights != WeightRule::kVertical) return;
+  if (!rule.needs_equal_turns()) return;
   const auto cycle = [&](int64_t stage) {
     const std::vector<int64_t> shares = shares_of(shape, stage);
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -117,7 +90,8 @@ void check_shape(const PipelineShape& shape) {
     if (cycle(stage) != cycle(0))
       throw PlanError("pipeline, stage " + std::to_string(stage) + ": updates after every " +
                           std::to_string(cycle(stage)) + " minibatches, stage 0 after every " +
-                          std::to_string(cycle(0)) + "; weights 'vertical' need the same at all stages",
+                          std::to_string(cycle(0)) + "; weights '" + rule.name +
+                          "' need the same at all stages",
                       "plan with equal replicas, or with weights 'stash' or '2bw'");
 }
 

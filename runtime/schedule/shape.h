@@ -5,18 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace pipewright {
+#include "graph/pipeline_rules.h"
 
-/// Which weights a forward reads, and which minibatches make one update (docs/semantics.md).
-enum class WeightRule {
-  kStash,        ///< "stash": the latest there are; each stage on its own
-  kVertical,     ///< "vertical": at every stage as many updates as the first stage had made
-  kTwoVersions,  ///< "2bw": those of the update before the last interval's
-  kFlush,        ///< "flush": all updates of the intervals before
-};
-/// InputError with the nearest name.
-WeightRule weight_rule_named(const std::string& name);
-const char* to_text(WeightRule rule);
+namespace pipewright {
 
 /// Stage s runs on the ranks of group s mod groups(). Each stage is its own group, unless ranks run several
 /// stages (schedule "interleaved"). Ranks are numbered group by group, replica by replica.

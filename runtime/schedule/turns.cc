@@ -39,8 +39,8 @@ StageTurns::StageTurns(const PipelineShape& shape, int64_t stage) : replicas_(sh
       for (int64_t at = 0; at < cycle_length_; ++at) positions_[cycle_[at]].push_back(at);
     }
   }
-  const bool intervals = shape.weights == WeightRule::kFlush || shape.weights == WeightRule::kTwoVersions;
-  round_length_ = intervals ? shape.microbatches : shape.accumulation * cycle_length_;
+  round_length_ =
+      facts_of(shape.weights).one_update_for_all ? shape.microbatches : shape.accumulation * cycle_length_;
 }
 
 int64_t StageTurns::round_size(int64_t round, Span span) const {

@@ -8,17 +8,20 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   round_length_ = turns.round_length();
   first_round_ = turns.round_of(span.first);
   empty_round_ = turns.round_of(began);
-  switch (shape.weights) {
-    case WeightRule::kStash:
-      lag_ = turns.run_ahead(schedule_named(schedule).depths(shape)[stage]);
+  const auto run_ahead = [&](const StageTurns& of, int64_t at) {
+    return of.run_ahead(schedule_named(schedule).depths(shape)[at]);
+  };
+  switch (facts_of(shape.weights).lag) {
+    case WeightLag::kOwnStage:
+      lag_ = run_ahead(turns, stage);
       break;
-    case WeightRule::kVertical:
-      lag_ = StageTurns(shape, 0).run_ahead(schedule_named(schedule).depths(shape)[0]);
+    case WeightLag::kFirstStage:
+      lag_ = run_ahead(StageTurns(shape, 0), 0);
       break;
-    case WeightRule::kTwoVersions:
+    case WeightLag::kInterval:
       lag_ = round_length_;
       break;
-    case WeightRule::kFlush:
+    case WeightLag::kNone:
       lag_ = 0;
       break;
   }

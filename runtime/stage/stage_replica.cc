@@ -24,7 +24,7 @@ constexpr const char* kDivergedRemedy =
 StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
   StageProgramOptions options;
   options.recompute = plan.stages[static_cast<size_t>(stage)].recompute;
-  options.split_backward = plan.schedule == "zb-h1";
+  options.split_backward = schedule_facts(plan.schedule).splits_backward;
   options.device = device;
   return options;
 }
@@ -32,11 +32,11 @@ StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device devic
 // The most places that the versions of a stage's weights have if dead ones leave theirs to new ones; 0: more
 // than recordings are made for.
 size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage) {
-  if (plan.weights == "flush") return 1;
-  if (plan.weights == "2bw") return 2;
+  const WeightLag lag = weight_rule_facts(plan.weights).lag;
+  if (lag == WeightLag::kNone) return 1;
+  if (lag == WeightLag::kInterval) return 2;
   const auto depths = schedule_named(plan.schedule).depths(shape);
-  const auto counts = static_cast<size_t>(plan.weights == "vertical" ? 0 : stage);
-  return depths[counts] == 1 ? 1 : 0;
+  return depths[static_cast<size_t>(lag == WeightLag::kFirstStage ? 0 : stage)] == 1 ? 1 : 0;
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan) {
   settings.device = rules_.device;
   settings.seed = rules_.seed;
   settings.places = fixed_places(plan, shape_, stage_);
-  settings.split_backward = plan.schedule == "zb-h1";
+  settings.split_backward = schedule_facts(plan.schedule).splits_backward;
   settings.several_a_round = turns_.most_of_one_replica(turns_.round_length()) > 1;
   if (!rules_.make_graphs) {
     no_recordings_ = "the device is '" + rules_.device.str() + "', which has none";

@@ -29,7 +29,9 @@ std::set<std::pair<int64_t, int64_t>> neighbours(const Plan& plan, const Pipelin
 
 }  // namespace
 
-bool clips_over_model(const Plan& plan) { return plan.weights == "flush" || !plan.tied_parameters.empty(); }
+bool clips_over_model(const Plan& plan) {
+  return weight_rule_facts(plan.weights).drains() || !plan.tied_parameters.empty();
+}
 
 DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips) {
   const auto range = [&](Stream stream, size_t stage) {

@@ -3,6 +3,7 @@
 #include <regex>
 #include <set>
 
+#include "graph/pipeline_rules.h"
 #include "tests/docs/tree.h"
 
 using namespace pipewright::testing;
@@ -125,4 +126,26 @@ TEST_CASE("texts are UTF-8 without control characters, and name no folder of one
       CHECK_FALSE(std::regex_search(line, kHome));
     }
   }
+}
+
+TEST_CASE("what is known of a schedule or a weight rule stands in its row: nobody compares their names") {
+  std::string names;
+  for (const pipewright::ScheduleFacts& row : pipewright::schedule_table())
+    names += std::string("|") + row.name;
+  for (const std::string& name : pipewright::weight_rule_names()) names += "|" + name;
+  const std::regex comparison("(schedule|weights)[A-Za-z_.()>-]* *[!=]= *\"(" + names.substr(1) + ")\"");
+  size_t looked_at = 0;
+  for (const auto& file : tree()) {
+    if (!has_suffix(file, {".cc", ".h"}) ||
+        !is_below(file, {"graph", "models", "optimizer", "profiler", "runtime"}))
+      continue;
+    if (file == "runtime/verify/reference.cc") continue;  // it has to reach the same numbers by another way
+    ++looked_at;
+    std::smatch found;
+    const std::string& text = text_of(file);
+    INFO(file.string());
+    CHECK_FALSE(std::regex_search(text, found, comparison));
+  }
+  CHECK(looked_at > 100);
+  CHECK(std::regex_search(text_of("runtime/verify/reference.cc"), comparison));
 }

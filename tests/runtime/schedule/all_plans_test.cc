@@ -48,7 +48,7 @@ std::string broken(const std::string& schedule, const PipelineShape& shape, Span
     return check.problem;
   }
   const Numbers depths = schedule_named(schedule).depths(shape);
-  const bool trains = schedule_named(schedule).trains;
+  const bool trains = schedule_named(schedule).trains();
   for (const RankCheck& rank : check.ranks) {
     const int64_t stage = rank.placement.stage;
     const StageTurns turns(shape, stage);

@@ -137,7 +137,7 @@ Case random_case(std::mt19937_64& random) {
   out.shape.in_flight.resize(out.shape.replicas.size());
   for (int64_t& depth : out.shape.in_flight) depth = 1 + static_cast<int64_t>(random() % 5);
   out.shape.microbatches = 1 + static_cast<int64_t>(random() % 9);
-  if (row.trains && out.schedule != "1f1b" && out.schedule != "model-parallel")
+  if (row.trains() && out.schedule != "1f1b" && out.schedule != "model-parallel")
     out.shape.weights = WeightRule::kFlush;
   const std::vector<int64_t> depths = row.depths(out.shape);
   for (size_t stage = 0; stage < depths.size(); ++stage)

@@ -246,7 +246,7 @@ TEST_CASE("random pipelines obey the laws: no overlap, causality, sums, and noth
     PipelineShape shape{random_one.replicas, depths};
     const ScheduleRow& row = schedules()[random() % schedules().size()];
     const bool asynchronous =
-        !row.trains || row.name == std::string("1f1b") || row.name == std::string("model-parallel");
+        !row.trains() || row.name == std::string("1f1b") || row.name == std::string("model-parallel");
     if (!asynchronous) shape.weights = WeightRule::kFlush;
     shape.microbatches = 1 + static_cast<int64_t>(random() % 12);
     const std::vector<int64_t> needed = row.depths(shape);
@@ -255,13 +255,13 @@ TEST_CASE("random pipelines obey the laws: no overlap, causality, sums, and noth
     const Span span{static_cast<int64_t>(random() % 7), static_cast<int64_t>(random() % 40)};
     CAPTURE(row.name, dashed(shape.replicas), dashed(depths), span.first, span.count);
     const Simulation simulation = simulate(row.name, shape, random_one.times, span);
-    CHECK(broken_law(simulation, shape, random_one.times, row.trains) == "");
+    CHECK(broken_law(simulation, shape, random_one.times, row.trains()) == "");
     const ScheduleCheck check = check_schedule(row.name, shape, span);
     for (size_t rank = 0; rank < check.ranks.size(); ++rank)
       CHECK(check.ranks[rank].peak_in_flight == simulation.ranks[rank].peak_in_flight);
     CHECK(steady_minibatch_seconds(row.name, shape, random_one.times, span) ==
           simulation.steady_minibatch_seconds);
-    if (row.trains && asynchronous) {
+    if (row.trains() && asynchronous) {
       const double steady = steady_minibatch_seconds(row.name, shape, random_one.times, {0, 480});
       CHECK(steady >= bottleneck_seconds(shape, random_one.times) * (1 - 1e-3));
     }

@@ -1,0 +1,99 @@
+#include "graph/pipeline_rules.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "graph/nearest.h"
+
+namespace pipewright {
+
+const std::vector<WeightRuleFacts>& weight_rules() {
+  static const std::vector<WeightRuleFacts> rows = {
+      {WeightRule::kStash, "stash", WeightLag::kOwnStage, false, "the latest weights there are"},
+      {WeightRule::kVertical, "vertical", WeightLag::kFirstStage, false,
+       "at every stage as many updates as the first stage had made"},
+      {WeightRule::kTwoVersions, "2bw", WeightLag::kInterval, true,
+       "one update interval behind, two versions"},
+      {WeightRule::kFlush, "flush", WeightLag::kNone, true, "drained before every update, one version"},
+  };
+  return rows;
+}
+
+const WeightRuleFacts& facts_of(WeightRule rule) {
+  for (const WeightRuleFacts& row : weight_rules())
+    if (row.rule == rule) return row;
+  PW_CHECK(false, "weight rule " << static_cast<int>(rule));
+  return weight_rules().front();
+}
+
+std::vector<std::string> weight_rule_names() {
+  std::vector<std::string> names;
+  for (const WeightRuleFacts& row : weight_rules()) names.emplace_back(row.name);
+  return names;
+}
+
+WeightRule weight_rule_named(const std::string& name) {
+  for (const WeightRuleFacts& row : weight_rules())
+    if (name == row.name) return row.rule;
+  throw InputError("weights '" + name + "' is not known" + suggestion(name, weight_rule_names()));
+}
+
+bool ScheduleFacts::goes_with(WeightRule rule) const {
+  return std::find(weights.begin(), weights.end(), rule) != weights.end();
+}
+
+const std::vector<ScheduleFacts>& schedule_table() {
+  using enum WeightRule;
+  static const std::vector<ScheduleFacts> rows = {
+      {.kind = ScheduleKind::k1F1B,
+       .name = "1f1b",
+       .weights = {kStash, kVertical, kTwoVersions},
+       .depth = DepthChoice::kSearched,
+       .summary = "asynchronous: one forward, one backward in turn, round robin over replicas"},
+      {.kind = ScheduleKind::kModelParallel,
+       .name = "model-parallel",
+       .weights = {kStash},
+       .summary = "one minibatch in flight for each replica of the first stage"},
+      {.kind = ScheduleKind::kGpipe,
+       .name = "gpipe",
+       .weights = {kFlush},
+       .holds_interval = true,
+       .summary = "all forwards of an update, then all its backwards"},
+      {.kind = ScheduleKind::k1F1BFlush,
+       .name = "1f1b-flush",
+       .weights = {kFlush},
+       .depth = DepthChoice::kSearched,
+       .summary = "one forward, one backward in turn, drained before each update"},
+      {.kind = ScheduleKind::kInterleaved,
+       .name = "interleaved",
+       .weights = {kFlush},
+       .several_stages = true,
+       .summary = "1f1b-flush with several stages on each rank: shorter fill and drain"},
+      {.kind = ScheduleKind::kZbH1,
+       .name = "zb-h1",
+       .weights = {kFlush},
+       .splits_backward = true,
+       .depth = DepthChoice::kAsTheFirst,
+       .summary = "1f1b-flush with the backward in two parts: most of the fill and drain is used"},
+      {.kind = ScheduleKind::kForward,
+       .name = "forward",
+       .several_stages = true,
+       .summary = "forward only: evaluation and prediction"},
+  };
+  return rows;
+}
+
+const ScheduleFacts* find_schedule(const std::string& name) {
+  for (const ScheduleFacts& row : schedule_table())
+    if (name == row.name) return &row;
+  return nullptr;
+}
+
+const ScheduleFacts& schedule_facts(const std::string& name) {
+  if (const ScheduleFacts* row = find_schedule(name)) return *row;
+  std::vector<std::string> known;
+  for (const ScheduleFacts& row : schedule_table()) known.emplace_back(row.name);
+  throw InputError("schedule '" + name + "' is not known" + suggestion(name, known));
+}
+
+}  // namespace pipewright

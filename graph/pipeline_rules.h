@@ -1,0 +1,82 @@
+// Schedules and weight rules by name, and what is known of each: the only table of these facts. Everything
+// else asks the table; nothing compares names. What a schedule does, action by action, is
+// runtime/schedule/schedule.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// Which weights a forward reads, and which minibatches make one update (docs/semantics.md).
+enum class WeightRule {
+  kStash,        ///< "stash": the latest there are; each stage on its own
+  kVertical,     ///< "vertical": at every stage as many updates as the first stage had made
+  kTwoVersions,  ///< "2bw": those of the update before the last interval's
+  kFlush,        ///< "flush": all updates of the intervals before
+};
+
+/// How many minibatches behind the updates of its stage a forward reads: the whole difference between the
+/// rules (runtime/schedule/versions.h has the formula).
+enum class WeightLag {
+  kOwnStage,    ///< as many as the stage runs ahead of its backwards: the latest weights there are
+  kFirstStage,  ///< as many as the first stage runs ahead
+  kInterval,    ///< one update interval
+  kNone,        ///< none: the pipeline is empty at every update
+};
+
+struct WeightRuleFacts {
+  WeightRule rule;
+  const char* name;
+  WeightLag lag;
+  /// All stages update together, every `microbatches` minibatches; otherwise each after a turn of its own
+  /// replicas.
+  bool one_update_for_all;
+  const char* summary;
+
+  bool drains() const { return lag == WeightLag::kNone; }
+  bool reads_latest() const { return lag == WeightLag::kNone || lag == WeightLag::kOwnStage; }
+  /// Stages count updates by the first stage's, so each must make as many.
+  bool needs_equal_turns() const { return lag == WeightLag::kFirstStage && !one_update_for_all; }
+};
+const std::vector<WeightRuleFacts>& weight_rules();
+const WeightRuleFacts& facts_of(WeightRule rule);
+/// InputError with the nearest name.
+WeightRule weight_rule_named(const std::string& name);
+inline const WeightRuleFacts& weight_rule_facts(const std::string& name) {
+  return facts_of(weight_rule_named(name));
+}
+inline const char* to_text(WeightRule rule) { return facts_of(rule).name; }
+std::vector<std::string> weight_rule_names();
+
+enum class ScheduleKind { k1F1B, kModelParallel, kGpipe, k1F1BFlush, kInterleaved, kZbH1, kForward };
+
+/// Who says how many minibatches a stage has in flight.
+enum class DepthChoice {
+  kSearched,    ///< a planner: more costs memory and may be faster
+  kAsTheFirst,  ///< the memory of the first stage: a stage holds as much as that one
+  kGiven,       ///< the schedule itself
+};
+
+struct ScheduleFacts {
+  ScheduleKind kind = ScheduleKind::kForward;
+  const char* name = "";
+  std::vector<WeightRule> weights = {};  ///< that go with it, the usual one first; none: it does not train
+  bool several_stages = false;           ///< on one rank
+  bool splits_backward = false;          ///< gradients of a stage's inputs first, those of its weights later
+  bool holds_interval = false;           ///< all minibatches of an update interval are in flight at once
+  DepthChoice depth = DepthChoice::kGiven;
+  const char* summary = "";
+
+  bool trains() const { return !weights.empty(); }
+  bool goes_with(WeightRule rule) const;
+  /// It drains at every update, whatever the rule.
+  bool drains() const { return weights == std::vector<WeightRule>{WeightRule::kFlush}; }
+};
+const std::vector<ScheduleFacts>& schedule_table();
+/// InputError with the nearest name.
+const ScheduleFacts& schedule_facts(const std::string& name);
+/// Null for a name that is not known.
+const ScheduleFacts* find_schedule(const std::string& name);
+
+}  // namespace pipewright
