@@ -1,4 +1,5 @@
-// What to train, on what, how long. Every key has an option of the same name on the runtime's command line.
+// What to train, on what, how long. Every key has an option on the runtime's command line
+// (graph/run_fields.h).
 #pragma once
 
 #include <cstdint>
@@ -46,8 +47,23 @@ struct CheckpointSettings {
   std::string versions = "exact";
 };
 
+/// What decides how gradients become new weights: the same for the runtime and for the serial reference.
+struct UpdateSettings {
+  OptimizerSettings optimizer;
+  LearningRatePolicy learning_rate_policy;
+  std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
+  double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
+  int64_t gradient_accumulation =
+      1;                  ///< rounds of a stage that make one update (weights "stash", "vertical")
+  bool nan_guard = true;  ///< stop at the first loss or gradient that is not finite
+  int64_t gradient_bucket_bytes =
+      25 << 20;  ///< replicas sum their gradients in pieces of up to so many bytes
+  int64_t seed = 0;
+  bool cuda_graphs = false;  ///< forwards and backwards are recorded once and replayed, where they can be
+};
+
 /// Only `model` and `data` have no default. Keys that are absent keep these values; unknown keys are errors.
-struct Run {
+struct Run : UpdateSettings {
   static constexpr const char* kSchema = "pipewright.run/1";
 
   std::string model;                       ///< SPEC
@@ -58,26 +74,15 @@ struct Run {
   std::string evaluation_data;             ///< SPEC; "" = no evaluation
   int64_t evaluate_every_minibatches = 0;  ///< beside the evaluation after each epoch; 0 = none
   int64_t batch_size = 64;
-  int64_t epochs = 1;       ///< used when `minibatches` is 0
-  int64_t minibatches = 0;  ///< over the whole run; 0 = as many as the epochs hold
-  OptimizerSettings optimizer;
-  LearningRatePolicy learning_rate_policy;
-  std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
-  double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
-  int64_t gradient_accumulation =
-      1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
+  int64_t epochs = 1;                 ///< used when `minibatches` is 0
+  int64_t minibatches = 0;            ///< over the whole run; 0 = as many as the epochs hold
   std::string precision = "float32";  ///< "bfloat16": autocast, weights stay float32
-  bool nan_guard = true;              ///< stop at the first loss or gradient that is not finite
-  int64_t gradient_bucket_bytes =
-      25 << 20;                 ///< replicas sum their gradients in pieces of up to so many bytes
-  std::string initial_weights;  ///< a .safetensors file or index; "" = the model's own initialisers
+  std::string initial_weights;        ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
   bool no_save = false;  ///< true: the run's final weights are not written into its folder
   std::string resume;    ///< "", "latest", or a checkpoint's folder
-  int64_t seed = 0;
   std::string device = "cpu";
-  bool cuda_graphs = false;  ///< forwards and backwards are recorded once and replayed, where they can be
-  int64_t threads = 1;       ///< compute threads of one rank
+  int64_t threads = 1;                 ///< compute threads of one rank
   std::string transport = "auto";      ///< "auto", "gloo", "nccl", "shm"
   double timeout_seconds = 30;         ///< a peer that is silent for longer is lost
   double start_timeout_seconds = 300;  ///< ranks that have not all met by then end

@@ -70,7 +70,7 @@ void Evaluating::take(int64_t, const std::string& line) {
 void Evaluating::prepare() {
   TrainingRules rules;
   rules.optimizer = job_.run.optimizer;
-  rules.seed = static_cast<uint64_t>(job_.run.seed);
+  rules.seed = job_.run.seed;
   rules.device = job_.device;
   PW_CHECK(job_.resume || !job_.run.initial_weights.empty(), "there are no weights to evaluate");
   const auto source = start_of(job_);

@@ -79,23 +79,13 @@ int64_t TrainingData::pipeline_began() const {
 }
 
 TrainingRules TrainingData::rules() const {
-  const Run& run = job_.run;
-  MakeDeviceGraphs make_graphs;
-  if (job_.device.is_cuda())
-    make_graphs = [](at::Device device) { return cuda_plugin("cuda_graphs").make_graphs(device.index()); };
-  return {run.optimizer,
-          run.learning_rate_policy,
-          run.learning_rate_scaling,
-          run.gradient_accumulation,
-          run.gradient_bucket_bytes,
-          run.gradient_clipping_norm,
-          run.nan_guard,
-          static_cast<uint64_t>(run.seed),
-          length_.minibatches_per_epoch,
-          length_.minibatches,
-          job_.device,
-          run.cuda_graphs,
-          std::move(make_graphs)};
+  TrainingRules rules{job_.run, length_.minibatches_per_epoch, length_.minibatches, job_.device};
+  if (job_.device.is_cuda()) {
+    rules.make_graphs = [](at::Device device) {
+      return cuda_plugin("cuda_graphs").make_graphs(device.index());
+    };
+  }
+  return rules;
 }
 
 std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {

@@ -26,21 +26,11 @@
 namespace pipewright {
 
 /// What a worker needs to know of a training run.
-struct TrainingRules {
-  OptimizerSettings optimizer;
-  LearningRatePolicy learning_rate_policy;
-  std::string learning_rate_scaling = "none";
-  int64_t gradient_accumulation = 1;
-  int64_t gradient_bucket_bytes = 25 << 20;
-  double gradient_clipping_norm = 0;
-  bool nan_guard = true;
-  uint64_t seed = 0;
+struct TrainingRules : UpdateSettings {
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
-  at::Device device = at::kCPU;  ///< where the rank computes
-  /// Forwards and backwards run as recordings where they can (docs/semantics.md, On a device).
-  bool cuda_graphs = false;
-  MakeDeviceGraphs make_graphs{};  ///< of `device`; empty: it has none
+  at::Device device = at::kCPU;     ///< where the rank computes
+  MakeDeviceGraphs make_graphs{};   ///< of `device`, for cuda_graphs; empty: it has none
 };
 
 class StageReplica {

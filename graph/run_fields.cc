@@ -1,0 +1,188 @@
+#include "graph/run_fields.h"
+
+#include <cmath>
+#include <limits>
+
+#include "graph/limits.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kMostSeed = std::numeric_limits<int64_t>::max();
+
+FieldRule integer(int64_t least, int64_t most) { return {.least = least, .most = most}; }
+FieldRule count() { return integer(0, kMostCount); }
+FieldRule number(double lowest, double highest) { return {.lowest = lowest, .highest = highest}; }
+FieldRule one_of(std::vector<std::string> names) { return {.names = std::move(names)}; }
+FieldRule not_empty(const char* expected) { return {.not_empty = expected}; }
+
+// Bias corrections divide by 1 - beta^t.
+FieldRule below_one() { return number(0.0, std::nextafter(1.0, 0.0)); }
+
+}  // namespace
+
+#define PW_FIELD(member) [](Run& run) -> FieldValue { return &run.member; }
+
+const std::vector<RunField>& run_fields() {
+  using enum FieldForm;
+  static const std::vector<RunField> fields = {
+      {"", "model", "model", kPlain, PW_FIELD(model), not_empty("a model, such as \"mlp\""),
+       "SPEC: of the zoo, e.g. convnet:classes=10, or FILE.pt2"},
+      {"",
+       "plan",
+       "plan",
+       kPlain,
+       PW_FIELD(plan),
+       {},
+       "plan file; without one, the whole model on every rank"},
+      {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
+       "SPEC: how the plan changes while the run trains: none, or manual:file=CHANGES.json"},
+      {"", "world_size", "", kPlain, PW_FIELD(world_size), integer(0, kMostRanks), ""},
+      {"", "data", "data", kPlain, PW_FIELD(data), not_empty("a data set, such as \"fashion-mnist\""),
+       "SPEC of the training data, e.g. fashion-mnist"},
+      {"",
+       "evaluation_data",
+       "evaluation-data",
+       kPlain,
+       PW_FIELD(evaluation_data),
+       {},
+       "SPEC of the data for the evaluation at epoch ends"},
+      {"", "evaluate_every_minibatches", "evaluate-every-minibatches", kPlain,
+       PW_FIELD(evaluate_every_minibatches), count(),
+       "evaluate after so many, too; the pipeline drains there; 0 = at epoch ends only"},
+      {"", "batch_size", "batch-size", kPlain, PW_FIELD(batch_size), integer(1, kMostCount),
+       "samples of a minibatch"},
+      {"", "epochs", "epochs", kPlain, PW_FIELD(epochs), integer(1, kMostCount), "passes over the data"},
+      {"", "minibatches", "minibatches", kPlain, PW_FIELD(minibatches), count(),
+       "stop after so many; 0 = as the epochs say"},
+      {"optimizer", "name", "optimizer", kPlain, PW_FIELD(optimizer.name), one_of({"sgd", "adam", "adamw"}),
+       "sgd, adam, adamw"},
+      {"optimizer", "learning_rate", "learning-rate", kPlain, PW_FIELD(optimizer.learning_rate),
+       number(0.0, 1e6), "of the optimizer, before any policy"},
+      {"optimizer", "momentum", "momentum", kPlain, PW_FIELD(optimizer.momentum), number(0.0, 1.0), "of sgd"},
+      {"optimizer", "nesterov", "nesterov", kFlag, PW_FIELD(optimizer.nesterov), {}, "momentum looks ahead"},
+      {"optimizer", "weight_decay", "weight-decay", kPlain, PW_FIELD(optimizer.weight_decay),
+       number(0.0, 1e6), "pulls weights to 0"},
+      {"optimizer", "beta1", "beta1", kPlain, PW_FIELD(optimizer.beta1), below_one(),
+       "of adam: decay of the first moment"},
+      {"optimizer", "beta2", "beta2", kPlain, PW_FIELD(optimizer.beta2), below_one(),
+       "of adam: decay of the second moment"},
+      {"optimizer", "epsilon", "epsilon", kPlain, PW_FIELD(optimizer.epsilon), number(0.0, 1.0),
+       "of adam: added to the divisor"},
+      {"optimizer",
+       "no_decay",
+       "no-decay",
+       kPlain,
+       PW_FIELD(optimizer.no_decay),
+       {},
+       "regular expression: parameters without decay, e.g. 'bias|norm'"},
+      {"optimizer",
+       "parameter_groups",
+       "parameter-group",
+       kPlain,
+       PW_FIELD(optimizer.parameter_groups),
+       {},
+       "parameters of another rate or decay, e.g. 'head:learning_rate_scale=10,weight_decay=0'; may be given "
+       "several times"},
+      {"learning_rate_policy", "name", "learning-rate-policy", kPlain, PW_FIELD(learning_rate_policy.name),
+       one_of({"constant", "step", "polynomial", "exponential", "cosine"}),
+       "constant, step, polynomial, exponential, cosine"},
+      {"learning_rate_policy", "warmup_minibatches", "warmup-minibatches", kPlain,
+       PW_FIELD(learning_rate_policy.warmup_minibatches), count(), "linear warm-up"},
+      {"learning_rate_policy", "gamma", "gamma", kPlain, PW_FIELD(learning_rate_policy.gamma),
+       number(0.0, 1e6), "factor of step and exponential"},
+      {"learning_rate_policy", "step_epochs", "step-epochs", kPlain,
+       PW_FIELD(learning_rate_policy.step_epochs), number(1e-9, 1e9), "epochs between two steps"},
+      {"learning_rate_policy", "step_minibatches", "step-minibatches", kPlain,
+       PW_FIELD(learning_rate_policy.step_minibatches), count(),
+       "minibatches between two steps, instead of epochs"},
+      {"learning_rate_policy", "power", "power", kPlain, PW_FIELD(learning_rate_policy.power),
+       number(0.0, 1e3), "exponent of polynomial"},
+      {"learning_rate_policy", "every", "learning-rate-every", kPlain, PW_FIELD(learning_rate_policy.every),
+       one_of({"minibatch", "epoch"}), "rate changes every minibatch or epoch"},
+      {"", "learning_rate_scaling", "learning-rate-scaling", kPlain, PW_FIELD(learning_rate_scaling),
+       one_of({"none", "pipedream"}), "none, pipedream"},
+      {"", "gradient_clipping_norm", "gradient-clipping-norm", kPlain, PW_FIELD(gradient_clipping_norm),
+       number(0.0, 1e12), "largest norm of a gradient; 0 = any"},
+      {"", "gradient_accumulation", "gradient-accumulation", kPlain, PW_FIELD(gradient_accumulation),
+       integer(1, kMostCount), "rounds that make one update"},
+      {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of({"float32", "bfloat16"}),
+       "float32, bfloat16 (autocast)"},
+      {"",
+       "nan_guard",
+       "nan-guard",
+       kPlain,
+       PW_FIELD(nan_guard),
+       {},
+       "stop at the first value that is not finite"},
+      {"", "gradient_bucket_bytes", "gradient-bucket-bytes", kBytes, PW_FIELD(gradient_bucket_bytes),
+       integer(1, kMostBytes), "gradients averaged at a time, e.g. 25MiB"},
+      {"",
+       "initial_weights",
+       "initial-weights",
+       kPlain,
+       PW_FIELD(initial_weights),
+       {},
+       ".safetensors file or index to start from"},
+      {"checkpoint", "every_minibatches", "checkpoint-every-minibatches", kPlain,
+       PW_FIELD(checkpoint.every_minibatches), count(), "0 = none"},
+      {"checkpoint", "every_epochs", "checkpoint-every-epochs", kPlain, PW_FIELD(checkpoint.every_epochs),
+       count(), "0 = none"},
+      {"checkpoint", "keep", "checkpoint-keep", kPlain, PW_FIELD(checkpoint.keep), integer(1, kMostCount),
+       "the last so many checkpoints stay"},
+      {"checkpoint",
+       "on_signal",
+       "checkpoint-on-signal",
+       kPlain,
+       PW_FIELD(checkpoint.on_signal),
+       {},
+       "SIGINT and SIGTERM leave one"},
+      {"checkpoint", "versions", "checkpoint-versions", kPlain, PW_FIELD(checkpoint.versions),
+       one_of({"exact", "latest"}),
+       "exact: with the weights that minibatches in flight read; latest: without"},
+      {"",
+       "no_save",
+       "no-save",
+       kFlag,
+       PW_FIELD(no_save),
+       {},
+       "do not write the final weights into the run folder"},
+      {"", "resume", "resume", kPlain, PW_FIELD(resume), {}, "latest, or a checkpoint's folder"},
+      {"", "seed", "seed", kPlain, PW_FIELD(seed), integer(0, kMostSeed),
+       "of first weights, order of samples, dropout"},
+      {"",
+       "device",
+       "device",
+       kPlain,
+       PW_FIELD(device),
+       {},
+       "cpu, cuda (ranks of a host take turns) or cuda:K"},
+      {"",
+       "cuda_graphs",
+       "cuda-graphs",
+       kFlag,
+       PW_FIELD(cuda_graphs),
+       {},
+       "start forwards and backwards with one call each, where that can be"},
+      {"", "threads", "threads", kPlain, PW_FIELD(threads), integer(1, 4096), "compute threads of one rank"},
+      {"", "transport", "transport", kPlain, PW_FIELD(transport), one_of({"auto", "gloo", "nccl", "shm"}),
+       "auto, gloo, nccl, shm"},
+      {"", "timeout_seconds", "timeout", kSeconds, PW_FIELD(timeout_seconds), number(1e-3, kMostSeconds),
+       "a rank silent for longer is lost, e.g. 30s"},
+      {"", "start_timeout_seconds", "start-timeout", kSeconds, PW_FIELD(start_timeout_seconds),
+       number(1e-3, kMostSeconds), "ranks that have not all met by then end, e.g. 5min"},
+      {"", "trace_minibatches", "trace-minibatches", kPlain, PW_FIELD(trace_minibatches), count(),
+       "minibatches in trace.json; 0 = none"},
+      {"", "output", "output", kPlain, PW_FIELD(output), not_empty("a folder"), "run folder"},
+  };
+  return fields;
+}
+
+#undef PW_FIELD
+
+ConstFieldValue RunField::of(const Run& run) const {
+  // `in` finds the member and changes nothing.
+  return std::visit([](const auto* value) -> ConstFieldValue { return value; }, in(const_cast<Run&>(run)));
+}
+
+}  // namespace pipewright
