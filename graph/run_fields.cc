@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/limits.h"
+#include "graph/update_rules.h"
 
 namespace pipewright {
 namespace {
@@ -55,7 +56,7 @@ const std::vector<RunField>& run_fields() {
       {"", "epochs", "epochs", kPlain, PW_FIELD(epochs), integer(1, kMostCount), "passes over the data"},
       {"", "minibatches", "minibatches", kPlain, PW_FIELD(minibatches), count(),
        "stop after so many; 0 = as the epochs say"},
-      {"optimizer", "name", "optimizer", kPlain, PW_FIELD(optimizer.name), one_of({"sgd", "adam", "adamw"}),
+      {"optimizer", "name", "optimizer", kPlain, PW_FIELD(optimizer.name), one_of(update_rule_names()),
        "sgd, adam, adamw"},
       {"optimizer", "learning_rate", "learning-rate", kPlain, PW_FIELD(optimizer.learning_rate),
        number(0.0, 1e6), "of the optimizer, before any policy"},
@@ -85,8 +86,7 @@ const std::vector<RunField>& run_fields() {
        "parameters of another rate or decay, e.g. 'head:learning_rate_scale=10,weight_decay=0'; may be given "
        "several times"},
       {"learning_rate_policy", "name", "learning-rate-policy", kPlain, PW_FIELD(learning_rate_policy.name),
-       one_of({"constant", "step", "polynomial", "exponential", "cosine"}),
-       "constant, step, polynomial, exponential, cosine"},
+       one_of(learning_rate_policy_names()), "constant, step, polynomial, exponential, cosine"},
       {"learning_rate_policy", "warmup_minibatches", "warmup-minibatches", kPlain,
        PW_FIELD(learning_rate_policy.warmup_minibatches), count(), "linear warm-up"},
       {"learning_rate_policy", "gamma", "gamma", kPlain, PW_FIELD(learning_rate_policy.gamma),

@@ -7,11 +7,9 @@
 #include <atomic>
 #include <cmath>
 #include <map>
-#include <numbers>
 #include <tuple>
 
 #include "graph/error.h"
-#include "graph/nearest.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/ownership.h"
@@ -342,58 +340,18 @@ class Adam : public UpdateRule {
 
 }  // namespace
 
-const std::vector<UpdateRuleRow>& update_rules() {
-  static const std::vector<UpdateRuleRow> rows = {
-      {"sgd",
-       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
-         return std::make_unique<Sgd>(s, std::move(each));
-       }},
-      {"adam",
-       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
-         return std::make_unique<Adam>(s, std::move(each), false);
-       }},
-      {"adamw",
-       [](const OptimizerSettings& s, std::vector<ParameterSettings> each) -> std::unique_ptr<UpdateRule> {
-         return std::make_unique<Adam>(s, std::move(each), true);
-       }},
-  };
-  return rows;
-}
-
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
                                              const std::vector<std::string>& names) {
-  std::vector<std::string> rules;
-  for (const UpdateRuleRow& row : update_rules()) {
-    if (settings.name == row.name) return row.make(settings, parameter_settings(settings, names));
-    rules.push_back(row.name);
+  std::vector<ParameterSettings> each = parameter_settings(settings, names);
+  switch (update_rule_facts(settings.name).kind) {
+    case UpdateRuleKind::kSgd:
+      break;
+    case UpdateRuleKind::kAdam:
+      return std::make_unique<Adam>(settings, std::move(each), false);
+    case UpdateRuleKind::kAdamW:
+      return std::make_unique<Adam>(settings, std::move(each), true);
   }
-  throw InputError("optimizer: '" + settings.name + "' is no update rule" + suggestion(settings.name, rules));
-}
-
-std::vector<std::string> slot_names(const OptimizerSettings& settings) {
-  if (settings.name != "sgd") return {"exp_avg", "exp_avg_sq"};
-  if (settings.momentum != 0) return {"momentum"};
-  return {};
-}
-
-double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,
-                        int64_t minibatches_per_epoch, int64_t total_minibatches) {
-  if (minibatch < policy.warmup_minibatches) {
-    return base * static_cast<double>(minibatch + 1) / static_cast<double>(policy.warmup_minibatches);
-  }
-  if (policy.every == "epoch") minibatch -= minibatch % std::max<int64_t>(1, minibatches_per_epoch);
-  const double epoch =
-      static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, minibatches_per_epoch));
-  const double progress =
-      static_cast<double>(minibatch) / static_cast<double>(std::max<int64_t>(1, total_minibatches));
-  if (policy.name == "step" && policy.step_minibatches > 0)
-    return base * std::pow(policy.gamma, static_cast<double>(minibatch / policy.step_minibatches));
-  if (policy.name == "step") return base * std::pow(policy.gamma, std::floor(epoch / policy.step_epochs));
-  if (policy.name == "polynomial") return base * std::pow(1 - progress, policy.power);
-  if (policy.name == "exponential") return base * std::pow(policy.gamma, progress);
-  if (policy.name == "cosine") return base * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  PW_CHECK(policy.name == "constant", policy.name);
-  return base;
+  return std::make_unique<Sgd>(settings, std::move(each));
 }
 
 }  // namespace pipewright

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/run.h"
+#include "graph/update_rules.h"
 
 namespace pipewright {
 
@@ -51,23 +52,9 @@ class UpdateRule {
   at::Tensor not_finite_on_device_;
 };
 
-struct UpdateRuleRow {
-  const char* name;
-  std::unique_ptr<UpdateRule> (*make)(const OptimizerSettings&, std::vector<ParameterSettings>);
-};
-/// "sgd", "adam", "adamw".
-const std::vector<UpdateRuleRow>& update_rules();
 /// `names`: of the weights that it will step, which say what groups they are in (graph/parameter_groups.h);
 /// none: they are in no group. InputError with the nearest name for an unknown rule.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
                                              const std::vector<std::string>& names = {});
-
-/// Names of the tensors that the rule keeps for each weight: none for plain SGD, "momentum" with momentum,
-/// "exp_avg" and "exp_avg_sq" for Adam (torch.optim's names).
-std::vector<std::string> slot_names(const OptimizerSettings& settings);
-
-/// The rate, before any scale, for the update whose first minibatch is `minibatch`: warm-up, then the policy.
-double learning_rate_at(const LearningRatePolicy& policy, double base, int64_t minibatch,
-                        int64_t minibatches_per_epoch, int64_t total_minibatches);
 
 }  // namespace pipewright
