@@ -248,12 +248,11 @@ bool worth_simulating(const PipelineShape& shape) {
   // Choosing depths simulates a few times for each stage.
   constexpr int64_t kFewRanks = 256;
   constexpr int64_t kMostActions = 1000000;
-  int64_t round = 1;  // of all stages
+  constexpr int64_t kLongestRound = 4096;
+  const int64_t round = pipeline_period(shape, kLongestRound, false).value_or(kLongestRound);
   int64_t depth = 1;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    round = std::min<int64_t>(std::lcm(round, shape.replicas[s]), 4096);
+  for (int64_t s = 0; s < shape.stages(); ++s)
     depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
-  }
   const int64_t minibatches =
       facts_of(shape.weights).drains() ? shape.microbatches : std::max(4 * depth + 16, 4 * round);
   return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;

@@ -25,8 +25,6 @@ std::chrono::milliseconds interval_of(int64_t world_size) {
   return 100ms * std::max<int64_t>(1, world_size / 16);
 }
 
-constexpr const char* kFailureKey = "failure";
-constexpr const char* kFailureLock = "failure/lock";
 constexpr const char* kFinished = "finished";
 constexpr const char* kDeliveries = "lines";  // of all ranks, counted
 
@@ -59,21 +57,6 @@ std::string it_was_in(const RankReport& report) {
 }
 
 }  // namespace
-
-std::string Failure::to_text() const {
-  Json json;
-  json["rank"] = rank;
-  json["code"] = static_cast<int>(code);
-  json["message"] = message;
-  json["remedy"] = remedy;
-  return json.dump();
-}
-
-Failure Failure::from_text(const std::string& text) {
-  const Json json = parse_json(text, "failure");
-  return {json.at("rank").get<int64_t>(), static_cast<ExitCode>(json.at("code").get<int>()),
-          json.at("message").get<std::string>(), json.at("remedy").get<std::string>()};
-}
 
 Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
                  std::chrono::milliseconds timeout, std::function<void(const std::string&)> on_failure)
@@ -275,7 +258,7 @@ Failure Control::fail(Failure failure) {
   if (!store_) return failure;
   if (const auto known = this->failure()) return *known;
   try {
-    failure = announce(*store_, std::move(failure));
+    failure = announce(*store_, failure);
   } catch (const std::exception&) {
     // The store has gone: what we know ourselves is all there is.
   }
@@ -312,12 +295,8 @@ void Control::take(const Failure& failure) {
   if (on_failure_) on_failure_(failure.message);
 }
 
-Failure Control::announce(Store& store, Failure failure) {
-  if (store.add(kFailureLock, 1) == 1) {
-    store.set(kFailureKey, failure.to_text());
-    return failure;
-  }
-  return Failure::from_text(store.get(kFailureKey, timeout()));
+Failure Control::announce(Store& store, const Failure& failure) {
+  return announce_failure(store, failure) ? failure : await_failure(store, timeout());
 }
 
 void Control::run() {
@@ -395,7 +374,7 @@ void Control::guard() {
 
 void Control::look_for_failure(Store& store) {
   if (failed_) return;
-  if (const auto text = store.try_get(kFailureKey)) take(Failure::from_text(*text));
+  if (const auto failure = announced_failure(store)) take(*failure);
 }
 
 void Control::beat_and_watch(Store& store) {

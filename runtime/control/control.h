@@ -13,23 +13,13 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "runtime/control/failure.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/control/progress.h"
 #include "runtime/control/signals.h"
 #include "runtime/transport/store.h"
 
 namespace pipewright {
-
-/// Why the job ends early. The first one wins; every rank sees the same.
-struct Failure {
-  int64_t rank = 0;                   ///< that failed; for a lost peer, the rank that says so
-  ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
-  std::string message;
-  std::string remedy = {};  ///< as Error::remedy()
-
-  std::string to_text() const;
-  static Failure from_text(const std::string& text);
-};
 
 /// Thrown on every rank but the failed one when the job has failed elsewhere, and on all when it is
 /// interrupted.
@@ -120,7 +110,7 @@ class Control {
   void deliver(Store& store);
   void collect(Store& store);
   void sink_lines(int64_t rank, const std::string& lines);
-  Failure announce(Store& store, Failure failure);
+  Failure announce(Store& store, const Failure& failure);
   void take(const Failure& failure);  // from now on the job has failed
 
   std::optional<Store> store_;  // the worker thread's; the background thread has a clone

@@ -22,38 +22,14 @@ constexpr double kBusyPatience = 10;
 
 double seconds(Progress::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-const char* words(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kReceiveActivation:
-      return "receive activation of minibatch ";
-    case ActionKind::kForward:
-      return "forward of minibatch ";
-    case ActionKind::kSendActivation:
-      return "send activation of minibatch ";
-    case ActionKind::kReceiveGradient:
-      return "receive gradient of minibatch ";
-    case ActionKind::kBackward:
-      return "backward of minibatch ";
-    case ActionKind::kBackwardInput:
-      return "backward (inputs) of minibatch ";
-    case ActionKind::kBackwardWeight:
-      return "backward (weights) of minibatch ";
-    case ActionKind::kSendGradient:
-      return "send gradient of minibatch ";
-    case ActionKind::kReduce:
-      return "average gradients of round ";
-    case ActionKind::kUpdate:
-      return "update weights after round ";
-  }
-  return "";
-}
-
 }  // namespace
 
 Activity activity_of(const Action& action, const Plan& plan, const PipelineShape& shape, int64_t rank) {
   Activity activity;
   const int64_t stage = action.stage == Action::kOnlyStage ? first_stage_of(plan, rank) : action.stage;
-  activity.operation = words(action.kind) + std::to_string(action.index);
+  activity.operation = std::string(words_of(action.kind).name) +
+                       (is_of_round(action.kind) ? " of round " : " of minibatch ") +
+                       std::to_string(action.index);
   if (action.stage != Action::kOnlyStage) activity.operation += " at stage " + std::to_string(stage);
   const auto neighbour = [&](int64_t other) {
     PW_CHECK(0 <= other && other < shape.stages(), to_text(action) << " at stage " << stage);

@@ -22,8 +22,8 @@ struct Activity {
   bool done = false;
 };
 
-/// In words: "receive activation of minibatch 17", "average gradients of round 3"; the peers from the plan,
-/// whose shape is `shape`.
+/// In words: "receive activation of minibatch 17", "all-reduce of gradients of round 3"; the peers from the
+/// plan, whose shape is `shape`.
 Activity activity_of(const Action& action, const Plan& plan, const PipelineShape& shape, int64_t rank);
 
 struct ProgressNow {

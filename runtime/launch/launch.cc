@@ -353,11 +353,8 @@ void Launcher::note_end(Child& child) {
         Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * job_.run.timeout_seconds)) + 5s;
   }
   if (failure_) return;
-  const auto announced = store_.try_get("failure");
-  if (announced) {
-    failure_ = Failure::from_text(*announced);
-    return;
-  }
+  failure_ = announced_failure(store_);
+  if (failure_) return;
   const std::string rank =
       "rank " + std::to_string(child.rank) + (child.host.empty() ? "" : " on " + child.host);
   // What it was last heard of doing, and who waits for it now.
@@ -384,13 +381,12 @@ void Launcher::note_end(Child& child) {
                       strsignal(WTERMSIG(child.status)) + ")" + words;
   }
   failure_ = failure;
-  if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
+  announce_failure(store_, failure);
 }
 
 // A remote shell passes no signals on: its rank hears of them over the store.
 void Launcher::tell_interruption() {
-  const Failure failure{0, exit_code_of_signal(received_signal), words_of_signal(received_signal)};
-  if (store_.add("failure/lock", 1) == 1) store_.set("failure", failure.to_text());
+  announce_failure(store_, {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
 }
 
 void Launcher::end_all(int signal) {

@@ -259,13 +259,7 @@ std::optional<double> largest_cycle_ratio(int32_t nodes, const std::vector<Wait>
 
 std::optional<int64_t> endless_period(const PipelineShape& shape) {
   if (!shape.tied.empty()) return std::nullopt;
-  int64_t period = 1;
-  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
-    const StageTurns turns(shape, stage);
-    period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
-    if (period * shape.stages() * 4 > kMostNodes) return std::nullopt;
-  }
-  return period;
+  return pipeline_period(shape, kMostNodes / (4 * shape.stages()));
 }
 
 struct EndlessPace::State {

@@ -12,18 +12,16 @@ namespace {
 
 struct Style {
   ActionKind kind;
-  const char* name;  // in the legend
   const char* fill;
   const char* text;
 };
 // Told apart by lightness too, not by hue alone.
-constexpr std::array<Style, 6> kStyles = {
-    {{ActionKind::kForward, "forward", "#3b6fb6", "#ffffff"},
-     {ActionKind::kBackward, "backward", "#7fc08a", "#12351a"},
-     {ActionKind::kBackwardInput, "backward, inputs", "#7fc08a", "#12351a"},
-     {ActionKind::kBackwardWeight, "backward, weights", "#b9a7d9", "#2a1a4a"},
-     {ActionKind::kUpdate, "update", "#5b3a8c", "#ffffff"},
-     {ActionKind::kReduce, "reduce", "#f2c14e", "#4a3600"}}};
+constexpr std::array<Style, 6> kStyles = {{{ActionKind::kForward, "#3b6fb6", "#ffffff"},
+                                           {ActionKind::kBackward, "#7fc08a", "#12351a"},
+                                           {ActionKind::kBackwardInput, "#7fc08a", "#12351a"},
+                                           {ActionKind::kBackwardWeight, "#b9a7d9", "#2a1a4a"},
+                                           {ActionKind::kUpdate, "#5b3a8c", "#ffffff"},
+                                           {ActionKind::kReduce, "#f2c14e", "#4a3600"}}};
 
 // On ranks with several stages each later one is drawn lighter.
 std::string shade(const std::string& fill, int64_t chunk, int64_t chunks) {
@@ -145,7 +143,7 @@ class Drawing {
       left += 19 + 6.6 * static_cast<double>(name.size()) + 18;
     };
     for (const Style& style : kStyles)
-      if (shown(style.kind)) entry(style.name, style.fill, 12);
+      if (shown(style.kind)) entry(words_of(style.kind).category, style.fill, 12);
     int64_t chunks = 1;
     for (const SimulatedRank& rank : simulation_.ranks) chunks = std::max(chunks, rank.placement.stages);
     for (int64_t chunk = 1; chunk < chunks; ++chunk)

@@ -12,37 +12,13 @@ Thread thread_of(ActionKind kind) {
   return kCompute;
 }
 
-const char* category_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kReceiveActivation:
-    case ActionKind::kReceiveGradient:
-      return "wait";
-    case ActionKind::kSendActivation:
-    case ActionKind::kSendGradient:
-      return "send";
-    case ActionKind::kReduce:
-      return "reduce";
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kBackwardInput:
-      return "backward input";
-    case ActionKind::kBackwardWeight:
-      return "backward weight";
-    case ActionKind::kUpdate:
-      return "update";
-  }
-  return "";
-}
-
 }  // namespace
 
 TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds) {
   return {rank,
           thread_of(action.kind),
           to_text(action),
-          category_of(action.kind),
+          words_of(action.kind).category,
           begin_seconds,
           end_seconds - begin_seconds,
           {{is_of_round(action.kind) ? "round" : "minibatch", action.index}}};

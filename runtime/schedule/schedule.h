@@ -54,8 +54,16 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+/// What an action is called wherever people or programs read of it.
+struct ActionWords {
+  ActionKind kind;
+  const char* code;      ///< in lists and drawings: "F", "RA", ...
+  const char* name;      ///< in messages, before "of minibatch 7" or "of round 3"
+  const char* category;  ///< in traces and legends
+};
+const ActionWords& words_of(ActionKind kind);
 /// "F", "RA", ...
-const char* to_text(ActionKind kind);
+inline const char* to_text(ActionKind kind) { return words_of(kind).code; }
 /// "F3", "RA0", ...; with a stage "2F3"
 std::string to_text(const Action& action);
 std::string to_text(const std::vector<Action>& actions);  ///< separated by blanks

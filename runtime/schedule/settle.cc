@@ -53,14 +53,11 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
 /// The span that is looked at first: whole rounds of all stages, and of updates where stages wait for each
 /// other's; the pipeline filled several times over.
 int64_t first_span(const PipelineShape& shape) {
-  int64_t round = shape.tied.empty() ? 1 : shape.microbatches;
   int64_t depth = 1;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    round = std::lcm(round, shape.replicas[s]);
-    if (round > kLongestRound) round = kLongestRound + 1;
+  for (int64_t s = 0; s < shape.stages(); ++s)
     depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
-  }
-  if (round > kLongestRound) round = 1;  // not awaited: the mean over many says what it says
+  // A period that is too long is not awaited: the mean over many minibatches says what it says.
+  const int64_t round = pipeline_period(shape, kLongestRound, !shape.tied.empty()).value_or(1);
   return round * std::max<int64_t>((8 * depth + 32 + round - 1) / round, 8);
 }
 

@@ -10,20 +10,17 @@
 namespace pipewright {
 namespace {
 
-struct KindRow {
-  ActionKind kind;
-  const char* text;
-};
-constexpr std::array<KindRow, 10> kKinds = {{{ActionKind::kReceiveActivation, "RA"},
-                                             {ActionKind::kForward, "F"},
-                                             {ActionKind::kSendActivation, "SA"},
-                                             {ActionKind::kReceiveGradient, "RG"},
-                                             {ActionKind::kBackward, "B"},
-                                             {ActionKind::kBackwardInput, "BI"},
-                                             {ActionKind::kBackwardWeight, "BW"},
-                                             {ActionKind::kSendGradient, "SG"},
-                                             {ActionKind::kReduce, "AR"},
-                                             {ActionKind::kUpdate, "U"}}};
+constexpr std::array<ActionWords, 10> kKinds = {
+    {{ActionKind::kReceiveActivation, "RA", "receive activation", "wait"},
+     {ActionKind::kForward, "F", "forward", "forward"},
+     {ActionKind::kSendActivation, "SA", "send activation", "send"},
+     {ActionKind::kReceiveGradient, "RG", "receive gradient", "wait"},
+     {ActionKind::kBackward, "B", "backward", "backward"},
+     {ActionKind::kBackwardInput, "BI", "backward (inputs)", "backward input"},
+     {ActionKind::kBackwardWeight, "BW", "backward (weights)", "backward weight"},
+     {ActionKind::kSendGradient, "SG", "send gradient", "send"},
+     {ActionKind::kReduce, "AR", "all-reduce of gradients", "reduce"},
+     {ActionKind::kUpdate, "U", "optimizer step", "update"}}};
 
 // Strict, so that text and actions correspond one to one: no sign, no leading zero, nothing after the number.
 bool parse_index(const std::string& digits, int64_t& index) {
@@ -34,11 +31,10 @@ bool parse_index(const std::string& digits, int64_t& index) {
 
 }  // namespace
 
-const char* to_text(ActionKind kind) {
-  const auto row =
-      std::find_if(kKinds.begin(), kKinds.end(), [&](const KindRow& k) { return k.kind == kind; });
+const ActionWords& words_of(ActionKind kind) {
+  const auto row = std::find_if(kKinds.begin(), kKinds.end(), [&](const auto& k) { return k.kind == kind; });
   PW_CHECK(row != kKinds.end(), "kind " << static_cast<int>(kind));
-  return row->text;
+  return *row;
 }
 
 std::string to_text(const Action& action) {
@@ -63,7 +59,7 @@ std::vector<Action> parse_actions(const std::string& text) {
     const size_t digits = std::min(word.find_first_not_of("ABFGIRSUW", letters), word.size());
     const std::string kind = word.substr(letters, digits - letters);
     const auto row =
-        std::find_if(kKinds.begin(), kKinds.end(), [&](const KindRow& k) { return k.text == kind; });
+        std::find_if(kKinds.begin(), kKinds.end(), [&](const ActionWords& k) { return k.code == kind; });
     Action action;
     if (row == kKinds.end() || !parse_index(word.substr(digits), action.index) ||
         (letters > 0 && !parse_index(word.substr(0, letters), action.stage)))

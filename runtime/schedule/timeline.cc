@@ -73,12 +73,7 @@ int64_t Timeline::drain_begin() const {
 
 std::optional<double> Timeline::pace_seconds(int64_t begin, int64_t end) const {
   const int64_t completions = std::max<int64_t>(0, end - begin);
-  int64_t period = 1;
-  for (int64_t stage = 0; stage < shape_.stages(); ++stage) {
-    const StageTurns turns(shape_, stage);
-    period = std::lcm(std::lcm(period, turns.cycle_length()), turns.round_length());
-    if (period > span_.count) break;
-  }
+  const int64_t period = pipeline_period(shape_, span_.count).value_or(span_.count + 1);
   int64_t apart = completions / 2 / period * period;
   if (apart == 0) apart = completions / 2;
   if (apart == 0) return std::nullopt;

@@ -124,6 +124,17 @@ int64_t StageTurns::depth_that_runs_ahead(int64_t minibatches, int64_t most) con
   return fits;
 }
 
+std::optional<int64_t> pipeline_period(const PipelineShape& shape, int64_t longest, bool rounds) {
+  int64_t period = 1;
+  for (int64_t stage = 0; stage < shape.stages() && period <= longest; ++stage) {
+    const StageTurns turns(shape, stage);
+    period = std::lcm(period, turns.cycle_length());
+    if (rounds) period = std::lcm(period, turns.round_length());
+  }
+  if (period > longest) return std::nullopt;
+  return period;
+}
+
 int64_t replica_of(const PipelineShape& shape, int64_t stage, int64_t minibatch) {
   return StageTurns(shape, stage).replica_of(minibatch);
 }

@@ -1,6 +1,8 @@
 // Who processes a minibatch, and which minibatches make one update: the only home of both.
 #pragma once
 
+#include <optional>
+
 #include "runtime/schedule/shape.h"
 
 namespace pipewright {
@@ -64,6 +66,10 @@ class StageTurns {
   std::vector<int64_t> cycle_;                   // by minibatch of a cycle; empty: all shares are 1
   std::vector<std::vector<int64_t>> positions_;  // by replica: its places in the cycle
 };
+
+/// After so many minibatches the turns of all stages, and with `rounds` their updates, are where they were:
+/// the period of the pipeline. Nothing if it is longer than `longest`.
+std::optional<int64_t> pipeline_period(const PipelineShape& shape, int64_t longest, bool rounds = true);
 
 /// The replica of the stage that processes the minibatch.
 int64_t replica_of(const PipelineShape& shape, int64_t stage, int64_t minibatch);

@@ -12,14 +12,11 @@ namespace {
 
 // Ranks of stage s and of s + 1 that process the same minibatches.
 std::set<std::pair<int64_t, int64_t>> neighbours(const Plan& plan, const PipelineShape& shape, size_t s) {
-  const auto period = [&](const Stage& stage) {
-    if (stage.shares.empty()) return static_cast<int64_t>(stage.ranks.size());
-    return std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
-  };
   const Stage& left = plan.stages[s];
   const Stage& right = plan.stages[s + 1];
   std::set<std::pair<int64_t, int64_t>> pairs;
-  const int64_t turns = std::lcm(period(left), period(right));
+  const auto cycle = [&](size_t of) { return StageTurns(shape, static_cast<int64_t>(of)).cycle_length(); };
+  const int64_t turns = std::lcm(cycle(s), cycle(s + 1));
   for (int64_t k = 0; k < turns && pairs.size() < left.ranks.size() * right.ranks.size(); ++k) {
     const auto stage = static_cast<int64_t>(s);
     pairs.insert({rank_of_minibatch(plan, shape, stage, k), rank_of_minibatch(plan, shape, stage + 1, k)});

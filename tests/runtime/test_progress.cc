@@ -45,7 +45,8 @@ TEST_CASE("progress: an action in words, with the ranks it needs") {
   CHECK(peers(ActionKind::kForward, 7, 0).empty());
   CHECK(activity_of({ActionKind::kReceiveActivation, 17}, plan, shape, 1).operation ==
         "receive activation of minibatch 17");
-  CHECK(activity_of({ActionKind::kReduce, 3}, plan, shape, 0).operation == "average gradients of round 3");
+  CHECK(activity_of({ActionKind::kReduce, 3}, plan, shape, 0).operation ==
+        "all-reduce of gradients of round 3");
 }
 
 TEST_CASE("progress: ranks that run several stages") {
@@ -192,7 +193,7 @@ TEST_CASE("progress: the last 200 operations are kept, and a thread that works i
 }
 
 TEST_CASE("heartbeat: text form round trips, other text is an error, not a crash") {
-  const Beat beat{7, {{"average gradients of round 3", {1, 2}, true}, 1.5, 0.25}, 12, true};
+  const Beat beat{7, {{"all-reduce of gradients of round 3", {1, 2}, true}, 1.5, 0.25}, 12, true};
   const Beat again = Beat::from_text(beat.to_text());
   CHECK(again.number == 7);
   CHECK(again.progress.activity.operation == beat.progress.activity.operation);
@@ -232,8 +233,8 @@ TEST_CASE("heartbeat: who waits for whom, through any number of ranks") {
 
 TEST_CASE("heartbeat: of the replicas that reduce, the one that has not come is waited for") {
   const std::vector<RankReport> reports = {
-      report(0, "average gradients of round 3", {1, 2}, 5),
-      report(1, "average gradients of round 3", {0, 2}, 4),
+      report(0, "all-reduce of gradients of round 3", {1, 2}, 5),
+      report(1, "all-reduce of gradients of round 3", {0, 2}, 4),
       report(2, "backward of minibatch 11", {}, 6),
   };
   CHECK(waiting_chain(reports, 0) == std::vector<int64_t>{0, 2});
