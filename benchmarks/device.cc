@@ -1,6 +1,6 @@
 // What only a device shows: its update steps against LibTorch's fused ones, and how much of a training step
 // it waits for the host, with and without recordings (--cuda-graphs). scripts/check_gpu runs it; with
-// --device cpu it runs whatever the processor can.
+// --device cpu it runs whatever the CPU can.
 #include "models/device/device.h"
 
 #include <ATen/ATen.h>

@@ -18,7 +18,7 @@ DeviceName device_name(const std::string& text, const std::string& where) {
   DeviceName name;
   name.cuda = kind == "cuda";
   if (colon == std::string::npos) return name;
-  if (!name.cuda) throw InputError(where + ": " + in_quotes(text) + " has a number; the processor is 'cpu'");
+  if (!name.cuda) throw InputError(where + ": " + in_quotes(text) + " has a number; the CPU is 'cpu'");
   const std::string number = text.substr(colon + 1);
   const bool digits = !number.empty() &&
                       std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });

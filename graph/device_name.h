@@ -8,7 +8,7 @@
 namespace pipewright {
 
 struct DeviceName {
-  bool cuda = false;             ///< else the host's processor
+  bool cuda = false;             ///< else the host's CPU
   std::optional<int64_t> index;  ///< "cuda:K" says K; "cuda" leaves it to the rank (docs/gpu.md)
 };
 

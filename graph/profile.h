@@ -66,7 +66,7 @@ struct Profile {
   int64_t minibatch_samples = 0;  ///< 0 = unknown (PipeDream's graph.txt does not say)
   std::string device;
   int64_t threads = 1;
-  std::vector<std::pair<std::string, std::string>> provenance;  ///< what, in order: versions, processor, date, repeats
+  std::vector<std::pair<std::string, std::string>> provenance;  ///< what, in order: versions, CPU, date, repeats
   double input_seconds = 0;  ///< to make one minibatch of input
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;

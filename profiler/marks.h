@@ -17,14 +17,14 @@ struct Stretch {
   /// the second. While the host is behind, the device waits between the two, and that counts: nothing but the
   /// device could tell how long it worked.
   double device_seconds = 0;
-  /// From the first call of set() to the second: what the host takes to give it. On the processor the same
+  /// From the first call of set() to the second: what the host takes to give it. On the CPU the same
   /// number.
   double host_seconds = 0;
 
   Stretch& operator+=(const Stretch& other);
 };
 
-/// On the processor a mark is a look at the clock. On a device it is also an event in the order of the stream
+/// On the CPU a mark is a look at the clock. On a device it is also an event in the order of the stream
 /// that is current where this object is made; setting one waits for nothing, and one call waits for all.
 ///
 ///   Marks marks(device);

@@ -1,8 +1,8 @@
 // Arithmetic of the update rules, one element at a time: the only place where it is written.
 //
 // docs/semantics.md gives the formulas. Every operation rounds to T, but fused(a, b, c), which rounds a b + c
-// once: exactly what LibTorch's own kernels do on processors with fused multiply-add, and, as nothing is left
-// to the compiler (contraction is off), the same bits on every processor and for every vector width.
+// once: exactly what LibTorch's own kernels do on CPUs with fused multiply-add, and, as nothing is left
+// to the compiler (contraction is off), the same bits on every CPU and for every vector width.
 //
 // Plain functions of numbers, for any loop on the host or on a device.
 #pragma once

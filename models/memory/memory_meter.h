@@ -102,7 +102,7 @@ struct AllocatorBytes {
   int64_t peak_allocated = 0;  ///< the most given out since the start or reset_allocator_peaks()
   int64_t peak_reserved = 0;   ///< likewise, the most taken from the device
 };
-/// Nothing for the processor, for a device whose allocator keeps no such count, and before its first use.
+/// Nothing for the CPU, for a device whose allocator keeps no such count, and before its first use.
 std::optional<AllocatorBytes> allocator_bytes(c10::Device device);
 void reset_allocator_peaks(c10::Device device);
 

@@ -14,7 +14,7 @@ namespace pipewright {
 MaxLoadProblem parse_dnn_partitioning(const std::string& text, const std::string& where);
 
 /// As a profile: forward nodes with the backward nodes of their class; what each sends, in bytes; all of its
-/// size counts as saved. Classes, processors and memory limits have no place there and are dropped.
+/// size counts as saved. Classes, CPUs and memory limits have no place there and are dropped.
 Profile dnn_partitioning_profile(const std::string& text, const std::string& where);
 
 /// True if the text has the keys of such a file.

@@ -226,7 +226,7 @@ class Search {
     }
   }
 
-  /// No plan at all has a smaller load: all is shared out evenly, and processors take what they are best at.
+  /// No plan at all has a smaller load: all is shared out evenly, and CPUs take what they are best at.
   double floor_seconds() const {
     const double parts = static_cast<double>(problem_.accelerators) +
                          (problem_.processors > 0 ? relief_ * static_cast<double>(problem_.processors) : 0);
@@ -239,7 +239,7 @@ class Search {
   }
 
   /// A plan of at most `limit`, if the cuts allow one: fewest accelerators for each cut and number of
-  /// processors.
+  /// CPUs.
   std::optional<std::vector<Step>> within(double limit) const {
     const int count = cuts_.size();
     const auto processors = static_cast<int>(problem_.processors);
@@ -343,7 +343,7 @@ class Search {
   const MaxLoadProblem& problem_;
   const Grouped& placement_;
   Cuts cuts_;
-  double relief_ = 0;  // most accelerator seconds that a processor does in a second
+  double relief_ = 0;  // most accelerator seconds that a CPU does in a second
 };
 
 /// Brings `best` down as far as the cuts allow; the bound that this proves for them.

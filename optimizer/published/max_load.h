@@ -1,10 +1,10 @@
 // Max-load placement, the question of dnn-partitioning (Tarnawski et al., "Efficient Algorithms for Device
 // Placement of DNN Graph Operators", NeurIPS 2020): a chain of stages without replicas, each on an
-// accelerator or on a processor; the largest load counts.
+// accelerator or on a CPU; the largest load counts.
 //
 //   accelerator   seconds of its nodes, forward and backward, and of every value that it sends or receives,
 //                 once each; its nodes must fit its memory
-//   processor     seconds of its nodes there; values cost it nothing
+//   CPU     seconds of its nodes there; values cost it nothing
 //
 // A value goes straight to its readers, wherever they are: a stage between pays nothing for it.
 #pragma once
@@ -60,7 +60,7 @@ std::optional<MaxLoadPlan> search_max_load(const MaxLoadProblem& problem);
 double stage_load_seconds(const MaxLoadProblem& problem, const MaxLoadStage& stage);
 
 /// A profile's nodes and transfers as such a problem: `message` seconds and bandwidth of the topology, no
-/// processors (a profile knows one kind of device), memory the node's parameters, buffers and what it saves.
+/// CPUs (a profile knows one kind of device), memory the node's parameters, buffers and what it saves.
 MaxLoadProblem max_load_problem(const Profile& profile, const Topology& topology);
 
 }  // namespace pipewright

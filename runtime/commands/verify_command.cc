@@ -29,7 +29,7 @@ void demand_processor(const Run& run) {
   if (!device_name(run.device, "device").cuda) return;
   throw InputError(
       "verify compares bits, and the sums of device '" + run.device + "' have an order of their own",
-      "Give --device cpu. What a device trains is compared with the processor by scripts/check_gpu.");
+      "Give --device cpu. What a device trains is compared with the CPU by scripts/check_gpu.");
 }
 
 constexpr int64_t kMinibatches = 32;

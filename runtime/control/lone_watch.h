@@ -13,7 +13,7 @@
 namespace pipewright {
 
 /// While it lives, a thread looks ten times a second whether the main thread gets on. One that has stood in
-/// an operation for `timeout` without using the processor (a read from a server that has gone, say) cannot be
+/// an operation for `timeout` without using the CPU (a read from a server that has gone, say) cannot be
 /// woken: the process ends, with one line and exit code 1. After SIGINT or SIGTERM (received_signal) the
 /// bound is two seconds, if that is less, and the code that of the signal: the main thread, had it got on,
 /// would have ended by itself.

@@ -13,10 +13,10 @@ namespace {
 constexpr size_t kEvents = 200;
 
 // A main thread that waits for messages looks around now and then: that is less than this part of a
-// processor.
+// CPU.
 constexpr double kIdleShare = 0.02;
 
-// An operation that uses the processor all the time may still be caught in a loop. It has so many times as
+// An operation that uses the CPU all the time may still be caught in a loop. It has so many times as
 // long.
 constexpr double kBusyPatience = 10;
 

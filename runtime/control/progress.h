@@ -29,7 +29,7 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
 struct ProgressNow {
   Activity activity;
   double seconds = 0;  ///< in this activity
-  /// For how long the rank has neither begun anything else nor used the processor. 0 while it waits for
+  /// For how long the rank has neither begun anything else nor used the CPU. 0 while it waits for
   /// peers, and between operations.
   double stalled_seconds = 0;
   int64_t begun = 0;  ///< operations so far
@@ -43,7 +43,7 @@ class Progress {
   Progress();
   void begin(Activity activity);
   void end() { begin({}); }
-  /// Called at least every few seconds: a processor's use is noticed by comparing two calls.
+  /// Called at least every few seconds: a CPU's use is noticed by comparing two calls.
   ProgressNow now();
 
   struct Event {
@@ -65,7 +65,7 @@ class Progress {
   int64_t begun_ = 0;
   std::deque<Event> events_;
   Clock::time_point looked_ = made_;  // by now()
-  Clock::time_point alive_ = made_;   // when it last used the processor
+  Clock::time_point alive_ = made_;   // when it last used the CPU
   double processor_at_look_ = 0;
 };
 

@@ -13,9 +13,9 @@ constexpr double kSlow = 1.2;
 
 /// "15 times slower than predicted; likely: rank 3 got 0.12 of a core, 16 ranks share 2 cores"; "" for a run
 /// that was not slow, or whose plan predicts nothing. The cause is the greatest part of what the busiest rank
-/// (it sets the pace) took beyond the plan: a core that others had, samples that came late, more processor
+/// (it sets the pace) took beyond the plan: a core that others had, samples that came late, more CPU
 /// time than the profile says, waiting for replicas, waiting for messages. No cause is named that explains
-/// less than a fifth of it. A GPU's rank is not asked for its processor.
+/// less than a fifth of it. A GPU's rank is not asked for its CPU.
 std::string slowness_text(const Summary& summary, const Plan& plan);
 
 /// "16 ranks of 2 threads on 2 cores ..." where ranks on one host need more cores than it has; else "".

@@ -10,7 +10,7 @@
 namespace pipewright {
 
 /// What is pushed is copied to the host behind the work that makes it and handed on, in order, once it is
-/// there: the host does not wait for the device. On the processor it is there at once. One thread; nothing is
+/// there: the host does not wait for the device. On the CPU it is there at once. One thread; nothing is
 /// lost but by the destructor.
 class Deferred {
  public:

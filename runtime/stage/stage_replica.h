@@ -73,7 +73,7 @@ class StageReplica {
   void begin(Span span) { begin(span, span.first); }
   /// The state before minibatch n, once: one of `checkpoints`, or where all has come back that was begun. Of
   /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
-  /// all. On the processor nothing is copied but buffers; nothing of it changes while training goes on.
+  /// all. On the CPU nothing is copied but buffers; nothing of it changes while training goes on.
   StageState state_before(int64_t n);
   /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
   /// backward.
@@ -91,7 +91,7 @@ class StageReplica {
                                    const GradientComplete& complete = {});
   /// rules.nan_guard: NumericalError that names the node where the forward of minibatch k, in flight, first
   /// made a number that is not finite, if its loss is none or a value sent has none. `received`, `fields` as
-  /// in forward(). On another device than the processor the host hears of it later, from deferred(), and the
+  /// in forward(). On another device than the CPU the host hears of it later, from deferred(), and the
   /// inputs have gone: no node is named then. So it is with all NumericalErrors of a stage.
   void check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
                      std::vector<at::Tensor> fields);

@@ -138,7 +138,7 @@ void demand_equal_replicas(const Summary& summary) {
                              ": its replicas ended with different weights: " + words(first) + " and " +
                              words(rank),
                          "They make the same updates from the same sums: do the hosts have the same LibTorch "
-                         "and processors, and sound memory? Compare with pipewright-runtime verify.");
+                         "and CPUs, and sound memory? Compare with pipewright-runtime verify.");
   }
 }
 

@@ -112,7 +112,7 @@ class Training : private RankTask {
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
   MeasuredTimes times_;              // but the busy seconds
-  double action_began_seconds_ = 0;  // processor time of this thread
+  double action_began_seconds_ = 0;  // CPU time of this thread
 };
 
 }  // namespace pipewright

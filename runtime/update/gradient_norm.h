@@ -14,7 +14,7 @@ namespace pipewright {
 double square_sum(const std::vector<at::Tensor>& gradients);
 
 /// The same where the gradients are: one float64 on their device, `device`, which nobody waits for. On
-/// another device than the processor the order of the sum is LibTorch's.
+/// another device than the CPU the order of the sum is LibTorch's.
 at::Tensor square_sum_on(at::Device device, const std::vector<at::Tensor>& gradients);
 
 /// by_stage[0] + by_stage[1] + ..., in this order: the square sum of the model.

@@ -11,7 +11,7 @@ namespace pipewright {
 /// ordinary store first reads the line that it overwrites.
 enum class Stores { kOrdinary, kStreaming };
 
-/// Elements [begin, end) of the arrays; T is float or double. The widest instruction set that the processor
+/// Elements [begin, end) of the arrays; T is float or double. The widest instruction set that the CPU
 /// has is chosen at run time; the bits are the same with all of them. 16-byte alignment of `next` allows
 /// streaming. Returns whether all gradients are finite.
 template <typename T>

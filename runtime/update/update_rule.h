@@ -38,7 +38,7 @@ class UpdateRule {
 
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }
-  /// The same plus 1, or 0, where the weights are on a device: an integer there. Undefined on the processor.
+  /// The same plus 1, or 0, where the weights are on a device: an integer there. Undefined on the CPU.
   const at::Tensor& not_finite_on_device() const { return not_finite_on_device_; }
 
   /// For checkpoints. The tensors stay as they are as long as somebody holds them: the next step then works

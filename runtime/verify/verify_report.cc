@@ -63,7 +63,7 @@ void demand(const Verification& verification, const std::filesystem::path& run_f
     throw NumericalError(
         words,
         "Of a finished run: was anything in its folder changed, or was it trained by another "
-        "version or on another kind of processor? " +
+        "version or on another kind of CPU? " +
             kept);
   }
   const auto& parameters = verification.one_device->parameters;

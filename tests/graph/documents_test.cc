@@ -172,7 +172,7 @@ TEST_CASE("messages lead to the place") {
         "x.json: status: \"dnoe\" is not one of done, interrupted, failed; did you mean 'done'?");
 }
 
-TEST_CASE("a profile of a device has the host's times too, one of the processor has not") {
+TEST_CASE("a profile of a device has the host's times too, one of the CPU has not") {
   Profile profile = sample_profile();
   CHECK(document_text(profile).find("launch") == std::string::npos);
   CHECK(document_text(profile).find("allocated") == std::string::npos);

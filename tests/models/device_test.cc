@@ -50,7 +50,7 @@ TEST_CASE("devices are cpu, cuda and cuda:K") {
         "--device: \"cdua:1\" is no device; expected cpu, cuda or cuda:K; did you mean 'cuda'?");
   CHECK_THAT(error("gpu"), StartsWith("--device: \"gpu\" is no device; expected cpu, cuda or cuda:K"));
   CHECK_THAT(error(""), StartsWith("--device: \"\" is no device"));
-  CHECK(error("cpu:0") == "--device: \"cpu:0\" has a number; the processor is 'cpu'");
+  CHECK(error("cpu:0") == "--device: \"cpu:0\" has a number; the CPU is 'cpu'");
   for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda: 1", "cuda:1000000"})
     CHECK_THAT(error(name), Contains("expected a number behind 'cuda:', such as cuda:0"));
 }

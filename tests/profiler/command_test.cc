@@ -117,7 +117,7 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
   fails("--model mlp:widht=3 --batch-size 2", "did you mean 'width'?");
   fails("--model mlp --batch-size -1", "--batch-size: -1 is not in 1..");
   fails(good + "--device cdua", "did you mean 'cuda'?");
-  fails(good + "--device cpu:1", "the processor is 'cpu'");
+  fails(good + "--device cpu:1", "the CPU is 'cpu'");
   fails(good + "--precision bfloat61", "did you mean 'bfloat16'?");
   fails(good + "--data fashion-mnsit", "did you mean 'fashion-mnist'?");
   fails(good + "--output " + (folder / "no/such/profile.json"), "there is no folder");

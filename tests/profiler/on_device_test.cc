@@ -1,4 +1,4 @@
-// Profiling on a device that is not the processor: a stand-in whose clock goes as the test says
+// Profiling on a device that is not the CPU: a stand-in whose clock goes as the test says
 // (tests/support/fake_device.h).
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -174,7 +174,7 @@ TEST_CASE("on a device a node's times are what the device's clock says") {
   }
 }
 
-TEST_CASE("on a device a profile has the structure of the processor's, with the host's times beside") {
+TEST_CASE("on a device a profile has the structure of the CPU's, with the host's times beside") {
   const std::string spec = GENERATE("convnet:width=4", "resnet18:classes=5,image=32", "mlp:layers=3,width=8",
                                     "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=20,dropout=0.1",
                                     "vit_b_16:classes=5,image=32,layers=1,width=16,heads=2");
@@ -189,7 +189,7 @@ TEST_CASE("on a device a profile has the structure of the processor's, with the 
     for (ProfiledNode& node : profile.nodes) {
       node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
       node.saved_bytes =
-          0;  // the same where a device saves what the processor does; it may save something else
+          0;  // the same where a device saves what the CPU does; it may save something else
       node.forward_launch_seconds = node.backward_launch_seconds = {};
     }
     profile.whole = {};

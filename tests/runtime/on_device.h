@@ -1,4 +1,4 @@
-// Training on a device against training on the processor.
+// Training on a device against training on the CPU.
 #pragma once
 
 #include "models/load.h"
@@ -60,7 +60,7 @@ inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, co
   return rounding;
 }
 
-/// Trains on the device and compares with the serial program on the processor. The steps' operators round
+/// Trains on the device and compares with the serial program on the CPU. The steps' operators round
 /// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or ten times what rounding does in
 /// the serial program where training enlarges it more (large rates, few samples in a batch norm), but never
 /// more than a hundredth.
@@ -105,7 +105,7 @@ struct WeightsApart {
   double apart = 0;  ///< distance(), of the weight that is farthest off
 };
 
-/// The weights after `steps` minibatches on the device against those on the processor, under every schedule
+/// The weights after `steps` minibatches on the device against those on the CPU, under every schedule
 /// and rule. `precision`: of both.
 inline std::vector<WeightsApart> weights_apart(at::Device device, const std::string& precision,
                                                int64_t steps) {

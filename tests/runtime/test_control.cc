@@ -174,7 +174,7 @@ TEST_CASE("control: a sink that cannot write fails the job with its own code, no
 }
 
 TEST_CASE("control: a rank whose main thread hangs while heartbeats go on is a failure that says who waits") {
-  Progress waiting_far, waiting, hanging;  // by rank; this thread sleeps: it uses no processor
+  Progress waiting_far, waiting, hanging;  // by rank; this thread sleeps: it uses no CPU
   Ranks ranks(3, 1500ms);
   waiting_far.begin({"receive gradient of minibatch 4", {1}});
   waiting.begin({"receive gradient of minibatch 5", {2}});

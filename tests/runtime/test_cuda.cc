@@ -20,7 +20,7 @@ using namespace pipewright;
 using namespace pipewright::testing;
 using Catch::Contains;
 
-TEST_CASE("cuda: every schedule and rule trains as on the processor", "[cuda]") {
+TEST_CASE("cuda: every schedule and rule trains as on the CPU", "[cuda]") {
   const auto device = gpu();
   if (!device) return;
   at::set_num_threads(1);
@@ -38,7 +38,7 @@ TEST_CASE("cuda: every schedule and rule trains as on the processor", "[cuda]") 
   }
 }
 
-TEST_CASE("cuda: the weights after 50 steps are the processor's under every schedule", "[cuda]") {
+TEST_CASE("cuda: the weights after 50 steps are the CPU's under every schedule", "[cuda]") {
   const auto device = gpu();
   if (!device) return;
   at::set_num_threads(1);
@@ -115,7 +115,7 @@ TEST_CASE("cuda: what cannot be recorded is run, and what comes after it", "[cud
   CHECK(at::rand({1000}, x.options()).mean().item<double>() == Approx(0.5).margin(0.1));  // draws as before
 }
 
-TEST_CASE("cuda: the first weights on a GPU are the processor's, bit for bit", "[cuda]") {
+TEST_CASE("cuda: the first weights on a GPU are the CPU's, bit for bit", "[cuda]") {
   const auto device = gpu();
   if (!device) return;
   const Model model = load_model("convnet:classes=5", 4);

@@ -1,4 +1,4 @@
-// Training on a device that is not the processor: a stand-in with the processor's numbers
+// Training on a device that is not the CPU: a stand-in with the CPU's numbers
 // (tests/support/fake_device.h).
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ using namespace pipewright;
 using namespace pipewright::testing;
 using Catch::Contains;
 
-TEST_CASE("on a device every schedule and rule trains as on the processor") {
+TEST_CASE("on a device every schedule and rule trains as on the CPU") {
   at::set_num_threads(1);
   const int64_t late = GENERATE(0, 3, 1000);
   reset_fake_device(late);
@@ -30,7 +30,7 @@ TEST_CASE("on a device every schedule and rule trains as on the processor") {
   reset_fake_device();
 }
 
-TEST_CASE("on a device the weights after 50 steps are the processor's under every schedule") {
+TEST_CASE("on a device the weights after 50 steps are the CPU's under every schedule") {
   at::set_num_threads(1);
   const auto all = weights_apart(fake_device(), "float32", 50);
   CHECK(all.size() == 8);
@@ -72,7 +72,7 @@ TEST_CASE("losses of a device come late, in order, and all of them") {
   Deferred deferred;
   const auto take = [&](const at::Tensor& loss) { taken.push_back(loss.item<double>()); };
   deferred.push(at::scalar_tensor(-1.0), take);
-  CHECK(taken == std::vector<double>{-1});  // the processor's are there
+  CHECK(taken == std::vector<double>{-1});  // the CPU's are there
   for (int i = 0; i < 4; ++i) deferred.push(at::scalar_tensor(1.0 * i).to(fake_device()), take);
   CHECK(taken.size() == 1);
   for (int polls = 0; polls < 7; ++polls) deferred.poll();
@@ -120,7 +120,7 @@ TEST_CASE("on a device the guard finds what is not finite later and says the sam
   reset_fake_device();
 }
 
-TEST_CASE("without kernels of its own a device's steps are the processor's up to rounding") {
+TEST_CASE("without kernels of its own a device's steps are the CPU's up to rounding") {
   at::manual_seed(3);
   OptimizerSettings settings;
   settings.name = GENERATE("sgd", "adam", "adamw");

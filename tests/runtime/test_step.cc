@@ -23,7 +23,7 @@ Tensors randoms(const std::vector<int64_t>& sizes, uint64_t seed, at::ScalarType
   return tensors;
 }
 
-// Rounds once where LibTorch's kernels for this processor do; elsewhere they round products on their own.
+// Rounds once where LibTorch's kernels for this CPU do; elsewhere they round products on their own.
 bool processor_fuses() {
   const at::Tensor x = at::full({64}, 1 + 0x1p-12);
   return x.add(x, 1 + 0x1p-12)[0].item<float>() == std::fma(1 + 0x1p-12F, 1 + 0x1p-12F, 1 + 0x1p-12F) &&

@@ -58,7 +58,7 @@ DeviceClock& device_clock() {
   return clock;
 }
 
-// Memory comes from the processor's kernels; here it is counted.
+// Memory comes from the CPU's kernels; here it is counted.
 class FakeAllocator final : public c10::DeviceAllocator {
  public:
   void took(void* block, size_t bytes, c10::DeviceIndex device) { change(block, bytes, device, true); }
@@ -148,7 +148,7 @@ at::Tensor view_as(const at::Tensor& tensor, at::Device device) {
   return tensor_on(c10::Storage(std::move(impl)), tensor);
 }
 
-// One call: its tensors go to the processor's kernels and come back.
+// One call: its tensors go to the CPU's kernels and come back.
 class Call {
  public:
   explicit Call(const c10::OperatorHandle& op) : op_(op) {}

@@ -2,7 +2,7 @@
 // Whatever runs on it runs as on a GPU: other tensors, another thread for the backward, events that complete
 // when they like. And:
 //
-//  * the bits are the processor's, so a run on it can be compared with one on the processor;
+//  * the bits are the CPU's, so a run on it can be compared with one on the CPU;
 //  * an operator that is given a tensor of each kind fails, as it would on a GPU;
 //  * what makes the host wait for the device is counted;
 //  * its allocator counts, and reports to whoever meters memory;

@@ -11,7 +11,7 @@
 
 using namespace pipewright::testing;
 
-TEST_CASE("the fake device computes what the processor computes, and refuses its tensors") {
+TEST_CASE("the fake device computes what the CPU computes, and refuses its tensors") {
   const at::Tensor host = at::randn({4, 3});
   const at::Tensor there = host.to(fake_device());
   CHECK(there.device() == fake_device());
@@ -25,7 +25,7 @@ TEST_CASE("the fake device computes what the processor computes, and refuses its
   CHECK(changed.select(0, 0).cpu().equal(at::zeros({3})));
 }
 
-TEST_CASE("autograd on the fake device runs elsewhere and gives the processor's bits") {
+TEST_CASE("autograd on the fake device runs elsewhere and gives the CPU's bits") {
   const at::Tensor weight = at::randn({5, 3});
   const at::Tensor x = at::randn({4, 3});
   const auto gradient = [&](at::Device device) {

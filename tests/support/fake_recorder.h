@@ -16,7 +16,7 @@ c10::StreamId exchange_fake_stream(c10::DeviceIndex device, c10::StreamId stream
 c10::StreamId fake_stream(c10::DeviceIndex device);
 c10::StreamId new_fake_stream();
 
-/// The device's default generator. It draws nothing itself: the processor's kernels do, and it seeds theirs.
+/// The device's default generator. It draws nothing itself: the CPU's kernels do, and it seeds theirs.
 at::Generator& default_fake_generator(c10::DeviceIndex device);
 
 /// Takes the operators down that reach the device on the stream of a recording.

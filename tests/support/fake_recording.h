@@ -1,5 +1,5 @@
 // Recordings of the device that is none (tests/support/fake_device.h): what CUDA does with a graph, done with
-// the processor's kernels. A recording is the list of operators that reached the device, each with the very
+// the CPU's kernels. A recording is the list of operators that reached the device, each with the very
 // memory that it was given; a replay calls them again on it. As on a GPU, or harsher:
 //
 //  * what is recorded is not done: memory from before is afterwards as it was, memory made meanwhile is
