@@ -128,7 +128,7 @@ void warn_of_doubts(const Profile& profile) {
        profile.whole.forward_launch_seconds
            ? "Likely cause: launch-bound layers, which the look at each node delays. Next: a larger "
              "--batch-size, or more --repeats."
-           : "Likely cause: another program uses the processor. Next: measure again when the machine is "
+           : "Likely cause: another program uses the CPU. Next: measure again when the machine is "
              "quiet, or with more --repeats.");
 }
 
@@ -163,7 +163,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   const auto options = parse_options(
       arguments, description,
       "pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
-      "processor or on a GPU.\n"
+      "CPU or on a GPU.\n"
       "Example: pipewright-profiler --model vgg16:classes=10 --batch-size 16 --output profile.json");
   if (options["print-config"].as<bool>()) {
     print_config(options, description);

@@ -161,7 +161,7 @@ void run_check(const Arguments& arguments) {
           " of tensors on a rank" +
           (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
   if (inputs.profile.device.rfind("cpu", 0) == 0)
-    say("beside", "on the processor a process has some 200 MiB more: libraries, what kernels use");
+    say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");
 }
 
 void run_evaluate(const Arguments& arguments) {

@@ -80,14 +80,14 @@ void plan_max_load(const po::variables_map& values) {
   } else {
     if (given(values, "cpus") && values["cpus"].as<int64_t>() > 0) {
       throw InputError("--cpus: a profile knows the times of one kind of device",
-                       "The input files of dnn-partitioning have those of processors too.");
+                       "The input files of dnn-partitioning have those of CPUs too.");
     }
     profile = read_profile(file);
     problem = max_load_problem(*profile, topology_from(values, 0, &settings));
   }
   const std::optional<MaxLoadPlan> plan = search_max_load(problem);
   const std::string devices = std::to_string(problem.accelerators) + " accelerators and " +
-                              std::to_string(problem.processors) + " processors";
+                              std::to_string(problem.processors) + " CPUs";
   if (!plan) {
     throw InfeasibleError("max-load: no chain of stages on " + devices + " fits " +
                               format_bytes(problem.memory_bytes) + " of memory each",
@@ -102,7 +102,7 @@ void plan_max_load(const po::variables_map& values) {
   TextTable table({{"stage"}, {"device", kLeft}, {"nodes", kLeft, 0, 12}, {"load"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const MaxLoadStage& stage = plan->stages[s];
-    const std::string device = stage.processor ? "processor" : "accelerator";
+    const std::string device = stage.processor ? "CPU" : "accelerator";
     std::vector<std::string> names;
     for (const int v : stage.nodes) names.push_back(problem.nodes[v].name);
     table.add({std::to_string(s), device, layers_text(names), format_seconds(stage.load_seconds)});
@@ -178,7 +178,7 @@ void plan_piper(const po::variables_map& values) {
 
 void add_published_options(po::options_description* options) {
   options->add_options()("cpus", po::value<int64_t>(),
-                         "with --objective max-load: processors beside the accelerators");
+                         "with --objective max-load: CPUs beside the accelerators");
 }
 
 bool is_published(const po::variables_map& values) {
