@@ -35,6 +35,10 @@ void read(JsonReader& reader, const char* key, std::vector<ParameterGroup>* valu
   for (JsonReader& group : reader.objects(key)) value->push_back(ParameterGroup::from_json(group));
 }
 
+void read(JsonReader& reader, const char* key, std::vector<std::string>* value) {
+  if (reader.has(key)) *value = reader.strings(key);
+}
+
 void check_name(const std::string& where, const std::string& path, const std::string& value,
                 const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return;
@@ -56,6 +60,7 @@ void check(const std::string& where, const RunField& field, const double* value)
   check_range(where, field.path(), *value, field.rule.lowest, field.rule.highest);
 }
 void check(const std::string&, const RunField&, const bool*) {}
+void check(const std::string&, const RunField&, const std::vector<std::string>*) {}
 void check(const std::string&, const RunField&, const std::vector<ParameterGroup>*) {}
 
 Json json_of(const std::vector<ParameterGroup>& groups) {

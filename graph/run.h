@@ -84,6 +84,7 @@ struct Run : UpdateSettings {
   std::string device = "cpu";
   int64_t threads = 1;                 ///< compute threads of one rank
   std::string transport = "auto";      ///< "auto", "gloo", "nccl", "shm"
+  std::vector<std::string> disturb;    ///< SPECs: ranks that are made slow, for experiments
   double timeout_seconds = 30;         ///< a peer that is silent for longer is lost
   double start_timeout_seconds = 300;  ///< ranks that have not all met by then end
   int64_t trace_minibatches = 64;      ///< how many minibatches the trace holds; 0 = none

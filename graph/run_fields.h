@@ -27,9 +27,10 @@ struct FieldRule {
   const char* not_empty = nullptr;      ///< of a text: what is expected there
 };
 
-using FieldValue = std::variant<std::string*, int64_t*, double*, bool*, std::vector<ParameterGroup>*>;
+using FieldValue = std::variant<std::string*, int64_t*, double*, bool*, std::vector<std::string>*,
+                                std::vector<ParameterGroup>*>;
 using ConstFieldValue = std::variant<const std::string*, const int64_t*, const double*, const bool*,
-                                     const std::vector<ParameterGroup>*>;
+                                     const std::vector<std::string>*, const std::vector<ParameterGroup>*>;
 
 struct RunField {
   const char* group;  ///< the object of the document that holds it; "": the document itself

@@ -26,23 +26,28 @@ const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
 }
 
 MeasuredTimes times_from_json(JsonReader reader) {
-  reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "processor_seconds"});
+  reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "processor_seconds",
+                 "injected_seconds"});
   MeasuredTimes times;
   times.minibatches = reader.integer("minibatches", 0, kMostCount);
   times.trained_seconds = reader.number("trained_seconds", 0, kMostSeconds);
   times.busy_seconds = reader.number("busy_seconds", 0, kMostSeconds);
   times.load_wait_seconds = reader.number("load_wait_seconds", 0, kMostSeconds);
   times.processor_seconds = reader.number("processor_seconds", 0, kMostSeconds);
+  if (reader.has("injected_seconds"))
+    times.injected_seconds = reader.number("injected_seconds", 0, kMostSeconds);
   reader.finish();
   return times;
 }
 
 Json times_to_json(const MeasuredTimes& times) {
-  return {{"minibatches", times.minibatches},
-          {"trained_seconds", times.trained_seconds},
-          {"busy_seconds", times.busy_seconds},
-          {"load_wait_seconds", times.load_wait_seconds},
-          {"processor_seconds", times.processor_seconds}};
+  Json json = {{"minibatches", times.minibatches},
+               {"trained_seconds", times.trained_seconds},
+               {"busy_seconds", times.busy_seconds},
+               {"load_wait_seconds", times.load_wait_seconds},
+               {"processor_seconds", times.processor_seconds}};
+  if (times.injected_seconds > 0) json["injected_seconds"] = times.injected_seconds;
+  return json;
 }
 
 RankSummary rank_from_json(JsonReader& reader) {
@@ -130,7 +135,7 @@ Json rank_to_json(const RankSummary& rank) {
 }  // namespace
 
 double MeasuredTimes::core_share() const {
-  const double computing = busy_seconds - load_wait_seconds;
+  const double computing = busy_seconds - load_wait_seconds - injected_seconds;
   return computing > 0 ? std::min(1.0, processor_seconds / computing) : 1;
 }
 

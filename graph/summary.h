@@ -37,6 +37,7 @@ struct MeasuredTimes {
   double busy_seconds = 0;       ///< inside forward, backward and update; waiting for samples included
   double load_wait_seconds = 0;  ///< waiting for samples
   double processor_seconds = 0;  ///< of a core, within the busy time but the waiting
+  double injected_seconds = 0;   ///< of the busy time: waits of --disturb. Optional key
 
   /// Of a core, while there was something to compute: 1 = nobody took it away. 1 where nothing was computed.
   double core_share() const;

@@ -16,6 +16,7 @@
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/optimizer.h"
+#include "runtime/schedule/disturbance.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/simulate.h"
@@ -213,10 +214,12 @@ void run_simulate(const Arguments& arguments) {
   options.add_options()                                                     //
       ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
       ("transfers", po::value<std::string>()->default_value("overlapped"),
-       "overlapped: beside compute; blocking: both ends wait")                                 //
-      ("output", po::value<std::string>(), "file.svg: the timeline")                           //
-      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
-      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
+       "overlapped: beside compute; blocking: both ends wait")  //
+      ("disturb", po::value<std::vector<std::string>>()->composing(),
+       "ranks that are slow, as the runtime's --disturb takes them; may be given several times")  //
+      ("output", po::value<std::string>(), "file.svg: the timeline")                              //
+      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")         //
+      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")     //
       ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
   const po::variables_map values = parse_options(
       arguments, options,
@@ -244,6 +247,11 @@ void run_simulate(const Arguments& arguments) {
   Measured measured(plan, inputs);
   SimulationOptions& how = measured.how;
   how.blocking_transfers = transfers == "blocking";
+  Disturbances disturbances;
+  if (values.count("disturb") != 0)
+    disturbances = Disturbances(values["disturb"].as<std::vector<std::string>>());
+  disturbances.check(plan);
+  if (!disturbances.empty()) how.disturbances = &disturbances;
   const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
@@ -254,12 +262,16 @@ void run_simulate(const Arguments& arguments) {
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
   const int64_t width = output_width(values);
   // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
+  how.disturbances = nullptr;
   const double steady = how.blocking_transfers
                             ? settled_minibatch_seconds(plan.schedule, shape, measured.times, how)
                             : prediction.minibatch_seconds;
-  const std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
-                           " minibatches: " + format_seconds(run.total_seconds) + "; in the long run " +
-                           format_seconds(steady) + " per minibatch\n\n";
+  std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
+                     " minibatches: " + format_seconds(run.total_seconds);
+  if (!disturbances.empty())
+    head += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
+  head += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
+          format_seconds(steady) + " per minibatch\n\n";
   std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
   const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +

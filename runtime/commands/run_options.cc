@@ -25,7 +25,9 @@ Number parse_number(const std::string& text, const char* option, const char* exp
 bool is_flag(const RunField& field) { return field.form == FieldForm::kFlag; }
 bool is_list(const RunField& field) {
   static const Run any;
-  return std::holds_alternative<const std::vector<ParameterGroup>*>(field.of(any));
+  const ConstFieldValue value = field.of(any);
+  return std::holds_alternative<const std::vector<ParameterGroup>*>(value) ||
+         std::holds_alternative<const std::vector<std::string>*>(value);
 }
 
 // From the words of the command line to the document's value, by the type of the field.
@@ -47,6 +49,7 @@ struct FromText {
     if (text == "true" || text == "false") return text == "true";
     throw InputError(option() + " '" + text + "': expected true or false");
   }
+  Json operator()(const std::vector<std::string>*) const { return text; }
   Json operator()(const std::vector<ParameterGroup>*) const { return parse_parameter_group(text).to_json(); }
 };
 

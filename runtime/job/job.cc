@@ -100,6 +100,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   await_files_for(run.timeout_seconds);
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   job.changes = planned_changes(run.adapt);
+  job.disturbances = Disturbances(run.disturb);
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
   if (run.plan.empty()) {
@@ -132,6 +133,8 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
       throw PlanError(change.file + ": " + error.what(), error.remedy());
     }
   }
+  for (int64_t generation = 0; generation < job.generations(); ++generation)
+    job.disturbances.check(job.plan_of(generation));
   job.model.graph = with_precision(job.model, run.precision, device);
   return job;
 }

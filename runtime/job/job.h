@@ -13,6 +13,7 @@
 #include "models/definition/model.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/job/adapt.h"
+#include "runtime/schedule/disturbance.h"
 
 namespace pipewright {
 
@@ -24,6 +25,7 @@ struct Job {
   c10::Device device = c10::kCPU;    ///< where this process computes; a launcher does not
   bool overwrite = false;            ///< what an earlier run left in the run folder is removed, not set aside
   std::vector<PlannedChange> changes{};  ///< what run.adapt means
+  Disturbances disturbances{};           ///< what run.disturb means
 
   /// Ranks that are started: as many as the largest plan has.
   int64_t world_size() const;

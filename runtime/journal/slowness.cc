@@ -50,7 +50,7 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
   const std::string name = "rank " + std::to_string(rank.rank);
   std::vector<Cause> causes;
   if (rank.device.rfind("cuda", 0) != 0) {
-    const double computing = times.busy_seconds - times.load_wait_seconds;
+    const double computing = times.busy_seconds - times.load_wait_seconds - times.injected_seconds;
     const auto on_host = std::count_if(summary.ranks.begin(), summary.ranks.end(),
                                        [&](const RankSummary& other) { return other.host == rank.host; });
     const bool crowded = summary.cores > 0 && on_host > summary.cores;
@@ -66,6 +66,8 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
                           " a minibatch, the profile says " + format_seconds(planned) +
                           ": profile again on this machine"});
   }
+  causes.push_back({times.injected_seconds,
+                    name + " waits " + each(times.injected_seconds) + " a minibatch because of --disturb"});
   causes.push_back({times.load_wait_seconds,
                     name + " waits " + each(times.load_wait_seconds) + " a minibatch for its samples"});
   causes.push_back({rank.sync_wait_seconds - minibatches * expected.sync_seconds,

@@ -187,7 +187,7 @@ class Events {
       default:
         break;
     }
-    push(now_ + timeline_.seconds_of(action.kind, stage), kRankGoesOn, rank);
+    push(now_ + timeline_.seconds_of(rank, action, stage, now_), kRankGoesOn, rank);
     return false;
   }
 

@@ -100,7 +100,7 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
   if (facts_of(shape.weights).drains()) return interval_seconds(schedule, shape, times, options);
   if (!options.network.empty())
     return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
-  const bool plain = options.send_queue == 0 && !options.blocking_transfers;
+  const bool plain = options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;
   if (plain && schedule_facts(schedule).kind == ScheduleKind::k1F1B) {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }

@@ -12,6 +12,8 @@
 
 namespace pipewright {
 
+class Disturbances;
+
 /// Seconds of one stage, for one minibatch on one rank.
 struct StageTimes {
   double forward_seconds = 0;
@@ -53,6 +55,8 @@ struct SimulationOptions {
   std::vector<TopologyLevel> network = {};
   std::vector<StageMessages> messages = {};  ///< by stage, for the network
   std::vector<int64_t> devices = {};         ///< by rank, all different; empty: rank k is device k
+  /// Not null: forwards and backwards take longer, as it says. Borrowed. Counts in simulate() alone.
+  const Disturbances* disturbances = nullptr;
 };
 
 /// A receive begins when its rank is ready for it and ends when the message is there; a send is what its link

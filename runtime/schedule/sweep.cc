@@ -51,7 +51,7 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
         break;
     }
     Clock& clock = clocks[rank];
-    const double end = clock.now + timeline.seconds_of(action.kind, stage);
+    const double end = clock.now + timeline.seconds_of(rank, action, stage, clock.now);
     timeline.computed(rank, action, stage, clock.now, end);
     clock.now = end;
   };

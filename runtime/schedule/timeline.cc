@@ -5,10 +5,12 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "runtime/schedule/disturbance.h"
 
 namespace pipewright {
 
 void run_timeline(Timeline& timeline, const SimulationOptions& options) {
+  timeline.disturb(options.disturbances);
   if (options.network.empty() && options.send_queue == 0)
     run_sweep(timeline, options.blocking_transfers);
   else
@@ -55,6 +57,11 @@ void Timeline::check_done(const std::vector<size_t>& position) const {
     PW_CHECK(position[rank] == lists_[rank].size(),
              "deadlock at " << to_text(lists_[rank][position[rank]]) << " of "
                             << rank_label(shape_.number_of(static_cast<int64_t>(rank)), placements_[rank]));
+}
+
+double Timeline::extra_seconds(int64_t rank, const Action& action, double seconds, double now) const {
+  return disturbances_->extra_seconds(
+      {shape_.number_of(rank), placements_[static_cast<size_t>(rank)].replica, action, seconds, now});
 }
 
 double Timeline::total_seconds() const {

@@ -48,6 +48,13 @@ class Timeline {
     }
   }
 
+  /// Of this one, which begins at `now`.
+  double seconds_of(int64_t rank, const Action& action, int64_t stage, double now) const {
+    const double alone = seconds_of(action.kind, stage);
+    return disturbances_ == nullptr ? alone : alone + extra_seconds(rank, action, alone, now);
+  }
+  void disturb(const Disturbances* disturbances) { disturbances_ = disturbances; }
+
   /// Of what the ranks of these stages exchange before an update, all at once.
   double meeting_seconds(const std::vector<int64_t>& stages) const {
     std::vector<double> group(static_cast<size_t>(shape_.groups()), 0);
@@ -121,6 +128,7 @@ class Timeline {
     completed_[minibatch] = end;
     while (all_completed_ < span_.count && completed_[all_completed_] >= 0) ++all_completed_;
   }
+  double extra_seconds(int64_t rank, const Action& action, double seconds, double now) const;
   void keep(int64_t rank, const Action& action, double begin, double end) {
     if (actions_) actions_->push_back({rank, action, begin, end});
   }
@@ -135,6 +143,7 @@ class Timeline {
   std::vector<double> completed_;  // by minibatch of the span; negative: not yet
   int64_t all_completed_ = 0;      // the first so many
   std::vector<SimulatedAction>* actions_;
+  const Disturbances* disturbances_ = nullptr;
 };
 
 /// Without network and queues no rank influences another but through the messages themselves, so one pass

@@ -63,6 +63,7 @@ class Training : private RankTask {
   void evaluate_ended_epoch();
   void evaluate(int64_t epoch, int64_t minibatches = 0);
   WorkerHooks hooks();
+  void disturb(const DisturbedAction& action);
 
   // training_changes.cc: from one plan to the next.
   void start_generation(int64_t number, StateSource* source);

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <ctime>
+#include <thread>
 
 #include "runtime/journal/minibatch_reports.h"
 #include "runtime/stage/not_finite_error.h"
@@ -36,6 +38,18 @@ WorkerHooks Training::hooks() {
     before(action);
   };
   return hooks;
+}
+
+// Waits as --disturb says. In short steps, so that a failure elsewhere is heard of.
+void Training::disturb(const DisturbedAction& action) {
+  const double extra = job_.disturbances.extra_seconds(action);
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(extra));
+  for (auto now = Clock::now(); now < until; now = Clock::now()) {
+    control().check();
+    std::this_thread::sleep_for(std::min<Clock::duration>(until - now, std::chrono::milliseconds(50)));
+  }
+  times_.injected_seconds += extra;
 }
 
 // From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
@@ -128,6 +142,12 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     if (action.kind == ActionKind::kForward) last_forward = end;
     ended(action, begin, end);
   };
+  if (!job_.disturbances.empty()) {
+    hooks.prolong = [this, &worker](const Action& action, Clock::time_point begin) {
+      disturb({session_.place().rank, worker.replica(), action, seconds_since(begin),
+               std::chrono::duration<double>(begin - started_).count()});
+    };
+  }
   hooks.checkpoints = std::move(checkpoints);
   hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
     session_.rest();  // a slow disk is no update that hangs

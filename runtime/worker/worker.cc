@@ -77,6 +77,7 @@ class Worker::Execution {
       {
         const ActionRange range(hooks_.ranges, action);
         perform(action, lane_of(action));
+        if (hooks_.prolong) hooks_.prolong(action, begin);
       }
       const auto end = Clock::now();
       if (training()) count(action, seconds_between(begin, end));

@@ -43,6 +43,8 @@ struct WorkerHooks {
   /// One of the rank's stages has made all updates before minibatch n, one of `checkpoints`, and none from it
   /// on: its state_before(n) can be taken. For each stage in the order of `checkpoints`.
   std::function<void(int64_t n, StageReplica&)> checkpoint;
+  /// At the end of an action's work and within its time: may wait, as if the action took so much longer.
+  std::function<void(const Action&, std::chrono::steady_clock::time_point begin)> prolong;
   /// After every action.
   std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>

@@ -7,6 +7,7 @@
 #include "graph/document.h"
 #include "graph/pipedream.h"
 #include "graph/plan_changes.h"
+#include "graph/speed_trace.h"
 #include "test_paths.h"
 #include "tests/graph/samples.h"
 
@@ -25,9 +26,13 @@ std::string canonical(const fs::path& file) {
 
 TEST_CASE("every example in docs/examples is read by its schema and written as it stands") {
   const std::map<std::string, std::function<std::string(const fs::path&)>> readers = {
-      {Graph::kSchema, canonical<Graph>},       {Profile::kSchema, canonical<Profile>},
-      {Topology::kSchema, canonical<Topology>}, {Plan::kSchema, canonical<Plan>},
-      {Run::kSchema, canonical<Run>},           {Summary::kSchema, canonical<Summary>},
+      {Graph::kSchema, canonical<Graph>},
+      {Profile::kSchema, canonical<Profile>},
+      {Topology::kSchema, canonical<Topology>},
+      {Plan::kSchema, canonical<Plan>},
+      {Run::kSchema, canonical<Run>},
+      {Summary::kSchema, canonical<Summary>},
+      {SpeedTrace::kSchema, canonical<SpeedTrace>},
   };
   std::set<std::string> seen;
   for (const fs::directory_entry& entry : fs::directory_iterator(kExamples)) {

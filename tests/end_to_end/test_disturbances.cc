@@ -1,0 +1,85 @@
+// --disturb: ranks that are made slow, in runs of real processes.
+#include <catch2/catch.hpp>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/jobs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Run {
+  int code = 0;
+  std::string output, error;
+  std::optional<Summary> summary;
+  std::filesystem::path folder;
+};
+
+class Jobs {
+ public:
+  Jobs() {
+    Plan plan = even_plan(graph_of(kEndlessModel, 8, folder_), {1, 1});
+    std::swap(plan.stages[0].ranks, plan.stages[1].ranks);  // stage 0 is rank 1's
+    write_document(folder_ / "plan.json", plan);
+  }
+
+  Run launch(const std::string& name, const std::vector<std::string>& words) {
+    Run run;
+    run.folder = folder_ / name;
+    std::vector<std::string> all = {program("runtime"), "launch"};
+    all = all + endless_job(folder_);
+    all.back() = run.folder.string();
+    all = all + std::vector<std::string>{"--plan", (folder_ / "plan.json").string(), "--minibatches", "60"} +
+          words;
+    Process process(all, folder_ / "out", folder_ / "err");
+    run.code = process.wait(120s);
+    run.output = process.output();
+    run.error = process.error();
+    if (run.code == 0) run.summary = read_document<Summary>(run.folder / "summary.json");
+    return run;
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+double injected(const Run& run, int64_t rank) {
+  return run.summary->ranks.at(static_cast<size_t>(rank)).times->injected_seconds;
+}
+
+}  // namespace
+
+TEST_CASE("a disturbed run computes the same bits, later, and says how long its ranks waited") {
+  Jobs jobs;
+  const Run quiet = jobs.launch("quiet", {});
+  // Two waits of 10 ms for each of 30 minibatches on rank 1; random ones on rank 0, of forwards and
+  // backwards.
+  const Run slow =
+      jobs.launch("slow", {"--disturb", "random:rank=1,probability=1,duration=10ms,from=10,to=40",
+                           "--disturb", "random:rank=0,probability=0.25,duration=1ms,seed=7"});
+  INFO(quiet.error << slow.error);
+  REQUIRE(quiet.code == 0);
+  REQUIRE(slow.code == 0);
+  CHECK(tensor_files(quiet.folder) == tensor_files(slow.folder));
+  CHECK(metrics(quiet.folder) == metrics(slow.folder));
+  CHECK(injected(quiet, 0) == 0);
+  CHECK(injected(quiet, 1) == 0);
+  CHECK(injected(slow, 1) == Approx(0.6));
+  CHECK(injected(slow, 0) > 0.010);
+  CHECK(injected(slow, 0) < 0.060);
+  CHECK(slow.summary->ranks[1].times->busy_seconds > 0.6);
+  // Waiting is no lack of a core.
+  CHECK(slow.summary->ranks[1].times->processor_seconds < 0.6);
+}
+
+TEST_CASE("a disturbance that the plan has no rank for is refused before anything starts") {
+  Jobs jobs;
+  const Run run = jobs.launch("refused", {"--disturb", "fixed:rank=2,factor=3"});
+  CHECK(run.code == 2);
+  CHECK(run.error.find("--disturb fixed: rank 2, but the plan has ranks 0..1") != std::string::npos);
+  const Run unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.error.find("did you mean 'fixed'?") != std::string::npos);
+}
