@@ -200,7 +200,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     result = {std::move(recorded->sent), std::move(recorded->loss), {}};
   } else {
     pass = program_.forward(std::move(received), std::move(fields), std::move(version), buffers_,
-                            {rules_.seed, k});
+                            {rules_.random_seed(), k});
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
   }
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
@@ -440,7 +440,7 @@ StageReplica::Forwarded StageReplica::evaluate(const StageProgram& program, int6
                                                std::vector<at::Tensor> received,
                                                std::vector<at::Tensor> fields) const {
   Pass pass = program.forward(std::move(received), std::move(fields), versions_->latest(), buffers_,
-                              {rules_.seed, k});
+                              {rules_.random_seed(), k});
   return {std::move(pass.sent), std::move(pass.loss), std::move(pass.scores)};
 }
 

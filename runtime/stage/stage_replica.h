@@ -27,6 +27,8 @@ namespace pipewright {
 
 /// What a worker needs to know of a training run.
 struct TrainingRules : UpdateSettings {
+  uint64_t random_seed() const { return static_cast<uint64_t>(seed); }
+
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
   at::Device device = at::kCPU;     ///< where the rank computes

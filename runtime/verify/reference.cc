@@ -267,7 +267,7 @@ class SerialTraining {
       for (const std::string& name : stage.segment.inputs())
         inputs.push_back(received[s].count(name) ? received[s].at(name) : fields.at(name));
       outputs[s] = stage.segment.forward(inputs, stage.versions.at(version(stage, k, span)),
-                                         stage.buffers[stage.replica_of(k)], {rules_.seed, k});
+                                         stage.buffers[stage.replica_of(k)], {rules_.random_seed(), k});
       for (size_t i = 0; i < stage.interface.sent.size(); ++i)
         crossing[stage.interface.sent[i]] = outputs[s][i];
     }

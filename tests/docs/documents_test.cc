@@ -11,6 +11,7 @@
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/run.h"
+#include "graph/speed_trace.h"
 #include "graph/summary.h"
 #include "graph/topology.h"
 #include "tests/docs/tree.h"
@@ -27,7 +28,8 @@ std::pair<std::string, std::function<void(const std::string&, const std::string&
 }
 
 const std::map<std::string, std::function<void(const std::string&, const std::string&)>> kReaders = {
-    reader<Graph>(), reader<Profile>(), reader<Topology>(), reader<Plan>(), reader<Run>(), reader<Summary>()};
+    reader<Graph>(), reader<Profile>(), reader<Topology>(),  reader<Plan>(),
+    reader<Run>(),   reader<Summary>(), reader<SpeedTrace>()};
 
 }  // namespace
 

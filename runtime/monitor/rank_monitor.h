@@ -1,0 +1,61 @@
+// How fast a rank computes, watched while it trains: against its own quiet baseline, so that no prediction is
+// needed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/monitor/level_detector.h"
+#include "runtime/schedule/schedule.h"
+
+namespace pipewright {
+
+/// A rank has begun to compute more slowly, or faster again.
+struct SpeedChange {
+  int64_t minibatch = 0;                         ///< the first of those that show it
+  int64_t found = 0;                             ///< the one with which it was found
+  double before_seconds = 0, after_seconds = 0;  ///< of compute, for a minibatch
+  double slowdown = 1;                           ///< from now on, against the time when the run was quiet
+};
+
+/// Fed with every action of one rank's training, in order. Compute is added up over whole turns of the
+/// pipeline (as many backwards as forwards) that last kSampleSeconds at least: shorter ones would see a core
+/// that is shared in time slices as fast and slow by turns. Costs two additions an action.
+class RankMonitor {
+ public:
+  static constexpr double kSampleSeconds = 0.05;
+  /// A slowdown nearer to 1 than this is none.
+  static constexpr double kQuiet = 1.1;
+
+  explicit RankMonitor(DetectorSettings settings = {}) : detector_(settings) {}
+
+  /// `seconds`: that the action computed; waits for samples or messages are none of it.
+  std::optional<SpeedChange> ran(const Action& action, double seconds);
+  /// The pipeline is empty and fills again: what is half added up is dropped.
+  void drained();
+  /// Another plan: the rank computes something else, and is as slow as it was. The baseline is learned again.
+  void plan_changed();
+
+  double slowdown() const { return slowdown_; }
+  /// For a minibatch, when quiet; 0 while it is learned.
+  double baseline_seconds() const { return detector_.level() / slowdown_; }
+
+ private:
+  struct Sample {
+    double seconds = 0;
+    int64_t backwards = 0;
+    int64_t first_minibatch = 0;
+  };
+
+  std::optional<SpeedChange> take_sample(int64_t minibatch);
+
+  LevelDetector detector_;
+  double slowdown_ = 1;
+  int64_t in_flight_ = 0;
+  std::optional<int64_t> balanced_;  // in flight where a sample begins and ends; none: the pipeline fills
+  Sample sample_;
+  std::vector<int64_t> first_of_;  // minibatch that each of the detector's last samples begins with
+  int64_t samples_ = 0;
+};
+
+}  // namespace pipewright

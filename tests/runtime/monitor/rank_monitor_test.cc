@@ -1,0 +1,122 @@
+// A rank's speed as its actions tell: under every schedule, in simulated time.
+#include "runtime/monitor/rank_monitor.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "runtime/schedule/disturbance.h"
+
+namespace pipewright::testing {
+namespace {
+
+struct Case {
+  std::string schedule;
+  PipelineShape shape;
+};
+
+std::vector<Case> cases() {
+  const auto flush = [](std::vector<int64_t> replicas, int64_t microbatches, int64_t several = 1) {
+    PipelineShape shape{.replicas = std::move(replicas), .in_flight = {}};
+    shape.in_flight.assign(shape.replicas.size(), 2 * microbatches);
+    shape.weights = WeightRule::kFlush;
+    shape.microbatches = microbatches;
+    shape.stages_per_rank = several;
+    return shape;
+  };
+  return {{"1f1b", {.replicas = {1, 1}, .in_flight = {2, 1}}},
+          {"1f1b", {.replicas = {2, 1}, .in_flight = {2, 1}}},
+          {"1f1b", {.replicas = {1, 2, 1}, .in_flight = {4, 2, 1}}},
+          {"model-parallel", {.replicas = {1, 1}, .in_flight = {1, 1}}},
+          {"gpipe", flush({1, 1}, 4)},
+          {"1f1b-flush", flush({1, 1}, 4)},
+          {"zb-h1", flush({1, 1}, 4)},
+          {"interleaved", flush({1, 1, 1, 1}, 4, 2)}};
+}
+
+// What the monitor of each rank finds of a run in which each forward and backward takes 20 ms, but for
+// `specs`.
+std::vector<std::vector<SpeedChange>> found(const Case& c, const std::vector<std::string>& specs,
+                                            int64_t minibatches, double noise, uint64_t seed) {
+  const Disturbances disturbances(specs);
+  const auto ranks = placements(c.shape);
+  std::vector<std::vector<SpeedChange>> all(ranks.size());
+  const auto lists = schedule_of_all(c.schedule, c.shape, {0, minibatches});
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::mt19937_64 random(seed + rank);
+    std::normal_distribution<double> normal;
+    RankMonitor monitor;
+    for (const Action& action : lists[rank]) {
+      const double alone = 0.02 * std::exp(noise * std::abs(normal(random)));
+      const double extra =
+          disturbances.extra_seconds({static_cast<int64_t>(rank), ranks[rank].replica, action, alone, 0});
+      if (const auto change = monitor.ran(action, alone + extra)) all[rank].push_back(*change);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a rank that becomes slow, and fast again, is seen under every schedule, its neighbours are not blamed") {
+  for (const Case& c : cases())
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      CAPTURE(c.schedule, c.shape.replicas, seed);
+      const auto all = found(c, {"fixed:rank=1,factor=3,from=200,to=400"}, 700, 0.05, seed);
+      for (size_t rank = 0; rank < all.size(); ++rank) {
+        CAPTURE(rank);
+        if (rank != 1) {
+          CHECK(all[rank].empty());
+          continue;
+        }
+        REQUIRE(all[1].size() == 2);
+        CHECK(std::abs(all[1][0].minibatch - 200) <= 16);
+        CHECK(all[1][0].slowdown == Approx(3).epsilon(0.1));
+        CHECK(all[1][0].after_seconds / all[1][0].before_seconds == Approx(3).epsilon(0.1));
+        CHECK(std::abs(all[1][1].minibatch - 400) <= 16);
+        CHECK(all[1][1].slowdown == 1);
+      }
+    }
+}
+
+TEST_CASE("in straight pipelines a slow rank is found within 20 minibatches") {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const auto all = found(cases()[0], {"fixed:rank=0,factor=1.5,from=300"}, 500, 0.05, seed);
+    REQUIRE(all[0].size() == 1);
+    CHECK(all[0][0].found - 300 <= 20 * 2);  // two minibatches a sample of 50 ms
+    CHECK(all[0][0].found >= 300);
+  }
+}
+
+TEST_CASE("a quiet run says nothing") {
+  for (const Case& c : cases())
+    for (const double noise : {0.0, 0.1, 0.3}) {
+      CAPTURE(c.schedule, noise);
+      for (const auto& rank : found(c, {"random:probability=0.02,duration=200ms"}, 3000, noise, 1))
+        CHECK(rank.empty());
+    }
+}
+
+TEST_CASE("another plan is another baseline, and no change of speed") {
+  RankMonitor monitor;
+  const auto run = [&](double seconds, int64_t minibatches) {
+    std::vector<SpeedChange> changes;
+    for (int64_t k = 0; k < minibatches; ++k)
+      for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward})
+        if (const auto change = monitor.ran({kind, k}, seconds)) changes.push_back(*change);
+    return changes;
+  };
+  CHECK(run(0.05, 100).empty());
+  CHECK(run(0.10, 100).size() == 1);
+  CHECK(monitor.slowdown() == Approx(2));
+  monitor.plan_changed();
+  CHECK(run(0.30, 100).empty());
+  CHECK(monitor.slowdown() == Approx(2));
+  CHECK(monitor.baseline_seconds() ==
+        Approx(0.3));  // a forward and a backward of 0.3 s, twice as slow as when quiet
+  const auto back = run(0.15, 100);
+  REQUIRE(back.size() == 1);
+  CHECK(back[0].slowdown == 1);
+}
+
+}  // namespace pipewright::testing
