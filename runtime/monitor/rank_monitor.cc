@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace pipewright {
 namespace {
@@ -18,17 +19,20 @@ std::optional<SpeedChange> RankMonitor::ran(const Action& action, double seconds
   if (!computes) return std::nullopt;
   if (action.kind == ActionKind::kForward) ++in_flight_;
   if (ends) --in_flight_;
+  if (action.kind == ActionKind::kBackwardInput) ++half_done_;
+  if (action.kind == ActionKind::kBackwardWeight) --half_done_;
   if (!balanced_) {
     // The pipeline is as full as it will be when the first backward has ended.
     if (!ends) return std::nullopt;
-    balanced_ = in_flight_;
+    balanced_ = {in_flight_, half_done_};
     sample_ = {};
     sample_.first_minibatch = action.index + 1;
     return std::nullopt;
   }
   sample_.seconds += seconds;
   sample_.backwards += ends ? 1 : 0;
-  if (in_flight_ != *balanced_ || sample_.backwards == 0 || sample_.seconds < kSampleSeconds)
+  if (std::pair(in_flight_, half_done_) != *balanced_ || sample_.backwards == 0 ||
+      sample_.seconds < kSampleSeconds)
     return std::nullopt;
   return take_sample(action.index);
 }
@@ -50,7 +54,7 @@ std::optional<SpeedChange> RankMonitor::take_sample(int64_t minibatch) {
 }
 
 void RankMonitor::drained() {
-  in_flight_ = 0;
+  in_flight_ = half_done_ = 0;
   balanced_.reset();
 }
 

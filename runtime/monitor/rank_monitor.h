@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "runtime/monitor/level_detector.h"
 #include "runtime/schedule/schedule.h"
@@ -51,8 +53,10 @@ class RankMonitor {
 
   LevelDetector detector_;
   double slowdown_ = 1;
-  int64_t in_flight_ = 0;
-  std::optional<int64_t> balanced_;  // in flight where a sample begins and ends; none: the pipeline fills
+  int64_t in_flight_ = 0;  // forwards whose backward has not ended
+  int64_t half_done_ = 0;  // of them, those whose backward has run in part
+  /// Both, where a sample begins and ends; none: the pipeline fills.
+  std::optional<std::pair<int64_t, int64_t>> balanced_;
   Sample sample_;
   std::vector<int64_t> first_of_;  // minibatch that each of the detector's last samples begins with
   int64_t samples_ = 0;

@@ -77,7 +77,7 @@ TEST_CASE("a disturbed run computes the same bits, later, and says how long its 
 TEST_CASE("a disturbance that the plan has no rank for is refused before anything starts") {
   Jobs jobs;
   const Run run = jobs.launch("refused", {"--disturb", "fixed:rank=2,factor=3"});
-  CHECK(run.code == 2);
+  CHECK(run.code == 3);
   CHECK(run.error.find("--disturb fixed: rank 2, but the plan has ranks 0..1") != std::string::npos);
   const Run unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
   CHECK(unknown.code == 2);

@@ -46,7 +46,8 @@ std::vector<std::vector<SpeedChange>> found(const Case& c, const std::vector<std
     std::normal_distribution<double> normal;
     RankMonitor monitor;
     for (const Action& action : lists[rank]) {
-      const double alone = 0.02 * std::exp(noise * std::abs(normal(random)));
+      const double quiet = action.kind == ActionKind::kUpdate ? 0.0005 : 0.02;
+      const double alone = quiet * std::exp(noise * std::abs(normal(random)));
       const double extra =
           disturbances.extra_seconds({static_cast<int64_t>(rank), ranks[rank].replica, action, alone, 0});
       if (const auto change = monitor.ran(action, alone + extra)) all[rank].push_back(*change);
