@@ -7,6 +7,7 @@
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
+#include "graph/units.h"
 #include "runtime/journal/loss_text.h"
 
 namespace pipewright {
@@ -82,6 +83,18 @@ std::string trace_line(const std::string& document) {
   return json.dump();
 }
 
+std::string speed_line(int64_t rank, const SpeedChange& change) {
+  Json json;
+  json["kind"] = "speed";
+  json["speed"] = {{"rank", rank},
+                   {"minibatch", change.minibatch},
+                   {"found", change.found},
+                   {"before_seconds", change.before_seconds},
+                   {"after_seconds", change.after_seconds},
+                   {"slowdown", change.slowdown}};
+  return json.dump();
+}
+
 std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches) {
   Json json;
   json["kind"] = "generation";
@@ -108,7 +121,9 @@ int64_t Journal::start_with_past() {
   const auto keep = [&](const std::string& line, const Json& json) {
     file.write(line.data(), line.size());
     file.write("\n", 1);
-    if (json.contains("generation")) {
+    if (json.contains("speed")) {
+      // It stays as it is.
+    } else if (json.contains("generation")) {
       JsonReader reader(json["generation"], "metrics.jsonl");
       generations_.push_back(GenerationSummary::from_json(reader));
     } else if (json.contains("evaluation")) {
@@ -161,6 +176,8 @@ void Journal::take(int64_t, const std::string& text) {
     waiting_generations_.push_back(
         {GenerationSummary::from_json(reader), line.at("period_minibatches").get<int64_t>()});
     write_generations();
+  } else if (kind == "speed") {
+    take_speed(line.at("speed"));
   } else if (kind == "evaluation begins") {
     begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
   } else if (kind == "rank") {
@@ -205,6 +222,21 @@ void Journal::write_generations() {
     steady_from_ = next.generation.first_minibatch;
     settings_.period_minibatches = next.period_minibatches;
   }
+}
+
+// Written when it comes: that may be before the lines of the minibatches that it speaks of.
+void Journal::take_speed(const Json& speed) {
+  metrics_->append(Json{{"speed", speed}}.dump());
+  if (line_open_) std::cerr << '\n';
+  line_open_ = false;
+  const double slowdown = speed.at("slowdown");
+  char factor[64];
+  std::snprintf(factor, sizeof factor, "%.2g times as long as when the run was quiet", slowdown);
+  std::fprintf(stderr, "rank %ld computes %s since minibatch %ld (%s, before %s a minibatch)\n",
+               speed.at("rank").get<int64_t>(),
+               slowdown == 1 ? "as fast as when the run was quiet, again," : factor,
+               speed.at("minibatch").get<int64_t>(), format_seconds(speed.at("after_seconds")).c_str(),
+               format_seconds(speed.at("before_seconds")).c_str());
 }
 
 void Journal::take_evaluation(const Json& line) {

@@ -17,6 +17,7 @@
 #include "graph/summary.h"
 #include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/journal/metrics_file.h"
+#include "runtime/monitor/rank_monitor.h"
 
 namespace pipewright {
 
@@ -34,6 +35,8 @@ std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, 
 /// come from. One without such a line is written when it is complete.
 std::string evaluation_begins_line(int64_t epoch, int64_t minibatches = 0);
 std::string rank_line(const RankSummary& summary);
+/// A rank has become slower, or faster again.
+std::string speed_line(int64_t rank, const SpeedChange& change);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 /// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
 std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);
@@ -85,6 +88,7 @@ class Journal {
   void take_evaluation(const Json& line);
   void write_evaluation(std::pair<int64_t, int64_t> place);
   void write_generations();
+  void take_speed(const Json& line);
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
 

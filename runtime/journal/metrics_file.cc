@@ -94,6 +94,13 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
         keep(line, json);
       continue;
     }
+    if (json.contains("speed")) {
+      const Json& speed = json["speed"];
+      const Json found = speed.is_object() ? speed.value("found", Json()) : Json();
+      if (!found.is_number_integer()) break;
+      if (found < next_minibatch) keep(line, json);
+      continue;
+    }
     if (json.contains("generation")) {
       const Json& generation = json["generation"];
       const Json first = generation.is_object() ? generation.value("first_minibatch", Json()) : Json();

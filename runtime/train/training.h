@@ -24,6 +24,7 @@
 #include "runtime/journal/line_thread.h"
 #include "runtime/launch/place.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/monitor/rank_monitor.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/train/run_results.h"
 
@@ -64,6 +65,7 @@ class Training : private RankTask {
   void evaluate(int64_t epoch, int64_t minibatches = 0);
   WorkerHooks hooks();
   void disturb(const DisturbedAction& action);
+  void watch_speed(const Action& action, double seconds);
 
   // training_changes.cc: from one plan to the next.
   void start_generation(int64_t number, StateSource* source);
@@ -112,6 +114,8 @@ class Training : private RankTask {
   TraceWriter trace_;
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
+  RankMonitor monitor_;
+  double action_waited_seconds_ = 0;  // of load_wait_seconds, when the action began
   MeasuredTimes times_;              // but the busy seconds
   double action_began_seconds_ = 0;  // CPU time of this thread
 };

@@ -90,6 +90,7 @@ void Training::change_plan() {
 }
 
 void Training::start_generation(int64_t number, StateSource* source) {
+  monitor_.plan_changed();
   if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
   const bool changes = generation_ != nullptr;
   generation_.reset();

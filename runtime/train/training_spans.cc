@@ -52,6 +52,12 @@ void Training::disturb(const DisturbedAction& action) {
   times_.injected_seconds += extra;
 }
 
+void Training::watch_speed(const Action& action, double seconds) {
+  const double waited = times_.load_wait_seconds - action_waited_seconds_;
+  if (const auto change = monitor_.ran(action, seconds - waited))
+    control().post(speed_line(session_.place().rank, *change));
+}
+
 // From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
 void Training::train_generation() {
   const CheckpointSettings& settings = job_.run.checkpoint;
@@ -91,6 +97,7 @@ void Training::train_generation() {
 
 void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   Worker& worker = generation_->worker();
+  monitor_.drained();
   StageLoaders loaders(
       data_.dataset(), worker, span, [this](int64_t k) { return data_.request(k); }, session_.loading());
   WorkerHooks hooks = this->hooks();
@@ -105,6 +112,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
     before(action);
     action_began_seconds_ = processor_seconds();
+    action_waited_seconds_ = times_.load_wait_seconds;
   };
   hooks.fields = [&](int64_t stage, int64_t k) {
     const auto waits = Clock::now();
@@ -128,6 +136,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     if (action.kind == ActionKind::kForward &&
         action.stage_or(worker.stage().stage()) == worker.stage().stage())
       ++times_.minibatches;
+    watch_speed(action, std::chrono::duration<double>(end - begin).count());
     ended(action, begin, end);
     const int64_t round = is_of_round(action.kind) ? worker.stage().turns().round_length() : 1;
     if (action.index * round >= job_.run.trace_minibatches) return;

@@ -25,13 +25,15 @@ class Jobs {
     write_document(folder_ / "plan.json", plan);
   }
 
-  Run launch(const std::string& name, const std::vector<std::string>& words) {
+  Run launch(const std::string& name, const std::vector<std::string>& words, int64_t minibatches = 60) {
     Run run;
     run.folder = folder_ / name;
     std::vector<std::string> all = {program("runtime"), "launch"};
     all = all + endless_job(folder_);
     all.back() = run.folder.string();
-    all = all + std::vector<std::string>{"--plan", (folder_ / "plan.json").string(), "--minibatches", "60"} +
+    all = all +
+          std::vector<std::string>{"--plan", (folder_ / "plan.json").string(), "--minibatches",
+                                   std::to_string(minibatches)} +
           words;
     Process process(all, folder_ / "out", folder_ / "err");
     run.code = process.wait(120s);
@@ -82,4 +84,29 @@ TEST_CASE("a disturbance that the plan has no rank for is refused before anythin
   const Run unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
   CHECK(unknown.code == 2);
   CHECK(unknown.error.find("did you mean 'fixed'?") != std::string::npos);
+}
+
+TEST_CASE("a rank that becomes slow while it trains is named, and so is the end of it") {
+  Jobs jobs;
+  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 190.
+  const Run run = jobs.launch("slow",
+                              {"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                               "random:rank=1,probability=1,duration=25ms,from=150,to=190"},
+                              330);
+  INFO(run.error);
+  REQUIRE(run.code == 0);
+  std::vector<Json> speeds;
+  for (const std::string& line : complete_lines(run.folder / "metrics.jsonl")) {
+    const Json json = parse_json(line, "metrics.jsonl");
+    if (json.contains("speed") && json["speed"]["rank"] == 1) speeds.push_back(json["speed"]);
+  }
+  REQUIRE(speeds.size() == 2);
+  CHECK(speeds[0]["minibatch"] >= 135);
+  CHECK(speeds[0]["minibatch"] <= 165);
+  CHECK(speeds[0]["found"] < 190);
+  CHECK(speeds[0]["slowdown"].get<double>() > 3);
+  CHECK(speeds[1]["minibatch"] >= 180);
+  CHECK(speeds[1]["slowdown"].get<double>() < 1.3);
+  CHECK(run.error.find("rank 1 computes ") != std::string::npos);
+  CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
 }
