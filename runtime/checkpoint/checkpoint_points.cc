@@ -28,6 +28,17 @@ int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length) {
                    minibatch <= length.plan_end ? length.plan_end : length.minibatches});
 }
 
+// A rank that does not know yet where to stop asks for two messages beyond the last that has come (Inbox),
+// each of a minibatch of its own: of two cycles at most. Within a round their order may be another, so rounds
+// count to their end.
+int64_t unplanned_stop(int64_t last_started, const PipelineShape& shape, const RunLength& length) {
+  int64_t longest_cycle = 1;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage)
+    longest_cycle = std::max(longest_cycle, StageTurns(shape, stage).cycle_length());
+  return next_stop(std::min({last_started + 1 + 2 * longest_cycle, length.minibatches, length.plan_end}),
+                   length.period, length);
+}
+
 bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t period, const RunLength& length) {
   if (n <= 0 || n > length.minibatches) return false;
   const int64_t every = settings.every_minibatches;

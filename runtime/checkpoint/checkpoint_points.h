@@ -28,6 +28,10 @@ struct RunLength {
 /// or the run's, or the plan's.
 int64_t next_stop(int64_t minibatch, int64_t period, const RunLength& length);
 
+/// Where a pipeline can drain that nobody knew would, if `last_started` is the last minibatch that the first
+/// stage has begun: the next_stop() before which every message comes that a rank has asked for.
+int64_t unplanned_stop(int64_t last_started, const PipelineShape& shape, const RunLength& length);
+
 /// True where a checkpoint is due after minibatch N - 1: at the next_stop() of every multiple of
 /// `every_minibatches`, at every so many epochs, and at the end if either is asked for.
 bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t period, const RunLength& length);

@@ -96,6 +96,8 @@ void verify_new_run(const po::variables_map& options) {
   settings.results = false;
   launch(job, settings);
 
+  if (job.decides && file_exists(folder / kChangesName))
+    job.changes = changes_of_file(folder / kChangesName, "recorded");
   const int64_t end = TrainingData(job).length().minibatches;
   const Checkpoint written = open_checkpoint(checkpoints_of(folder) / checkpoint_name(end));
   const Verification verification = verify(job, folder, written, tolerance);

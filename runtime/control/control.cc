@@ -98,10 +98,9 @@ void Control::set_sink(std::function<void(int64_t, const std::string&)> sink) {
   sink_ = std::move(sink);
 }
 
-void Control::hold_signals(std::function<void(Store&)> tick) {
+void Control::call_often(std::function<bool(Store&)> tick) {
   const std::lock_guard lock(mutex_);
   tick_ = std::move(tick);
-  signals_held_ = true;
 }
 
 void Control::watch(Progress& progress, std::function<void(const std::string&)> last_words) {
@@ -304,10 +303,11 @@ void Control::run() {
   try {
     store = store_->clone();
     auto next_beat = Clock::now();
+    bool soon = false;
     while (true) {
       const bool last = [&] {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, interval_, [this] { return stop_ || finishing_; });
+        changed_.wait_for(lock, soon ? interval_ / 20 : interval_, [this] { return stop_ || finishing_; });
         return stop_;
       }();
       deliver(*store);
@@ -321,7 +321,7 @@ void Control::run() {
         const std::lock_guard lock(mutex_);
         return tick_;
       }();
-      if (tick && !failed_) tick(*store);
+      soon = tick && !failed_ && tick(*store);
       if (Clock::now() >= next_beat) {
         beat_and_watch(*store);
         next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout() / 10);

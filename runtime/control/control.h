@@ -62,9 +62,11 @@ class Control {
   /// Rank 0 only, before the ranks meet: gets every line of every rank, each rank's in order; on
   /// Control's thread (or, without a store, on the caller's).
   void set_sink(std::function<void(int64_t rank, const std::string& line)> sink);
-  /// From now on SIGINT and SIGTERM do not end the job here: `tick` sees to them. It is called several times
-  /// a second on Control's thread, if there is a store.
-  void hold_signals(std::function<void(Store&)> tick);
+  /// From now on SIGINT and SIGTERM do not end the job here: what call_often() calls sees to them.
+  void hold_signals() { signals_held_ = true; }
+  /// `tick` is called several times a second on Control's thread, if there is a store; after it has returned
+  /// true, again within milliseconds.
+  void call_often(std::function<bool(Store&)> tick);
   /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
   /// `last_words` is called before Control ends the process because a request to the store holds the main
   /// thread.
@@ -124,7 +126,7 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::function<void(int64_t, const std::string&)> sink_;
-  std::function<void(Store&)> tick_;
+  std::function<bool(Store&)> tick_;
   Progress* progress_ = nullptr;
   std::function<void(const std::string&)> last_words_;
   std::vector<std::string> lines_;  // posted, not delivered

@@ -3,41 +3,56 @@
 #include "graph/document.h"
 #include "graph/nearest.h"
 #include "graph/plan_changes.h"
+#include "runtime/job/watched_plan.h"
 
 namespace pipewright {
 namespace {
 
-std::vector<PlannedChange> nothing(SpecOptions& options) {
+std::unique_ptr<AdaptPolicy> never(SpecOptions& options) {
   options.finish();
-  return {};
+  return std::make_unique<AdaptPolicy>();
 }
 
-std::vector<PlannedChange> from_file(SpecOptions& options) {
-  const std::string file = options.string("file", "");
+class Manual : public AdaptPolicy {
+ public:
+  explicit Manual(std::string file) : file_(std::move(file)) {}
+  PlannedChanges known() override { return changes_of_file(file_, "manual"); }
+
+ private:
+  const std::string file_;
+};
+
+std::unique_ptr<AdaptPolicy> from_file(SpecOptions& options) {
+  std::string file = options.string("file", "");
   options.finish();
   if (file.empty()) options.fail("file", "missing", "give --adapt manual:file=CHANGES.json");
-  std::vector<PlannedChange> changes;
-  for (const PlanChange& change : read_plan_changes(file))
-    changes.push_back({change.minibatch, change.plan, read_document<Plan>(change.plan), "manual"});
-  return changes;
+  return std::make_unique<Manual>(std::move(file));
 }
 
 }  // namespace
 
 const std::vector<AdaptPolicyRow>& adapt_policies() {
-  static const std::vector<AdaptPolicyRow> rows = {{"none", nothing}, {"manual", from_file}};
+  static const std::vector<AdaptPolicyRow> rows = {
+      {"none", never}, {"manual", from_file}, {"watch", watched_plan}};
   return rows;
 }
 
-std::vector<PlannedChange> planned_changes(const std::string& adapt) {
+std::unique_ptr<AdaptPolicy> make_adapt_policy(const std::string& adapt) {
   SpecOptions options(parse_spec(adapt, "adapt"));
   std::vector<std::string> names;
   for (const AdaptPolicyRow& row : adapt_policies()) {
-    if (options.spec().name == row.name) return row.changes(options);
+    if (options.spec().name == row.name) return row.make(options);
     names.push_back(row.name);
   }
   throw InputError("adapt: there is no policy '" + options.spec().name + "'" +
                    suggestion(options.spec().name, names));
+}
+
+PlannedChanges changes_of_file(const std::string& file, const std::string& reason) {
+  PlannedChanges changes;
+  for (const PlanChange& change : read_plan_changes(file))
+    changes.push_back({change.minibatch, change.plan, read_document<Plan>(change.plan), reason});
+  return changes;
 }
 
 }  // namespace pipewright

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,21 +16,55 @@ namespace pipewright {
 /// A plan takes over from the one before it.
 struct PlannedChange {
   int64_t minibatch = 0;  ///< the first that it trains, 1 or more
-  std::string file;       ///< of the plan
+  std::string file;       ///< of the plan, for messages
   Plan plan;
-  std::string reason;  ///< the policy's name
+  std::string reason;  ///< the policy's name, and why if it says so
+};
+/// By rising minibatch. Plans stay where they are when further ones come.
+using PlannedChanges = std::deque<PlannedChange>;
+
+/// What a policy sees when it is asked.
+struct RunNow {
+  int64_t minibatch = 0;  ///< rank 0 is about to begin it
+  const Plan& plan;       ///< in force
 };
 
-/// A row of the table. A policy is asked once, when the job is prepared: it says what it knows beforehand.
+/// Training is to go on under this plan as soon as the ranks can agree on where the pipeline drains.
+struct PlanDecision {
+  std::string file;  ///< of the plan, or what it is called in messages
+  Plan plan;
+  std::string reason;  ///< as PlannedChange::reason
+};
+
+class AdaptPolicy {
+ public:
+  virtual ~AdaptPolicy() = default;
+  /// What it knows beforehand: asked once on every rank, and in the launcher, when the job is prepared. The
+  /// plans are read, not checked.
+  virtual PlannedChanges known() { return {}; }
+  /// Whether it decides on the way. Then as many ranks may be started as it may want.
+  virtual bool decides() const { return false; }
+  /// Rank 0, before each minibatch that it begins, unless a change is known or under way: whoever is slow
+  /// here holds up the pipeline. A decision whose plan does not fit the run is refused with a message, and so
+  /// is what is thrown as an Error; training goes on under the plan in force, and the policy is asked again.
+  virtual std::optional<PlanDecision> decide(const RunNow& now) {
+    static_cast<void>(now);
+    return std::nullopt;
+  }
+};
+
 struct AdaptPolicyRow {
   const char* name;
-  std::vector<PlannedChange> (*changes)(SpecOptions& options);  ///< by rising minibatch
+  std::unique_ptr<AdaptPolicy> (*make)(SpecOptions& options);
 };
-/// "none", "manual".
+/// "none", "manual", "watch".
 const std::vector<AdaptPolicyRow>& adapt_policies();
 
-/// What the policy `adapt` (a SPEC, such as "manual:file=CHANGES.json") has planned. The plans are read, not
-/// checked. InputError with the nearest name for an unknown policy, and for what cannot be read.
-std::vector<PlannedChange> planned_changes(const std::string& adapt);
+/// The policy `adapt` (a SPEC, such as "manual:file=CHANGES.json"). InputError with the nearest name for an
+/// unknown one, and for options that it does not have.
+std::unique_ptr<AdaptPolicy> make_adapt_policy(const std::string& adapt);
+
+/// What a file of changes says (graph/plan_changes.h), with the plans that it names. InputError.
+PlannedChanges changes_of_file(const std::string& file, const std::string& reason);
 
 }  // namespace pipewright

@@ -7,9 +7,11 @@
 #include "graph/error.h"
 #include "graph/graph_identity.h"
 #include "graph/nearest.h"
+#include "graph/regular_file.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
 #include "runtime/checkpoint/initial_weights.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/signals.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
@@ -34,6 +36,26 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
                         "': " + error.what(),
                     "plan again from a profile of '" + run.model + "', or give --model " + plan.model);
   }
+}
+
+// Of a plan of `file` that takes over from another: does it run?
+void check_change_runs(const Plan& plan, const std::string& file, const Run& run) {
+  try {
+    check_plan_runs(plan, run.gradient_accumulation);
+  } catch (const PlanError& error) {
+    throw PlanError(file + ": " + error.what(), error.remedy());
+  }
+}
+
+// What the policy of the run that goes on had decided, so that it comes to the same again.
+void repeat_decisions(Job& job) {
+  const auto folder = std::filesystem::absolute(job.resume->folder).parent_path().parent_path();
+  if (!file_exists(folder / kChangesName)) return;
+  job.changes = changes_of_file(folder / kChangesName, parse_spec(job.run.adapt, "adapt").name);
+  const auto first = folder / generation_plan_name(0);
+  if (document_digest(job.plan) == document_digest(read_document<Plan>(first))) return;
+  throw PlanError("the run of the checkpoint began under another plan, from which it has changed since",
+                  "Give --plan " + first.string() + ", or --adapt none to leave its changes aside.");
 }
 
 // Expressions that match nothing were meant for other names.
@@ -74,7 +96,7 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 }  // namespace
 
 int64_t Job::world_size() const {
-  int64_t ranks = std::max<int64_t>(1, plan.world_size);
+  int64_t ranks = std::max(started_ranks, plan.world_size);
   for (const PlannedChange& change : changes) ranks = std::max(ranks, change.plan.world_size);
   return ranks;
 }
@@ -99,7 +121,9 @@ std::string Job::reason_of(int64_t generation) const {
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
   await_files_for(run.timeout_seconds);
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
-  job.changes = planned_changes(run.adapt);
+  const auto policy = make_adapt_policy(run.adapt);
+  job.changes = policy->known();
+  job.decides = policy->decides();
   job.disturbances = Disturbances(run.disturb);
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
@@ -112,10 +136,12 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
     job.run.world_size = 0;  // the plan says it
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
+  if (job.resume && job.decides) repeat_decisions(job);
   if (!run.initial_weights.empty() && !job.resume)
     check_initial_weights(TensorFiles(run.initial_weights), job.model);
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_fits(job.plan, run.plan, job.model.graph, run);
+  if (job.decides) job.started_ranks = std::max<int64_t>(1, world_size.value_or(1));
   const int64_t ranks = job.world_size();
   if (world_size && *world_size != ranks) {
     throw PlanError((job.changes.empty() ? where + ": the plan is for "
@@ -127,16 +153,24 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   check_plan_runs(job.plan, run.gradient_accumulation);
   for (const PlannedChange& change : job.changes) {
     check_plan_fits(change.plan, change.file, job.model.graph, run);
-    try {
-      check_plan_runs(change.plan, run.gradient_accumulation);
-    } catch (const PlanError& error) {
-      throw PlanError(change.file + ": " + error.what(), error.remedy());
-    }
+    check_change_runs(change.plan, change.file, run);
   }
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
+  if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
   job.model.graph = with_precision(job.model, run.precision, device);
   return job;
+}
+
+void check_further_plan(const Job& job, const Plan& plan, const std::string& file) {
+  check_plan_fits(plan, file, *job.graph_of_plans, job.run);
+  if (plan.world_size > job.world_size()) {
+    throw PlanError(file + ": the plan is for " + std::to_string(plan.world_size) + " ranks, the run has " +
+                        std::to_string(job.world_size()),
+                    "Plan for --gpus " + std::to_string(job.world_size()) + " or fewer.");
+  }
+  check_change_runs(plan, file, job.run);
+  job.disturbances.check(plan);
 }
 
 std::string job_fingerprint(const Job& job) {
@@ -149,6 +183,7 @@ std::string job_fingerprint(const Job& job) {
   json["pipewright"] = PIPEWRIGHT_VERSION;
   json["libtorch"] = PIPEWRIGHT_TORCH_VERSION;
   json["world"] = job.world_size();
+  json["decides"] = job.decides;
   json["plan"] = document_digest(job.plan);
   json["schedule"] = schedule_digest(job);
   for (const PlannedChange& change : job.changes) {

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -24,10 +25,14 @@ struct Job {
   std::optional<Checkpoint> resume;  ///< what run.resume means
   c10::Device device = c10::kCPU;    ///< where this process computes; a launcher does not
   bool overwrite = false;            ///< what an earlier run left in the run folder is removed, not set aside
-  std::vector<PlannedChange> changes{};  ///< what run.adapt means
-  Disturbances disturbances{};           ///< what run.disturb means
+  PlannedChanges changes{};          ///< what run.adapt knows; later also what it has decided
+  Disturbances disturbances{};       ///< what run.disturb means
+  bool decides = false;              ///< whether run.adapt decides on the way
+  int64_t started_ranks = 1;         ///< of a run whose policy may want more than the first plan has
+  /// Where run.adapt decides: the graph as plans are made for, before run.precision.
+  std::shared_ptr<const Graph> graph_of_plans{};
 
-  /// Ranks that are started: as many as the largest plan has.
+  /// Ranks that are started: as many as the largest plan has, or started_ranks.
   int64_t world_size() const;
   /// A generation is what one plan trains: number 0 from minibatch 0 on, number n from changes[n - 1] on.
   int64_t generations() const { return 1 + static_cast<int64_t>(changes.size()); }
@@ -40,11 +45,16 @@ struct Job {
 /// Builds the model for run.batch_size and reads run.plan; without a plan the whole model runs on every rank
 /// (data parallel, or one process). InputError for what cannot be read, PlanError unless the plan fits the
 /// graph and the world, its schedule is known and completes in a dry run, and its weight rule is one that the
-/// runtime has. Likewise each plan that run.adapt changes to, but for the world: the largest plan fills it. A checkpoint to go on from is found and fits (find_resume, check_resume). `world_size`: the
-/// ranks there are; absent: as many as the largest plan says, without a plan as run.world_size says, or 1. The job's
-/// run then says how many there are, as that decides what comes out. `device`: opened already; what comes
-/// out as bfloat16 depends on it.
+/// runtime has. Likewise each plan that run.adapt knows, but for the world: the largest plan fills it, unless
+/// further plans are decided on the way. A checkpoint to go on from is found and fits (find_resume,
+/// check_resume); what run.adapt had decided in its run is known then. `world_size`: the ranks there are;
+/// absent: as many as the largest plan says, without a plan as run.world_size says, or 1. The job's run then
+/// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
+/// bfloat16 depends on it.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+
+/// PlanError unless `plan`, of this file, can take over in a job whose policy decides.
+void check_further_plan(const Job& job, const Plan& plan, const std::string& file);
 
 /// What all ranks must have in common, as text: versions, world, plan, schedule and run. Equal for ranks that
 /// may train together.

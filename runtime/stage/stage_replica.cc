@@ -157,6 +157,12 @@ void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoi
   versions_->expect(std::move(readers), std::exchange(older_, {}));
 }
 
+void StageReplica::end(int64_t n) {
+  PW_CHECK(in_flight_.empty() && round_is_empty(), "a span ends with minibatches in flight");
+  PW_CHECK(span_.first <= n && n <= span_.end(), "minibatch " << n << " is not of the span");
+  span_.count = n - span_.first;
+}
+
 std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
   const auto pass = in_flight_.find(k);
   auto version =

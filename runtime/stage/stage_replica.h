@@ -73,6 +73,9 @@ class StageReplica {
   /// the begin of a round, for which state_before() will be asked as soon as the round before has its update.
   void begin(Span span, int64_t began, std::vector<int64_t> checkpoints = {});
   void begin(Span span) { begin(span, span.first); }
+  /// All that was begun has come back, and the span ends before minibatch n, earlier than it was to: what
+  /// further minibatches would have read is forgotten.
+  void end(int64_t n);
   /// The state before minibatch n, once: one of `checkpoints`, or where all has come back that was begun. Of
   /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
   /// all. On the CPU nothing is copied but buffers; nothing of it changes while training goes on.

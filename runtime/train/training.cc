@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/plan_changes.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
-#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {
@@ -25,10 +22,10 @@ constexpr const char* kSavedLine = "saved";
 
 Training::Training(const Job& job, const Place& place)
     : job_(job),
-      folder_(job.run.output),
-      data_(job),
-      evaluation_data_(open_evaluation_data(job)),
-      session_(job, place) {}
+      folder_(job_.run.output),
+      data_(job_),
+      evaluation_data_(open_evaluation_data(job_)),
+      session_(job_, place) {}
 
 void Training::run() {
   const MemoryMeter::Attached attached(memory_);
@@ -73,7 +70,7 @@ void Training::open() {
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
-  tells_plans_ = !job_.changes.empty() || !journal_->summary().generations.empty();
+  tells_plans_ = job_.decides || !job_.changes.empty() || !journal_->summary().generations.empty();
   // A checkpoint is complete when the journal has all lines before its own.
   lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
     if (line == kSavedLine) {
@@ -82,22 +79,6 @@ void Training::open() {
       journal_->take(rank, line);
     }
   });
-}
-
-// What `verify --run` reads, and who looks at the figures of a generation.
-void Training::write_changes() {
-  if (job_.changes.empty()) return;
-  std::vector<PlanChange> changes;
-  for (int64_t k = 0; k < job_.generations(); ++k) {
-    write_document(folder_ / generation_plan_name(k), job_.plan_of(k));
-    if (k > 0) changes.push_back({job_.first_minibatch_of(k), generation_plan_name(k)});
-  }
-  write_file(folder_ / kChangesName, plan_changes_text(changes));
-  const int64_t minibatches = data_.length().minibatches;
-  if (changes.back().minibatch >= minibatches) {
-    std::fprintf(stderr, "the run ends at minibatch %ld: it does not come to the change at minibatch %ld\n",
-                 minibatches, changes.back().minibatch);
-  }
 }
 
 void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }
@@ -118,7 +99,8 @@ void Training::work() {
   std::error_code ignored;
   if (journal_) std::filesystem::remove(folder_ / kModelFileName, ignored);
   if (journal_ && !job_.resume) {
-    for (const auto& name : plans_of_changes_in(folder_, job_.changes.empty() ? 0 : job_.generations()))
+    const bool own = job_.decides || !job_.changes.empty();
+    for (const auto& name : plans_of_changes_in(folder_, own ? job_.generations() : 0))
       std::filesystem::remove(folder_ / name, ignored);
   }
   started_ = Clock::now();
@@ -181,39 +163,11 @@ void Training::save_model() {
 // Between two actions, and around what is done between spans.
 void Training::fault_point() {
   if (!faults_.next() || !stop_ || session_.place().world_size == 1) return;
-  // The signal is heard before this rank goes on.
-  while (stop_->signal() == 0) {
+  // The signal is heard before this rank goes on, or the change that comes before it.
+  while (!stop_->under_way()) {
     control().check();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-}
-
-void Training::prepare_to_stop() {
-  if (!job_.run.checkpoint.on_signal) return;
-  // A rank may be waiting for its next minibatch: one of the cycle after the last that the first stage began.
-  const auto longest_cycle = [](const PipelineShape& shape) {
-    int64_t longest = 1;
-    for (int64_t stage = 0; stage < shape.stages(); ++stage)
-      longest = std::max(longest, StageTurns(shape, stage).cycle_length());
-    return longest;
-  };
-  // Ranks of the first stage of any of the plans.
-  std::set<int64_t> entries;
-  for (int64_t k = 0; k < job_.generations(); ++k) {
-    const std::vector<int64_t>& ranks = job_.plan_of(k).stages.front().ranks;
-    entries.insert(ranks.begin(), ranks.end());
-  }
-  stop_ = std::make_unique<StopAgreement>(
-      session_.place().rank, session_.place().world_size, data_.first_minibatch(),
-      std::vector<int64_t>(entries.begin(), entries.end()), [=, this](int64_t last_started) {
-        const int64_t generation = job_.generation_at(last_started + 1);
-        const RunLength length = data_.length_of(generation);
-        const PipelineShape shape = shape_of(job_.plan_of(generation), job_.run.gradient_accumulation);
-        return next_stop(
-            std::min({last_started + 1 + longest_cycle(shape), length.minibatches, length.plan_end}),
-            length.period, length);
-      });
-  control().hold_signals([this](Store& store) { stop_->tick(store); });
 }
 
 // All ranks have written the checkpoint of the same minibatch.

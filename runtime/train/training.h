@@ -19,6 +19,7 @@
 #include "runtime/control/stop_agreement.h"
 #include "runtime/generation/generation.h"
 #include "runtime/generation/training_data.h"
+#include "runtime/job/adapt.h"
 #include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
 #include "runtime/journal/line_thread.h"
@@ -52,8 +53,6 @@ class Training : private RankTask {
   void work() override;
   void post_last_words() override;
   void close(const std::string& status) override;
-  void write_changes();
-  void prepare_to_stop();
   [[noreturn]] void stop();
   void save_model();
   void fault_point();
@@ -68,6 +67,13 @@ class Training : private RankTask {
   void watch_speed(const Action& action, double seconds);
 
   // training_changes.cc: from one plan to the next.
+  void write_changes();
+  void write_list_of_changes();
+  void prepare_to_stop();
+  void ask_policy(int64_t minibatch);
+  bool has_decided_change() const;
+  void take_decided_change();
+  int64_t end_of_generation() const;
   void start_generation(int64_t number, StateSource* source);
   void change_plan();
   void wait_for_end_of_generation();
@@ -85,17 +91,21 @@ class Training : private RankTask {
   Control& control() { return session_.control(); }
   /// Also where a failure has come between two plans.
   const Plan& plan_in_force() const { return generation_ ? generation_->plan() : job_.plan; }
+  /// A signal ends the run there.
   bool stops_at(int64_t minibatch) const {
-    return stop_ && stop_->stop_before() <= minibatch && stop_->stop_before() < data_.length().minibatches;
+    return stop_ && stop_->stop_before() <= minibatch && stop_->signal() != 0 &&
+           stop_->stop_before() < data_.length().minibatches;
   }
 
-  const Job& job_;
+  Job job_;  // its changes grow when the policy decides
   const std::filesystem::path folder_;
   const TrainingData data_;
   const std::unique_ptr<Dataset> evaluation_data_;
 
   std::optional<RunFolderLock> lock_;    // rank 0, unless the launcher holds it
-  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint; Control's thread calls it
+  std::unique_ptr<AdaptPolicy> policy_;  // rank 0, if it decides on the way
+  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint or the policy decides; Control's
+                                         // thread calls it
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
   std::unique_ptr<PlanGeneration> generation_;
@@ -108,7 +118,7 @@ class Training : private RankTask {
   int64_t done_ = 0;                          // minibatches: the next one is the first that is not
   int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
-  bool tells_plans_ = false;  // rank 0: the plan of this run changes, or that of its past did
+  bool tells_plans_ = false;  // rank 0: the plan of this run changes or may, or that of its past did
   EarlierWorkers earlier_workers_;
   double drain_seconds_ = 0;  // of the last span, from the end of this rank's last forward on
   TraceWriter trace_;

@@ -1,6 +1,11 @@
+#include <algorithm>
 #include <thread>
 
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/plan_changes.h"
 #include "runtime/generation/state_moves.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/train/training.h"
 
 namespace pipewright {
@@ -23,6 +28,95 @@ std::string ended_text(int64_t generation, bool stopped, int64_t next_minibatch)
 
 }  // namespace
 
+// What `verify --run` and a run that goes on read, and who looks at the figures of a generation.
+void Training::write_changes() {
+  if (job_.changes.empty() && !job_.decides) return;
+  for (int64_t k = 0; k < job_.generations(); ++k)
+    write_document(folder_ / generation_plan_name(k), job_.plan_of(k));
+  write_list_of_changes();
+  const int64_t minibatches = data_.length().minibatches;
+  if (!job_.changes.empty() && job_.changes.back().minibatch >= minibatches) {
+    std::fprintf(stderr, "the run ends at minibatch %ld: it does not come to the change at minibatch %ld\n",
+                 minibatches, job_.changes.back().minibatch);
+  }
+}
+
+void Training::write_list_of_changes() {
+  std::error_code ignored;
+  if (job_.changes.empty()) {
+    std::filesystem::remove(folder_ / kChangesName, ignored);
+    return;
+  }
+  std::vector<PlanChange> changes;
+  for (int64_t k = 1; k < job_.generations(); ++k)
+    changes.push_back({job_.first_minibatch_of(k), generation_plan_name(k)});
+  write_file(folder_ / kChangesName, plan_changes_text(changes));
+}
+
+void Training::prepare_to_stop() {
+  const bool heeds_signals = job_.run.checkpoint.on_signal;
+  if (!heeds_signals && !job_.decides) return;
+  const Place& place = session_.place();
+  if (place.rank == 0 && job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
+  const auto stop_after = [this](int64_t last_started) {
+    const int64_t generation = job_.generation_at(last_started + 1);
+    return unplanned_stop(last_started, shape_of(job_.plan_of(generation), job_.run.gradient_accumulation),
+                          data_.length_of(generation));
+  };
+  stop_ = std::make_unique<StopAgreement>(StopAgreement::Settings{
+      place.rank, place.world_size, data_.first_minibatch(), heeds_signals, stop_after});
+  if (heeds_signals) control().hold_signals();
+  control().call_often([this](Store& store) { return stop_->tick(store); });
+}
+
+// Rank 0 is about to begin the minibatch. What the run's past has decided is done before anything new.
+void Training::ask_policy(int64_t minibatch) {
+  if (!policy_ || stop_->under_way() || generation_->number() + 1 < job_.generations()) return;
+  try {
+    auto decision = policy_->decide({minibatch, generation_->plan()});
+    if (!decision) return;
+    check_further_plan(job_, decision->plan, decision->file);
+    Json change;
+    change["file"] = decision->file;
+    change["reason"] = decision->reason;
+    change["plan"] = document_text(decision->plan);
+    stop_->propose(change.dump());
+  } catch (const Error& error) {
+    const std::string remedy = error.remedy().empty() ? "" : "\n  " + error.remedy();
+    std::fprintf(stderr, "adapt: refused, training goes on under the plan in force: %s%s\n", error.what(),
+                 remedy.c_str());
+  }
+}
+
+bool Training::has_decided_change() const {
+  return stop_ && stop_->stop_before() != StopAgreement::kNever && stop_->signal() == 0 &&
+         generation_->number() + 1 == job_.generations() && stop_->stop_before() < data_.length().minibatches;
+}
+
+// From now on it is a change like one that was known beforehand, and will be if the run goes on from here.
+void Training::take_decided_change() {
+  const Json decided = parse_json(stop_->change(), "change of the plan");
+  PlannedChange change;
+  change.minibatch = stop_->stop_before();
+  change.file = decided.at("file");
+  change.reason = decided.at("reason");
+  change.plan = parse_document<Plan>(decided.at("plan").get<std::string>(), change.file);
+  job_.changes.push_back(std::move(change));
+  if (!journal_) return;
+  const int64_t number = job_.generations() - 1;
+  write_document(folder_ / generation_plan_name(number), job_.plan_of(number));
+  write_list_of_changes();
+  std::fprintf(stderr, "from minibatch %ld on: the plan of %s (%s)\n", job_.changes.back().minibatch,
+               job_.changes.back().file.c_str(), job_.changes.back().reason.c_str());
+}
+
+// Of minibatches, as far as it is known.
+int64_t Training::end_of_generation() const {
+  const RunLength& length = generation_->length();
+  const int64_t end = std::min(length.minibatches, length.plan_end);
+  return stop_ && stop_->signal() == 0 ? std::min(end, stop_->stop_before()) : end;
+}
+
 // Rank 0 has part in every plan.
 void Training::tell_end_of_generation(bool stopped) {
   if (session_.place().rank == 0 && generation_->plan().world_size < session_.place().world_size)
@@ -40,6 +134,7 @@ void Training::wait_for_end_of_generation() {
       const int64_t number = ended.at("generation").get<int64_t>();
       if (number >= generation_->number()) {
         // In one that has ended since then this rank had no part either: it could not have gone on without.
+        if (has_decided_change()) take_decided_change();
         if (number > generation_->number()) start_generation(number, nullptr);
         done_ = ended.at("next_minibatch").get<int64_t>();
         pipeline_began_ = done_;
@@ -86,6 +181,7 @@ void Training::change_plan() {
   change.drain_seconds = drain_seconds_;
   change.reason = job_.reason_of(next);
   tell_generation(change);
+  if (stop_ && stop_->stop_before() == done_ && stop_->signal() == 0) stop_->go_on();
   fault_point();
 }
 
@@ -104,7 +200,8 @@ void Training::tell_generation(GenerationSummary generation) {
   if (!tells_plans_) return;
   generation.number = generation_->number();
   generation.first_minibatch = done_;
-  generation.plan = job_.changes.empty() ? "plan.json" : generation_plan_name(generation.number);
+  generation.plan =
+      job_.changes.empty() && !job_.decides ? "plan.json" : generation_plan_name(generation.number);
   generation.ranks = generation_->plan().world_size;
   control().post(generation_line(generation, generation_->period()));
 }

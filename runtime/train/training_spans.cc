@@ -62,8 +62,7 @@ void Training::watch_speed(const Action& action, double seconds) {
 void Training::train_generation() {
   const CheckpointSettings& settings = job_.run.checkpoint;
   const RunLength& length = generation_->length();
-  const int64_t end = std::min(length.minibatches, length.plan_end);
-  while (done_ < end) {
+  while (done_ < end_of_generation()) {
     const Span span = span_from(done_, length);
     const auto within = checkpoints_within(span, settings, generation_->period(), length);
     try {
@@ -73,14 +72,18 @@ void Training::train_generation() {
                                          [this](int64_t k) { return data_.request(k); }));
     }
     const bool stops = stops_at(span.end());
-    done_ = stops ? stop_->stop_before() : span.end();
-    if (done_ == span.end()) pipeline_began_ = done_;
+    done_ = stop_ ? std::min(span.end(), stop_->stop_before()) : span.end();
+    const bool cut_short = done_ < span.end();
+    if (cut_short && !stops) generation_->worker().end_span(done_);
+    if (!cut_short || !stops) pipeline_began_ = done_;
+    // Before anything can be written that lies behind it.
+    if (has_decided_change() && stop_->stop_before() == done_) take_decided_change();
     fault_point();
     evaluate_ended_epoch();
-    if (evaluation_data_ && done_ == span.end() && evaluation_within_epoch(done_, length))
+    if (evaluation_data_ && !cut_short && evaluation_within_epoch(done_, length))
       evaluate(done_ / length.minibatches_per_epoch, done_);
     fault_point();
-    if (std::binary_search(within.begin(), within.end(), done_)) {
+    if (std::binary_search(within.begin(), within.end(), done_) && pipeline_began_ != done_) {
       // It was written on the way.
     } else if (checkpoint_due(done_, settings, generation_->period(), length)) {
       write_checkpoint(done_ == length.minibatches ? "end" : "interval");
@@ -105,8 +108,10 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     hooks.stop_before = [this] { return stop_->stop_before(); };
     hooks.before = [this, &worker, before = std::move(hooks.before)](const Action& action) {
       before(action);
-      if (action.kind == ActionKind::kForward && action.stage_or(worker.stage().stage()) == 0)
-        stop_->enter(action.index, [this] { control().check(); });
+      if (action.kind != ActionKind::kForward) return;
+      const int64_t first = worker.stage().stage(), stage = action.stage_or(first);
+      if (stage == first) ask_policy(action.index);
+      if (stage == 0) stop_->enter(action.index, [this] { control().check(); });
     };
   }
   hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
@@ -159,6 +164,8 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   }
   hooks.checkpoints = std::move(checkpoints);
   hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
+    // Where another plan takes over the pipeline drains first.
+    if (stop_ && stop_->stop_before() == n && !stops_at(n)) return;
     session_.rest();  // a slow disk is no update that hangs
     if (&stage == &worker.stage()) begin_checkpoint(n, "interval");
     take_state(n, stage, /*drained=*/false);

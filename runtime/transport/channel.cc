@@ -29,17 +29,19 @@ int64_t count_of_numbers(const std::vector<MessagePart>& parts) {
 
 }  // namespace
 
-Inbox::Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead)
+Inbox::Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead, Comes comes)
     : transport_(transport),
       first_tag_(first_tag),
       order_(std::move(order)),
-      ahead_(static_cast<size_t>(ahead)) {
+      ahead_(static_cast<size_t>(ahead)),
+      comes_(std::move(comes)) {
   PW_CHECK_LE(1, ahead);
   post_up_to(ahead_);
 }
 
 void Inbox::post_up_to(size_t count) {
   while (posted_.size() < count && next_ + posted_.size() < order_.size()) {
+    if (comes_ && !comes_(next_ + posted_.size())) return;
     const Expected& expected = order_[next_ + posted_.size()];
     const int64_t numbers = count_of_numbers(*expected.parts);
     if (numbers > 0 && orders_.count(expected.peer) == 0 && announcements_.count(expected.peer) == 0)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -24,10 +25,15 @@ class Inbox {
     const std::vector<MessagePart>* parts = nullptr;
   };
 
+  /// Whether the message at a position of the order will come, as far as it is known now; if not, none behind
+  /// it will. No receive of such a message is posted.
+  using Comes = std::function<bool(size_t position)>;
+
   /// `first_tag`: tag of part 0; part i uses first_tag + i; a packed message (Transport::packer) the first;
   /// how n parts lie has first_tag + n. At most `ahead` (>= 1) messages are posted at a time: that is the
   /// memory the inbox may take beside the message being handed out.
-  Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead);
+  Inbox(Transport& transport, int64_t first_tag, std::vector<Expected> order, int64_t ahead,
+        Comes comes = {});
 
   /// The next message of the order; waits for it. The tensors are read only (Delivery). Those of a packed
   /// message share their memory, no bytes of it.
@@ -46,6 +52,7 @@ class Inbox {
   int64_t first_tag_;
   std::vector<Expected> order_;
   size_t ahead_;
+  const Comes comes_;                                           // empty: all do
   size_t next_ = 0;                                             // of order_: to hand out
   std::deque<Posted> posted_;                                   // order_[next_, next_ + posted_.size())
   std::map<int64_t, std::unique_ptr<Delivery>> announcements_;  // by peer; none where no message needs one

@@ -132,6 +132,14 @@ class Worker::Execution {
     return rank_of_minibatch(worker_.plan_, worker_.shape_, stage, k);
   }
 
+  /// A receive that nobody answers would take what the next plan sends.
+  Inbox::Comes comes(std::vector<int64_t> minibatches) const {
+    if (!training() || !hooks_.stop_before) return {};
+    return [this, minibatches = std::move(minibatches)](size_t position) {
+      return minibatches[position] < hooks_.stop_before();
+    };
+  }
+
   Lane open_lane(StageReplica& stage, Span span) const {
     Lane lane;
     lane.stage = &stage;
@@ -142,13 +150,18 @@ class Worker::Execution {
     const bool last = s + 1 == worker_.shape_.stages();
     std::vector<Inbox::Expected> activations;
     std::vector<Inbox::Expected> gradients;
+    std::vector<int64_t> of_activations, of_gradients;  // minibatches
     for (const Action& action : actions_) {
       if (action.stage_or(worker_.stage().stage()) != s) continue;
       const int64_t k = action.index;
-      if (action.kind == ActionKind::kReceiveActivation)
+      if (action.kind == ActionKind::kReceiveActivation) {
         activations.push_back({rank_of(s - 1, k), &program(stage, k).received_parts()});
-      if (action.kind == ActionKind::kReceiveGradient)
+        of_activations.push_back(k);
+      }
+      if (action.kind == ActionKind::kReceiveGradient) {
         gradients.push_back({rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
+        of_gradients.push_back(k);
+      }
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
     // than this rank's depth are outstanding while training, so none of their sends waits. Gradients may wait
@@ -160,14 +173,15 @@ class Worker::Execution {
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
     if (!first) {
-      lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations, kAhead);
+      lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations, kAhead,
+                                           comes(std::move(of_activations)));
       lane.gradient_outbox =
           std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s), limit);
     }
     if (!last) {
       lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit);
-      lane.gradient_inbox =
-          std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1), gradients, kAhead);
+      lane.gradient_inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1),
+                                                    gradients, kAhead, comes(std::move(of_gradients)));
     }
     return lane;
   }
@@ -334,6 +348,12 @@ void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> b
   Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
   const bool cut_short = hooks.stop_before && hooks.stop_before() < span.end();
   if (!cut_short) average_buffers();
+}
+
+void Worker::end_span(int64_t n) {
+  const c10::DeviceGuard on_device(stage().device());
+  for (const auto& stage : stages_) stage->end(n);
+  average_buffers();
 }
 
 void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {

@@ -88,6 +88,8 @@ class Worker {
   /// weights, and their floating buffers are set to their average (docs/semantics.md) unless stop_before cut
   /// the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
   void train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began = {});
+  /// After a train() that stop_before cut short at minibatch n: it is as if the span had ended there.
+  void end_span(int64_t n);
 
   /// Forward only, in evaluation mode, with the latest weights. `program(stage, k)` runs minibatch k of the
   /// span; it outlives the call. Weights and buffers do not change.

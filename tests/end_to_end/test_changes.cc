@@ -6,7 +6,7 @@
 
 #include "graph/plan_changes.h"
 #include "graph/summary.h"
-#include "tests/end_to_end/checkpointed_runs.h"
+#include "tests/end_to_end/changing_runs.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -15,33 +15,6 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string write_changes(const TemporaryFolder& folder, const std::vector<PlanChange>& changes) {
-  write_file(folder / "changes.json", plan_changes_text(changes));
-  return "manual:file=" + (folder / "changes.json").string();
-}
-
-std::string write_flush_plan(const TemporaryFolder& folder, const std::string& name,
-                             const std::vector<int64_t>& replicas, const std::string& schedule) {
-  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
-  plan.schedule = schedule;
-  plan.weights = "flush";
-  plan.microbatches = 4;
-  for (Stage& stage : plan.stages) stage.in_flight = 4;
-  write_document(folder / name, plan);
-  return (folder / name).string();
-}
-
-struct Outcome {
-  int code = 0;
-  std::string output, error;
-};
-
-Outcome runtime(const TemporaryFolder& folder, const std::vector<std::string>& words) {
-  Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
-  const int code = process.wait(120s);
-  return {code, process.output(), process.error()};
-}
 
 fs::path last_checkpoint(const fs::path& run) {
   return run / "checkpoints" / ("minibatch-" + std::to_string(kMinibatches));

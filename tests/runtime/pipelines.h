@@ -106,6 +106,32 @@ struct PipelineRun {
   std::vector<std::vector<int64_t>> peak_versions, peak_in_flight, updates;  ///< by stage, replica
 };
 
+/// WorkerHooks::fields of a worker, which is borrowed, as the minibatches are.
+inline std::function<std::vector<at::Tensor>(int64_t, int64_t)> fields_from(
+    const std::vector<MinibatchFields>& minibatches, const Worker& worker) {
+  return [&](int64_t stage, int64_t k) {
+    std::vector<at::Tensor> fields;
+    for (size_t i = 0; i < worker.stage_count(); ++i) {
+      if (worker.stage(i).stage() != stage) continue;
+      for (const auto& name : worker.stage(i).program().fields())
+        fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
+    }
+    return fields;
+  };
+}
+
+/// Weights and buffers of a rank at its end. `run.buffers` has a place for each replica of each stage.
+inline void add_state(const Worker& worker, PipelineRun& run) {
+  for (size_t n = 0; n < worker.stage_count(); ++n) {
+    const StageReplica& stage = worker.stage(n);
+    for (size_t i = 0; i < stage.weights().size(); ++i)
+      run.weights[stage.program().parameters()[i]].push_back(stage.weights()[i].detach());
+    auto& buffers = run.buffers[static_cast<size_t>(stage.stage())][static_cast<size_t>(stage.replica())];
+    for (size_t i = 0; i < stage.buffers().size(); ++i)
+      buffers[stage.program().buffers()[i]] = stage.buffers()[i];
+  }
+}
+
 using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 
 /// What else a rank of a test does: before the first span and after the last one, on its thread.
@@ -136,15 +162,7 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     at::set_num_threads(1);
     Worker worker(model, plan, rank, transport, rules);
     WorkerHooks hooks;
-    hooks.fields = [&](int64_t stage, int64_t k) {
-      std::vector<at::Tensor> fields;
-      for (size_t i = 0; i < worker.stage_count(); ++i) {
-        if (worker.stage(i).stage() != stage) continue;
-        for (const auto& name : worker.stage(i).program().fields())
-          fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
-      }
-      return fields;
-    };
+    hooks.fields = fields_from(minibatches, worker);
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
       run.losses[static_cast<size_t>(k)] = loss;
     };
@@ -158,14 +176,11 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     for (const Span& span : spans) worker.train(span, hooks, extras.began);
     if (extras.finish) extras.finish(worker);
     const std::lock_guard lock(mutex);
+    add_state(worker, run);
     for (size_t n = 0; n < worker.stage_count(); ++n) {
       const StageReplica& stage = worker.stage(n);
       const auto s = static_cast<size_t>(stage.stage());
       const auto q = static_cast<size_t>(stage.replica());
-      for (size_t i = 0; i < stage.weights().size(); ++i)
-        run.weights[stage.program().parameters()[i]].push_back(stage.weights()[i].detach());
-      for (size_t i = 0; i < stage.buffers().size(); ++i)
-        run.buffers[s][q][stage.program().buffers()[i]] = stage.buffers()[i];
       run.peak_versions[s][q] = stage.versions().peak_live();
       run.peak_in_flight[s][q] = stage.peak_in_flight();
       run.updates[s][q] = stage.versions().updates();

@@ -100,13 +100,14 @@ TEST_CASE("control: last words that come while the background thread is busy els
   std::thread ending;
   std::atomic<bool> begun = false;
   std::atomic<bool> tried = false;
-  ranks[1].hold_signals([&](Store&) {  // on the background thread, after it has delivered
-    if (begun.exchange(true)) return;
+  ranks[1].call_often([&](Store&) {  // on the background thread, after it has delivered
+    if (begun.exchange(true)) return false;
     ending = std::thread([&] {
       ranks[1].post("last words");
       ranks[1].finish(20s);
     });
     tried = eventually(20s, [&] { return ranks[1].finishing(); });
+    return false;
   });
   const auto begin = std::chrono::steady_clock::now();
   ranks[0].finish(20s);

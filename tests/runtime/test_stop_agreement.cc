@@ -1,89 +1,147 @@
-// Where to stop: ranks as threads that work on different minibatches when a signal comes.
+// Where to stop: ranks as threads that work on different minibatches when a change of plan is proposed, and
+// then another, and when a signal comes.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <memory>
 #include <random>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "runtime/control/control.h"
 #include "runtime/control/stop_agreement.h"
 
 using namespace pipewright;
 
-TEST_CASE("all ranks agree on a minibatch that none has begun, and the first stage goes on up to it") {
+namespace {
+
+// What a rank has come to know, and done.
+struct Lived {
+  std::vector<std::pair<int64_t, std::string>> stops;  // before which minibatch, and for what; "": a signal
+  std::vector<int64_t> forwards;
+};
+
+struct World {
+  int64_t entries = 1, ranks = 1, first = 0;
+  std::function<int64_t(int64_t)> stop_after;
+};
+
+// One after the other: what to stop for is proposed as soon as nothing is under way, then the signal comes.
+std::vector<Lived> live(const World& world, const std::vector<std::string>& changes, Store& server,
+                        const std::string& name, uint64_t seed) {
+  std::vector<std::unique_ptr<StopAgreement>> ranks;
+  for (int64_t rank = 0; rank < world.ranks; ++rank)
+    ranks.push_back(std::make_unique<StopAgreement>(
+        StopAgreement::Settings{rank, world.ranks, world.first, true, world.stop_after}));
+  std::atomic<bool> end = false;
+  std::vector<std::thread> controls;
+  for (int64_t rank = 0; world.ranks > 1 && rank < world.ranks; ++rank) {
+    controls.emplace_back([&, rank] {
+      Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20), name);
+      while (!end) {
+        ranks[static_cast<size_t>(rank)]->tick(store);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  std::vector<Lived> lives(static_cast<size_t>(world.ranks));
+  std::vector<std::thread> workers;
+  for (int64_t rank = 0; rank < world.ranks; ++rank) {
+    workers.emplace_back([&, rank] {
+      StopAgreement& mine = *ranks[static_cast<size_t>(rank)];
+      Lived& life = lives[static_cast<size_t>(rank)];
+      std::mt19937_64 random(seed + static_cast<uint64_t>(rank));
+      const auto rest = [&](uint64_t most) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % most));
+      };
+      size_t proposed = 0;
+      int64_t k = world.first + rank;
+      while (true) {
+        if (rank == 0 && !mine.under_way() && random() % 4 == 0) {
+          if (proposed < changes.size()) {
+            mine.propose(changes[proposed++]);
+          } else {
+            received_signal = SIGTERM;
+          }
+        }
+        if (rank < world.entries) mine.enter(k, [] {});
+        const int64_t stop = mine.stop_before();
+        if (rank >= world.entries ? stop == StopAgreement::kNever : k < stop) {
+          if (rank < world.entries) life.forwards.push_back(std::exchange(k, k + world.entries));
+          rest(300);
+          continue;
+        }
+        life.stops.emplace_back(stop, mine.signal() == 0 ? mine.change() : "");
+        if (mine.signal() != 0) return;
+        rest(3000);
+        mine.go_on();
+      }
+    });
+  }
+  for (auto& worker : workers) worker.join();
+  end = true;
+  for (auto& control : controls) control.join();
+  received_signal = 0;
+  return lives;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "all ranks stop before the same minibatches for the same reasons, which none has begun, and the first "
+    "stage goes on up to there") {
   static Store server = Store::serve(0);
   std::mt19937_64 random(4);
-  for (int round = 0; round < 20; ++round) {
-    const int64_t entries = 1 + static_cast<int64_t>(random() % 3);
-    const int64_t world = entries + static_cast<int64_t>(random() % 3);
-    if (world == 1) continue;  // nothing to agree on
+  for (int round = 0; round < 30; ++round) {
+    World world;
+    world.entries = 1 + static_cast<int64_t>(random() % 3);
+    world.ranks = world.entries + static_cast<int64_t>(random() % 3);
     const int64_t period = 1 + static_cast<int64_t>(random() % 7);
-    // A run that goes on begins somewhere; a signal may come before it has.
-    const int64_t first = static_cast<int64_t>(random() % 3) * period * static_cast<int64_t>(random() % 9);
-    const bool at_once = random() % 3 == 0;
-    std::vector<int64_t> first_stage;
-    for (int64_t rank = 0; rank < entries; ++rank) first_stage.push_back(rank);
-    const auto stop_after = [&](int64_t last) { return (last + 1 + entries + period - 1) / period * period; };
-    std::vector<std::unique_ptr<StopAgreement>> ranks;
-    for (int64_t rank = 0; rank < world; ++rank)
-      ranks.push_back(std::make_unique<StopAgreement>(rank, world, first, first_stage, stop_after));
+    // A run that goes on begins somewhere.
+    world.first = static_cast<int64_t>(random() % 3) * period * static_cast<int64_t>(random() % 9);
+    world.stop_after = [&](int64_t last) {
+      return (last + 1 + world.entries + period - 1) / period * period;
+    };
+    std::vector<std::string> changes;
+    for (uint64_t n = random() % 5; n > 0; --n) changes.push_back("plan " + std::to_string(n));
+    CAPTURE(round, world.entries, world.ranks, period, world.first, changes.size());
+    const auto lives = live(world, changes, server, "stop" + std::to_string(round), random());
 
-    std::vector<int64_t> last(static_cast<size_t>(entries), first - 1);
-    if (at_once) received_signal = SIGTERM;
-    std::atomic<bool> end = false;
-    std::vector<std::thread> threads;
-    for (int64_t rank = 0; rank < world; ++rank) {
-      threads.emplace_back([&, rank] {
-        Store store =
-            Store::join("127.0.0.1", server.port(), std::chrono::seconds(20), "stop" + std::to_string(round));
-        while (!end) {
-          ranks[static_cast<size_t>(rank)]->tick(store);
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-      });
+    const auto& stops = lives[0].stops;
+    REQUIRE(stops.size() == changes.size() + 1);
+    for (size_t i = 0; i < stops.size(); ++i) {
+      CHECK(stops[i].second == (i < changes.size() ? changes[i] : ""));
+      CHECK(stops[i].first % period == 0);
+      CHECK(stops[i].first > (i == 0 ? world.first : stops[i - 1].first));
     }
-    std::vector<std::thread> workers;
-    for (int64_t rank = 0; rank < entries; ++rank) {
-      workers.emplace_back([&, rank] {
-        StopAgreement& mine = *ranks[static_cast<size_t>(rank)];
-        if (at_once) {
-          while (mine.signal() == 0) std::this_thread::yield();
-        }
-        for (int64_t k = first + rank;; k += entries) {
-          mine.enter(k, [] {});
-          if (k >= mine.stop_before()) return;
-          last[static_cast<size_t>(rank)] = k;
-          std::this_thread::sleep_for(std::chrono::microseconds(200 * (1 + rank)));
-        }
-      });
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 20));
-    received_signal = SIGTERM;
-    for (auto& worker : workers) worker.join();
-    end = true;
-    for (auto& thread : threads) thread.join();
-    received_signal = 0;
-
-    const int64_t stop = ranks[0]->stop_before();
-    CAPTURE(round, entries, world, period, first, at_once, stop);
-    CHECK(stop % period == 0);
-    CHECK(stop > first);
-    for (const auto& rank : ranks) {
-      CHECK(rank->stop_before() == stop);
-      CHECK(rank->signal() == SIGTERM);
-    }
-    for (int64_t rank = 0; rank < entries; ++rank) {
-      // The last of its own before the stop.
-      CHECK(last[static_cast<size_t>(rank)] < stop);
-      CHECK(last[static_cast<size_t>(rank)] + entries >= stop);
+    for (int64_t rank = 0; rank < world.ranks; ++rank) {
+      const Lived& life = lives[static_cast<size_t>(rank)];
+      CHECK(life.stops == stops);
+      if (rank >= world.entries) continue;
+      // All of its own up to the last stop, none twice.
+      std::vector<int64_t> own;
+      for (int64_t k = world.first + rank; k < stops.back().first; k += world.entries) own.push_back(k);
+      CHECK(life.forwards == own);
     }
   }
+}
+
+TEST_CASE("however often the ranks stop, they leave no more keys in the store") {
+  const auto keys_after = [](size_t changes) {
+    Store server = Store::serve(0);
+    live({2, 3, 0, [](int64_t last) { return last + 3; }}, std::vector<std::string>(changes, "another"),
+         server, "keys", 1);
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(server.port());
+    options.waitWorkers = false;
+    return c10d::TCPStore("127.0.0.1", options).getNumKeys();
+  };
+  CHECK(keys_after(20) == keys_after(1));
 }
 
 TEST_CASE(
     "one rank that goes on from a checkpoint and gets the signal first stops behind it, not before it") {
   for (const int64_t first : {0, 12, 4096}) {
-    StopAgreement alone(0, 1, first, {0}, [](int64_t last) { return last + 2; });
+    StopAgreement alone({0, 1, first, true, [](int64_t last) { return last + 2; }});
     received_signal = SIGINT;
     alone.enter(first, [] {});
     received_signal = 0;

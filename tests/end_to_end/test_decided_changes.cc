@@ -1,0 +1,243 @@
+// Runs whose next plan is written while they train, with real processes. What was decided when is a matter of
+// time; what comes of it is compared with a run that knows the same changes beforehand.
+// PIPEWRIGHT_BOUNDARIES=1 tries every point of every rank.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <random>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/changing_runs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A run that watches `folder`/next.json.
+struct Watching {
+  const TemporaryFolder& folder;
+  const fs::path run, next;
+  std::vector<std::string> words;
+  std::optional<Process> process;
+
+  Watching(const TemporaryFolder& in, const std::string& plan, const std::vector<std::string>& more)
+      : folder(in), run(in / "run"), next(in / "next.json") {
+    words = std::vector<std::string>{"--model",
+                                     kEndlessModel,
+                                     "--data",
+                                     "synthetic-images:image=8,samples=256",
+                                     "--evaluation-data",
+                                     "synthetic-images:image=8,samples=50",
+                                     "--batch-size",
+                                     "8",
+                                     "--momentum",
+                                     "0.9",
+                                     "--timeout",
+                                     "20s",
+                                     "--plan",
+                                     plan} +
+            more;
+  }
+
+  std::vector<std::string> watches(const std::vector<std::string>& more) const {
+    return words +
+           std::vector<std::string>{"--adapt", "watch:file=" + next.string(), "--output", run.string()} +
+           more;
+  }
+  void start(const std::string& command, const std::vector<std::string>& more,
+             const std::map<std::string, std::string>& variables = {}) {
+    process.emplace(std::vector<std::string>{program("runtime"), command} + watches(more), folder / "run.out",
+                    folder / "run.err", variables);
+  }
+  // Another program puts the file in its place.
+  void put(const std::string& file) const {
+    fs::copy_file(file, folder / "next.part", fs::copy_options::overwrite_existing);
+    fs::rename(folder / "next.part", next);
+  }
+  bool says(const std::string& text) {
+    return eventually(60s,
+                      [&] {
+                        return process->error().find(text) != std::string::npos ||
+                               process->wait(0ms) != Process::kRunning;
+                      }) &&
+           process->wait(0ms) == Process::kRunning;
+  }
+  // Lines of generations so far.
+  std::vector<GenerationSummary> generations() const {
+    std::vector<GenerationSummary> told;
+    for (const std::string& text : complete_lines(run / "metrics.jsonl")) {
+      const Json line = parse_json(text, "metrics.jsonl");
+      if (!line.contains("generation")) continue;
+      JsonReader reader(line["generation"], "metrics.jsonl");
+      told.push_back(GenerationSummary::from_json(reader));
+    }
+    return told;
+  }
+  bool comes_to(size_t plans) {
+    return eventually(
+               60s,
+               [&] { return generations().size() >= plans || process->wait(0ms) != Process::kRunning; }) &&
+           process->wait(0ms) == Process::kRunning;
+  }
+
+  // The same changes at the same minibatches, known beforehand, from the first minibatch on.
+  fs::path repeated(const std::string& command, const std::vector<std::string>& more) const {
+    const fs::path again = folder / "again";
+    fs::remove_all(again);
+    const std::vector<std::string> changes =
+        fs::exists(run / "changes.json")
+            ? std::vector<std::string>{"--adapt", "manual:file=" + (run / "changes.json").string()}
+            : std::vector<std::string>{};
+    const Outcome outcome = runtime(folder, std::vector<std::string>{command} + words + changes + more +
+                                                std::vector<std::string>{"--output", again.string()});
+    INFO(outcome.error);
+    REQUIRE(outcome.code == 0);
+    return again;
+  }
+};
+
+int64_t trained(const fs::path& run) { return static_cast<int64_t>(losses(run).size()); }
+
+void check_equal(const fs::path& run, const fs::path& expected, int64_t minibatches) {
+  CHECK(losses(run).size() == static_cast<size_t>(minibatches));
+  CHECK(metrics(run) == metrics(expected));
+  const std::string last = "minibatch-" + std::to_string(minibatches);
+  CHECK(tensor_files(run / "checkpoints" / last) == tensor_files(expected / "checkpoints" / last));
+}
+
+}  // namespace
+
+TEST_CASE("a plan that is written while the run trains takes over, as if it had been known beforehand") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {1, 2});
+  const std::string b = write_flush_plan(folder, "b.json", {1, 1}, "gpipe");  // two ranks wait
+  const std::string c = write_plan(folder, "c.json", {2, 2});
+  Watching run(folder, a, {"--transport", GENERATE("shm", "gloo")});
+  run.start("launch", {"--ranks", "4", "--minibatches", "1000000", "--checkpoint-every-epochs", "10"});
+  const auto fails = [&] { return run.process->error(); };
+  INFO(fails());
+  REQUIRE(run.comes_to(1));
+
+  // What is no plan, or none for this run, changes nothing.
+  write_file(run.next, "{\"schema\": ");
+  REQUIRE(run.says("training goes on under the plan in force"));
+  run.put(write_plan(folder, "five.json", {2, 3}));
+  REQUIRE(run.says("the plan is for 5 ranks, the run has 4"));
+  CHECK(run.generations().size() == 1);
+
+  size_t plans = 1;
+  for (const std::string& next : {b, c, a, b, a}) {
+    run.put(next);
+    REQUIRE(run.comes_to(++plans));
+  }
+  run.put(a);  // in force
+  run.process->signal(SIGTERM);
+  REQUIRE(run.process->wait(60s) == 143);
+  const auto told = run.generations();
+  REQUIRE(told.size() == 6);
+  const auto changes = read_plan_changes(run.run / "changes.json");
+  REQUIRE(changes.size() == 5);
+  for (size_t k = 0; k < told.size(); ++k) {
+    CHECK(told[k].number == static_cast<int64_t>(k));
+    CHECK(told[k].reason == (k == 0 ? "start" : "watch"));
+    CHECK(told[k].plan == "generation-" + std::to_string(k) + ".plan.json");
+    if (k > 0) CHECK(changes[k - 1].minibatch == told[k].first_minibatch);
+  }
+
+  // The same command goes on under the plan in force, whatever it had begun with.
+  const int64_t end = trained(run.run) + 40;
+  const std::vector<std::string> rest = {
+      "--ranks", "4", "--minibatches", std::to_string(end), "--checkpoint-every-epochs", "10"};
+  run.start("launch", rest + std::vector<std::string>{"--resume", "latest"});
+  REQUIRE(run.process->wait(120s) == 0);
+  const auto summary = read_document<Summary>(run.run / "summary.json");
+  REQUIRE(summary.generations.size() == 7);
+  CHECK(summary.generations.back().reason == "resume");
+  CHECK(summary.generations.back().plan == "generation-5.plan.json");
+  CHECK(summary.ranks.size() == 4);
+  const fs::path again =
+      run.repeated("launch", {"--minibatches", std::to_string(end), "--checkpoint-every-epochs", "10"});
+  check_equal(run.run, again, end);
+  const Outcome verified = runtime(folder, {"verify", "--run", run.run.string()});
+  INFO(verified.error << verified.output);
+  CHECK(verified.code == 0);
+
+  // Under another first plan it would not be where it was.
+  std::replace(run.words.begin(), run.words.end(), a, c);
+  const Outcome other = runtime(folder, std::vector<std::string>{"launch"} + run.watches(rest) +
+                                            std::vector<std::string>{"--resume", "latest"});
+  CHECK(other.code == 3);
+  CHECK_THAT(other.error, Catch::Contains("began under another plan"));
+}
+
+TEST_CASE("one process goes on under a plan that is written while it trains") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {1});
+  Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {1});
+  plan.schedule = "gpipe";
+  plan.weights = "flush";
+  plan.microbatches = 4;
+  plan.stages[0].in_flight = 4;
+  write_document(folder / "b.json", plan);
+  Watching run(folder, a, {});
+  run.start("train", {"--minibatches", "1000000", "--checkpoint-every-epochs", "10"});
+  REQUIRE(run.comes_to(1));
+  run.put((folder / "b.json").string());
+  INFO(run.process->error());
+  REQUIRE(run.comes_to(2));
+  run.process->signal(SIGINT);
+  REQUIRE(run.process->wait(60s) == 130);
+  const int64_t end = trained(run.run) + 40;
+  const std::vector<std::string> rest = {"--minibatches", std::to_string(end), "--checkpoint-every-epochs",
+                                         "10"};
+  run.start("train", rest + std::vector<std::string>{"--resume", "latest"});
+  REQUIRE(run.process->wait(60s) == 0);
+  check_equal(run.run, run.repeated("train", rest), end);
+}
+
+TEST_CASE(
+    "whatever happens to a rank around a change that is decided on the way, the run goes on, bit for bit as "
+    "one that knew it beforehand") {
+  const TemporaryFolder folder;
+  const bool all = std::getenv("PIPEWRIGHT_BOUNDARIES") != nullptr;
+  std::mt19937_64 random(19);
+  constexpr int64_t kEnd = 20;
+  // Under the first plan rank 2 waits.
+  Watching run(folder, write_plan(folder, "a.json", {1, 1}), {"--checkpoint-every-minibatches", "3"});
+  run.put(write_plan(folder, "b.json", {1, 2}));
+  const std::vector<std::string> rest = {"--ranks", "3", "--minibatches", std::to_string(kEnd)};
+  int64_t happened = 0, changed = 0;
+  const auto try_one = [&](int64_t rank, int64_t point, const std::string& fault) {
+    fs::remove_all(run.run);
+    run.start("launch", rest,
+              {{"PIPEWRIGHT_TEST_FAULT", std::to_string(rank) + ":" + std::to_string(point) + ":" + fault}});
+    const int code = run.process->wait(60s);
+    CAPTURE(rank, point, fault, run.process->error());
+    CHECK((code == 0 || code == (fault == "throw" ? 1 : fault == "9" ? 5 : 143)));
+    const bool did = code != 0;
+    run.start("launch", rest + std::vector<std::string>{"--resume", "latest"});
+    REQUIRE(run.process->wait(60s) == 0);
+    CAPTURE(run.process->error());
+    changed += fs::exists(run.run / "changes.json");
+    check_equal(run.run, run.repeated("launch", {"--minibatches", std::to_string(kEnd)}), kEnd);
+    happened += did;
+    return did;
+  };
+  const std::vector<std::string> faults = {"15", "9", "throw"};
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    for (const std::string& fault : faults) {
+      if (all) {
+        for (int64_t point = 0, late = 0; late < 3; ++point)
+          late = try_one(rank, point, fault) ? 0 : late + 1;
+      } else if (fault == faults[static_cast<size_t>(rank)]) {
+        try_one(rank, static_cast<int64_t>(random() % 40), fault);
+        try_one(rank, static_cast<int64_t>(random() % 15), fault);
+      }
+    }
+  }
+  CHECK(happened > 0);
+  CHECK(changed > 0);
+}
