@@ -6,8 +6,8 @@ namespace pipewright {
 
 LinkLoads::LinkLoads(const CostInputs& inputs) : inputs_(inputs), tree_(inputs.levels) {}
 
-double LinkLoads::floor_seconds(const std::vector<StageLoad>& loads,
-                                const std::vector<std::vector<int64_t>>& ranks) const {
+NetworkPace LinkLoads::pace(const std::vector<StageLoad>& loads,
+                            const std::vector<std::vector<int64_t>>& ranks) const {
   PipelineShape shape;
   std::vector<StageTimes> times(loads.size());
   std::vector<StageMessages> messages(loads.size());
@@ -22,7 +22,7 @@ double LinkLoads::floor_seconds(const std::vector<StageLoad>& loads,
     shape.weights = WeightRule::kTwoVersions;
     shape.microbatches = inputs_.minibatches_per_update;
   }
-  return network_floor_seconds(tree_, shape, times, messages, ranks);
+  return network_pace(tree_, shape, times, messages, ranks);
 }
 
 }  // namespace pipewright

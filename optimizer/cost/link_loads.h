@@ -6,6 +6,7 @@
 
 #include "optimizer/cost/cost_model.h"
 #include "runtime/schedule/network.h"
+#include "runtime/schedule/network_floor.h"
 
 namespace pipewright {
 
@@ -17,8 +18,7 @@ class LinkLoads {
   /// No run of these stages takes less for a minibatch: of each stage its compute, its update and its
   /// exchange as if that were alone, and of each link all that passes it. `ranks` by stage; replica q of a
   /// stage exchanges values with those replicas of its neighbours that the round robin gives it.
-  double floor_seconds(const std::vector<StageLoad>& loads,
-                       const std::vector<std::vector<int64_t>>& ranks) const;
+  NetworkPace pace(const std::vector<StageLoad>& loads, const std::vector<std::vector<int64_t>>& ranks) const;
 
  private:
   const CostInputs& inputs_;

@@ -6,19 +6,18 @@
 #include <set>
 
 #include "optimizer/plan/moves.h"
+#include "optimizer/plan/pool_choice.h"
 #include "optimizer/plan/pool_seeds.h"
-#include "optimizer/search/thin_stages.h"
 #include "runtime/schedule/deepening.h"
 
 namespace pipewright {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kGain = 1e-4;         // less is no gain
-constexpr double kStep = 2e-3;         // a gain that is worth moving on from at once
-constexpr double kNearBound = 2e-3;    // of the bound: then no more is looked for
-constexpr double kWorthMore = 0.9999;  // further devices for less are not worth having
-constexpr size_t kStarts = 3;          // of local moves, at a time
+constexpr double kGain = 1e-4;       // less is no gain
+constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
+constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
+constexpr size_t kStarts = 3;        // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr size_t kKept = 32;
@@ -46,6 +45,7 @@ class Pool {
     if (const auto every = every_shape(q_, best())) {
       add_shapes(*every);
     } else {
+      add_shapes(even_shapes(q_));
       for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
       for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
     }
@@ -81,7 +81,7 @@ class Pool {
 
   std::optional<PoolAnswer> answer() {
     if (priced_.empty()) return std::nullopt;
-    Priced chosen = without_thin_stages(on_fewest_devices());
+    PoolAnswer chosen = chosen_of(priced_, q_, &pricer_);
     chosen.capped = capped_;
     if (effort_ < 1) return chosen;
     // With the depths that only one plan has the time for, and those taken back that it does not need.
@@ -94,8 +94,6 @@ class Pool {
   }
 
  private:
-  using Priced = PoolAnswer;
-
   double best() const { return priced_.empty() ? kNever : priced_[0].seconds; }
   bool done() {
     if (best() <= bound_ * (1 + kNearBound)) return true;
@@ -122,7 +120,7 @@ class Pool {
     return std::nullopt;
   }
 
-  // --- candidates that wait, by floor ---
+  // --- candidates that wait, by what is likely ---
 
   void add(Candidate candidate) {
     if (!candidate.allowed_by(q_)) return;
@@ -131,44 +129,31 @@ class Pool {
     std::set<std::vector<bool>> known;  // which stages recompute
     for (const auto room : kRooms) {
       candidate.room = room;
-      const double floor = pricer_.floor_seconds(&candidate, seconds);
+      const NetworkPace pace = pricer_.pace(&candidate, seconds);
       std::vector<bool> recompute;
       for (const FoundStage& stage : candidate.stages) recompute.push_back(stage.recompute);
-      if (known.insert(recompute).second) wait(candidate, floor);
+      if (known.insert(recompute).second) wait(candidate, pace);
       if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
     }
   }
 
-  void wait(Candidate candidate, double floor) {
+  void wait(Candidate candidate, const NetworkPace& pace) {
     spent_ += kFloorSpent;
-    if (floor < best() * (1 - kGain) * slack_) {
-      waiting_.emplace(floor, std::move(candidate));
-    } else if (floor < kBeside * best()) {
-      keep_near(&beside_, floor, candidate);
+    if (pace.floor_seconds < best() * (1 - kGain) * slack_) {
+      waiting_.emplace(pace.likely_seconds, Waiting{std::move(candidate), pace.floor_seconds});
+    } else if (pace.likely_seconds < kBeside * best()) {
+      keep_near(&beside_, pace.likely_seconds, candidate);
     }
-  }
-
-  /// In every layout.
-  std::vector<Candidate> placed(const Shape& shape) const {
-    Candidate candidate;
-    for (size_t s = 0; s < shape.replicas.size(); ++s)
-      candidate.stages.push_back({shape.cuts[s], shape.cuts[s + 1], shape.replicas[s]});
-    if (!candidate.allowed_by(q_)) return {};
-    if (!pricer_.placed()) return {candidate};
-    std::vector<Candidate> all;
-    for (const Ranks& ranks : layouts(shape.replicas, q_.inputs.levels))
-      all.push_back(candidate.placed_on(ranks));
-    return all;
   }
 
   void add_shapes(const std::vector<Shape>& shapes) {
     for (const Shape& shape : shapes)
-      for (Candidate& candidate : placed(shape)) add(std::move(candidate));
+      for (Candidate& candidate : in_every_layout(q_, shape)) add(std::move(candidate));
   }
 
   void add_neighbours(const Candidate& from) {
     for (const Shape& shape : neighbours(q_, shape_of(from.stages))) {
-      const std::vector<Candidate> everywhere = placed(shape);
+      const std::vector<Candidate> everywhere = in_every_layout(q_, shape);
       if (everywhere.empty()) continue;
       if (pricer_.placed()) add(everywhere.front().placed_on(dealt_out(from.ranks(), shape.replicas)));
       for (const Candidate& candidate : everywhere) add(candidate);
@@ -189,11 +174,11 @@ class Pool {
     while (!waiting_.empty()) {
       if (slack_ <= 1 && done()) break;
       const auto next = waiting_.begin();
-      const double floor = next->first;
-      const Candidate candidate = std::move(next->second);
+      const double floor = next->second.floor;
+      const Candidate candidate = std::move(next->second.candidate);
       waiting_.erase(next);
       const double limit = best() * (1 - kGain) * slack_;
-      if (floor >= limit) break;
+      if (floor >= limit) continue;
       const double before = best();
       if (const auto price = pricer_.price(candidate, floor, limit)) {
         keep({candidate, price->depths, price->seconds});
@@ -210,58 +195,11 @@ class Pool {
     if (kept->size() > kKept) kept->erase(std::prev(kept->end()));
   }
 
-  void keep(Priced priced) {
+  void keep(PoolAnswer priced) {
     const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
-                                     [](double s, const Priced& p) { return s < p.seconds; });
+                                     [](double s, const PoolAnswer& p) { return s < p.seconds; });
     priced_.insert(at, std::move(priced));
     if (priced_.size() > kKept) priced_.pop_back();
-  }
-
-  // --- which of the fastest ---
-
-  /// Further devices are not worth a trifle.
-  const Priced& on_fewest_devices() const {
-    const Priced* best = &priced_.front();
-    for (const Priced& each : priced_) {
-      if (each.seconds * kWorthMore > priced_.front().seconds) break;
-      if (each.candidate.devices() < best->candidate.devices()) best = &each;
-    }
-    return *best;
-  }
-
-  /// Rid of stages that compute less than their messages take, as far as that costs next to nothing.
-  Priced without_thin_stages(Priced plan) {
-    const double enough = kThinTolerance * plan.seconds;
-    if (!has_thin_stage(plan.candidate.stages, q_)) return plan;
-    while (const std::optional<Priced> joined = with_a_join(plan.candidate, enough)) plan = *joined;
-    for (const Priced& each : priced_) {
-      if (each.seconds > enough || has_thin_stage(each.candidate.stages, q_)) continue;
-      const bool better = each.seconds < plan.seconds || has_thin_stage(plan.candidate.stages, q_);
-      return better ? each : plan;
-    }
-    return plan;
-  }
-
-  /// The fastest within `enough` seconds with a stage that hardly computes joined to a neighbour.
-  std::optional<Priced> with_a_join(const Candidate& from, double enough) {
-    std::vector<Candidate> ways;
-    for (const std::vector<FoundStage>& stages : with_thin_stage_joined(from.stages, q_))
-      ways.push_back(Candidate{stages});
-    for (size_t s = 0; s + 1 < from.stages.size(); ++s) {
-      if (!is_thin(from.stages[s], q_) && !is_thin(from.stages[s + 1], q_)) continue;
-      for (const Shape& shape : joined_at(q_, shape_of(from.stages), s))
-        for (Candidate& way : placed(shape)) ways.push_back(std::move(way));
-    }
-    std::optional<Priced> fastest;
-    for (Candidate& way : ways) {
-      if (!way.allowed_by(q_)) continue;
-      const double most = fastest ? fastest->seconds : enough;
-      const double floor = pricer_.floor_seconds(&way, most);
-      if (floor > most) continue;
-      const auto price = pricer_.price(way, floor, most);
-      if (price && price->seconds <= most) fastest = Priced{std::move(way), price->depths, price->seconds};
-    }
-    return fastest;
   }
 
   const Question& q_;
@@ -273,10 +211,14 @@ class Pool {
   bool moving_ = false;
   double slack_ = 1;  // how much slower than the best is still of interest
   std::set<std::vector<int64_t>> seen_, started_;
-  std::multimap<double, Candidate> waiting_;   // by floor
-  std::multimap<double, Candidate> beside_;    // by floor: not better, but near
+  struct Waiting {
+    Candidate candidate;
+    double floor = 0;
+  };
+  std::multimap<double, Waiting> waiting_;     // by what is likely
+  std::multimap<double, Candidate> beside_;    // likewise: not better, but near
   std::multimap<double, Candidate> given_up_;  // by what they were found to take by then
-  std::vector<Priced> priced_;                 // fastest first
+  std::vector<PoolAnswer> priced_;             // fastest first
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "optimizer/plan/pool_seeds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <utility>
 
 #include "optimizer/search/demands.h"
 #include "optimizer/search/few_cuts.h"
@@ -10,6 +12,7 @@ namespace pipewright {
 namespace {
 
 constexpr double kFewShapes = 3000;
+constexpr int64_t kMostEven = 16;  // stages
 constexpr int kFewCuts = 40;
 constexpr double kNearEnough = 2e-3;  // seeds are priced anyway, and moved from
 
@@ -104,6 +107,9 @@ std::vector<Question> with_depths(const std::vector<Question>& questions) {
   for (Question q : questions) {
     all.push_back(q);
     if (q.memory_bytes == 0) continue;
+    Question anything = q;  // a limit may not bind, and what recomputes may fit
+    anything.memory_bytes = 0;
+    all.push_back(std::move(anything));
     q.least_depths = true;
     all.push_back(q);
     q.least_depths = false;
@@ -146,6 +152,40 @@ std::vector<Shape> single_stages(const Question& q) {
   return shapes;
 }
 
+std::vector<Shape> even_shapes(const Question& q) {
+  const States& states = *q.states;
+  const double work = work_before(states, states.last());
+  const auto saved = static_cast<double>(std::max<int64_t>(1, states.states.back().saved_bytes));
+  std::vector<Shape> shapes;
+  for (const double by_work : {1.0, 0.5, 0.0}) {
+    if (by_work < 1 && q.memory_bytes == 0) break;
+    const auto part = [&](int state) {
+      const auto kept = static_cast<double>(states.states[static_cast<size_t>(state)].saved_bytes);
+      return by_work * (work > 0 ? work_before(states, state) / work : 0) + (1 - by_work) * kept / saved;
+    };
+    for (int64_t stages = 2; stages <= std::min<int64_t>({q.devices, states.last(), kMostEven}); ++stages) {
+      // The cheapest cut within a quarter of a stage, or the nearest.
+      Shape shape{{0}, std::vector<int64_t>(static_cast<size_t>(stages), q.devices / stages)};
+      for (int64_t s = 1; s < stages && shape.cuts.back() >= 0; ++s) {
+        const double wanted = static_cast<double>(s) / static_cast<double>(stages);
+        int best = -1;
+        const auto rank = [&](int state) {
+          const double off = std::abs(part(state) - wanted) * static_cast<double>(stages);
+          const auto bytes = static_cast<double>(states.states[static_cast<size_t>(state)].cut_bytes);
+          return off <= 0.25 ? std::pair(0.0, bytes) : std::pair(off, bytes);
+        };
+        for (const int state : states.after(shape.cuts.back()))
+          if (state < states.last() && (best < 0 || rank(state) < rank(best))) best = state;
+        shape.cuts.push_back(best);
+      }
+      if (shape.cuts.back() < 0) continue;
+      shape.cuts.push_back(states.last());
+      shapes.push_back(std::move(shape));
+    }
+  }
+  return shapes;
+}
+
 std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds) {
   EveryShape every(question, seconds);
   if (every.count(kFewShapes) > kFewShapes) return std::nullopt;
@@ -168,7 +208,9 @@ std::vector<Answer> careful_seeds(const Question& question, double seconds) {
   struct Change {
     double slower, later;  // of the best known
   };
-  for (const Change change : {Change{1, 0.25}, Change{1, 0.75}, Change{0.5, 0}, Change{0.5, 0.25}}) {
+  for (const Change change :
+       {Change{1, 0}, Change{1, 0.25}, Change{1, 0.75}, Change{0.5, 0}, Change{0.5, 0.25}}) {
+    if (question.memory_bytes == 0 && change.slower == 1 && change.later == 0) continue;  // is known
     Question careful = question;
     careful.memory_bytes = 0;  // placing within a memory takes long; what recomputes may fit all the same
     TopologyLevel& outermost = careful.inputs.levels.back();

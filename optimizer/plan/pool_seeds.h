@@ -22,6 +22,10 @@ double work_before(const States& states, int state);
 /// Data parallelism on several numbers of devices, one and all among them.
 std::vector<Shape> single_stages(const Question& question);
 
+/// Equally many replicas in each of two, three, ... stages, which share evenly the compute; under a memory
+/// limit also what is kept for the backward, or half and half of both.
+std::vector<Shape> even_shapes(const Question& question);
+
 /// Every chain of stages with any replicas, but those with a stage that computes for `seconds` or more;
 /// nothing where these are too many.
 std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds);

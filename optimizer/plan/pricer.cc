@@ -31,46 +31,6 @@ Plan skeleton(const Candidate& candidate) {
 
 }  // namespace
 
-int64_t Candidate::devices() const {
-  int64_t all = 0;
-  for (const FoundStage& stage : stages) all += stage.replicas;
-  return all;
-}
-
-Ranks Candidate::ranks() const {
-  Ranks all;
-  for (const FoundStage& stage : stages) all.push_back(stage.ranks);
-  return all;
-}
-
-Candidate Candidate::placed_on(const Ranks& ranks) const {
-  Candidate placed = *this;
-  for (size_t s = 0; s < ranks.size(); ++s) placed.stages[s].ranks = ranks[s];
-  return placed;
-}
-
-std::vector<int64_t> Candidate::key(const std::vector<TopologyLevel>& levels) const {
-  std::vector<int64_t> key;
-  for (const FoundStage& stage : stages) {
-    key.push_back(stage.to);
-    key.push_back(stage.replicas);
-  }
-  for (const std::vector<int64_t>& stage : in_order_met(ranks(), levels))
-    key.insert(key.end(), stage.begin(), stage.end());
-  return key;
-}
-
-bool Candidate::allowed_by(const Question& q) const {
-  if (static_cast<int64_t>(stages.size()) < q.least_stages || devices() > q.devices) return false;
-  if (q.all_devices && devices() != q.devices) return false;
-  bool replicated = false;
-  for (const FoundStage& stage : stages) {
-    if (stage.replicas < 1 || stage.replicas > q.most_replicas) return false;
-    replicated = replicated || stage.replicas > 1;
-  }
-  return replicated || !q.replicated;
-}
-
 Pricer::Pricer(const Question& question, const PlanRequest& request) : q_(question), request_(request) {
   if (!question.inputs.levels.empty()) loads_ = std::make_unique<LinkLoads>(question.inputs);
 }
@@ -92,7 +52,7 @@ std::vector<StageLoad> Pricer::loads_of(const Candidate& candidate) const {
   return loads;
 }
 
-double Pricer::floor_seconds(Candidate* candidate, double seconds) {
+NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<StageLoad> loads = loads_of(*candidate);
   int64_t later = 0;
@@ -123,19 +83,45 @@ double Pricer::floor_seconds(Candidate* candidate, double seconds) {
           fits = more;
         }
       }
-      if (fits < 1) return kNever;
+      if (fits < 1) return {kNever, kNever};
     }
     candidate->stages[s].recompute = load.recompute;
   }
-  double floor = 0;
-  if (loads_ == nullptr) {
+  NetworkPace pace;
+  if (loads_ != nullptr) {
+    pace = loads_->pace(loads, candidate->ranks());
+  } else {
     for (size_t s = 0; s < loads.size(); ++s) {
       const double own = q_.model->period(loads[s], candidate->stages[s].replicas, q_.inputs).total_seconds();
-      floor = std::max(floor, own);
+      pace.floor_seconds = std::max(pace.floor_seconds, own);
+      const auto bytes = static_cast<double>(loads[s].out_bytes);
+      if (s + 1 < loads.size()) pace.between_seconds.push_back(2 * message_seconds(bytes, q_.inputs));
     }
-    return floor;
+    pace.likely_seconds = pace.floor_seconds;
   }
-  return loads_->floor_seconds(loads, candidate->ranks());
+  if (q_.memory_bytes > 0) wait_for_room(*candidate, loads, &pace);
+  return pace;
+}
+
+void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLoad>& loads,
+                           NetworkPace* pace) const {
+  const double busy = pace->floor_seconds;
+  double trip = 0;  // of a minibatch from the stage on, there and back
+  for (size_t s = loads.size(); s-- > 0;) {
+    trip += loads[s].compute_seconds() + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
+    const int64_t replicas = candidate.stages[s].replicas;
+    const double together = trip / static_cast<double>(replicas);
+    const auto wanted =
+        static_cast<int64_t>(std::clamp(std::ceil(together / std::max(pace->floor_seconds, 1e-300)), 1.0,
+                                        static_cast<double>(kMostInFlight)));
+    const int64_t fits = in_flight_that_fits(loads[s], replicas, wanted, q_.memory_bytes, q_.inputs);
+    if (fits >= wanted || fits < 1) continue;
+    pace->floor_seconds = std::max(pace->floor_seconds, together / static_cast<double>(fits));
+    // An update waits for the last of the replicas, which begin one after the other.
+    const double behind = static_cast<double>(replicas - 1) / static_cast<double>(replicas) * busy;
+    pace->likely_seconds = std::max(pace->likely_seconds, (together + behind) / static_cast<double>(fits));
+  }
+  pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
 }
 
 std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double floor, double limit) {

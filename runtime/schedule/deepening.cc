@@ -31,7 +31,7 @@ class Deepening {
     for (int64_t more = 1; more <= kMostMore && in_vain < most_in_vain(); more *= 2) {
       if (compares() && aim_.seconds > gains_at_most(more) * aim_.most_seconds) return best_;
       for (const Way way : {kTogether, kStairs, kLastToo, kFirst}) {
-        if (aim_.seconds <= kTolerance * target || aim_.simulated > kMostSimulated) break;
+        if (aim_.seconds <= kTolerance * target || aim_.simulated > most_simulated()) break;
         in_vain = take_if_faster(usable(deeper(begin, way, more))) ? 0 : in_vain + 1;
       }
     }
@@ -41,7 +41,6 @@ class Deepening {
 
  private:
   static constexpr int64_t kMostMore = 16;
-  static constexpr int64_t kMostSimulated = 500000;  // then depths are good enough
 
   /// Which stages have so many more in flight: all but the last, which holds nothing back; each stage so many
   /// more than the next one, for links that stages crowd in turn; the last too, which helps only where
@@ -62,6 +61,8 @@ class Deepening {
 
   /// Of these, one after the other; two steps further, or three, where it is not only to compare plans.
   int64_t most_in_vain() const { return compares() ? 4 : 12; }
+  /// Then depths are good enough.
+  int64_t most_simulated() const { return compares() ? 8000 : 500000; }
 
   /// What depths with so many more, or still more, are faster by, all but for one in fifty (measured on
   /// PipeDream's profiles).

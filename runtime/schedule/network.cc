@@ -144,6 +144,14 @@ void FairNetwork::gather() {
 // Water filling: the link that leaves its messages least fixes them at that, and so on with what is left.
 void FairNetwork::share() {
   rates_.resize(flows_.size());
+  if (reached_flows_.size() == 1) {  // nothing to share
+    const Flow& flow = flows_[reached_flows_[0]];
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t at = 0; at < flow.links.size(); ++at)
+      least = std::min(least, links_[flow.links[at]].bandwidth / flow.weight(at));
+    rates_[reached_flows_[0]] = least;
+    return;
+  }
   open_.clear();
   for (const int32_t number : reached_links_) {
     Link& link = links_[number];

@@ -5,51 +5,93 @@
 
 namespace pipewright {
 
-double network_floor_seconds(const LinkTree& tree, const PipelineShape& shape,
-                             const std::vector<StageTimes>& times, const std::vector<StageMessages>& messages,
-                             const std::vector<std::vector<int64_t>>& devices) {
+namespace {
+
+/// An exchange gets no less of a link than one among a few messages does.
+constexpr double kLeastShare = 0.25;
+
+struct Exchanging {
+  size_t stage = 0, link = 0;
+  double seconds = 0;  // per minibatch, alone
+};
+
+/// What others do not use of their links is what exchanges have.
+double likely(const std::vector<double>& others, const std::vector<Exchanging>& exchanges,
+              const std::vector<double>& links, double floor) {
+  double pace = floor;
+  for (int round = 0; round < 4; ++round) {
+    std::vector<double> longest(others.size(), 0);
+    for (const Exchanging& each : exchanges) {
+      const double left = 1 - (links[each.link] - each.seconds) / pace;
+      longest[each.stage] = std::max(longest[each.stage], each.seconds / std::max(left, kLeastShare));
+    }
+    double next = floor;
+    for (size_t s = 0; s < others.size(); ++s) next = std::max(next, others[s] + longest[s]);
+    pace = next;
+  }
+  return pace;
+}
+
+}  // namespace
+
+NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
+                         const std::vector<StageTimes>& times, const std::vector<StageMessages>& messages,
+                         const std::vector<std::vector<int64_t>>& devices) {
   const std::vector<double>& bandwidths = tree.bandwidths();
   std::vector<double> links(bandwidths.size(), 0);                    // seconds per minibatch
   std::vector<double> ranks(static_cast<size_t>(shape.groups()), 0);  // the same, of a rank of each group
+  std::vector<double> others(devices.size(), 0);                      // of each stage, all but the exchange
+  std::vector<Exchanging> exchanges;
+  std::vector<double> between;
   for (size_t s = 0; s < devices.size(); ++s) {
     const StageTurns turns(shape, static_cast<int64_t>(s));
     const auto round = static_cast<double>(turns.round_length());
     const auto replicas = static_cast<double>(devices[s].size());
     const StageTimes& t = times[s];
-    double once = t.step_seconds;
+    double once = t.step_seconds, alone = 0;
     if (devices[s].size() > 1 && messages[s].reduce_bytes > 0) {
       const LinkTree::Exchange exchange = tree.exchange(devices[s]);
       const double bytes = 2 * (replicas - 1) / replicas * static_cast<double>(messages[s].reduce_bytes);
-      double alone = 0;
       for (size_t at = 0; at < exchange.links.size(); ++at) {
         const auto link = static_cast<size_t>(exchange.links[at]);
         const double seconds = bytes * exchange.weights[at] / bandwidths[link];
         alone = std::max(alone, seconds);
         links[link] += seconds / round;
+        exchanges.push_back({s, link, seconds / round});
       }
-      once += 2 * exchange.latency_seconds + alone;
+      once += 2 * exchange.latency_seconds;
     }
-    ranks[static_cast<size_t>(shape.group_of(static_cast<int64_t>(s)))] +=
-        (t.forward_seconds + t.recompute_seconds + t.backward_seconds) / replicas + once / round;
+    others[s] = (t.forward_seconds + t.recompute_seconds + t.backward_seconds) / replicas + once / round;
+    ranks[static_cast<size_t>(shape.group_of(static_cast<int64_t>(s)))] += others[s] + alone / round;
     if (s + 1 == devices.size()) continue;
     // Replicas meet whose numbers are equal modulo what both counts divide by.
     const size_t ours = devices[s].size(), theirs = devices[s + 1].size();
     const size_t apart = std::gcd(ours, theirs);
     const double part = static_cast<double>(apart) / static_cast<double>(ours * theirs);
-    const double ahead = part * static_cast<double>(messages[s].activation_bytes);
-    const double back = part * static_cast<double>(messages[s + 1].gradient_bytes);
+    const auto pass = [&](int64_t from, int64_t to, int64_t bytes) {
+      const LinkTree::Path path = tree.path(from, to);
+      double alone = 0;
+      for (const int32_t link : path.links) {
+        const double seconds = static_cast<double>(bytes) / bandwidths[static_cast<size_t>(link)];
+        links[static_cast<size_t>(link)] += part * seconds;
+        alone = std::max(alone, seconds);
+      }
+      between.back() += part * (path.latency_seconds + alone);
+    };
+    between.push_back(0);
     for (size_t a = 0; a < ours; ++a) {
       for (size_t b = a % apart; b < theirs; b += apart) {
-        const int64_t from = devices[s][a], to = devices[s + 1][b];
-        for (const int32_t link : tree.path(from, to).links)
-          links[static_cast<size_t>(link)] += ahead / bandwidths[static_cast<size_t>(link)];
-        for (const int32_t link : tree.path(to, from).links)
-          links[static_cast<size_t>(link)] += back / bandwidths[static_cast<size_t>(link)];
+        pass(devices[s][a], devices[s + 1][b], messages[s].activation_bytes);
+        pass(devices[s + 1][b], devices[s][a], messages[s + 1].gradient_bytes);
       }
     }
   }
-  return std::max(*std::max_element(ranks.begin(), ranks.end()),
-                  *std::max_element(links.begin(), links.end()));
+  NetworkPace pace;
+  pace.floor_seconds =
+      std::max(*std::max_element(ranks.begin(), ranks.end()), *std::max_element(links.begin(), links.end()));
+  pace.likely_seconds = likely(others, exchanges, links, pace.floor_seconds);
+  pace.between_seconds = std::move(between);
+  return pace;
 }
 
 double network_floor_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
@@ -62,7 +104,7 @@ double network_floor_seconds(const PipelineShape& shape, const std::vector<Stage
     for (int64_t q = 0; q < replicas; ++q, ++rank)
       devices.back().push_back(options.devices.empty() ? rank : options.devices[static_cast<size_t>(rank)]);
   }
-  return network_floor_seconds(LinkTree(options.network), shape, times, options.messages, devices);
+  return network_pace(LinkTree(options.network), shape, times, options.messages, devices).floor_seconds;
 }
 
 }  // namespace pipewright

@@ -15,7 +15,10 @@ namespace {
 
 constexpr double kAgree = 2e-3;
 constexpr int64_t kMostMinibatchesOfStages = 400000;  // of one span, times stages
-constexpr double kRough = 1.03;  // what a quarter of the first span says, but for so much
+// What a quarter of the first span, half of it, or all of it says is off by no more than that, nearly always.
+constexpr double kGlance = 1.15;
+constexpr double kRough = 1.03;
+constexpr double kNearly = 1.005;
 constexpr int64_t kLongestRound = 512;
 constexpr int64_t kSweepsForEvents = 4;  // without a network simulations are as much quicker
 
@@ -64,28 +67,51 @@ int64_t first_span(const PipelineShape& shape) {
 // A span may end before what it has buffered has been waited for, and look faster than can be kept up. So no
 // price is below what the busiest rank or link takes.
 
-/// On shared links, in one go. What is in flight when the lists end is beyond what is looked at.
+/// Part by part, on shared links. What is in flight when the lists end is beyond what is looked at.
+class NetworkRun {
+ public:
+  NetworkRun(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
+             const SimulationOptions& options, int64_t count, int64_t* simulated)
+      : stages_(shape.stages()),
+        simulated_(simulated),
+        timeline_(schedule, shape, times, Span{0, count + shape.replicas[0] * shape.in_flight[0]}, nullptr),
+        run_(timeline_, options) {}
+
+  std::optional<double> pace(int64_t begin, int64_t end) {
+    const int64_t before = timeline_.completed();
+    run_.run_until(end);
+    if (simulated_ != nullptr) *simulated_ += (timeline_.completed() - before) * stages_;
+    return timeline_.pace_seconds(begin, end);
+  }
+
+ private:
+  int64_t stages_;
+  int64_t* simulated_;
+  Timeline timeline_;
+  EventRun run_;
+};
+
 double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
                             const std::vector<StageTimes>& times, const SimulationOptions& options,
                             int64_t* simulated, double most_seconds) {
+  const bool compares = most_seconds < std::numeric_limits<double>::infinity();
+  const int64_t first = first_span(shape);
+  if (compares) {
+    NetworkRun glance(schedule, shape, times, options, first / 4, simulated);
+    const std::optional<double> rough = glance.pace(first / 8, first / 4);
+    if (rough && *rough > kGlance * most_seconds) return *rough;
+  }
   const double floor = schedule_named(schedule).trains() ? network_floor_seconds(shape, times, options) : 0;
-  for (int64_t count = first_span(shape);; count *= 4) {
-    Timeline timeline(schedule, shape, times, Span{0, 2 * count + shape.replicas[0] * shape.in_flight[0]},
-                      nullptr);
-    EventRun run(timeline, options);
-    const auto pace = [&](int64_t begin, int64_t end) {
-      const int64_t before = timeline.completed();
-      run.run_until(end);
-      if (simulated != nullptr) *simulated += (timeline.completed() - before) * shape.stages();
-      return timeline.pace_seconds(begin, end);
-    };
-    const std::optional<double> rough = pace(count / 4, count / 2);
+  for (int64_t count = first;; count *= 4) {
+    NetworkRun run(schedule, shape, times, options, 2 * count, simulated);
+    const std::optional<double> rough = run.pace(count / 4, count / 2);
     if (rough && *rough > kRough * most_seconds) return *rough;
     for (const int64_t end : {count, 2 * count}) {
-      const std::optional<double> last = pace(end / 2, end);
-      const std::optional<double> before = timeline.pace_seconds(end / 4, end / 2);
+      const std::optional<double> last = run.pace(end / 2, end);
+      const std::optional<double> before = run.pace(end / 4, end / 2);
       PW_CHECK(last, "a pace of " << end / 2 << " minibatches");
-      if (2 * end * shape.stages() > kMostMinibatchesOfStages || (before && agree(*before, *last)))
+      const bool longest = 2 * end * shape.stages() > kMostMinibatchesOfStages;
+      if (longest || *last > kNearly * most_seconds || (before && agree(*before, *last)))
         return std::max(floor, *last);
     }
   }
