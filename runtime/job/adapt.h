@@ -10,6 +10,7 @@
 
 #include "graph/plan.h"
 #include "graph/spec.h"
+#include "runtime/monitor/rank_monitor.h"
 
 namespace pipewright {
 
@@ -25,8 +26,10 @@ using PlannedChanges = std::deque<PlannedChange>;
 
 /// What a policy sees when it is asked.
 struct RunNow {
-  int64_t minibatch = 0;  ///< rank 0 is about to begin it
-  const Plan& plan;       ///< in force
+  int64_t minibatch = 0;            ///< rank 0 is about to begin it
+  const Plan& plan;                 ///< in force
+  const Plan& first_plan;           ///< that the run began with
+  std::vector<SpeedChange> speeds;  ///< measured, by rank: RankSpeeds::last()
 };
 
 /// Training is to go on under this plan as soon as the ranks can agree on where the pipeline drains.
@@ -57,7 +60,7 @@ struct AdaptPolicyRow {
   const char* name;
   std::unique_ptr<AdaptPolicy> (*make)(SpecOptions& options);
 };
-/// "none", "manual", "watch".
+/// "none", "manual", "watch", "slow".
 const std::vector<AdaptPolicyRow>& adapt_policies();
 
 /// The policy `adapt` (a SPEC, such as "manual:file=CHANGES.json"). InputError with the nearest name for an

@@ -227,6 +227,10 @@ void Journal::write_generations() {
 // Written when it comes: that may be before the lines of the minibatches that it speaks of.
 void Journal::take_speed(const Json& speed) {
   metrics_->append(Json{{"speed", speed}}.dump());
+  if (settings_.heard_speed)
+    settings_.heard_speed(speed.at("rank"),
+                          {speed.at("minibatch"), speed.at("found"), speed.at("before_seconds"),
+                           speed.at("after_seconds"), speed.at("slowdown")});
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
   const double slowdown = speed.at("slowdown");

@@ -57,6 +57,8 @@ struct JournalSettings {
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
   /// Of the plan that the run begins with.
   int64_t period_minibatches = 1;
+  /// Called for every change of a rank's speed; empty: nobody wants to know.
+  std::function<void(int64_t rank, const SpeedChange&)> heard_speed;
   bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
 };
 

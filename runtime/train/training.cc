@@ -68,6 +68,7 @@ void Training::open() {
                  checkpoints_of(folder_).c_str());
   }
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
+  settings.heard_speed = [this](int64_t rank, const SpeedChange& change) { speeds_.take(rank, change); };
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
   tells_plans_ = job_.decides || !job_.changes.empty() || !journal_->summary().generations.empty();

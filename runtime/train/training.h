@@ -26,6 +26,7 @@
 #include "runtime/launch/place.h"
 #include "runtime/launch/rank_session.h"
 #include "runtime/monitor/rank_monitor.h"
+#include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/train/run_results.h"
 
@@ -112,7 +113,8 @@ class Training : private RankTask {
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
-  std::unique_ptr<LineThread> lines_;         // rank 0: what keeper and journal take
+  RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
+  std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
   std::atomic<int64_t> saved_stages_ = 0;     // rank 0: whose part of the final weights is on the disk
   std::filesystem::path last_checkpoint_;     // rank 0
   int64_t done_ = 0;                          // minibatches: the next one is the first that is not

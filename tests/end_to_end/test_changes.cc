@@ -172,6 +172,10 @@ TEST_CASE("what is wrong with a list of changes is said before anything starts")
   };
   CHECK_THAT(error_of("manul"), Catch::Contains("did you mean 'manual'"));
   CHECK_THAT(error_of("manual"), Catch::Contains("file"));
+  CHECK_THAT(error_of("watch"), Catch::Contains("--adapt watch:file=NEXT.json"));
+  CHECK_THAT(error_of("slow"), Catch::Contains("--adapt slow:plan=PLAN.json"));
+  CHECK_THAT(error_of("slow:plan=" + (folder / "none.json").string()), Catch::Contains("none.json"));
+  CHECK_THAT(error_of("slow:factor=1,plan=" + a), Catch::Contains("factor"));
   CHECK_THAT(error_of("manual:file=" + (folder / "none.json").string()), Catch::Contains("none.json"));
   CHECK_THAT(error_of(write_changes(folder, {{5, "a.json"}, {5, "a.json"}})),
              Catch::Contains("[1].minibatch") && Catch::Contains("rising"));

@@ -16,11 +16,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A run that watches `folder`/next.json.
+// A run whose plan is decided on the way: unless `adapt` is another policy, what is in `folder`/next.json.
 struct Watching {
   const TemporaryFolder& folder;
   const fs::path run, next;
   std::vector<std::string> words;
+  std::string adapt = "watch:file=" + next.string();
   std::optional<Process> process;
 
   Watching(const TemporaryFolder& in, const std::string& plan, const std::vector<std::string>& more)
@@ -43,9 +44,7 @@ struct Watching {
   }
 
   std::vector<std::string> watches(const std::vector<std::string>& more) const {
-    return words +
-           std::vector<std::string>{"--adapt", "watch:file=" + next.string(), "--output", run.string()} +
-           more;
+    return words + std::vector<std::string>{"--adapt", adapt, "--output", run.string()} + more;
   }
   void start(const std::string& command, const std::vector<std::string>& more,
              const std::map<std::string, std::string>& variables = {}) {
@@ -171,6 +170,33 @@ TEST_CASE("a plan that is written while the run trains takes over, as if it had 
                                             std::vector<std::string>{"--resume", "latest"});
   CHECK(other.code == 3);
   CHECK_THAT(other.error, Catch::Contains("began under another plan"));
+}
+
+TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no longer") {
+  const TemporaryFolder folder;
+  const std::string quiet = write_plan(folder, "quiet.json", {1, 1});
+  const std::string slow = write_flush_plan(folder, "slow.json", {1, 1}, "gpipe");
+  Watching run(folder, quiet, {});
+  run.adapt = "slow:rank=1,factor=2,plan=" + slow;
+  const std::vector<std::string> rest = {"--minibatches", "400", "--checkpoint-every-epochs", "20"};
+  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 230.
+  run.start("launch",
+            rest + std::vector<std::string>{"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                                            "random:rank=1,probability=1,duration=25ms,from=150,to=230"});
+  const int code = run.process->wait(120s);
+  INFO(run.process->error());
+  REQUIRE(code == 0);
+  const auto told = run.generations();
+  REQUIRE(told.size() == 3);
+  CHECK_THAT(told[1].reason, Catch::StartsWith("slow: rank 1 computes "));
+  CHECK(told[1].first_minibatch > 150);
+  CHECK(told[1].first_minibatch < 230);
+  CHECK(told[2].reason == "slow: no rank is any more");
+  CHECK(told[2].first_minibatch > 230);
+  const auto plan = [&](size_t k) { return document_text(read_document<Plan>(run.run / told[k].plan)); };
+  CHECK(plan(1) == document_text(read_document<Plan>(slow)));
+  CHECK(plan(2) == plan(0));
+  check_equal(run.run, run.repeated("launch", rest), 400);
 }
 
 TEST_CASE("one process goes on under a plan that is written while it trains") {
