@@ -46,7 +46,8 @@ class Pool {
       add_shapes(*every);
     } else {
       add_shapes(even_shapes(q_));
-      for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
+      if (effort_ >= 1)
+        for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
       for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
     }
     drain();

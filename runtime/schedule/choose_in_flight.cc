@@ -96,10 +96,16 @@ class Search {
   /// With room for everything: hardly any depths are faster. Where that is more than `enough`, some number
   /// above it.
   double roomy_seconds(double enough) {
+    double least = std::numeric_limits<double>::infinity();
     Depths depths = most_;
-    depths.back() = depth(depths.size() - 1, plenty_.back());
-    give_plenty(depths, depths.size() - 1);
-    return seconds(depths, enough);
+    // Where earlier stages have little room, a last stage that runs ahead starves.
+    for (const int64_t last : {depth(depths.size() - 1, plenty_.back()), int64_t{1}}) {
+      depths.back() = last;
+      give_plenty(depths, depths.size() - 1);
+      least = std::min(least, seconds(depths, enough));
+      if (least <= enough) break;
+    }
+    return least;
   }
 
   /// Simulated seconds per minibatch; where that is more than `enough`, some number above it.

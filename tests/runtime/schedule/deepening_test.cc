@@ -72,5 +72,17 @@ TEST_CASE("depths on a shared link: as fast as any, but for the percent that is 
   CHECK(steep > 0);
 }
 
+TEST_CASE("depths under a bound: a last stage that must not run ahead is not given up for hopeless") {
+  // The middle stage has room for four; a last stage with more than one in flight starves.
+  const PipelineShape shape{{1, 1, 1}, {100, 4, 100}};
+  std::vector<StageTimes> times = {{3, 6.7}, {2.7, 4}, {4.4, 10}};
+  times[1].send_activation_seconds = times[2].send_gradient_seconds = 3.33;
+  DepthAim aim;
+  aim.most_seconds = 16.4;
+  const Depths chosen = choose_in_flight("1f1b", shape, times, {}, &aim);
+  INFO(testing::dashed(chosen));
+  CHECK(aim.seconds == Approx(14.4));
+}
+
 }  // namespace
 }  // namespace pipewright
