@@ -3,6 +3,7 @@
 #include "graph/document.h"
 #include "graph/nearest.h"
 #include "graph/plan_changes.h"
+#include "runtime/job/interference.h"
 #include "runtime/job/slow_rank_plan.h"
 #include "runtime/job/watched_plan.h"
 
@@ -34,7 +35,7 @@ std::unique_ptr<AdaptPolicy> from_file(SpecOptions& options) {
 
 const std::vector<AdaptPolicyRow>& adapt_policies() {
   static const std::vector<AdaptPolicyRow> rows = {
-      {"none", never}, {"manual", from_file}, {"watch", watched_plan}, {"slow", slow_rank_plan}};
+      {"none", never}, {"manual", from_file}, {"watch", watched_plan}, {"slow", slow_rank_plan}, {"interference", interference}};
   return rows;
 }
 

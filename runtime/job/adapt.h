@@ -30,6 +30,8 @@ struct RunNow {
   const Plan& plan;                 ///< in force
   const Plan& first_plan;           ///< that the run began with
   std::vector<SpeedChange> speeds;  ///< measured, by rank: RankSpeeds::last()
+  int64_t minibatches_left = 0;
+  int64_t minibatches_per_epoch = 1;
 };
 
 /// Training is to go on under this plan as soon as the ranks can agree on where the pipeline drains.
@@ -60,7 +62,7 @@ struct AdaptPolicyRow {
   const char* name;
   std::unique_ptr<AdaptPolicy> (*make)(SpecOptions& options);
 };
-/// "none", "manual", "watch", "slow".
+/// "none", "manual", "watch", "slow", "interference".
 const std::vector<AdaptPolicyRow>& adapt_policies();
 
 /// The policy `adapt` (a SPEC, such as "manual:file=CHANGES.json"). InputError with the nearest name for an

@@ -73,7 +73,9 @@ void Training::prepare_to_stop() {
 void Training::ask_policy(int64_t minibatch) {
   if (!policy_ || stop_->under_way() || generation_->number() + 1 < job_.generations()) return;
   try {
-    auto decision = policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last()});
+    auto decision = policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
+                                    data_.length().minibatches - minibatch,
+                                    data_.length().minibatches_per_epoch});
     if (!decision) return;
     check_further_plan(job_, decision->plan, decision->file);
     Json change;

@@ -1,5 +1,7 @@
 // --disturb: ranks that are made slow, in runs of real processes.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 
 #include "graph/summary.h"
 #include "tests/end_to_end/jobs.h"
@@ -109,4 +111,56 @@ TEST_CASE("a rank that becomes slow while it trains is named, and so is the end 
   CHECK(speeds[1]["slowdown"].get<double>() < 1.3);
   CHECK(run.error.find("rank 1 computes ") != std::string::npos);
   CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
+}
+
+TEST_CASE(
+    "a run whose rank becomes slow goes on under another plan, and ends with the bits of the plans that it "
+    "had") {
+  const TemporaryFolder folder;
+  const std::string model = "mlp:layers=8,width=512,image=16,channels=1";
+  const auto run = [&](const std::string& command, const std::vector<std::string>& words) {
+    Process process(std::vector<std::string>{program(command)} + words, folder / "out", folder / "err");
+    const int code = process.wait(180s);
+    INFO(process.error());
+    REQUIRE(code == 0);
+    return process.error();
+  };
+  const std::string profile = (folder / "profile.json").string();
+  run("profiler", {"--model", model, "--batch-size", "32", "--output", profile});
+  run("optimizer", {"plan", "--profile", profile, "--gpus", "2", "--bandwidths", "4GB/s", "--strategy",
+                    "straight", "--output", (folder / "plan.json").string()});
+  const std::string error = run(
+      "runtime", {"launch", "--model", model, "--data", "synthetic-images:image=16,samples=4096",
+                  "--batch-size", "32", "--minibatches", "1200", "--plan", (folder / "plan.json").string(),
+                  "--adapt", "interference:profile=" + profile, "--checkpoint-every-minibatches", "1200",
+                  "--disturb", "fixed:rank=1,factor=6,from=400", "--output", (folder / "run").string()});
+  INFO(error);
+  const auto summary = read_document<Summary>(folder / "run" / "summary.json");
+  const auto before = read_document<Plan>(folder / "plan.json");
+  REQUIRE(summary.generations.size() >= 2);
+  const auto changed =
+      std::find_if(summary.generations.begin(), summary.generations.end(), [](const auto& generation) {
+        return generation.reason.find("rank 1 computes") != std::string::npos &&
+               generation.first_minibatch > 400;
+      });
+  REQUIRE(changed != summary.generations.end());
+  // The slow rank has less to do than before: fewer nodes, or a smaller share of the minibatches.
+  const auto work = [](const Plan& plan, int64_t rank) {
+    double nodes = 0;
+    for (const Stage& stage : plan.stages) {
+      const auto at = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+      if (at == stage.ranks.end()) continue;
+      const auto all = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+      const double share =
+          all == 0 ? 1.0 / static_cast<double>(stage.ranks.size())
+                   : static_cast<double>(stage.shares[static_cast<size_t>(at - stage.ranks.begin())]) /
+                         static_cast<double>(all);
+      nodes += share * static_cast<double>(stage.nodes.size());
+    }
+    return nodes;
+  };
+  const auto after = read_document<Plan>(folder / "run" / changed->plan);
+  CHECK(work(after, 1) < work(before, 1));
+  CHECK(error.find("a minibatch under the plan in force") != std::string::npos);
+  run("runtime", {"verify", "--run", (folder / "run").string()});
 }

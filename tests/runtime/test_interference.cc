@@ -1,0 +1,169 @@
+// The policy `interference`: what it plans for ranks that are slow, and when it changes to it.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "graph/document.h"
+#include "optimizer/plan/optimizer.h"
+#include "runtime/job/interference.h"
+#include "tests/optimizer/random_profile.h"
+#include "tests/support/error_of.h"
+
+namespace pipewright::testing {
+namespace {
+
+// Twelve nodes of 3 ms each, whose weights are too large to be exchanged and whose values are small.
+Profile chain() {
+  Profile profile;
+  profile.model = "chain";
+  profile.device = "none";
+  profile.minibatch_samples = 8;
+  for (int v = 0; v < 12; ++v) {
+    ProfiledNode node;
+    node.name = "n" + std::to_string(v);
+    node.layer = "layer" + std::to_string(v);
+    node.inputs = {v == 0 ? "images" : "n" + std::to_string(v - 1) + ".out"};
+    node.outputs = {{node.name + ".out", 1000}};
+    node.forward_seconds = 0.001;
+    node.backward_input_seconds = 0.001;
+    node.backward_weight_seconds = 0.001;
+    node.parameter_bytes = node.trainable_parameter_bytes = 100'000'000;
+    node.parameters = {node.name + ".weight"};
+    profile.nodes.push_back(node);
+  }
+  return profile;
+}
+
+Topology links(int64_t ranks) { return flat_topology(ranks, 1e9, 20e-6, 0); }
+
+Plan best(const Profile& profile, int64_t ranks) {
+  PlanRequest request;
+  request.use_all_devices = true;
+  return make_plan(profile, links(ranks), request);
+}
+
+int64_t nodes_of_rank(const Plan& plan, int64_t rank) {
+  for (const Stage& stage : plan.stages)
+    for (const int64_t one : stage.ranks)
+      if (one == rank) return static_cast<int64_t>(stage.nodes.size());
+  return 0;
+}
+
+RunNow at(int64_t minibatch, const Plan& plan, int64_t minibatches_left,
+          const std::vector<double>& slowdowns) {
+  RunNow now{.minibatch = minibatch, .plan = plan, .first_plan = plan, .speeds = {}};
+  for (const double slowdown : slowdowns) now.speeds.push_back({.slowdown = slowdown});
+  now.minibatches_left = minibatches_left;
+  now.minibatches_per_epoch = 1000;
+  return now;
+}
+
+// Asks until the planning thread has answered.
+std::optional<PlanDecision> asked(AdaptPolicy& policy, const RunNow& now) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (std::chrono::steady_clock::now() < until) {
+    if (auto decision = policy.decide(now)) return decision;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (now.minibatch < 0) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Interference policy(bool at_epochs = false) { return {chain(), links(2), 1e9, at_epochs}; }
+
+}  // namespace
+
+TEST_CASE("a slow rank gets less to do, a rank as slow as all others as much as before") {
+  const Profile profile = chain();
+  const Plan quiet = best(profile, 2);
+  REQUIRE(quiet.stages.size() == 2);
+  CHECK(nodes_of_rank(quiet, 0) == 6);
+  const Replanned slow = plan_again(profile, links(2), quiet, {1, 3});
+  CHECK(slow.now_seconds == Approx(6 * 3 * 0.003).epsilon(0.05));
+  CHECK(nodes_of_rank(slow.plan, 0) == 9);
+  CHECK(nodes_of_rank(slow.plan, 1) == 3);
+  CHECK(slow.next_seconds == Approx(9 * 0.003).epsilon(0.05));
+  const Replanned all = plan_again(profile, links(2), quiet, {3, 3.1});
+  CHECK(document_digest(all.plan) == document_digest(plan_again(profile, links(2), quiet, {1, 1}).plan));
+  CHECK(all.next_seconds == Approx(all.now_seconds).epsilon(0.01));
+  // And back.
+  CHECK(nodes_of_rank(plan_again(profile, links(2), slow.plan, {1, 1}).plan, 1) == 6);
+}
+
+TEST_CASE("what is planned again is never worse than the plan in force, as both are priced") {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const Profile profile = random_profile(random, 4 + static_cast<int>(seed % 5), true, 100);
+    const int64_t ranks = 2 + static_cast<int64_t>(seed % 2);
+    Plan in_force;
+    try {
+      in_force = best(profile, ranks);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    std::vector<double> slowdowns;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      slowdowns.push_back(1 + 0.5 * static_cast<double>(pick(random, 0, 6)));
+    CAPTURE(seed, slowdowns);
+    const Replanned again = plan_again(profile, links(ranks), in_force, slowdowns);
+    // The search over unequal devices is exact by the formula; waiting may add to what it finds.
+    CHECK(again.next_seconds <= 1.1 * again.now_seconds);
+    CHECK(again.plan.world_size <= ranks);
+  }
+}
+
+TEST_CASE("the policy changes once for one event, and back when it is over") {
+  Interference interference = policy();
+  const Plan quiet = best(chain(), 2);
+  CHECK_FALSE(interference.decide(at(0, quiet, 10000, {1, 1})));
+  const auto slow = asked(interference, at(100, quiet, 9900, {1, 3}));
+  REQUIRE(slow);
+  CHECK(nodes_of_rank(slow->plan, 1) == 3);
+  CHECK(slow->reason == "interference: rank 1 computes 3 times as long");
+  for (int64_t k = 101; k < 120; ++k) {
+    CHECK_FALSE(interference.decide(at(k, slow->plan, 10000 - k, {1, 3})));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const auto back = asked(interference, at(200, slow->plan, 9800, {1, 1}));
+  REQUIRE(back);
+  CHECK(nodes_of_rank(back->plan, 1) == 6);
+  CHECK(back->reason == "interference: all ranks are quiet");
+}
+
+TEST_CASE("what does not gain more than it costs is left alone") {
+  const Plan quiet = best(chain(), 2);
+  const auto decides = [&](const RunNow& now) {
+    Interference interference = policy();
+    for (int i = 0; i < 400; ++i) {
+      if (interference.decide(now)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  };
+  CHECK(decides(at(100, quiet, 5000, {1, 3})));
+  CHECK_FALSE(decides(at(100, quiet, 10, {1, 3})));    // the run is nearly over
+  CHECK_FALSE(decides(at(100, quiet, 5000, {2, 2})));  // nobody is slower than another
+}
+
+TEST_CASE("with when=epoch the policy waits for the end of the epoch") {
+  Interference interference = policy(true);
+  const Plan quiet = best(chain(), 2);
+  CHECK_FALSE(interference.decide(at(100, quiet, 9900, {1, 3})));
+  for (int64_t k = 101; k < 400; ++k) {
+    CHECK_FALSE(interference.decide(at(k, quiet, 10000 - k, {1, 3})));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(interference.decide(at(1000, quiet, 9000, {1, 3})));
+}
+
+TEST_CASE("the options of interference are read strictly") {
+  const auto refusal = [](const std::string& adapt) {
+    return error_of<InputError>([&] { make_adapt_policy(adapt); });
+  };
+  CHECK(refusal("interference").find("profile") != std::string::npos);
+  CHECK(refusal("interference:profile=nowhere.json").find("nowhere.json") != std::string::npos);
+  CHECK(refusal("interference:profile=x,decide=guess").find("decide") != std::string::npos);
+  CHECK(refusal("interference:profile=x,when=later").find("when") != std::string::npos);
+  CHECK(refusal("interferense:profile=x").find("did you mean 'interference'?") != std::string::npos);
+}
+
+}  // namespace pipewright::testing
