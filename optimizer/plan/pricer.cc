@@ -69,7 +69,7 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
                                                     static_cast<double>(kMostInFlight)));
       if (candidate->room == Candidate::Room::kUsual)
         wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
-      if (candidate->room == Candidate::Room::kPlenty)
+      if (candidate->room == Candidate::Room::kPlenty && s + 1 < loads.size())  // the last holds nothing back
         wanted = std::max(wanted, 2 * in_flight_bound(later, stage.replicas) + 2);
       if (candidate->room == Candidate::Room::kOne) wanted = 1;
       later += stage.replicas;
