@@ -5,104 +5,18 @@
 
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_points.h"
-#include "runtime/control/stop_agreement.h"
-#include "runtime/generation/state_moves.h"
-#include "tests/runtime/random_pipelines.h"
+#include "tests/runtime/generations.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
 
 namespace {
 
-constexpr int64_t kMostRanks = 6;
-
-uint64_t cases_of(uint64_t usual) {
-  const char* count = std::getenv("PIPEWRIGHT_GENERATION_CASES");
-  return count ? std::strtoull(count, nullptr, 10) : usual;
-}
-
 int64_t world_of(const std::vector<PlanSpans>& parts) {
   int64_t ranks = 1;
   for (const PlanSpans& part : parts) ranks = std::max(ranks, part.plan.world_size);
   return ranks;
 }
-
-struct GenerationsRun {
-  std::vector<double> losses;      ///< by minibatch
-  std::vector<int> forwards;       ///< of the last stage, by minibatch
-  std::vector<NamedState> states;  ///< by rank: at the end
-  PipelineRun last;                ///< weights and buffers, as the last plan has them
-};
-
-// What ranks do together, and what comes of it.
-class Generations {
- public:
-  Generations(const Model& model, const TrainingRules& rules, const std::vector<MinibatchFields>& minibatches,
-              int64_t world)
-      : model_(model), rules_(rules), minibatches_(minibatches) {
-    run_.losses.resize(minibatches.size());
-    run_.forwards.resize(minibatches.size());
-    run_.states.resize(static_cast<size_t>(world));
-  }
-
-  // `train_rank` is called on each rank's thread.
-  GenerationsRun run(const std::string& transport,
-                     const std::function<void(int64_t rank, Transport* links)>& train_rank) {
-    const auto rank_of_thread = [&](int64_t rank, Transport* links) {
-      at::set_num_threads(1);
-      train_rank(rank, links);
-    };
-    if (run_.states.size() == 1) {
-      rank_of_thread(0, nullptr);
-    } else {
-      spawn(make_world(transport, static_cast<int64_t>(run_.states.size())),
-            [&](int64_t rank, Transport& links) { rank_of_thread(rank, &links); });
-    }
-    return std::move(run_);
-  }
-
-  // Null for a rank without a place in `plan`. `last`: the plan before, if there is one, of which the rank
-  // has `state`; that is let go.
-  std::unique_ptr<Worker> start(int64_t rank, Transport* links, const Plan& plan, const Plan* last,
-                                NamedState& state) const {
-    std::unique_ptr<StateSource> source;
-    if (last) {
-      const auto moves = state_moves(model_.graph, rules_.optimizer, *last, plan);
-      source = state_from_peers(move_state(links, moves, state), rules_.optimizer);
-      state.clear();
-    }
-    if (rank >= plan.world_size) return nullptr;
-    return std::make_unique<Worker>(model_, plan, rank, links, rules_, source.get());
-  }
-
-  WorkerHooks hooks(const Worker& worker) {
-    WorkerHooks hooks;
-    hooks.fields = fields_from(minibatches_, worker);
-    hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
-      const std::lock_guard lock(mutex_);
-      run_.losses[static_cast<size_t>(k)] = loss;
-      ++run_.forwards[static_cast<size_t>(k)];
-    };
-    return hooks;
-  }
-
-  // `worker`, of the last plan, or null.
-  void end(int64_t rank, const Plan& plan, const Worker* worker, NamedState state) {
-    const std::lock_guard lock(mutex_);
-    if (run_.last.buffers.empty()) {
-      for (const Stage& stage : plan.stages) run_.last.buffers.emplace_back(stage.ranks.size());
-    }
-    if (worker) add_state(*worker, run_.last);
-    run_.states[static_cast<size_t>(rank)] = std::move(state);
-  }
-
- private:
-  const Model& model_;
-  const TrainingRules& rules_;
-  const std::vector<MinibatchFields>& minibatches_;
-  std::mutex mutex_;
-  GenerationsRun run_;
-};
 
 // Each plan trains its spans; a rank without a place in one goes to the next.
 GenerationsRun run_generations(const Model& model, const std::vector<PlanSpans>& parts,
@@ -123,140 +37,6 @@ GenerationsRun run_generations(const Model& model, const std::vector<PlanSpans>&
     all.end(rank, parts.back().plan, worker.get(), std::move(state));
   });
 }
-
-struct DecidedRun {
-  GenerationsRun run;
-  std::vector<PlanSpans> followed;  // which plan has trained what
-};
-
-// As Training does it, but that a plan is said by its number: rank 0 goes to the next of the plans when it
-// likes, while minibatches are in flight.
-class Decided {
- public:
-  Decided(const Model& model, const std::vector<Plan>& plans, const TrainingRules& rules, RunLength whole,
-          const std::vector<MinibatchFields>& minibatches)
-      : plans_(plans), rules_(rules), whole_(whole), all_(model, rules, minibatches, world_of(plans)) {}
-
-  static int64_t world_of(const std::vector<Plan>& plans) {
-    int64_t ranks = 1;
-    for (const Plan& plan : plans) ranks = std::max(ranks, plan.world_size);
-    return ranks;
-  }
-
-  DecidedRun run(const std::string& transport, uint64_t seed) {
-    seed_ = seed;
-    DecidedRun decided;
-    decided.run = all_.run(transport, [&](int64_t rank, Transport* links) {
-      try {
-        StopAgreement stop({rank, world_of(plans_), 0, /*heeds_signals=*/false, [&](int64_t last) {
-                              return unplanned_stop(last, shape(current_), length(current_));
-                            }});
-        std::optional<Control> control;
-        if (links) control.emplace(*this, stop);
-        train_rank(rank, links, stop);
-      } catch (...) {
-        failed_ = true;
-        throw;
-      }
-    });
-    decided.followed = std::move(followed_);
-    return decided;
-  }
-
- private:
-  // The thread that talks to the others.
-  struct Control {
-    Control(Decided& decided, StopAgreement& stop)
-        : decided_(decided), thread_([&] {
-            Store store = Store::join("127.0.0.1", decided.server_.port(), std::chrono::seconds(20));
-            while (!end_) {
-              stop.tick(store);
-              std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            }
-          }) {}
-    // Not before all ranks are at their end: they may wait for this one's answer.
-    ~Control() {
-      ++decided_.ended_;
-      while (decided_.ended_ < world_of(decided_.plans_) && !decided_.failed_) std::this_thread::yield();
-      end_ = true;
-      thread_.join();
-    }
-    Decided& decided_;
-    std::atomic<bool> end_ = false;
-    std::thread thread_;
-  };
-
-  PipelineShape shape(size_t g) const { return shape_of(plans_[g], rules_.gradient_accumulation); }
-  RunLength length(size_t g) const {
-    RunLength length = whole_;
-    length.period = round_period(shape(g));
-    return length;
-  }
-  void check() const {
-    if (failed_) throw PeerError("another rank has failed");
-  }
-
-  void train_rank(int64_t rank, Transport* links, StopAgreement& stop) {
-    NamedState state;
-    int64_t done = 0;
-    for (size_t g = 0;; ++g) {
-      const auto worker = all_.start(rank, links, plans_[g], g > 0 ? &plans_[g - 1] : nullptr, state);
-      if (g > 0) stop.go_on();
-      if (worker) {
-        train(rank, g, *worker, stop, done);
-        state = state_of(*worker, done);
-      } else {
-        while (stop.stop_before() == StopAgreement::kNever && !over_) {
-          check();
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        done = std::min(stop.stop_before(), whole_.minibatches);
-      }
-      if (done < whole_.minibatches) {
-        if (stop.change() != std::to_string(g + 1)) throw std::runtime_error("not what was proposed");
-        continue;
-      }
-      if (rank == 0) over_ = true;
-      all_.end(rank, plans_[g], worker.get(), std::move(state));
-      return;
-    }
-  }
-
-  void train(int64_t rank, size_t g, Worker& worker, StopAgreement& stop, int64_t& done) {
-    std::mt19937_64 random(seed_ + g);
-    if (rank == 0) {
-      current_ = g;
-      followed_.push_back({plans_[g], {}});
-    }
-    WorkerHooks hooks = all_.hooks(worker);
-    hooks.stop_before = [&] { return stop.stop_before(); };
-    hooks.before = [&](const Action& action) {
-      check();
-      if (action.kind != ActionKind::kForward) return;
-      if (rank == 0 && g + 1 < plans_.size() && !stop.under_way() && random() % 6 == 0)
-        stop.propose(std::to_string(g + 1));
-      if (action.stage_or(worker.stage().stage()) == 0) stop.enter(action.index, [this] { check(); });
-    };
-    while (done < std::min(whole_.minibatches, stop.stop_before())) {
-      const Span span = span_from(done, length(g));
-      worker.train(span, hooks);
-      done = std::min(span.end(), stop.stop_before());
-      if (done < span.end()) worker.end_span(done);
-      if (rank == 0) followed_.back().spans.push_back({span.first, done - span.first});
-    }
-  }
-
-  const std::vector<Plan>& plans_;
-  const TrainingRules& rules_;
-  const RunLength whole_;
-  uint64_t seed_ = 0;
-  Store server_ = Store::serve(0);
-  Generations all_;
-  std::atomic<bool> over_ = false, failed_ = false;
-  std::atomic<int64_t> ended_ = 0;
-  std::atomic<size_t> current_ = 0;  // as rank 0 has it, for its Control
-  std::vector<PlanSpans> followed_;  // rank 0's
-};
 
 struct RandomChanges {
   Model model;
@@ -280,17 +60,6 @@ RandomChanges random_changes(uint64_t seed) {
   }
   c.rules.total_minibatches = c.minibatches;
   return c;
-}
-
-std::string words(const std::vector<PlanSpans>& parts) {
-  std::string text;
-  for (const PlanSpans& part : parts) {
-    text += part.plan.schedule + "/" + part.plan.weights + " " + part.plan.shape_text();
-    for (const Span& span : part.spans)
-      text += " " + std::to_string(span.first) + "+" + std::to_string(span.count);
-    text += "; ";
-  }
-  return text;
 }
 
 // Fails to carry one byte of a message.
@@ -344,40 +113,6 @@ TEST_CASE("random plans one after the other: every loss, weight and buffer is th
     check_state(run.last, expected);
     for (const int times : run.forwards) CHECK(times == 1);  // no minibatch twice, none left out
   }
-}
-
-TEST_CASE(
-    "plans that are decided on the way: the run is the serial reference's that follows the same plans at the "
-    "same minibatches") {
-  at::set_num_threads(1);
-  const std::vector<std::string> transports = {"local", "shm",    "tiny-shm", "gloo",
-                                               "mixed", "staged", "blocks"};
-  int64_t changes = 0;
-  for (uint64_t seed = 500; seed < 500 + cases_of(60); ++seed) {
-    RandomJobs jobs(seed);
-    RandomJob job = jobs.next(kMostRanks);
-    std::vector<Plan> plans = {job.plan};
-    for (int64_t n = jobs.between(1, 3); n > 0; --n)
-      plans.push_back(n == 2 ? plans.back() : jobs.other_plan(job, kMostRanks));
-    RunLength whole;
-    whole.minibatches = job.rules.total_minibatches = jobs.between(20, 90);
-    whole.minibatches_per_epoch = jobs.between(7, 60);
-    job.rules.optimizer.learning_rate /= 8;  // longer than the other runs, and none is to diverge
-    const std::string& transport = transports[seed % transports.size()];
-    const auto minibatches = random_minibatches(job.model.graph, whole.minibatches, 5);
-    const DecidedRun decided = Decided(job.model, plans, job.rules, whole, minibatches).run(transport, seed);
-    CAPTURE(seed, transport, words(decided.followed), job.rules.optimizer.name,
-            job.rules.gradient_accumulation);
-    changes += static_cast<int64_t>(decided.followed.size()) - 1;
-    const ReferenceResult expected = train_serially(job.model, decided.followed, job.rules, [&](int64_t k) {
-      return minibatches[static_cast<size_t>(k)];
-    });
-    CHECK(decided.run.losses == expected.losses);
-    check_state(decided.run.last, expected);
-    for (const int times : decided.run.forwards) CHECK(times == 1);
-  }
-  std::printf("%ld changes were decided on the way\n", changes);
-  CHECK(changes > static_cast<int64_t>(cases_of(60)) / 2);
 }
 
 TEST_CASE("changing to the same plan is a drain") {
@@ -602,3 +337,4 @@ TEST_CASE("intervals go on across plans: each multiple has one checkpoint, with 
     for (const int64_t n : evaluations) CHECK(ends.count(n) == 1);
   }
 }
+
