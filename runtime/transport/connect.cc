@@ -253,9 +253,13 @@ std::vector<bool> peers_with_blocks(Store& store, const std::string& name, int64
   }
   std::vector<bool> both(devices.size(), false);
   for (int64_t peer = 0; peer < size; ++peer) {
-    both[static_cast<size_t>(peer)] =
-        shares(peer) && store.get(key("reads", rank, peer), settings.timeout, settings.check) == "yes" &&
-        store.get(key("reads", peer, rank), settings.timeout, settings.check) == "yes";
+    if (!shares(peer)) continue;
+    const auto reads = [&](int64_t reader, int64_t maker) {
+      return store.get(key("reads", reader, maker), settings.timeout, settings.check) == "yes";
+    };
+    // The peer's word is waited for whatever this rank's was: only then may its block go.
+    const bool here = reads(rank, peer), there = reads(peer, rank);
+    both[static_cast<size_t>(peer)] = here && there;
   }
   return both;
 }
