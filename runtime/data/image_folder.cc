@@ -13,9 +13,9 @@
 #include "graph/error.h"
 #include "graph/file_watch.h"
 #include "graph/nearest.h"
+#include "graph/random.h"
 #include "graph/regular_file.h"
 #include "runtime/data/image_file.h"
-#include "runtime/data/random.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {

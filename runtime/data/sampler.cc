@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/random.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/random.h"
 
 namespace pipewright {
 namespace {

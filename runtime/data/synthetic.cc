@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "graph/error.h"
-#include "runtime/data/random.h"
+#include "graph/random.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {

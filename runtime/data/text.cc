@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/error.h"
-#include "runtime/data/random.h"
+#include "graph/random.h"
 #include "runtime/data/sequences.h"
 #include "runtime/data/sets.h"
 #include "runtime/data/token_file.h"

@@ -23,8 +23,7 @@ double low_of(std::vector<double> values) {
   return *at;
 }
 
-}  // namespace
-
+// The mean of the two in the middle for an even count.
 double median_of(std::vector<double> values) {
   PW_CHECK(!values.empty(), "median of nothing");
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -32,6 +31,8 @@ double median_of(std::vector<double> values) {
   if (values.size() % 2 == 1) return *middle;
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
+
+}  // namespace
 
 double LevelDetector::threshold() const {
   if (recent_.empty()) return settings_.least;

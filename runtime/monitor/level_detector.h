@@ -61,7 +61,4 @@ class LevelDetector {
   int64_t resting_ = 0;             // windows that are still not looked at
 };
 
-/// Of a copy; the mean of the two in the middle for an even count. Not of nothing.
-double median_of(std::vector<double> values);
-
 }  // namespace pipewright

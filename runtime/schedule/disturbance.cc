@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/nearest.h"
+#include "graph/random.h"
 #include "graph/spec.h"
 #include "graph/speed_trace.h"
 #include "graph/units.h"
@@ -88,20 +89,7 @@ class Fixed : public Disturbance {
   double factor_ = 1;
 };
 
-/// A number in [0, 1) that depends on its arguments alone (SplitMix64, Steele et al. 2014).
-double drawn(uint64_t seed, int64_t rank, int64_t minibatch, ActionKind kind) {
-  uint64_t z = seed;
-  for (const uint64_t word :
-       {static_cast<uint64_t>(rank), static_cast<uint64_t>(minibatch), static_cast<uint64_t>(kind)}) {
-    z += word + 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    z ^= z >> 31;
-  }
-  return static_cast<double>(z >> 11) * 0x1.0p-53;
-}
-
-/// SDPipe's stragglers: before each forward and each backward a wait of a fixed length, now and then.
+/// SDPipe's stragglers: at a forward or a backward a wait of a fixed length, now and then.
 class Random : public Disturbance {
  public:
   static std::unique_ptr<Disturbance> make(SpecOptions& options) {
@@ -119,7 +107,9 @@ class Random : public Disturbance {
   }
   double extra_seconds(const DisturbedAction& what) const override {
     if (!target_.holds(what) || !window_.holds(what)) return 0;
-    const bool waits = drawn(seed_, what.rank, what.action.index, what.action.kind) < probability_;
+    KeyedRandom random({seed_, static_cast<uint64_t>(what.rank), static_cast<uint64_t>(what.action.index),
+                        static_cast<uint64_t>(what.action.kind)});
+    const bool waits = random.uniform() < probability_;
     return waits ? duration_seconds_ : 0;
   }
   void check(const Plan& plan) const override { target_.check(plan, "random"); }

@@ -32,8 +32,9 @@ class Disturbance {
   virtual void check(const Plan& plan) const = 0;
 };
 
-/// A row of the table behind --disturb.
 class SpecOptions;
+
+/// A row of the table behind --disturb.
 struct DisturbanceRow {
   const char* name;
   std::unique_ptr<Disturbance> (*make)(SpecOptions& options);

@@ -63,7 +63,8 @@ class Decided {
     // Not before all ranks are at their end: they may wait for this one's answer.
     ~Control() {
       ++decided_.ended_;
-      while (decided_.ended_ < world_of(decided_.plans_) && !decided_.failed_) std::this_thread::yield();
+      while (decided_.ended_ < world_of(decided_.plans_) && !decided_.failed_)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       end_ = true;
       thread_.join();
     }

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "graph/error.h"
+#include "graph/random.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/random.h"
 
 namespace pipewright {
 namespace {
