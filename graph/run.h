@@ -55,6 +55,7 @@ struct UpdateSettings {
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
       1;                  ///< rounds of a stage that make one update (weights "stash", "vertical")
+  std::string sync = "all-reduce";  ///< how replicas are held together (graph/sync_rules.h)
   bool nan_guard = true;  ///< stop at the first loss or gradient that is not finite
   int64_t gradient_bucket_bytes =
       25 << 20;  ///< replicas sum their gradients in pieces of up to so many bytes

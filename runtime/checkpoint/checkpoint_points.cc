@@ -64,7 +64,8 @@ Span span_from(int64_t from, const RunLength& length) {
   const int64_t epoch = from / length.minibatches_per_epoch;
   int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
   if (from < length.plan_end) end = std::min(end, length.plan_end);
-  if (const int64_t every = length.evaluate_every; every > 0) {
+  for (const int64_t every : {length.evaluate_every, length.drain_every}) {
+    if (every == 0) continue;
     int64_t multiple = std::max<int64_t>(1, from / every) * every;
     const auto is_over = [&] {
       return multiple <= length.plan_begin || next_stop(multiple, length.period, length) <= from;

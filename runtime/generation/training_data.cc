@@ -46,6 +46,8 @@ TrainingData::TrainingData(const Job& job)
   length_.minibatches =
       job.run.minibatches > 0 ? job.run.minibatches : job.run.epochs * length_.minibatches_per_epoch;
   length_.evaluate_every = job.run.evaluate_every_minibatches;
+  if (!sync_facts(job.run.sync).keeps_replicas_equal)
+    length_.drain_every = job.run.checkpoint.every_minibatches;
   if (!job.resume) return;
   check_position(*job.resume, length_);
   first_ = job.resume->manifest.next_minibatch;
@@ -73,6 +75,7 @@ int64_t TrainingData::evaluated_epochs() const {
 int64_t TrainingData::pipeline_began() const {
   if (!job_.resume || first_ == length_.minibatches) return first_;
   const int64_t generation = job_.generation_at(first_);
+  if (job_.resume->manifest.run.sync != job_.run.sync) return first_;
   const Span rest = span_from(first_, length_of(generation));
   return pipewright::pipeline_began(job_.resume->manifest, job_.plan_of(generation),
                                     job_.run.gradient_accumulation, rest.end());

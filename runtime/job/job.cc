@@ -15,6 +15,7 @@
 #include "runtime/control/signals.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/update/update_rule.h"
 #include "runtime/worker/worker.h"
 
@@ -42,6 +43,7 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
 void check_change_runs(const Plan& plan, const std::string& file, const Run& run) {
   try {
     check_plan_runs(plan, run.gradient_accumulation);
+    check_side_by_side(plan, sync_facts(run.sync), run.gradient_accumulation);
   } catch (const PlanError& error) {
     throw PlanError(file + ": " + error.what(), error.remedy());
   }
@@ -125,6 +127,11 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   job.changes = policy->known();
   job.decides = policy->decides();
   job.disturbances = Disturbances(run.disturb);
+  if (run.cuda_graphs && !sync_facts(run.sync).keeps_replicas_equal) {
+    throw InputError("cuda_graphs does not go with sync '" + run.sync +
+                         "': weights are replaced at every drain, recordings know where they lie",
+                     "Leave out --cuda-graphs, or --sync.");
+  }
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
   if (run.plan.empty()) {
@@ -151,6 +158,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
+  check_side_by_side(job.plan, sync_facts(run.sync), run.gradient_accumulation);
   for (const PlannedChange& change : job.changes) {
     check_plan_fits(change.plan, change.file, job.model.graph, run);
     check_change_runs(change.plan, change.file, run);

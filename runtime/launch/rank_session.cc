@@ -196,7 +196,7 @@ void RankSession::connect_links(const Plan& plan, const std::string& name) {
   settings.device = job_.device;
   if (settings.device.is_cuda()) settings.cuda = &cuda_plugin("device");
   settings.links = links_of(plan, StreamTags(static_cast<int64_t>(plan.stages.size())),
-                            job_.run.gradient_clipping_norm > 0);
+                            job_.run.gradient_clipping_norm > 0, sync_facts(job_.run.sync));
   auto transport = connect_ranks(*store_, name, place_.rank, place_.world_size, settings);
   const std::lock_guard lock(transport_mutex_);
   transport_.swap(transport);  // the one before lives until all ranks have left it

@@ -1,6 +1,7 @@
 #include "runtime/schedule/plan_shape.h"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/error.h"
 #include "runtime/schedule/turns.h"
@@ -41,6 +42,12 @@ int64_t rank_of(const Plan& plan, int64_t stage, int64_t replica) {
 
 int64_t rank_of_minibatch(const Plan& plan, const PipelineShape& shape, int64_t stage, int64_t minibatch) {
   return rank_of(plan, stage, replica_of(shape, stage, minibatch));
+}
+
+std::vector<int64_t> ranks_of(const Plan& plan) {
+  std::set<int64_t> ranks;
+  for (const Stage& stage : plan.stages) ranks.insert(stage.ranks.begin(), stage.ranks.end());
+  return {ranks.begin(), ranks.end()};
 }
 
 int64_t first_stage_of(const Plan& plan, int64_t rank) {

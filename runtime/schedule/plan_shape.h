@@ -14,6 +14,8 @@ PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation = 1);
 int64_t rank_of(const Plan& plan, int64_t stage, int64_t replica);
 /// The rank that processes a minibatch at a stage; `shape` is the plan's.
 int64_t rank_of_minibatch(const Plan& plan, const PipelineShape& shape, int64_t stage, int64_t minibatch);
+/// Ascending, each once.
+std::vector<int64_t> ranks_of(const Plan& plan);
 /// The first stage of a rank of the plan.
 int64_t first_stage_of(const Plan& plan, int64_t rank);
 

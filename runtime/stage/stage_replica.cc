@@ -42,9 +42,11 @@ size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage)
 }  // namespace
 
 StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-                           const TrainingRules& rules, StateSource* source)
+                           const TrainingRules& rules, StateSource* source, PipelineTurn turn)
     : stage_(stage),
       replica_(replica),
+      turn_(turn),
+      place_(turn.count > 1 ? 0 : replica),
       schedule_(plan.schedule),
       shape_(shape_of(plan, rules.gradient_accumulation)),
       turns_(shape_, stage),
@@ -144,29 +146,42 @@ void StageReplica::restore(StageState state) {
   }
 }
 
+std::vector<int64_t> StageReplica::minibatches(Span span) const {
+  std::vector<int64_t> all = turns_.minibatches_of(place_, turn_.own(span));
+  for (int64_t& k : all) k = turn_.to_run(k);
+  return all;
+}
+
+int64_t StageReplica::updates_of_span(int64_t index) const {
+  return turns_.rounds_of(PipelineTurn{index, turn_.count}.own(run_span_)).count;
+}
+
 void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoints) {
   PW_CHECK(in_flight_.empty() && round_is_empty(), "a span begins while another one runs");
-  span_ = span;
+  run_span_ = span;
+  span_ = turn_.own(span);
   first_version_ = versions_->updates();
-  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span, began);
+  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span_, turn_.before(began));
   checkpoints_.assign(checkpoints.begin(), checkpoints.end());
   buffers_before_.clear();
   // Versions are kept for the forwards that will read them, and no longer.
   std::map<int64_t, int64_t> readers;
-  for (const int64_t k : minibatches(span)) ++readers[first_version_ + rule_->of(k)];
+  for (const int64_t own : turns_.minibatches_of(place_, span_)) ++readers[first_version_ + rule_->of(own)];
   versions_->expect(std::move(readers), std::exchange(older_, {}));
 }
 
 void StageReplica::end(int64_t n) {
   PW_CHECK(in_flight_.empty() && round_is_empty(), "a span ends with minibatches in flight");
-  PW_CHECK(span_.first <= n && n <= span_.end(), "minibatch " << n << " is not of the span");
-  span_.count = n - span_.first;
+  PW_CHECK(run_span_.first <= n && n <= run_span_.end(), "minibatch " << n << " is not of the span");
+  run_span_.count = n - run_span_.first;
+  span_ = turn_.own(run_span_);
 }
 
 std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
   const auto pass = in_flight_.find(k);
   auto version =
-      pass != in_flight_.end() ? pass->second.version : versions_->find(first_version_ + rule_->of(k));
+      pass != in_flight_.end() ? pass->second.version
+                               : versions_->find(first_version_ + rule_->of(turn_.to_own(k)));
   PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
   return version;
 }
@@ -178,17 +193,31 @@ StageState StageReplica::state_before(int64_t n) {
   } else {
     for (const at::Tensor& buffer : buffers_) state.buffers.push_back(buffer.clone());
   }
-  for (int64_t k = n; k < span_.end(); ++k) {
-    const int64_t number = first_version_ + rule_->of(k);
+  const int64_t first = turn_.before(n);
+  for (int64_t own = first; own < span_.end(); ++own) {
+    const int64_t number = first_version_ + rule_->of(own);
     if (number >= state.updates) break;
-    const bool first_reader = k == n || rule_->of(k) != rule_->of(k - 1);
-    if (!first_reader || turns_.replica_of(k) != replica_) continue;
-    const auto version = version_for(k);
+    const bool first_reader = own == first || rule_->of(own) != rule_->of(own - 1);
+    if (!first_reader || turns_.replica_of(own) != place_) continue;
+    const auto version = version_for(turn_.to_run(own));
     std::vector<at::Tensor>& trainable = state.older[number];  // may stay empty
     for (const size_t i : program_.trainable()) trainable.push_back(version->weights[i]);
   }
   move(state, at::kCPU);
   return state;
+}
+
+StageState StageReplica::state() const {
+  PW_CHECK(in_flight_.empty() && round_is_empty(), "state with minibatches in flight");
+  return {versions_->updates(), weights(), buffers_, update_rule_->state(), {}};
+}
+
+void StageReplica::replace(StageState state) {
+  PW_CHECK(!recorded_, "recordings know where the weights lie");
+  for (const size_t i : program_.trainable()) state.weights[i].requires_grad_(true);
+  versions_->replace(std::move(state.weights), state.updates);
+  buffers_ = std::move(state.buffers);
+  update_rule_->restore(std::move(state.optimizer));
 }
 
 StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor> received,
@@ -197,7 +226,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     auto& before = buffers_before_[checkpoints_.front()];
     for (const at::Tensor& buffer : buffers_) before.push_back(buffer.clone());
   }
-  auto version = versions_->read(first_version_ + rule_->of(k));
+  auto version = versions_->read(first_version_ + rule_->of(turn_.to_own(k)));
   Pass pass;
   Forwarded result;
   if (auto recorded =
@@ -410,13 +439,15 @@ at::Tensor StageReplica::gradient_square_sum() {
 
 double StageReplica::learning_rate(int64_t round) const {
   return rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
-                                         turns_.round_begin(round, span_), rules_.minibatches_per_epoch,
+                                         turn_.to_run(turns_.round_begin(round, span_)),
+                                         rules_.minibatches_per_epoch,
                                          rules_.total_minibatches);
 }
 
 void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
-  const int64_t first = turns_.round_begin(round, span_);
-  const int64_t last = first + turns_.round_size(round, span_) - 1;
+  const int64_t own = turns_.round_begin(round, span_);
+  const int64_t first = turn_.to_run(own);
+  const int64_t last = turn_.to_run(own + turns_.round_size(round, span_) - 1);
   if (rules_.gradient_clipping_norm > 0) {
     if (rules_.nan_guard && square_sum.device().is_cpu() && !std::isfinite(square_sum.item<double>())) {
       if (const auto weight = last_not_finite(round_gradients())) stop_at_gradient(*weight, first, last);

@@ -1,5 +1,6 @@
 // One stage as one rank has it: its program, weight versions, buffers, optimizer, and the gradients of the
-// round under way. Knows no peers and no order of actions.
+// round under way. Knows no peers and no order of actions. Minibatches are counted as the run counts them;
+// turns and rounds are those of the stage's pipeline (runtime/schedule/side_by_side.h).
 #pragma once
 
 #include <deque>
@@ -14,6 +15,7 @@
 #include "graph/run.h"
 #include "models/definition/model.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage/deferred.h"
 #include "runtime/stage/gradient_buckets.h"
@@ -37,13 +39,16 @@ struct TrainingRules : UpdateSettings {
 
 class StageReplica {
  public:
-  /// Starts from what `source` has for it, else from the initialisers of its parameters and buffers and
-  /// rules.seed. `plan` fits `model.graph`.
+  /// Replica `replica` of the stage in the run's plan. Starts from what `source` has for it, else from the
+  /// initialisers of its parameters and buffers and rules.seed. `plan`, which fits `model.graph`, is that of
+  /// the stage's pipeline (pipeline_of): the run's own for the only one.
   StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-               const TrainingRules& rules, StateSource* source = nullptr);
+               const TrainingRules& rules, StateSource* source = nullptr, PipelineTurn turn = {});
 
   int64_t stage() const { return stage_; }
   int64_t replica() const { return replica_; }
+  /// Among the replicas of its pipeline.
+  int64_t place() const { return place_; }
   const StageProgram& program() const { return program_; }
   at::Device device() const { return rules_.device; }
   /// What the stage's device still owes the host: losses, and whether numbers are finite. Whoever runs the
@@ -51,7 +56,7 @@ class StageReplica {
   Deferred& deferred() { return deferred_; }
   const StageTurns& turns() const { return turns_; }
   /// Minibatches of the span that this replica processes, in order.
-  std::vector<int64_t> minibatches(Span span) const { return turns_.minibatches_of(replica_, span); }
+  std::vector<int64_t> minibatches(Span span) const;
 
   /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
   const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
@@ -80,6 +85,10 @@ class StageReplica {
   /// the older versions those whose first reader is a minibatch of this replica: the replicas together have
   /// all. On the CPU nothing is copied but buffers; nothing of it changes while training goes on.
   StageState state_before(int64_t n);
+  /// As it is, where all has come back that was begun: where the stage computes, nothing is copied.
+  StageState state() const;
+  /// Goes on from `state` instead, which is there, too; its tensors are this replica's alone.
+  void replace(StageState state);
   /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
   /// backward.
   struct Forwarded {
@@ -116,6 +125,10 @@ class StageReplica {
   at::Tensor gradient_square_sum();
   /// Of the update that round j makes, before the scale of a parameter's group.
   double learning_rate(int64_t round) const;
+  /// Of the update that minibatch k is part of.
+  double learning_rate_of(int64_t k) const { return learning_rate(turns_.round_of(turn_.to_own(k))); }
+  /// Updates that pipeline `index` of those side by side makes in the span under way, or the last one.
+  int64_t updates_of_span(int64_t index) const;
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
   /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
   /// not finite (rules.nan_guard).
@@ -147,6 +160,8 @@ class StageReplica {
 
   int64_t stage_;
   int64_t replica_;
+  PipelineTurn turn_;
+  int64_t place_;  // of the replica in its pipeline
   std::string schedule_;
   PipelineShape shape_;
   StageTurns turns_;
@@ -162,7 +177,8 @@ class StageReplica {
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
   std::string no_recordings_;
 
-  Span span_;
+  Span span_;      // as the pipeline counts
+  Span run_span_;  // as the run does
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;

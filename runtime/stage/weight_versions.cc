@@ -75,6 +75,14 @@ std::shared_ptr<const WeightVersion> WeightVersions::read(int64_t number) {
   return version;
 }
 
+void WeightVersions::replace(std::vector<at::Tensor> weights, int64_t number) {
+  readers_.clear();
+  kept_for_.clear();
+  for (const at::Tensor& weight : weights) count_memory_as(weight, MemoryPurpose::kWeights);
+  latest_ = make(number, std::move(weights));
+  books_->spare.clear();
+}
+
 void WeightVersions::publish(std::vector<at::Tensor> weights) {
   auto next = make(latest_->number + 1, std::move(weights));
   if (readers_.count(latest_->number) != 0) kept_for_.emplace(latest_->number, latest_);

@@ -42,6 +42,8 @@ class WeightVersions {
   /// changed in place: versions then take turns with as many places as there ever were of them at a time, and
   /// lie nowhere else.
   void keep_places() { books_->keeps_places = true; }
+  /// Makes `weights` the latest version, with `number` updates, whatever there was. Nothing is in flight.
+  void replace(std::vector<at::Tensor> weights, int64_t number);
   /// Makes `weights` the latest version.
   void publish(std::vector<at::Tensor> weights);
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "graph/error.h"
@@ -58,11 +57,9 @@ int64_t sum_over_replicas(Transport& transport, const std::vector<int64_t>& rank
   return sent_bytes;
 }
 
-at::Tensor square_sum_of_model(Transport& transport, int64_t world_size, int64_t tag,
+at::Tensor square_sum_of_model(Transport& transport, const std::vector<int64_t>& ranks, int64_t tag,
                                const at::Tensor& by_stage) {
   const at::NoGradGuard no_grad;
-  std::vector<int64_t> ranks(static_cast<size_t>(world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
   all_reduce_sum(transport, ranks, tag, by_stage);
   return in_order(by_stage);
 }
@@ -98,7 +95,7 @@ int64_t TiedExchange::sum_over_stages(Transport* transport) {
   int64_t sent_bytes = 0;
   for (const Copy& copy : copies_) {
     const int64_t stage = copy.stage->stage();
-    const int64_t own_rank = rank_of(stage, copy.stage->replica());
+    const int64_t own_rank = rank_of(stage, copy.stage->place());
     const auto own_replicas = static_cast<int64_t>(plan_.stages[static_cast<size_t>(stage)].ranks.size());
     const at::Tensor& own = gradients.at({copy.number, stage});
     std::set<int64_t> told{own_rank};  // a rank with several copies hears once
@@ -106,12 +103,12 @@ int64_t TiedExchange::sum_over_stages(Transport* transport) {
       if (other == stage) continue;
       const auto& ranks = plan_.stages[static_cast<size_t>(other)].ranks;
       for (size_t q = 0; q < ranks.size(); ++q) {
-        if (static_cast<int64_t>(q) % own_replicas != copy.stage->replica()) continue;
+        if (static_cast<int64_t>(q) % own_replicas != copy.stage->place()) continue;
         if (!told.insert(ranks[q]).second) continue;
         sends.push_back(transport->send(own, ranks[q], tags_.of(Stream::kTied, stage, copy.number)));
         sent_bytes += static_cast<int64_t>(own.nbytes());
       }
-      const int64_t from = rank_of(other, copy.stage->replica());
+      const int64_t from = rank_of(other, copy.stage->place());
       at::Tensor& theirs = gradients[{copy.number, other}];
       if (from == own_rank || theirs.defined()) continue;
       theirs = at::empty_like(own);

@@ -74,8 +74,10 @@ void Training::train_generation() {
     const bool stops = stops_at(span.end());
     done_ = stop_ ? std::min(span.end(), stop_->stop_before()) : span.end();
     const bool cut_short = done_ < span.end();
-    if (cut_short && !stops) generation_->worker().end_span(done_);
-    if (!cut_short || !stops) pipeline_began_ = done_;
+    // A checkpoint of a signal can have minibatches in flight where replicas are equal without a drain.
+    const bool drains = !stops || !sync_facts(job_.run.sync).keeps_replicas_equal;
+    if (cut_short && drains) generation_->worker().end_span(done_);
+    if (!cut_short || drains) pipeline_began_ = done_;
     // Before anything can be written that lies behind it.
     if (has_decided_change() && stop_->stop_before() == done_) take_decided_change();
     fault_point();
@@ -132,10 +134,11 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
                            [this](std::string line) { control().post(std::move(line)); });
   hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
     const StageReplica& last = worker.stage(worker.stage_count() - 1);
-    reports.loss(k, loss, elapsed_seconds(), last.learning_rate(last.turns().round_of(k)));
+    reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
-  hooks.after = [this, &worker, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
+  const int64_t round_length = StageTurns(generation_->shape(), worker.stage().stage()).round_length();
+  hooks.after = [this, &worker, round_length, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
                                                                 Clock::time_point end) {
     if (computes(action.kind)) times_.processor_seconds += processor_seconds() - action_began_seconds_;
     if (action.kind == ActionKind::kForward &&
@@ -143,8 +146,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
       ++times_.minibatches;
     watch_speed(action, std::chrono::duration<double>(end - begin).count());
     ended(action, begin, end);
-    const int64_t round = is_of_round(action.kind) ? worker.stage().turns().round_length() : 1;
-    if (action.index * round >= job_.run.trace_minibatches) return;
+    if (action.index * (is_of_round(action.kind) ? round_length : 1) >= job_.run.trace_minibatches) return;
     const auto since_start = [this](Clock::time_point time) {
       return std::chrono::duration<double>(time - started_).count();
     };

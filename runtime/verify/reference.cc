@@ -9,8 +9,10 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "graph/error.h"
+#include "graph/update_rules.h"
 #include "models/initialise.h"
 #include "models/run/interpreter.h"
 #include "runtime/stage/partition.h"
@@ -136,10 +138,16 @@ class SerialStage {
   std::vector<double> rate_scales;                 // likewise
 };
 
+// A pipeline: of the run's minibatches it trains index, index + count, ... and counts them 0, 1, ... itself.
 class SerialTraining {
  public:
-  SerialTraining(const Model& model, const Plan& plan, const TrainingRules& rules)
-      : plan_(plan), rules_(rules), differentiable_(differentiable_values(model.graph)) {
+  SerialTraining(const Model& model, const Plan& plan, const TrainingRules& rules, int64_t index,
+                 int64_t count)
+      : plan_(plan),
+        rules_(rules),
+        index_(index),
+        count_(count),
+        differentiable_(differentiable_values(model.graph)) {
     const auto interfaces = partition(model.graph, plan);
     for (size_t s = 0; s < plan.stages.size(); ++s)
       stages_.emplace_back(model, interfaces[s], plan.stages[s], s + 1 == plan.stages.size(), rules);
@@ -155,11 +163,9 @@ class SerialTraining {
   struct Carried {
     std::map<std::string, at::Tensor> tensors;
     std::map<std::string, UpdateState> optimizer;
-    std::map<int64_t, double> gradient_norms;
   };
   Carried carried() const {
     Carried carried;
-    carried.gradient_norms = gradient_norms_;
     for (const SerialStage& stage : stages_) {
       for (size_t i = 0; i < stage.segment.parameters().size(); ++i)
         carried.tensors.emplace(stage.segment.parameters()[i], stage.latest()[i]);
@@ -171,7 +177,6 @@ class SerialTraining {
     return carried;
   }
   void go_on_from(const Carried& carried) {
-    gradient_norms_ = carried.gradient_norms;
     for (SerialStage& stage : stages_) {
       StageState state;
       for (const std::string& name : stage.segment.parameters())
@@ -188,22 +193,77 @@ class SerialTraining {
     }
   }
 
-  void train(Span span, const std::function<MinibatchFields(int64_t)>& fields, std::vector<double>& losses) {
+  /// `span`: of the run.
+  void begin(Span span) {
+    const auto own_before = [this](int64_t k) { return (std::max<int64_t>(0, k - index_) + count_ - 1) / count_; };
+    span_ = {own_before(span.first), own_before(span.end()) - own_before(span.first)};
     for (SerialStage& stage : stages_) stage.first_version = stage.versions.rbegin()->first;
-    for (int64_t k = span.first; k < span.end(); ++k) {
-      for (SerialStage& stage : stages_) {  // versions that nobody reads any more
-        const int64_t oldest = std::min(version(stage, k, span), stage.versions.rbegin()->first);
-        stage.versions.erase(stage.versions.begin(), stage.versions.lower_bound(oldest));
-      }
-      losses.push_back(pass(k, span, fields(k)));
-      end_rounds(k, span);
-    }
-    average_buffers();
   }
+  /// Minibatch k of its own; returns the loss.
+  double train(int64_t k, const MinibatchFields& fields) {
+    for (SerialStage& stage : stages_) {  // versions that nobody reads any more
+      const int64_t oldest = std::min(version(stage, k, span_), stage.versions.rbegin()->first);
+      stage.versions.erase(stage.versions.begin(), stage.versions.lower_bound(oldest));
+    }
+    const double loss = pass(k, span_, fields);
+    end_rounds(k, span_);
+    return loss;
+  }
+  void end() { average_buffers(); }
+
+  // All become equal: the mean of trained weights, floating buffers and slots, the most updates.
+  static void average(std::vector<std::unique_ptr<SerialTraining>>& pipelines) {
+    const at::NoGradGuard no_grad;
+    const auto mean = [&](const std::function<at::Tensor(SerialTraining&)>& of) {
+      at::Tensor sum;
+      for (const auto& pipeline : pipelines) sum = sum.defined() ? sum + of(*pipeline).detach() : of(*pipeline).detach();
+      return sum / static_cast<double>(pipelines.size());
+    };
+    for (size_t s = 0; s < pipelines[0]->stages_.size(); ++s) {
+      const SerialStage& shape = pipelines[0]->stages_[s];
+      int64_t most = 0;
+      for (const auto& pipeline : pipelines) most = std::max(most, pipeline->stages_[s].versions.rbegin()->first);
+      Tensors weights = shape.latest(), buffers = shape.buffers[0];
+      for (const size_t i : shape.trainable)
+        weights[i] = mean([&](SerialTraining& each) { return each.stages_[s].latest()[i]; });
+      for (size_t b = 0; b < buffers.size(); ++b)
+        if (buffers[b].is_floating_point())
+          buffers[b] = mean([&](SerialTraining& each) { return each.stages_[s].buffers[0][b]; });
+      std::vector<UpdateState> optimizer;
+      for (size_t i = 0; i < shape.trainable.size() && most > 0; ++i) {
+        UpdateState averaged;
+        averaged.updates = {most};
+        for (const std::string& name : slot_names(pipelines[0]->rules_.optimizer)) {
+          averaged.slots.push_back({name, {mean([&](SerialTraining& each) {
+                                      for (const auto& [own, slots] : each.stages_[s].rules[i]->state().slots)
+                                        if (own == name) return slots[0];
+                                      return at::zeros_like(weights[shape.trainable[i]]);
+                                    })}});
+        }
+        optimizer.push_back(std::move(averaged));
+      }
+      for (const auto& pipeline : pipelines) {
+        SerialStage& stage = pipeline->stages_[s];
+        Tensors own;
+        for (const at::Tensor& weight : weights) own.push_back(weight.detach().clone());
+        for (const size_t i : stage.trainable) own[i].requires_grad_(true);
+        stage.versions.clear();
+        stage.versions[most] = std::move(own);
+        stage.buffers[0].clear();
+        for (const at::Tensor& buffer : buffers) stage.buffers[0].push_back(buffer.clone());
+        for (size_t i = 0; i < optimizer.size(); ++i) {
+          UpdateState remembered = optimizer[i];
+          for (auto& [name, slots] : remembered.slots) slots[0] = slots[0].clone();
+          stage.rules[i]->restore(std::move(remembered));
+        }
+      }
+    }
+  }
+
+  std::map<int64_t, double> take_gradient_norms() { return std::exchange(gradient_norms_, {}); }
 
   ReferenceResult result() const {
     ReferenceResult result;
-    result.gradient_norms = gradient_norms_;
     for (const SerialStage& stage : stages_) {
       const auto& names = stage.segment.parameters();
       for (size_t i = 0; i < names.size(); ++i) {
@@ -222,6 +282,8 @@ class SerialTraining {
   }
 
  private:
+  int64_t in_run(int64_t own) const { return own * count_ + index_; }
+
   void apply_rule() {
     const bool intervals = plan_.weights == "flush" || plan_.weights == "2bw";
     int64_t ahead_of_first = 0;
@@ -267,7 +329,7 @@ class SerialTraining {
       for (const std::string& name : stage.segment.inputs())
         inputs.push_back(received[s].count(name) ? received[s].at(name) : fields.at(name));
       outputs[s] = stage.segment.forward(inputs, stage.versions.at(version(stage, k, span)),
-                                         stage.buffers[stage.replica_of(k)], {rules_.random_seed(), k});
+                                         stage.buffers[stage.replica_of(k)], {rules_.random_seed(), in_run(k)});
       for (size_t i = 0; i < stage.interface.sent.size(); ++i)
         crossing[stage.interface.sent[i]] = outputs[s][i];
     }
@@ -385,14 +447,14 @@ class SerialTraining {
     for (size_t e = 0; e < ended.size(); ++e) {
       const bool over_model = plan_.weights == "flush" || !plan_.tied_parameters.empty();
       const double sum = over_model ? of_model : sums[e];
-      if (ended[e] + 1 == stages_.size()) gradient_norms_[k + 1] = std::sqrt(sum);
+      if (ended[e] + 1 == stages_.size()) gradient_norms_[in_run(k) + 1] = std::sqrt(sum);
       scale(stages_[ended[e]].gradient, clipping_factor(sum, rules_.gradient_clipping_norm));
     }
   }
 
   void update(SerialStage& stage, int64_t k, Span span) {
     const int64_t begin = std::max(span.first, k / stage.round_length * stage.round_length);
-    double rate = learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, begin,
+    double rate = learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, in_run(begin),
                                    rules_.minibatches_per_epoch, rules_.total_minibatches);
     if (rules_.learning_rate_scaling == "pipedream")
       rate *= static_cast<double>(stage.round_length) / static_cast<double>(stages_[0].round_length);
@@ -422,10 +484,32 @@ class SerialTraining {
 
   Plan plan_;
   TrainingRules rules_;
+  int64_t index_, count_;
+  Span span_;  // as this pipeline counts
   std::set<std::string> differentiable_;
   std::vector<SerialStage> stages_;
   std::map<int64_t, double> gradient_norms_;
 };
+
+// The pipelines of a plan: one, or, where replicas are not held together, one for each replica.
+std::vector<std::unique_ptr<SerialTraining>> pipelines_of(const Model& model, const Plan& plan,
+                                                          const TrainingRules& rules) {
+  std::vector<std::unique_ptr<SerialTraining>> pipelines;
+  const size_t count = rules.sync == "none" ? plan.stages[0].ranks.size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    Plan own = plan;
+    if (count > 1) {
+      for (Stage& stage : own.stages) {
+        stage.ranks = {stage.ranks.at(i)};
+        stage.shares.clear();
+      }
+      own.microbatches = std::max<int64_t>(1, plan.microbatches / static_cast<int64_t>(count));
+    }
+    pipelines.push_back(std::make_unique<SerialTraining>(model, own, rules, static_cast<int64_t>(i),
+                                                         static_cast<int64_t>(count)));
+  }
+  return pipelines;
+}
 
 }  // namespace
 
@@ -441,20 +525,38 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
                                const std::function<MinibatchFields(int64_t)>& fields,
                                const std::function<std::optional<StageState>(size_t)>& start) {
   std::vector<double> losses;
-  std::unique_ptr<SerialTraining> training;
+  std::vector<std::unique_ptr<SerialTraining>> pipelines;
+  std::map<int64_t, double> norms;
   for (const PlanSpans& part : parts) {
-    auto next = std::make_unique<SerialTraining>(model, part.plan, rules);
-    if (training) {
-      next->go_on_from(training->carried());
-    } else if (start) {
-      next->restore(start);
+    auto next = pipelines_of(model, part.plan, rules);
+    for (const auto& pipeline : next) {
+      if (!pipelines.empty()) {
+        pipeline->go_on_from(pipelines.front()->carried());
+      } else if (start) {
+        pipeline->restore(start);
+      }
     }
-    training = std::move(next);
-    for (const Span& span : part.spans) training->train(span, fields, losses);
+    pipelines = std::move(next);
+    const auto count = static_cast<int64_t>(pipelines.size());
+    for (const Span& span : part.spans) {
+      for (const auto& pipeline : pipelines) pipeline->begin(span);
+      for (int64_t k = span.first; k < span.end(); ++k)
+        losses.push_back(pipelines[static_cast<size_t>(k % count)]->train(k / count, fields(k)));
+      for (const auto& pipeline : pipelines) pipeline->end();
+      if (count > 1) SerialTraining::average(pipelines);
+      for (const auto& pipeline : pipelines) norms.merge(pipeline->take_gradient_norms());
+    }
   }
-  PW_CHECK(training, "no plan");
-  ReferenceResult result = training->result();
+  PW_CHECK(!pipelines.empty(), "no plan");
+  ReferenceResult result = pipelines.front()->result();
+  for (size_t i = 1; i < pipelines.size(); ++i) {
+    const ReferenceResult other = pipelines[i]->result();
+    for (const auto& [name, weight] : other.weights)
+      PW_CHECK(weight.equal(result.weights.at(name)), "pipelines end with another '" << name << "'");
+    for (size_t s = 0; s < result.buffers.size(); ++s) result.buffers[s].push_back(other.buffers[s].at(0));
+  }
   result.losses = std::move(losses);
+  result.gradient_norms = std::move(norms);
   return result;
 }
 
@@ -463,6 +565,10 @@ Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& 
   single.schedule = "gpipe";
   single.weights = "flush";
   const size_t cycle = cycle_of(plan.stages[0]).size();
+  if (rules.sync != "all-reduce" && cycle > 1) {
+    single.schedule.clear();
+    return single;
+  }
   const bool together = std::all_of(plan.stages.begin(), plan.stages.end(),
                                     [&](const Stage& stage) { return cycle_of(stage).size() == cycle; });
   // Nobody runs ahead of the first stage.

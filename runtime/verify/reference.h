@@ -26,7 +26,7 @@ struct ReferenceResult {
   std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;
   std::vector<double> losses;  ///< by minibatch
   /// Where gradients are clipped: their norms before that, of the last stage's updates, by the minibatch
-  /// behind the round.
+  /// behind the round. Of every pipeline where rules.sync lets them train by themselves.
   std::map<int64_t, double> gradient_norms;
 };
 
@@ -54,7 +54,8 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
 
 /// The plan of one device that computes the same as `plan` but for the order of sums: one stage that updates
 /// after as many minibatches. Empty name of the schedule: there is none, because the plan's rule makes
-/// gradients older, its stages update after different numbers of minibatches, or they clip on their own.
+/// gradients older, its stages update after different numbers of minibatches, they clip on their own, or
+/// replicas are not held together at every update.
 Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& rules);
 
 }  // namespace pipewright

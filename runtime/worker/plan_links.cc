@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/turns.h"
 
 namespace pipewright {
@@ -30,7 +31,7 @@ bool clips_over_model(const Plan& plan) {
   return weight_rule_facts(plan.weights).drains() || !plan.tied_parameters.empty();
 }
 
-DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips) {
+DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips, const SyncFacts& sync) {
   const auto range = [&](Stream stream, size_t stage) {
     return TagRange{tags.of(stream, static_cast<int64_t>(stage)), StreamTags::kMostParts};
   };
@@ -64,10 +65,12 @@ DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips) {
     if (plan.stages[s].ranks.size() == 1) continue;
     all.sums.push_back({plan.stages[s].ranks, {range(Stream::kReplicaSum, s), range(Stream::kBufferSum, s)}});
   }
-  if (clips && clips_over_model(plan) && plan.world_size > 1) {
-    std::vector<int64_t> ranks(static_cast<size_t>(plan.world_size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    all.sums.push_back({std::move(ranks), {range(Stream::kSquareSum, 0)}});
+  if (clips && clips_over_model(plan)) {
+    const int64_t pipelines = turn_of(plan, sync, 0).count;
+    for (int64_t i = 0; i < pipelines; ++i) {
+      std::vector<int64_t> ranks = ranks_of(pipeline_of(plan, {i, pipelines}));
+      if (ranks.size() > 1) all.sums.push_back({std::move(ranks), {range(Stream::kSquareSum, 0)}});
+    }
   }
   return all;
 }

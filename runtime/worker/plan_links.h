@@ -2,6 +2,7 @@
 #pragma once
 
 #include "graph/plan.h"
+#include "graph/sync_rules.h"
 #include "runtime/stage/streams.h"
 #include "runtime/transport/device_links.h"
 
@@ -27,9 +28,10 @@ namespace pipewright {
 /// schedules that run there close no circle here, as every link has a stream of its own. Tensors of the host
 /// (evaluation's results) go over the host's transport and are not here.
 ///
-/// `clips`: gradients are clipped. Where that is over the whole model, all ranks have a sum of their own for
-/// it.
-DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips);
+/// `clips`: gradients are clipped. Where that is over the whole model, all ranks of a pipeline have a sum of
+/// their own for it.
+DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips,
+                     const SyncFacts& sync = sync_facts("all-reduce"));
 
 /// Are gradients clipped by the norm over the whole model (docs/semantics.md, Clipping)? Else by each
 /// stage's.

@@ -7,8 +7,10 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/update_rules.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/sync/bucket_reducer.h"
 #include "runtime/transport/channel.h"
 #include "runtime/update/gradient_norm.h"
 #include "runtime/worker/action_range.h"
@@ -19,6 +21,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+int64_t place_of(const Plan& plan, int64_t stage, int64_t rank) {
+  const auto& ranks = plan.stages[static_cast<size_t>(stage)].ranks;
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -27,56 +34,61 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
                const TrainingRules& rules, StateSource* source)
-    : plan_(plan),
-      shape_(shape_of(plan, rules.gradient_accumulation)),
-      tags_(static_cast<int64_t>(plan.stages.size())),
+    : tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
       transport_(transport) {
   PW_CHECK(transport || plan.world_size == 1, "a world of " << plan.world_size << " ranks needs a transport");
+  const int64_t first = first_stage_of(plan, rank);
+  const SyncFacts& sync = sync_facts(rules.sync);
+  turn_ = turn_of(plan, sync, place_of(plan, first, rank));
+  plan_ = pipeline_of(plan, turn_);
+  shape_ = shape_of(plan_, rules.gradient_accumulation);
   std::vector<StageReplica*> stages;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto& ranks = plan.stages[s].ranks;
-    const auto place = std::find(ranks.begin(), ranks.end(), rank);
-    if (place == ranks.end()) continue;
+  for (int64_t s = first; s < shape_.stages(); ++s) {
+    const auto& ranks = plan.stages[static_cast<size_t>(s)].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     stages_.push_back(
-        std::make_unique<StageReplica>(model, plan, static_cast<int64_t>(s), place - ranks.begin(), rules, source));
+        std::make_unique<StageReplica>(model, plan_, s, place_of(plan, s, rank), rules, source, turn_));
     stages.push_back(stages_.back().get());
-    reducers_.emplace_back();
-    if (const GradientBuckets* buckets = stages_.back()->buckets())
-      reducers_.back() = std::make_unique<BucketReducer>(
-          *transport, ranks, tags_.of(Stream::kReplicaSum, static_cast<int64_t>(s)), *buckets,
-          /*early=*/rules.device.is_cpu() && has_spare_core());
+    syncs_.emplace_back();
+    if (ranks.size() == 1) continue;
+    syncs_.back() = make_replica_sync(sync.kind, *transport, *stages_.back(),
+                                      {.ranks = ranks,
+                                       .tags = tags_,
+                                       .slots = slot_names(rules.optimizer),
+                                       .early = rules.device.is_cpu() && has_spare_core()});
   }
-  PW_CHECK(!stages_.empty(), "rank " << rank << " has no place in the plan");
-  tied_ = std::make_unique<TiedExchange>(plan, stages, tags_);
+  tied_ = std::make_unique<TiedExchange>(plan_, stages, tags_);
 }
 
 Worker::~Worker() = default;
 
-// One walk through an action list: the streams, and what passes from an action to the next.
+// One walk through an action list: the streams, and what passes from an action to the next. The list counts
+// minibatches as the rank's pipeline does; stages, hooks and programs as the run does.
 class Worker::Execution {
  public:
   /// `program` is of evaluation; training's own programs run if it is null.
   Execution(Worker& worker, const char* schedule, const EvaluationProgram* program, Span span,
             const WorkerHooks& hooks)
-      : worker_(worker), program_(program), span_(span), hooks_(hooks) {
+      : worker_(worker), program_(program), span_(worker.turn_.own(span)), hooks_(hooks) {
     const StageReplica& first = worker.stage();
-    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.replica(), span);
+    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.place(), span_);
     for (size_t i = 0; i < worker.stages_.size(); ++i) {
-      lanes_.push_back(open_lane(*worker.stages_[i], span));
-      lanes_.back().reducer = worker.reducers_[i].get();
+      lanes_.push_back(open_lane(*worker.stages_[i]));
+      lanes_.back().sync = worker.syncs_[i].get();
     }
   }
 
   void run() {
-    for (const Action& action : actions_) {
+    for (const Action& own : actions_) {
+      const Action action = in_run(own);
       if (hooks_.before) hooks_.before(action);
-      if (is_left_out(action)) continue;
+      if (is_left_out(own)) continue;
       for (Lane& lane : lanes_) lane.stage->deferred().poll();
       const auto begin = Clock::now();
       {
         const ActionRange range(hooks_.ranges, action);
-        perform(action, lane_of(action));
+        perform(own, lane_of(own));
         if (hooks_.prolong) hooks_.prolong(action, begin);
       }
       const auto end = Clock::now();
@@ -97,7 +109,7 @@ class Worker::Execution {
   /// What this rank does at one of its stages.
   struct Lane {
     StageReplica* stage = nullptr;
-    BucketReducer* reducer = nullptr;  // null: one replica
+    ReplicaSync* sync = nullptr;  // null: one replica
     std::unique_ptr<Inbox> inbox;
     std::unique_ptr<Inbox> gradient_inbox;
     std::unique_ptr<Outbox> outbox;
@@ -114,7 +126,12 @@ class Worker::Execution {
     if (!training() || !hooks_.stop_before) return false;
     const bool of_round = is_of_round(action.kind);
     const StageTurns& turns = lane_of(action).stage->turns();
-    return (of_round ? turns.round_begin(action.index, span_) : action.index) >= hooks_.stop_before();
+    return to_run(of_round ? turns.round_begin(action.index, span_) : action.index) >= hooks_.stop_before();
+  }
+  int64_t to_run(int64_t own) const { return worker_.turn_.to_run(own); }
+  Action in_run(Action own) const {
+    if (!is_of_round(own.kind)) own.index = to_run(own.index);
+    return own;
   }
   bool training() const { return program_ == nullptr; }
   const StageProgram& program(const StageReplica& stage, int64_t k) const {
@@ -127,7 +144,7 @@ class Worker::Execution {
     PW_CHECK(lane != lanes_.end(), to_text(action) << ": not a stage of this rank");
     return *lane;
   }
-  /// The rank of another stage that processes minibatch k.
+  /// The rank of another stage that processes minibatch k, as the pipeline counts.
   int64_t rank_of(int64_t stage, int64_t k) const {
     return rank_of_minibatch(worker_.plan_, worker_.shape_, stage, k);
   }
@@ -140,7 +157,7 @@ class Worker::Execution {
     };
   }
 
-  Lane open_lane(StageReplica& stage, Span span) const {
+  Lane open_lane(StageReplica& stage) const {
     Lane lane;
     lane.stage = &stage;
     if (!worker_.transport_) return lane;
@@ -155,12 +172,12 @@ class Worker::Execution {
       if (action.stage_or(worker_.stage().stage()) != s) continue;
       const int64_t k = action.index;
       if (action.kind == ActionKind::kReceiveActivation) {
-        activations.push_back({rank_of(s - 1, k), &program(stage, k).received_parts()});
-        of_activations.push_back(k);
+        activations.push_back({rank_of(s - 1, k), &program(stage, to_run(k)).received_parts()});
+        of_activations.push_back(to_run(k));
       }
       if (action.kind == ActionKind::kReceiveGradient) {
-        gradients.push_back({rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
-        of_gradients.push_back(k);
+        gradients.push_back({rank_of(s + 1, k), &program(stage, to_run(k)).sent_gradient_parts()});
+        of_gradients.push_back(to_run(k));
       }
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
@@ -168,7 +185,7 @@ class Worker::Execution {
     // for their receiver, which closes no circle of waiting ranks (docs/schedules.md). Evaluation with
     // several stages a rank goes block by block, which bounds what is under way by itself.
     const bool by_blocks = !training() && worker_.stages_.size() > 1;
-    const int64_t limit = 1 + (by_blocks ? span.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
+    const int64_t limit = 1 + (by_blocks ? span_.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
@@ -187,7 +204,8 @@ class Worker::Execution {
   }
 
   void perform(const Action& action, Lane& lane) {
-    const int64_t k = action.index;
+    const int64_t own = action.index;
+    const int64_t k = in_run(action).index;
     const int64_t s = lane.stage->stage();
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
@@ -198,7 +216,7 @@ class Worker::Execution {
         forward(k, lane);
         break;
       case ActionKind::kSendActivation:
-        lane.outbox->send(rank_of(s + 1, k), lane.to_send);
+        lane.outbox->send(rank_of(s + 1, own), lane.to_send);
         lane.to_send.clear();
         break;
       case ActionKind::kReceiveGradient:
@@ -208,21 +226,20 @@ class Worker::Execution {
         break;
       case ActionKind::kBackward:
         lane.gradients_to_send =
-            lane.stage->backward(k, std::exchange(lane.received_gradients, {}), reduces_at_once(k, lane));
+            lane.stage->backward(k, std::exchange(lane.received_gradients, {}), reduces_at_once(own, lane));
         break;
       case ActionKind::kBackwardInput:
         lane.gradients_to_send = lane.stage->backward_input(k, std::exchange(lane.received_gradients, {}));
         break;
       case ActionKind::kBackwardWeight:
-        lane.stage->backward_weight(k, reduces_at_once(k, lane));
+        lane.stage->backward_weight(k, reduces_at_once(own, lane));
         break;
       case ActionKind::kSendGradient:
-        lane.gradient_outbox->send(rank_of(s - 1, k), lane.gradients_to_send);
+        lane.gradient_outbox->send(rank_of(s - 1, own), lane.gradients_to_send);
         lane.gradients_to_send.clear();
         break;
       case ActionKind::kReduce:
-        lane.stage->round_gradients();  // zeros where the replica had no minibatch
-        worker_.counts_.sent_bytes += lane.reducer->finish();
+        worker_.counts_.sent_bytes += lane.sync->before_update();
         break;
       case ActionKind::kUpdate:
         update(k, lane);
@@ -256,9 +273,9 @@ class Worker::Execution {
 
   /// In the replica's last backward of a round, what is complete is summed over the replicas while the rest
   /// runs.
-  StageReplica::GradientComplete reduces_at_once(int64_t k, const Lane& lane) const {
-    if (!lane.reducer || !lane.stage->turns().is_last_of_round(k, span_)) return {};
-    return [reducer = lane.reducer](size_t trainable) { reducer->complete(trainable); };
+  StageReplica::GradientComplete reduces_at_once(int64_t own, const Lane& lane) const {
+    if (!lane.sync || !lane.stage->turns().is_last_of_round(own, span_)) return {};
+    return [sync = lane.sync](size_t trainable) { sync->complete(trainable); };
   }
 
   void update(int64_t round, Lane& lane) {
@@ -287,7 +304,7 @@ class Worker::Execution {
   void update(int64_t round, Lane& lane, const at::Tensor& square_sum) {
     lane.stage->update(round, square_sum);
     const StageTurns& turns = lane.stage->turns();
-    const int64_t end = turns.round_begin(round, span_) + turns.round_size(round, span_);
+    const int64_t end = to_run(turns.round_begin(round, span_) + turns.round_size(round, span_) - 1) + 1;
     const bool last = lane.stage->stage() + 1 == worker_.shape_.stages();
     if (last && square_sum.defined() && hooks_.gradient_norm) {
       lane.stage->deferred().push(square_sum, [this, end](const at::Tensor& sum) {
@@ -298,15 +315,15 @@ class Worker::Execution {
       hooks_.checkpoint(end, *lane.stage);
   }
 
-  /// The same on every rank; replica 0 of each stage tells the stage's.
+  /// The same on every rank of the pipeline; the first replica of each stage tells the stage's.
   at::Tensor square_sum_of_all_stages() {
     const at::Tensor by_stage =
         at::zeros({worker_.shape_.stages()}, at::TensorOptions(at::kDouble).device(worker_.stage().device()));
     for (const Lane& lane : lanes_) {
-      if (lane.stage->replica() == 0) by_stage[lane.stage->stage()].copy_(lane.stage->gradient_square_sum());
+      if (lane.stage->place() == 0) by_stage[lane.stage->stage()].copy_(lane.stage->gradient_square_sum());
     }
-    if (!worker_.transport_) return in_order(by_stage);
-    return square_sum_of_model(*worker_.transport_, worker_.plan_.world_size,
+    if (worker_.plan_.world_size == 1) return in_order(by_stage);
+    return square_sum_of_model(*worker_.transport_, ranks_of(worker_.plan_),
                                worker_.tags_.of(Stream::kSquareSum, 0), by_stage);
   }
 
@@ -347,13 +364,13 @@ void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> b
   for (const auto& stage : stages_) stage->begin(span, began.value_or(span.first), hooks.checkpoints);
   Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
   const bool cut_short = hooks.stop_before && hooks.stop_before() < span.end();
-  if (!cut_short) average_buffers();
+  if (!cut_short) drain();
 }
 
 void Worker::end_span(int64_t n) {
   const c10::DeviceGuard on_device(stage().device());
   for (const auto& stage : stages_) stage->end(n);
-  average_buffers();
+  drain();
 }
 
 void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {
@@ -362,21 +379,9 @@ void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerH
   Execution(*this, "forward", &program, span, hooks).run();
 }
 
-void Worker::average_buffers() {
-  const at::NoGradGuard no_grad;
-  for (const auto& stage : stages_) {
-    const auto& ranks = plan_.stages[static_cast<size_t>(stage->stage())].ranks;
-    if (ranks.size() == 1) continue;
-    std::vector<at::Tensor> floating;
-    for (const at::Tensor& buffer : stage->mutable_buffers()) {
-      if (buffer.is_floating_point()) floating.push_back(buffer);
-    }
-    std::vector<at::Tensor> averages = floating;
-    counts_.sent_bytes +=
-        sum_over_replicas(*transport_, ranks, tags_.of(Stream::kBufferSum, stage->stage()), averages);
-    for (size_t i = 0; i < floating.size(); ++i)
-      floating[i].copy_(averages[i].div_(static_cast<double>(ranks.size())));
-  }
+void Worker::drain() {
+  for (const auto& sync : syncs_)
+    if (sync) counts_.sent_bytes += sync->at_drain();
 }
 
 }  // namespace pipewright

@@ -12,15 +12,16 @@
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/stage/streams.h"
-#include "runtime/sync/bucket_reducer.h"
 #include "runtime/sync/gradient_exchange.h"
+#include "runtime/sync/replica_sync.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
 
 class CudaPlugin;
 
-/// What a worker asks of its surroundings. All calls come from the worker's thread.
+/// What a worker asks of its surroundings. All calls come from the worker's thread. Minibatches, also those
+/// of actions, are counted as the run counts them; rounds as the stage does.
 struct WorkerHooks {
   /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
   /// in the order of the stage's forwards.
@@ -81,12 +82,11 @@ class Worker {
   size_t stage_count() const { return stages_.size(); }
   const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
   StageReplica& stage(size_t i = 0) { return *stages_[i]; }
-  /// Equal for all stages of the rank.
+  /// In the run's plan; equal for all stages of the rank.
   int64_t replica() const { return stages_[0]->replica(); }
 
-  /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage hold equal
-  /// weights, and their floating buffers are set to their average (docs/semantics.md) unless stop_before cut
-  /// the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
+  /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage are made
+  /// equal (ReplicaSync::at_drain; docs/semantics.md) unless stop_before cut the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
   void train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began = {});
   /// After a train() that stop_before cut short at minibatch n: it is as if the span had ended there.
   void end_span(int64_t n);
@@ -101,15 +101,16 @@ class Worker {
  private:
   class Execution;
 
-  void average_buffers();
+  void drain();
 
-  Plan plan_;
+  PipelineTurn turn_;
+  Plan plan_;  // of this rank's pipeline
   PipelineShape shape_;
   StreamTags tags_;
   double clipping_norm_;
   Transport* transport_;
   std::vector<std::unique_ptr<StageReplica>> stages_;
-  std::vector<std::unique_ptr<BucketReducer>> reducers_;  // by stage of this rank; null: one replica
+  std::vector<std::unique_ptr<ReplicaSync>> syncs_;  // by stage of this rank; null: one replica
   std::unique_ptr<TiedExchange> tied_;
   WorkerCounts counts_;
 };

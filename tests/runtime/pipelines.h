@@ -11,6 +11,7 @@
 #include "models/zoo/builder.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/verify/reference.h"
 #include "runtime/worker/worker.h"
 #include "tests/support/spawn.h"
@@ -230,16 +231,26 @@ inline void compare(const Model& model, const Plan& plan, TrainingRules rules, c
   CHECK(run.weights.size() == model.graph.parameters.size());
   check_state(run, expected);
   if (spans.size() != 1) return;
-  const auto theory = check_schedule(plan.schedule, shape_of(plan, rules.gradient_accumulation), spans[0]);
-  CHECK(theory.problem == "");
-  for (const RankCheck& rank : theory.ranks) {
-    const auto s = static_cast<size_t>(rank.placement.stage);
-    const auto q = static_cast<size_t>(rank.placement.replica);
-    INFO("stage " << s << " replica " << q);
-    CHECK(run.peak_versions[s][q] == rank.peak_versions);
-    CHECK(run.peak_in_flight[s][q] == rank.peak_in_flight);
-    CHECK(run.updates[s][q] == rank.updates);
+  std::vector<std::vector<int64_t>> updates(plan.stages.size());  // by stage, pipeline
+  const int64_t pipelines = turn_of(plan, sync_facts(rules.sync), 0).count;
+  for (int64_t i = 0; i < pipelines; ++i) {
+    const PipelineTurn turn{i, pipelines};
+    const PipelineShape shape = shape_of(pipeline_of(plan, turn), rules.gradient_accumulation);
+    const auto theory = check_schedule(plan.schedule, shape, turn.own(spans[0]));
+    CHECK(theory.problem == "");
+    for (const RankCheck& rank : theory.ranks) {
+      const auto s = static_cast<size_t>(rank.placement.stage);
+      const auto q = static_cast<size_t>(pipelines > 1 ? i : rank.placement.replica);
+      INFO("stage " << s << " replica " << q);
+      const int64_t own = turn.own(spans[0]).count;
+      CHECK(run.peak_versions[s][q] == (own > 0 ? rank.peak_versions : 1));
+      CHECK(run.peak_in_flight[s][q] == rank.peak_in_flight);
+      updates[s].push_back(rank.updates);
+    }
   }
+  for (size_t s = 0; s < updates.size(); ++s)  // a drain makes them equal
+    for (const int64_t made : run.updates[s])
+      CHECK(made == *std::max_element(updates[s].begin(), updates[s].end()));
 }
 
 inline OptimizerSettings momentum_sgd() {

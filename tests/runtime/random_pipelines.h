@@ -74,6 +74,36 @@ class RandomJobs {
     return job;
   }
 
+  /// One whose replicas are pipelines of their own, with rules.sync = `sync`.
+  RandomJob next_side_by_side(const std::string& sync, int64_t most_ranks) {
+    RandomJob job;
+    do {
+      job = next(most_ranks);
+    } while (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
+                                                              : job.plan.world_size > most_ranks);
+    job.rules.sync = sync;
+    if (!schedule_facts(job.plan.schedule).several_stages) {
+      const auto stages = std::min<int64_t>(static_cast<int64_t>(job.plan.stages.size()), most_ranks / 2);
+      const int64_t replicas = between(2, std::min<int64_t>(4, most_ranks / stages));
+      const Plan drawn = job.plan;
+      std::vector<int64_t> depths;
+      for (int64_t s = 0; s < stages; ++s) depths.push_back(between(1, 5));
+      job.plan = with_schedule(plan_of(job.model, std::vector<int64_t>(depths.size(), replicas), depths),
+                               drawn.schedule, drawn.weights);
+      if (weight_rule_facts(drawn.weights).one_update_for_all) tie(job.plan, job.model.graph);
+      recompute(job.plan);
+    }
+    const auto replicas = static_cast<int64_t>(job.plan.stages[0].ranks.size());
+    if (weight_rule_facts(job.plan.weights).one_update_for_all)
+      job.plan.microbatches = replicas * between(1, 4);
+    deepen(job.plan, job.rules);
+    job.plan.microbatches = (job.plan.microbatches + replicas - 1) / replicas * replicas;
+    if (!weight_rule_facts(job.plan.weights).one_update_for_all) job.plan.microbatches = 1;
+    deepen(job.plan, job.rules);
+    renumber_ranks(job.plan);
+    return job;
+  }
+
   /// Another plan that trains the same model by the same rules.
   Plan other_plan(const RandomJob& job, int64_t most_ranks) {
     const auto& parameters = job.model.graph.parameters;

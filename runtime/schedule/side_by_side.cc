@@ -1,0 +1,63 @@
+#include "runtime/schedule/side_by_side.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "graph/pipeline_rules.h"
+#include "runtime/schedule/plan_check.h"
+
+namespace pipewright {
+namespace {
+
+int64_t replicas_of(const Stage& stage) { return static_cast<int64_t>(stage.ranks.size()); }
+
+}  // namespace
+
+PipelineTurn turn_of(const Plan& plan, const SyncFacts& sync, int64_t replica) {
+  if (sync.keeps_replicas_equal) return {};
+  return {replica, replicas_of(plan.stages.front())};
+}
+
+Plan pipeline_of(const Plan& plan, PipelineTurn turn) {
+  if (turn.count == 1) return plan;
+  Plan own = plan;
+  for (Stage& stage : own.stages) {
+    stage.ranks = {stage.ranks.at(static_cast<size_t>(turn.index))};
+    stage.shares.clear();
+  }
+  own.world_size = plan.world_size / turn.count;
+  if (weight_rule_facts(plan.weights).one_update_for_all) own.microbatches /= turn.count;
+  return own;
+}
+
+void check_side_by_side(const Plan& plan, const SyncFacts& sync, int64_t gradient_accumulation) {
+  if (sync.keeps_replicas_equal) return;
+  const std::string what = "sync '" + std::string(sync.name) + "'";
+  const int64_t count = replicas_of(plan.stages.front());
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const std::string at = "stage " + std::to_string(s);
+    if (replicas_of(stage) != count) {
+      throw PlanError(what + " needs pipelines side by side, as many replicas of each stage: stage 0 has " +
+                          std::to_string(count) + ", " + at + " has " + std::to_string(replicas_of(stage)),
+                      "Give a plan with equal replicas, or --sync all-reduce.");
+    }
+    if (std::any_of(stage.shares.begin(), stage.shares.end(),
+                    [&](int64_t share) { return share != stage.shares.front(); })) {
+      throw PlanError(what + ": " + at + " has uneven shares, and every pipeline trains as many minibatches",
+                      "Give a plan without shares, or --sync all-reduce.");
+    }
+  }
+  if (weight_rule_facts(plan.weights).one_update_for_all && plan.microbatches % count != 0) {
+    throw PlanError(what + ": " + std::to_string(count) + " pipelines cannot divide an update interval of " +
+                        std::to_string(plan.microbatches) + " microbatches",
+                    "Give a plan with a multiple of " + std::to_string(count) + " microbatches, or --sync all-reduce.");
+  }
+  try {
+    check_plan_runs(pipeline_of(plan, {0, count}), gradient_accumulation);
+  } catch (const PlanError& error) {
+    throw PlanError(what + ": each pipeline by itself: " + error.what(), error.remedy());
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,91 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "models/memory/memory_meter.h"
+#include "runtime/sync/gradient_exchange.h"
+#include "runtime/sync/replica_syncs.h"
+
+namespace pipewright {
+namespace {
+
+class DrainSync : public ReplicaSync {
+ public:
+  DrainSync(Transport& transport, StageReplica& stage, ReplicaSyncSettings settings)
+      : transport_(transport), stage_(stage), settings_(std::move(settings)) {}
+
+  void complete(size_t) override {}
+  int64_t before_update() override {
+    PW_CHECK(false, "a pipeline of its own has nobody to reduce with");
+    return 0;
+  }
+
+  int64_t at_drain() override {
+    const at::NoGradGuard no_grad;
+    const auto replicas = static_cast<int64_t>(settings_.ranks.size());
+    int64_t most = 0;
+    for (int64_t i = 0; i < replicas; ++i) most = std::max(most, stage_.updates_of_span(i));
+    StageState state = stage_.state();
+    add_updates(state, most - stage_.updates_of_span(stage_.replica()));
+    std::vector<at::Tensor*> averaged;
+    for (const size_t i : stage_.program().trainable()) averaged.push_back(&state.weights[i]);
+    for (at::Tensor& buffer : state.buffers)
+      if (buffer.is_floating_point()) averaged.push_back(&buffer);
+    for (auto& [name, slots] : state.optimizer.slots)
+      for (at::Tensor& slot : slots) averaged.push_back(&slot);
+    const int64_t sent_bytes = average(averaged);
+    for (auto& [name, slots] : state.optimizer.slots)
+      for (at::Tensor& slot : slots) count_memory_as(slot, MemoryPurpose::kOptimizer);
+    stage_.replace(std::move(state));
+    return sent_bytes;
+  }
+
+ private:
+  // As if this replica had made so many updates more: it may be the only one that has made none yet, and has
+  // no slots then.
+  void add_updates(StageState& state, int64_t further) const {
+    if (state.updates + further == 0) return;
+    const std::vector<size_t>& trainable = stage_.program().trainable();
+    state.updates += further;
+    UpdateState& optimizer = state.optimizer;
+    optimizer.updates.resize(trainable.size(), 0);
+    for (int64_t& updates : optimizer.updates) updates += further;
+    if (!optimizer.slots.empty()) return;
+    for (const std::string& name : settings_.slots) {
+      optimizer.slots.emplace_back(name, std::vector<at::Tensor>());
+      for (const size_t i : trainable)
+        optimizer.slots.back().second.push_back(at::zeros_like(state.weights[i].detach()));
+    }
+  }
+
+  // Each becomes the replicas' mean, in memory of its own: the old one may still be written to a checkpoint.
+  int64_t average(const std::vector<at::Tensor*>& tensors) const {
+    std::vector<at::Tensor> sums;
+    for (const at::Tensor* tensor : tensors) sums.push_back(tensor->detach());
+    const int64_t sent_bytes = sum_over_replicas(
+        transport_, settings_.ranks, settings_.tags.of(Stream::kBufferSum, stage_.stage()), sums);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      at::Tensor mean = at::empty_like(tensors[i]->detach());
+      mean.copy_(at::div(sums[i], static_cast<double>(settings_.ranks.size())));
+      *tensors[i] = std::move(mean);
+    }
+    return sent_bytes;
+  }
+
+  Transport& transport_;
+  StageReplica& stage_;
+  const ReplicaSyncSettings settings_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReplicaSync> make_drain_sync(Transport& transport, StageReplica& stage,
+                                             ReplicaSyncSettings settings) {
+  return std::make_unique<DrainSync>(transport, stage, std::move(settings));
+}
+
+}  // namespace pipewright

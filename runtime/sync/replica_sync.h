@@ -1,0 +1,43 @@
+// How the replicas of one stage are held together, as one rank does it: a class for each row of
+// graph/sync_rules.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/sync_rules.h"
+#include "runtime/stage/stage_replica.h"
+#include "runtime/stage/streams.h"
+#include "runtime/transport/transport.h"
+
+namespace pipewright {
+
+/// Calls come from the worker's thread, on all replicas of a stage in the same order.
+class ReplicaSync {
+ public:
+  virtual ~ReplicaSync() = default;
+  /// In a replica's last backward of a round: its gradient of the parameter is all there, and is not touched
+  /// until before_update() has returned.
+  virtual void complete(size_t trainable) = 0;
+  /// All of the replica's gradients of the round are there: the update may be made of them when it returns.
+  /// Called where the schedule has an action for it, which is not so in a pipeline of its own. Returns the
+  /// bytes this rank sent.
+  virtual int64_t before_update() = 0;
+  /// The pipeline has drained, at the end of a span. When it returns, weights, buffers and optimizer are equal
+  /// on all replicas. Returns the bytes this rank sent.
+  virtual int64_t at_drain() = 0;
+};
+
+struct ReplicaSyncSettings {
+  std::vector<int64_t> ranks;  ///< of the stage's replicas in the run's plan, two or more
+  StreamTags tags{1};
+  std::vector<std::string> slots = {};  ///< that the update rule keeps for each weight
+  bool early = false;                   ///< sums may be made while the backward still runs
+};
+
+/// Borrows transport and stage.
+std::unique_ptr<ReplicaSync> make_replica_sync(SyncKind kind, Transport& transport, StageReplica& stage,
+                                               ReplicaSyncSettings settings);
+
+}  // namespace pipewright
