@@ -109,7 +109,8 @@ const std::vector<RunField>& run_fields() {
       {"", "gradient_accumulation", "gradient-accumulation", kPlain, PW_FIELD(gradient_accumulation),
        integer(1, kMostCount), "rounds that make one update"},
       {"", "sync", "sync", kPlain, PW_FIELD(sync), one_of(sync_names()),
-       "all-reduce: replicas make every update together; none: each by itself, averaged when the pipeline drains"},
+       "all-reduce: replicas make every update together; none: each by itself, averaged when the pipeline "
+       "drains"},
       {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of({"float32", "bfloat16"}),
        "float32, bfloat16 (autocast)"},
       {"",

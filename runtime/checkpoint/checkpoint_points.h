@@ -41,8 +41,8 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
 /// multiple of `evaluate_every`, but for the ends of epochs and the run's.
 bool evaluation_within_epoch(int64_t n, const RunLength& length);
 
-/// What is trained from minibatch `from` on in one go: up to the next evaluation, drain, the end of its epoch, of
-/// the run or of the plan. There the pipeline drains.
+/// What is trained from minibatch `from` on in one go: up to the next evaluation, drain, the end of its
+/// epoch, of the run or of the plan. There the pipeline drains.
 Span span_from(int64_t from, const RunLength& length);
 
 /// The minibatches within the span, behind its first, before which a checkpoint is due: each begins a round

@@ -49,9 +49,10 @@ void check_side_by_side(const Plan& plan, const SyncFacts& sync, int64_t gradien
     }
   }
   if (weight_rule_facts(plan.weights).one_update_for_all && plan.microbatches % count != 0) {
-    throw PlanError(what + ": " + std::to_string(count) + " pipelines cannot divide an update interval of " +
-                        std::to_string(plan.microbatches) + " microbatches",
-                    "Give a plan with a multiple of " + std::to_string(count) + " microbatches, or --sync all-reduce.");
+    throw PlanError(
+        what + ": " + std::to_string(count) + " pipelines cannot divide an update interval of " +
+            std::to_string(plan.microbatches) + " microbatches",
+        "Give a plan with a multiple of " + std::to_string(count) + " microbatches, or --sync all-reduce.");
   }
   try {
     check_plan_runs(pipeline_of(plan, {0, count}), gradient_accumulation);

@@ -18,9 +18,7 @@ struct PipelineTurn {
   /// Of a minibatch that is its own.
   int64_t to_own(int64_t of_run) const { return of_run / count; }
   /// How many of its own come before a minibatch of the run, whosever that is.
-  int64_t before(int64_t of_run) const {
-    return of_run <= index ? 0 : (of_run - index + count - 1) / count;
-  }
+  int64_t before(int64_t of_run) const { return of_run <= index ? 0 : (of_run - index + count - 1) / count; }
   Span own(Span of_run) const {
     const int64_t first = before(of_run.first);
     return {first, before(of_run.end()) - first};

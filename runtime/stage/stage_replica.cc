@@ -179,9 +179,8 @@ void StageReplica::end(int64_t n) {
 
 std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
   const auto pass = in_flight_.find(k);
-  auto version =
-      pass != in_flight_.end() ? pass->second.version
-                               : versions_->find(first_version_ + rule_->of(turn_.to_own(k)));
+  auto version = pass != in_flight_.end() ? pass->second.version
+                                          : versions_->find(first_version_ + rule_->of(turn_.to_own(k)));
   PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
   return version;
 }
@@ -440,8 +439,7 @@ at::Tensor StageReplica::gradient_square_sum() {
 double StageReplica::learning_rate(int64_t round) const {
   return rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
                                          turn_.to_run(turns_.round_begin(round, span_)),
-                                         rules_.minibatches_per_epoch,
-                                         rules_.total_minibatches);
+                                         rules_.minibatches_per_epoch, rules_.total_minibatches);
 }
 
 void StageReplica::update(int64_t round, const at::Tensor& square_sum) {

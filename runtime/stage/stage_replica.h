@@ -177,8 +177,8 @@ class StageReplica {
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
   std::string no_recordings_;
 
-  Span span_;      // as the pipeline counts
-  Span run_span_;  // as the run does
+  Span span_;                           // as the pipeline counts
+  Span run_span_;                       // as the run does
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;

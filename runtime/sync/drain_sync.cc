@@ -66,8 +66,8 @@ class DrainSync : public ReplicaSync {
   int64_t average(const std::vector<at::Tensor*>& tensors) const {
     std::vector<at::Tensor> sums;
     for (const at::Tensor* tensor : tensors) sums.push_back(tensor->detach());
-    const int64_t sent_bytes = sum_over_replicas(
-        transport_, settings_.ranks, settings_.tags.of(Stream::kBufferSum, stage_.stage()), sums);
+    const int64_t sent_bytes = sum_over_replicas(transport_, settings_.ranks,
+                                                 settings_.tags.of(Stream::kBufferSum, stage_.stage()), sums);
     for (size_t i = 0; i < tensors.size(); ++i) {
       at::Tensor mean = at::empty_like(tensors[i]->detach());
       mean.copy_(at::div(sums[i], static_cast<double>(settings_.ranks.size())));

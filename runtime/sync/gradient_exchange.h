@@ -17,9 +17,10 @@ int64_t sum_over_replicas(Transport& transport, const std::vector<int64_t>& rank
                           std::vector<at::Tensor>& tensors);
 
 /// The square sum of the whole model's gradients (runtime/update/gradient_norm.h), for rules under which all
-/// stages update together: each of `ranks`, those of the pipeline, calls it, `by_stage` holding what it knows (one replica of each stage
-/// gives its stage's sum, all other entries are 0), as float64. Adds the stages up in their order, so that
-/// all ranks get the same bits. Uses tags `tag` and `tag` + 1 between all ranks. Changes `by_stage`.
+/// stages update together: each of `ranks`, those of the pipeline, calls it, `by_stage` holding what it knows
+/// (one replica of each stage gives its stage's sum, all other entries are 0), as float64. Adds the stages up
+/// in their order, so that all ranks get the same bits. Uses tags `tag` and `tag` + 1 between all ranks.
+/// Changes `by_stage`.
 at::Tensor square_sum_of_model(Transport& transport, const std::vector<int64_t>& ranks, int64_t tag,
                                const at::Tensor& by_stage);
 

@@ -24,8 +24,8 @@ class ReplicaSync {
   /// Called where the schedule has an action for it, which is not so in a pipeline of its own. Returns the
   /// bytes this rank sent.
   virtual int64_t before_update() = 0;
-  /// The pipeline has drained, at the end of a span. When it returns, weights, buffers and optimizer are equal
-  /// on all replicas. Returns the bytes this rank sent.
+  /// The pipeline has drained, at the end of a span. When it returns, weights, buffers and optimizer are
+  /// equal on all replicas. Returns the bytes this rank sent.
   virtual int64_t at_drain() = 0;
 };
 

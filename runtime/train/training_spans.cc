@@ -138,8 +138,8 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   };
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
   const int64_t round_length = StageTurns(generation_->shape(), worker.stage().stage()).round_length();
-  hooks.after = [this, &worker, round_length, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
-                                                                Clock::time_point end) {
+  hooks.after = [this, &worker, round_length, ended = std::move(hooks.after)](
+                    const Action& action, Clock::time_point begin, Clock::time_point end) {
     if (computes(action.kind)) times_.processor_seconds += processor_seconds() - action_began_seconds_;
     if (action.kind == ActionKind::kForward &&
         action.stage_or(worker.stage().stage()) == worker.stage().stage())

@@ -195,7 +195,9 @@ class SerialTraining {
 
   /// `span`: of the run.
   void begin(Span span) {
-    const auto own_before = [this](int64_t k) { return (std::max<int64_t>(0, k - index_) + count_ - 1) / count_; };
+    const auto own_before = [this](int64_t k) {
+      return (std::max<int64_t>(0, k - index_) + count_ - 1) / count_;
+    };
     span_ = {own_before(span.first), own_before(span.end()) - own_before(span.first)};
     for (SerialStage& stage : stages_) stage.first_version = stage.versions.rbegin()->first;
   }
@@ -216,13 +218,15 @@ class SerialTraining {
     const at::NoGradGuard no_grad;
     const auto mean = [&](const std::function<at::Tensor(SerialTraining&)>& of) {
       at::Tensor sum;
-      for (const auto& pipeline : pipelines) sum = sum.defined() ? sum + of(*pipeline).detach() : of(*pipeline).detach();
+      for (const auto& pipeline : pipelines)
+        sum = sum.defined() ? sum + of(*pipeline).detach() : of(*pipeline).detach();
       return sum / static_cast<double>(pipelines.size());
     };
     for (size_t s = 0; s < pipelines[0]->stages_.size(); ++s) {
       const SerialStage& shape = pipelines[0]->stages_[s];
       int64_t most = 0;
-      for (const auto& pipeline : pipelines) most = std::max(most, pipeline->stages_[s].versions.rbegin()->first);
+      for (const auto& pipeline : pipelines)
+        most = std::max(most, pipeline->stages_[s].versions.rbegin()->first);
       Tensors weights = shape.latest(), buffers = shape.buffers[0];
       for (const size_t i : shape.trainable)
         weights[i] = mean([&](SerialTraining& each) { return each.stages_[s].latest()[i]; });
@@ -328,8 +332,9 @@ class SerialTraining {
       Tensors inputs;
       for (const std::string& name : stage.segment.inputs())
         inputs.push_back(received[s].count(name) ? received[s].at(name) : fields.at(name));
-      outputs[s] = stage.segment.forward(inputs, stage.versions.at(version(stage, k, span)),
-                                         stage.buffers[stage.replica_of(k)], {rules_.random_seed(), in_run(k)});
+      outputs[s] =
+          stage.segment.forward(inputs, stage.versions.at(version(stage, k, span)),
+                                stage.buffers[stage.replica_of(k)], {rules_.random_seed(), in_run(k)});
       for (size_t i = 0; i < stage.interface.sent.size(); ++i)
         crossing[stage.interface.sent[i]] = outputs[s][i];
     }

@@ -86,7 +86,8 @@ class Worker {
   int64_t replica() const { return stages_[0]->replica(); }
 
   /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage are made
-  /// equal (ReplicaSync::at_drain; docs/semantics.md) unless stop_before cut the span short. `began`: as StageReplica::begin(), the span's first minibatch if there is none.
+  /// equal (ReplicaSync::at_drain; docs/semantics.md) unless stop_before cut the span short. `began`: as
+  /// StageReplica::begin(), the span's first minibatch if there is none.
   void train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began = {});
   /// After a train() that stop_before cut short at minibatch n: it is as if the span had ended there.
   void end_span(int64_t n);

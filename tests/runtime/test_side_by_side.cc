@@ -45,7 +45,9 @@ TEST_CASE("pipelines count the run's minibatches among themselves") {
   }
 }
 
-TEST_CASE("sync none: whatever plan and rules, weights, slots' effects, losses are the serial program's, bit for bit") {
+TEST_CASE(
+    "sync none: whatever plan and rules, weights, slots' effects, losses are the serial program's, bit for "
+    "bit") {
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
   for (int64_t seed = 0; seed < cases(); ++seed) {
@@ -115,8 +117,7 @@ TEST_CASE("sync none refuses plans that are no pipelines side by side, and says 
     return "";
   };
   CHECK(refused(plan_of(model, {2, 2}, {2, 1})).empty());
-  CHECK_THAT(refused(plan_of(model, {2, 1}, {2, 1})),
-             Catch::Contains("stage 0 has 2, stage 1 has 1"));
+  CHECK_THAT(refused(plan_of(model, {2, 1}, {2, 1})), Catch::Contains("stage 0 has 2, stage 1 has 1"));
   Plan uneven = plan_of(model, {2, 2}, {2, 1});
   uneven.stages[1].shares = {2, 1};
   CHECK_THAT(refused(uneven), Catch::Contains("stage 1 has uneven shares"));

@@ -1,0 +1,133 @@
+// Pipelines side by side that train by themselves between two drains (`--sync none`), with real processes.
+#include <random>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/changing_runs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<std::string> kRules = {"--sync", "none", "--momentum", "0.9"};
+
+// The same plan, its ranks in any order.
+std::string shuffled(const TemporaryFolder& folder, const std::string& file, uint64_t seed) {
+  Plan plan = read_document<Plan>(file);
+  std::vector<int64_t> number(static_cast<size_t>(plan.world_size));
+  for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<int64_t>(i);
+  std::mt19937_64 random(seed);
+  std::shuffle(number.begin(), number.end(), random);
+  for (Stage& stage : plan.stages)
+    for (int64_t& rank : stage.ranks) rank = number[static_cast<size_t>(rank)];
+  const fs::path name = folder / ("shuffled-" + std::to_string(seed) + ".json");
+  write_document(name, plan);
+  return name.string();
+}
+
+void check_verified(const TemporaryFolder& folder, const fs::path& run) {
+  const Outcome verified = runtime(folder, {"verify", "--run", run.string()});
+  INFO(verified.error << verified.output);
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.output, Catch::Contains("equal bit for bit"));
+}
+
+void check_equal(const fs::path& run, const fs::path& expected) {
+  CHECK(metrics(run) == metrics(expected));
+  const std::string last = "minibatch-" + std::to_string(kMinibatches);
+  CHECK(tensor_files(run / "checkpoints" / last) == tensor_files(expected / "checkpoints" / last));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "sync none: any plan of pipelines side by side ends as the serial reference, and so from every "
+    "checkpoint") {
+  const TemporaryFolder folder;
+  const auto [plan, transport] = GENERATE(
+      table<std::string, std::string>({{"1f1b", "shm"}, {"1f1b", "gloo"}, {"gpipe", "shm"}, {"dp", "gloo"}}));
+  const std::string file = plan == "dp"      ? write_plan(folder, "plan.json", {3})
+                           : plan == "gpipe" ? write_flush_plan(folder, "plan.json", {2, 2}, "gpipe")
+                                             : write_plan(folder, "plan.json", {2, 2});
+  const std::vector<std::string> rules = kRules + std::vector<std::string>{"--plan",
+                                                                           shuffled(folder, file, 3),
+                                                                           "--transport",
+                                                                           transport,
+                                                                           "--checkpoint-every-minibatches",
+                                                                           "25",
+                                                                           "--checkpoint-keep",
+                                                                           "9"};
+  const fs::path whole = folder / "whole";
+  finish(folder, whole, rules);
+  const auto summary = read_document<Summary>(whole / "summary.json");
+  CHECK(summary.status == "done");
+  check_verified(folder, whole);
+  size_t resumed = 0;
+  for (const auto& entry : fs::directory_iterator(whole / "checkpoints")) {
+    if (entry.path().filename() == "minibatch-" + std::to_string(kMinibatches)) continue;
+    const fs::path again = folder / "again";
+    fs::remove_all(again);
+    finish(folder, again, rules + std::vector<std::string>{"--resume", entry.path().string()});
+    check_equal(again, whole);
+    ++resumed;
+  }
+  CHECK(resumed >= 3);
+}
+
+TEST_CASE(
+    "sync none: the plan changes, also to one of other pipelines, and the run is the serial reference's") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {2, 2});
+  const std::string b = write_plan(folder, "b.json", {1, 1, 1});
+  const std::string c = write_plan(folder, "c.json", {4});
+  const std::string changes = write_changes(folder, {{13, b}, {40, c}});
+  const fs::path run = folder / "run";
+  finish(
+      folder, run,
+      kRules + std::vector<std::string>{"--plan", a, "--adapt", changes, "--checkpoint-every-epochs", "1"});
+  CHECK(read_document<Summary>(run / "summary.json").generations.size() == 3);
+  check_verified(folder, run);
+
+  const std::string uneven = write_plan(folder, "uneven.json", {2, 1});
+  const std::string worse = write_changes(folder, {{13, uneven}});
+  const Outcome refused = runtime(
+      folder, std::vector<std::string>{"launch"} +
+                  job(folder / "refused", kRules + std::vector<std::string>{"--plan", a, "--adapt", worse}));
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.error,
+             Catch::Contains("uneven.json") && Catch::Contains("stage 0 has 2, stage 1 has 1"));
+  CHECK_FALSE(fs::exists(folder / "refused"));
+}
+
+TEST_CASE("sync none: a signal leaves an average, from which any synchronisation goes on") {
+  const TemporaryFolder folder;
+  const std::string plan = write_plan(folder, "plan.json", {2, 2});
+  const fs::path run = folder / "run";
+  const std::vector<std::string> words = kRules + std::vector<std::string>{"--plan", plan};
+  {
+    // Pipelines that drift apart: replica 1 takes 3 ms more for every action.
+    Launch launch(folder, run,
+                  words + std::vector<std::string>{"--minibatches", "1000000", "--disturb",
+                                                   "random:rank=1,probability=1,duration=3ms"});
+    REQUIRE(eventually(60s, [&] { return fs::exists(run / "metrics.jsonl") && losses(run).size() > 20; }));
+    launch.process.signal(SIGTERM);
+    REQUIRE(launch.code() == 143);
+  }
+  const int64_t stopped = static_cast<int64_t>(losses(run).size());
+  CHECK(fs::exists(run / "checkpoints" / ("minibatch-" + std::to_string(stopped))));
+  fs::copy(run, folder / "kept", fs::copy_options::recursive);
+  const std::string end = std::to_string(stopped + 50);
+  for (const char* sync : {"none", "all-reduce"}) {
+    fs::remove_all(run);
+    fs::copy(folder / "kept", run, fs::copy_options::recursive);
+    finish(folder, run,
+           {"--momentum", "0.9", "--plan", plan, "--sync", sync, "--minibatches", end, "--resume", "latest",
+            "--checkpoint-every-epochs", "1000"});
+    CHECK(losses(run).size() == static_cast<size_t>(stopped + 50));
+    CAPTURE(sync);
+    check_verified(folder, run);
+  }
+}
