@@ -38,8 +38,8 @@ class Evaluation {
   int64_t rank_of(int64_t minibatch) const;
 
   /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
-  /// `hooks.before` and `hooks.after` are called, the others are not. `report` is called for each minibatch
-  /// on its rank_of().
+  /// `hooks.observers` are told of all actions, the others are not called. `report` is called for each
+  /// minibatch on its rank_of().
   void run(WorkerHooks hooks, LoadObserver loading,
            const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
            const FieldOverride& override = {});

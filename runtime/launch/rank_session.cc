@@ -208,6 +208,29 @@ void RankSession::connect_for(const Plan& plan, int64_t generation) {
   connect_links(plan, "links/generation-" + std::to_string(generation));
 }
 
+namespace {
+
+// Whoever waits for this rank, or finds it silent, hears what it is in; and it hears of failures elsewhere.
+class ProgressObserver : public ActionObserver {
+ public:
+  ProgressObserver(Control& control, Progress& progress, const Plan& plan, PipelineShape shape, int64_t rank)
+      : control_(control), progress_(progress), plan_(plan), shape_(std::move(shape)), rank_(rank) {}
+  void before(const Action& action) override {
+    control_.check();
+    progress_.begin(activity_of(action, plan_, shape_, rank_));
+  }
+  void after(const Action&, Clock::time_point, Clock::time_point) override { progress_.end(); }
+
+ private:
+  Control& control_;
+  Progress& progress_;
+  const Plan& plan_;
+  const PipelineShape shape_;
+  const int64_t rank_;
+};
+
+}  // namespace
+
 LoadObserver RankSession::loading() {
   const auto forward = std::make_shared<Activity>();
   return {[this, forward](int64_t minibatch) {
@@ -219,12 +242,8 @@ LoadObserver RankSession::loading() {
 
 WorkerHooks RankSession::hooks(const Plan& plan) {
   WorkerHooks hooks;
-  hooks.before = [this, &plan,
-                  shape = shape_of(plan, job_.run.gradient_accumulation)](const Action& action) {
-    control_->check();
-    progress_.begin(activity_of(action, plan, shape, place_.rank));
-  };
-  hooks.after = [this](const Action&, Clock::time_point, Clock::time_point) { progress_.end(); };
+  hooks.observers.push_back(std::make_shared<ProgressObserver>(
+      *control_, progress_, plan, shape_of(plan, job_.run.gradient_accumulation), place_.rank));
   if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");
   return hooks;
 }

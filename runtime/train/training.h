@@ -28,6 +28,7 @@
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/draw.h"
+#include "runtime/train/observers.h"
 #include "runtime/train/run_results.h"
 
 namespace pipewright {
@@ -64,8 +65,7 @@ class Training : private RankTask {
   void evaluate_ended_epoch();
   void evaluate(int64_t epoch, int64_t minibatches = 0);
   WorkerHooks hooks();
-  void disturb(const DisturbedAction& action);
-  void watch_speed(const Action& action, double seconds);
+  void add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObserver>& times);
 
   // training_changes.cc: from one plan to the next.
   void write_changes();
@@ -127,9 +127,7 @@ class Training : private RankTask {
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
   RankMonitor monitor_;
-  double action_waited_seconds_ = 0;  // of load_wait_seconds, when the action began
-  MeasuredTimes times_;              // but the busy seconds
-  double action_began_seconds_ = 0;  // CPU time of this thread
+  MeasuredTimes times_;  // but the busy seconds
 };
 
 }  // namespace pipewright

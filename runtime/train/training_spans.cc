@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <ctime>
-#include <thread>
 
 #include "runtime/journal/minibatch_reports.h"
 #include "runtime/stage/not_finite_error.h"
 #include "runtime/train/data_fault.h"
+#include "runtime/train/observers.h"
 #include "runtime/train/training.h"
 #include "runtime/worker/stage_loaders.h"
 
@@ -15,47 +14,40 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Of a core, that this thread has had.
-double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-bool computes(ActionKind kind) {
-  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
-         kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight ||
-         kind == ActionKind::kUpdate;
-}
-
 }  // namespace
 
 WorkerHooks Training::hooks() {
   WorkerHooks hooks = session_.hooks(generation_->plan());
-  hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
+  const auto between = [this] {
     fault_point();
     advance_checkpoints();
-    before(action);
   };
+  hooks.observers.insert(hooks.observers.begin(), std::make_shared<BetweenActions>(between));
   return hooks;
 }
 
-// Waits as --disturb says. In short steps, so that a failure elsewhere is heard of.
-void Training::disturb(const DisturbedAction& action) {
-  const double extra = job_.disturbances.extra_seconds(action);
-  const auto until =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(extra));
-  for (auto now = Clock::now(); now < until; now = Clock::now()) {
-    control().check();
-    std::this_thread::sleep_for(std::min<Clock::duration>(until - now, std::chrono::milliseconds(50)));
+// What else watches a span; `times` is among it.
+void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObserver>& times) {
+  const Worker& worker = generation_->worker();
+  const int64_t stage = worker.stage().stage(), rank = session_.place().rank;
+  const auto add = [&](auto observer) { hooks.observers.push_back(std::move(observer)); };
+  if (stop_) {
+    add(std::make_shared<BeforeForwards>(stage, [this, stage](int64_t minibatch) {
+      ask_policy(minibatch);
+      if (stage == 0) stop_->enter(minibatch, [this] { control().check(); });
+    }));
   }
-  times_.injected_seconds += extra;
-}
-
-void Training::watch_speed(const Action& action, double seconds) {
-  const double waited = times_.load_wait_seconds - action_waited_seconds_;
-  if (const auto change = monitor_.ran(action, seconds - waited))
-    control().post(speed_line(session_.place().rank, *change));
+  add(times);
+  add(std::make_shared<SpeedObserver>(monitor_, *times, [this, rank](const SpeedChange& change) {
+    control().post(speed_line(rank, change));
+  }));
+  const int64_t round_length = StageTurns(generation_->shape(), stage).round_length();
+  add(std::make_shared<TraceObserver>(
+      TraceObserver::Settings{rank, job_.run.trace_minibatches, round_length, started_}, trace_));
+  if (job_.disturbances.empty()) return;
+  add(std::make_shared<Disturber>(
+      Disturber::Settings{job_.disturbances, rank, worker.replica(), started_, [this] { control().check(); }},
+      times_));
 }
 
 // From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
@@ -106,27 +98,14 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   StageLoaders loaders(
       data_.dataset(), worker, span, [this](int64_t k) { return data_.request(k); }, session_.loading());
   WorkerHooks hooks = this->hooks();
-  if (stop_) {
-    hooks.stop_before = [this] { return stop_->stop_before(); };
-    hooks.before = [this, &worker, before = std::move(hooks.before)](const Action& action) {
-      before(action);
-      if (action.kind != ActionKind::kForward) return;
-      const int64_t first = worker.stage().stage(), stage = action.stage_or(first);
-      if (stage == first) ask_policy(action.index);
-      if (stage == 0) stop_->enter(action.index, [this] { control().check(); });
-    };
-  }
-  hooks.before = [this, before = std::move(hooks.before)](const Action& action) {
-    before(action);
-    action_began_seconds_ = processor_seconds();
-    action_waited_seconds_ = times_.load_wait_seconds;
-  };
+  const auto times = std::make_shared<TimesObserver>(worker.stage().stage(), times_);
+  const auto last_forward = std::make_shared<LastForward>();
+  add_observers(hooks, times);
+  hooks.observers.push_back(last_forward);
+  if (stop_) hooks.stop_before = [this] { return stop_->stop_before(); };
   hooks.fields = [&](int64_t stage, int64_t k) {
-    const auto waits = Clock::now();
-    const double processor = processor_seconds();
-    auto fields = loaders.next(stage, k);
-    times_.load_wait_seconds += seconds_since(waits);
-    times_.processor_seconds -= processor_seconds() - processor;
+    std::vector<at::Tensor> fields;
+    times->wait_for_samples([&] { fields = loaders.next(stage, k); });
     return fields;
   };
   // Lines wait for their norm; those of a span that fails on the way go without.
@@ -137,33 +116,6 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
-  const int64_t round_length = StageTurns(generation_->shape(), worker.stage().stage()).round_length();
-  hooks.after = [this, &worker, round_length, ended = std::move(hooks.after)](
-                    const Action& action, Clock::time_point begin, Clock::time_point end) {
-    if (computes(action.kind)) times_.processor_seconds += processor_seconds() - action_began_seconds_;
-    if (action.kind == ActionKind::kForward &&
-        action.stage_or(worker.stage().stage()) == worker.stage().stage())
-      ++times_.minibatches;
-    watch_speed(action, std::chrono::duration<double>(end - begin).count());
-    ended(action, begin, end);
-    if (action.index * (is_of_round(action.kind) ? round_length : 1) >= job_.run.trace_minibatches) return;
-    const auto since_start = [this](Clock::time_point time) {
-      return std::chrono::duration<double>(time - started_).count();
-    };
-    trace_.add(trace_span(session_.place().rank, action, since_start(begin), since_start(end)));
-  };
-  auto last_forward = Clock::now();
-  hooks.after = [&, ended = std::move(hooks.after)](const Action& action, Clock::time_point begin,
-                                                    Clock::time_point end) {
-    if (action.kind == ActionKind::kForward) last_forward = end;
-    ended(action, begin, end);
-  };
-  if (!job_.disturbances.empty()) {
-    hooks.prolong = [this, &worker](const Action& action, Clock::time_point begin) {
-      disturb({session_.place().rank, worker.replica(), action, seconds_since(begin),
-               std::chrono::duration<double>(begin - started_).count()});
-    };
-  }
   hooks.checkpoints = std::move(checkpoints);
   hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
     // Where another plan takes over the pipeline drains first.
@@ -180,7 +132,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     throw;
   }
   times_.trained_seconds += seconds_since(begin);
-  drain_seconds_ = seconds_since(last_forward);
+  drain_seconds_ = last_forward->seconds_since();
 }
 
 // Where an epoch or the run is over; also of a run that was stopped between an epoch and its evaluation.

@@ -82,18 +82,18 @@ class Worker::Execution {
   void run() {
     for (const Action& own : actions_) {
       const Action action = in_run(own);
-      if (hooks_.before) hooks_.before(action);
+      for (const auto& observer : hooks_.observers) observer->before(action);
       if (is_left_out(own)) continue;
       for (Lane& lane : lanes_) lane.stage->deferred().poll();
       const auto begin = Clock::now();
       {
         const ActionRange range(hooks_.ranges, action);
         perform(own, lane_of(own));
-        if (hooks_.prolong) hooks_.prolong(action, begin);
+        for (const auto& observer : hooks_.observers) observer->prolong(action, begin);
       }
       const auto end = Clock::now();
       if (training()) count(action, seconds_between(begin, end));
-      if (hooks_.after) hooks_.after(action, begin, end);
+      for (const auto& observer : hooks_.observers) observer->after(action, begin, end);
     }
     for (Lane& lane : lanes_) {
       lane.stage->deferred().flush();

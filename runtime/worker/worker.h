@@ -15,6 +15,7 @@
 #include "runtime/sync/gradient_exchange.h"
 #include "runtime/sync/replica_sync.h"
 #include "runtime/transport/transport.h"
+#include "runtime/worker/action_observer.h"
 
 namespace pipewright {
 
@@ -33,8 +34,6 @@ struct WorkerHooks {
   /// Last stage only, where gradients are clipped: the norm that they had, of the update that the minibatches
   /// up to `end` - 1 make which no update before has taken. After their forward_done, before `checkpoint`.
   std::function<void(int64_t end, double norm)> gradient_norm;
-  /// Before every action; throws to stop the rank.
-  std::function<void(const Action&)> before;
   /// Minibatches from this one on are left out, and rounds that begin there: asked for again and again while
   /// training, it may fall from "none" to a number that no stage has reached, once. Then every stage has
   /// ended a round before it.
@@ -44,13 +43,9 @@ struct WorkerHooks {
   /// One of the rank's stages has made all updates before minibatch n, one of `checkpoints`, and none from it
   /// on: its state_before(n) can be taken. For each stage in the order of `checkpoints`.
   std::function<void(int64_t n, StageReplica&)> checkpoint;
-  /// At the end of an action's work and within its time: may wait, as if the action took so much longer.
-  std::function<void(const Action&, std::chrono::steady_clock::time_point begin)> prolong;
-  /// After every action.
-  std::function<void(const Action&, std::chrono::steady_clock::time_point begin,
-                     std::chrono::steady_clock::time_point end)>
-      after;
-  /// Every action is a range of NVIDIA's tools, from before() to after(); null: none is. Borrowed.
+  /// What watches; every action is told to all, in this order.
+  std::vector<std::shared_ptr<ActionObserver>> observers;
+  /// Every action is a range of NVIDIA's tools; null: none is. Borrowed.
   CudaPlugin* ranges = nullptr;
 };
 

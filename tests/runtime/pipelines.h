@@ -133,6 +133,22 @@ inline void add_state(const Worker& worker, PipelineRun& run) {
   }
 }
 
+/// An observer of what a test says.
+class Watch : public ActionObserver {
+ public:
+  explicit Watch(std::function<void(const Action&)> before, std::function<void(const Action&)> after = {})
+      : before_(std::move(before)), after_(std::move(after)) {}
+  void before(const Action& action) override {
+    if (before_) before_(action);
+  }
+  void after(const Action& action, Clock::time_point, Clock::time_point) override {
+    if (after_) after_(action);
+  }
+
+ private:
+  std::function<void(const Action&)> before_, after_;
+};
+
 using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 
 /// What else a rank of a test does: before the first span and after the last one, on its thread.
@@ -172,7 +188,10 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
       const auto [place, fresh] = run.gradient_norms.emplace(end, norm);
       if (!fresh && place->second != norm) throw std::runtime_error("replicas have different norms");
     };
-    if (before) hooks.before = [&, rank](const Action& action) { before(rank, action); };
+    if (before) {
+      hooks.observers.push_back(
+          std::make_shared<Watch>([&, rank](const Action& action) { before(rank, action); }));
+    }
     if (extras.prepare) extras.prepare(worker, hooks);
     for (const Span& span : spans) worker.train(span, hooks, extras.began);
     if (extras.finish) extras.finish(worker);

@@ -117,13 +117,13 @@ class Decided {
     }
     WorkerHooks hooks = all_.hooks(worker);
     hooks.stop_before = [&] { return stop.stop_before(); };
-    hooks.before = [&](const Action& action) {
+    hooks.observers.push_back(std::make_shared<Watch>([&](const Action& action) {
       check();
       if (action.kind != ActionKind::kForward) return;
       if (rank == 0 && g + 1 < plans_.size() && !stop.under_way() && random() % 6 == 0)
         stop.propose(std::to_string(g + 1));
       if (action.stage_or(worker.stage().stage()) == 0) stop.enter(action.index, [this] { check(); });
-    };
+    }));
     while (done < std::min(whole_.minibatches, stop.stop_before())) {
       const Span span = span_from(done, length(g));
       worker.train(span, hooks);

@@ -46,12 +46,13 @@ TEST_CASE("every action is a range with its name in the trace, in order, one at 
       const std::lock_guard lock(mutex);
       const auto mine = static_cast<size_t>(next++);
       hooks.ranges = &writers[mine];
-      hooks.before = [&writers, mine](const Action&) {
-        if (writers[mine].open != 0) throw RunError("a range is still open");
-      };
-      hooks.after = [&traced, mine](const Action& action, auto, auto) {
-        traced[mine].push_back(trace_span(0, action, 0, 0).name);
-      };
+      hooks.observers.push_back(std::make_shared<Watch>(
+          [&writers, mine](const Action&) {
+            if (writers[mine].open != 0) throw RunError("a range is still open");
+          },
+          [&traced, mine](const Action& action) {
+            traced[mine].push_back(trace_span(0, action, 0, 0).name);
+          }));
     };
     run_pipeline(job.model, job.plan, job.rules, job.spans,
                  random_minibatches(job.model.graph, job.rules.total_minibatches, 5),

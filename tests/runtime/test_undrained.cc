@@ -127,7 +127,7 @@ class Trained {
       hooks.checkpoint = [writer](int64_t n, StageReplica& stage) {
         writer->take(n, stage, stage.state_before(n), /*drained=*/false);
       };
-      hooks.before = [writer](const Action&) { writer->poll(); };
+      hooks.observers.push_back(std::make_shared<Watch>([writer](const Action&) { writer->poll(); }));
       if (from_) restore(worker);
     };
     extras_.finish = [this](Worker& worker) {

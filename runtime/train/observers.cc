@@ -1,0 +1,81 @@
+#include "runtime/train/observers.h"
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+
+namespace pipewright {
+namespace {
+
+using Clock = ActionObserver::Clock;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// Of a core, that this thread has had.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+bool computes(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
+         kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight ||
+         kind == ActionKind::kUpdate;
+}
+
+bool begins_minibatch(const Action& action, int64_t first_stage) {
+  return action.kind == ActionKind::kForward && action.stage_or(first_stage) == first_stage;
+}
+
+}  // namespace
+
+void BeforeForwards::before(const Action& action) {
+  if (begins_minibatch(action, first_stage_)) ask_(action.index);
+}
+
+void TimesObserver::before(const Action&) {
+  processor_before_seconds_ = processor_seconds();
+  waited_seconds_ = 0;
+}
+
+void TimesObserver::wait_for_samples(const std::function<void()>& load) {
+  const auto began = Clock::now();
+  const double processor = processor_seconds();
+  load();
+  waited_seconds_ += seconds(Clock::now() - began);
+  times_.load_wait_seconds += seconds(Clock::now() - began);
+  times_.processor_seconds -= processor_seconds() - processor;
+}
+
+void TimesObserver::after(const Action& action, Clock::time_point, Clock::time_point) {
+  if (computes(action.kind)) times_.processor_seconds += processor_seconds() - processor_before_seconds_;
+  if (begins_minibatch(action, first_stage_)) ++times_.minibatches;
+}
+
+void SpeedObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
+  if (const auto change = monitor_.ran(action, seconds(end - begin) - times_.waited_seconds()))
+    tell_(*change);
+}
+
+void TraceObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
+  const int64_t minibatch = action.index * (is_of_round(action.kind) ? settings_.round_length : 1);
+  if (minibatch >= settings_.minibatches) return;
+  trace_.add(trace_span(settings_.rank, action, seconds(begin - settings_.started),
+                        seconds(end - settings_.started)));
+}
+
+void Disturber::prolong(const Action& action, Clock::time_point begin) {
+  const double extra = settings_.disturbances.extra_seconds({settings_.rank, settings_.replica, action,
+                                                             seconds(Clock::now() - begin),
+                                                             seconds(begin - settings_.started)});
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(extra));
+  for (auto now = Clock::now(); now < until; now = Clock::now()) {
+    settings_.check();
+    std::this_thread::sleep_for(std::min<Clock::duration>(until - now, std::chrono::milliseconds(50)));
+  }
+  times_.injected_seconds += extra;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,116 @@
+// What watches a rank train, beside its progress (runtime/launch/rank_session.h): a class each.
+#pragma once
+
+#include <functional>
+
+#include "graph/summary.h"
+#include "runtime/monitor/rank_monitor.h"
+#include "runtime/schedule/disturbance.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/worker/action_observer.h"
+
+namespace pipewright {
+
+/// Between any two actions: something that must not wait for the end of the span.
+class BetweenActions : public ActionObserver {
+ public:
+  explicit BetweenActions(std::function<void()> work) : work_(std::move(work)) {}
+  void before(const Action&) override { work_(); }
+
+ private:
+  std::function<void()> work_;
+};
+
+/// Before each forward of the rank's first stage: where it is agreed whether a further minibatch begins.
+class BeforeForwards : public ActionObserver {
+ public:
+  BeforeForwards(int64_t first_stage, std::function<void(int64_t minibatch)> ask)
+      : first_stage_(first_stage), ask_(std::move(ask)) {}
+  void before(const Action& action) override;
+
+ private:
+  int64_t first_stage_;
+  std::function<void(int64_t)> ask_;
+};
+
+/// The rank's times of the run (MeasuredTimes), and its CPU time: that of this thread within actions that
+/// compute.
+class TimesObserver : public ActionObserver {
+ public:
+  /// `times` outlives it.
+  TimesObserver(int64_t first_stage, MeasuredTimes& times) : first_stage_(first_stage), times_(times) {}
+  void before(const Action&) override;
+  void after(const Action&, Clock::time_point begin, Clock::time_point end) override;
+  /// Runs `load`, within an action: a wait for samples, not compute.
+  void wait_for_samples(const std::function<void()>& load);
+  /// In the action under way, or the last one.
+  double waited_seconds() const { return waited_seconds_; }
+
+ private:
+  int64_t first_stage_;
+  MeasuredTimes& times_;
+  double processor_before_seconds_ = 0;
+  double waited_seconds_ = 0;
+};
+
+/// Tells changes of the rank's speed. Comes behind `times`.
+class SpeedObserver : public ActionObserver {
+ public:
+  SpeedObserver(RankMonitor& monitor, const TimesObserver& times,
+                std::function<void(const SpeedChange&)> tell)
+      : monitor_(monitor), times_(times), tell_(std::move(tell)) {}
+  void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
+
+ private:
+  RankMonitor& monitor_;
+  const TimesObserver& times_;
+  std::function<void(const SpeedChange&)> tell_;
+};
+
+/// The first minibatches of the run as spans of trace.json.
+class TraceObserver : public ActionObserver {
+ public:
+  struct Settings {
+    int64_t rank = 0;
+    int64_t minibatches = 0;   ///< so many
+    int64_t round_length = 1;  ///< of the rank's first stage, in minibatches of the run
+    Clock::time_point started;
+  };
+  TraceObserver(Settings settings, TraceWriter& trace) : settings_(settings), trace_(trace) {}
+  void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
+
+ private:
+  const Settings settings_;
+  TraceWriter& trace_;
+};
+
+/// Makes the rank slow on purpose (`--disturb`), in short steps between which `check` may throw.
+class Disturber : public ActionObserver {
+ public:
+  struct Settings {
+    const Disturbances& disturbances;
+    int64_t rank = 0, replica = 0;
+    Clock::time_point started;
+    std::function<void()> check;
+  };
+  Disturber(Settings settings, MeasuredTimes& times) : settings_(std::move(settings)), times_(times) {}
+  void prolong(const Action& action, Clock::time_point begin) override;
+
+ private:
+  const Settings settings_;
+  MeasuredTimes& times_;
+};
+
+/// When the last forward ended: the pipeline drains from then on.
+class LastForward : public ActionObserver {
+ public:
+  void after(const Action& action, Clock::time_point, Clock::time_point end) override {
+    if (action.kind == ActionKind::kForward) end_ = end;
+  }
+  double seconds_since() const { return std::chrono::duration<double>(Clock::now() - end_).count(); }
+
+ private:
+  Clock::time_point end_ = Clock::now();
+};
+
+}  // namespace pipewright
