@@ -1,7 +1,6 @@
 // The commands that look at a plan that is there.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <iostream>
 #include <sstream>
 
@@ -12,6 +11,8 @@
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/memory_chart.h"
 #include "optimizer/commands/options.h"
+#include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"
@@ -28,33 +29,6 @@ namespace po = boost::program_options;
 
 /// Of a timeline in text.
 constexpr int64_t kMostColumns = 2000;
-
-void add_plan_option(po::options_description* options) {
-  options->add_options()("plan", po::value<std::string>(), "gpus=N.json");
-}
-
-void add_profile_option(po::options_description* options) {
-  options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
-}
-
-/// Profile, devices and pricing for a plan that is already there.
-Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
-  Inputs inputs;
-  inputs.profile = read_profile(required(values, "profile"));
-  inputs.topology = topology_from(values, plan.world_size, &inputs.settings);
-  inputs.request = request_from(values, &inputs.settings);
-  inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
-  if (!plan.graph_digest.empty() && !inputs.profile.graph_digest.empty() &&
-      plan.graph_digest != inputs.profile.graph_digest) {
-    throw PlanError("plan: was made for graph " + plan.graph_digest + "; the profile is of graph " +
-                        inputs.profile.graph_digest,
-                    "The model or its options changed: plan again with the new profile.");
-  }
-  if (!plan.profile_digest.empty() && plan.profile_digest != document_digest(inputs.profile)) {
-    std::cerr << "note: the plan was made with another profile of this model\n";
-  }
-  return inputs;
-}
 
 /// The line's beginning, to the last slot that fits; ">" says that it goes on.
 std::string clipped(const std::string& drawing, int64_t width) {
@@ -73,13 +47,6 @@ std::string clipped(const std::string& drawing, int64_t width) {
   return text;
 }
 
-void write_text(const std::string& file, const std::string& text) {
-  write_file(file, text);
-  std::cerr << "wrote " << file << "\n";
-}
-
-std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
-
 /// Times of a plan: of its profile where there is one, else a slot for each forward and backward.
 std::vector<StageTimes> slot_times(const Plan& plan) {
   StageTimes slot;
@@ -88,19 +55,48 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
   return std::vector<StageTimes>(plan.stages.size(), slot);
 }
 
-/// What the simulator needs to play a plan of a profile on its devices.
-struct Measured {
-  Measured(const Plan& plan, const Inputs& inputs)
-      : cost(inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request)),
-        loads(loads_of_plan(plan, Dataflow(inputs.profile, inputs.request.class_profiles),
-                            cost_model_named("pipewright"))),
-        times(times_of(plan, loads, cost)),
-        how(links_in_common(plan, loads, cost)) {}
-  CostInputs cost;
-  std::vector<StageLoad> loads;
-  std::vector<StageTimes> times;
-  SimulationOptions how;
-};
+}  // namespace
+
+namespace {
+
+void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+  Plan recomputing = plan;
+  for (Stage& stage : recomputing.stages) stage.recompute = true;
+  check_plan_memory(plan, prediction,
+                    evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
+                    inputs.topology, inputs.profile.minibatch_samples);
+}
+
+/// The run of --plan, --changes and --minibatches, priced, with its table.
+void print_sequence(const PlanSequence& sequence, int64_t minibatches, const Inputs& inputs, int64_t width) {
+  const auto generations = price(sequence, minibatches, inputs);
+  const PlanSequence alone{{sequence.names[0]}, {sequence.plans[0]}, {0}};
+  const double without = price(alone, minibatches, inputs)[0].seconds;
+  std::cout << sequence_table(generations).text(width) << "\n"
+            << wrapped(sequence_text(generations, without), width) << "\n";
+}
+
+void check_changes(const po::variables_map& values, const Plan& plan) {
+  const PlanSequence sequence = read_sequence(values, plan);
+  const Inputs inputs = inputs_for(values, sequence.largest());
+  const int64_t minibatches = values.count("minibatches") != 0
+                                  ? in_range(values, "minibatches", 1, 1000000000)
+                                  : sequence.firsts.back() + 1000;
+  for (size_t i = 1; i < sequence.plans.size(); ++i) {
+    try {
+      demand_memory(sequence.plans[i],
+                    evaluate_plan(sequence.plans[i], inputs.profile, inputs.topology, inputs.request),
+                    inputs);
+    } catch (const InfeasibleError& error) {
+      throw InfeasibleError(sequence.names[i] + ": " + error.what(), error.remedy());
+    } catch (const PlanError& error) {
+      throw PlanError(sequence.names[i] + ": " + error.what(), error.remedy());
+    }
+  }
+  std::cout << "changes   ok: " << sequence.plans.size() - 1 << " plans, each checked as the first\n\n";
+  print_sequence(sequence, minibatches, inputs, output_width(values));
+  std::cout << "\n";
+}
 
 }  // namespace
 
@@ -110,10 +106,13 @@ void run_check(const Arguments& arguments) {
   add_profile_option(&options);
   add_device_options(&options);
   add_pricing_options(&options);
+  add_changes_option(&options);
+  options.add_options()("minibatches", po::value<int64_t>(),
+                        "with --changes: of the whole run; 1000 behind the last change, if nothing is said");
   add_wide_option(&options);
-  const po::variables_map values = parse_options(
-      arguments, options,
-      "pipewright-optimizer check --plan FILE [--profile FILE] [--topology FILE | --memory 16GiB]");
+  const po::variables_map values = parse_options(arguments, options,
+                                                 "pipewright-optimizer check --plan FILE [--profile FILE] "
+                                                 "[--topology FILE | --memory 16GiB] [--changes FILE]");
   const Plan plan = read_plan(values);
   const int64_t width = output_width(values);
   const auto say = [width](const std::string& what, const std::string& text) {
@@ -140,6 +139,11 @@ void run_check(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     for (const char* what : {"cover", "order", "tied", "placement", "memory"})
       say(what, "not checked: no --profile");
+    if (values.count("changes") != 0) {
+      const PlanSequence sequence = read_sequence(values, plan);
+      say("changes", "ok: " + std::to_string(sequence.plans.size() - 1) +
+                         " plans that run by themselves; not priced: no --profile");
+    }
     return;
   }
   const Inputs inputs = inputs_for(values, plan);
@@ -151,16 +155,13 @@ void run_check(const Arguments& arguments) {
                                             : "ok: named with the stages that have a copy") +
                   std::string(ties.empty() ? "" : ". " + ties));
   say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
-  Plan recomputing = plan;
-  for (Stage& stage : recomputing.stages) stage.recompute = true;
-  check_plan_memory(plan, prediction,
-                    evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
-                    inputs.topology, inputs.profile.minibatch_samples);
+  demand_memory(plan, prediction, inputs);
   const int64_t limit = memory_limit_bytes(inputs.topology);
   say("memory",
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
           " of tensors on a rank" +
           (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
+  if (values.count("changes") != 0) check_changes(values, plan);
   if (inputs.profile.device.rfind("cpu", 0) == 0)
     say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");
 }
@@ -204,6 +205,37 @@ void run_evaluate(const Arguments& arguments) {
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
 }
 
+namespace {
+
+/// What is drawn of one plan cannot be drawn of several.
+void refuse_with_changes(const po::variables_map& values, const std::vector<const char*>& others) {
+  for (const char* other : others) {
+    if (values.count(other) == 0 || values[other].defaulted()) continue;
+    throw InputError(std::string("--") + other + ": not together with --changes",
+                     "Leave it out, or simulate the plans one by one.");
+  }
+}
+
+void simulate_changes(const po::variables_map& values, const Plan& plan, int64_t minibatches) {
+  refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time"});
+  const PlanSequence sequence = read_sequence(values, plan);
+  if (minibatches <= sequence.firsts[1]) {
+    throw InputError("--minibatches: got " + std::to_string(minibatches) +
+                         "; the first change is at minibatch " + std::to_string(sequence.firsts[1]),
+                     "Give more, such as --minibatches " + std::to_string(sequence.firsts.back() + 64));
+  }
+  const Inputs inputs = inputs_for(values, sequence.largest());
+  print_sequence(sequence, minibatches, inputs, output_width(values));
+  if (values.count("output") == 0 && values.count("trace") == 0) return;
+  const Simulation all = play(price(sequence, minibatches, inputs), inputs);
+  const std::string title = plan.model + ", " + std::to_string(sequence.plans.size() - 1) +
+                            " changes of the plan, " + std::to_string(minibatches) + " minibatches";
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(all, title));
+  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
+}
+
+}  // namespace
+
 void run_simulate(const Arguments& arguments) {
   po::options_description options("Options");
   add_plan_option(&options);
@@ -211,6 +243,7 @@ void run_simulate(const Arguments& arguments) {
   add_device_options(&options);
   add_pricing_options(&options);
   add_wide_option(&options);
+  add_changes_option(&options);
   options.add_options()                                                     //
       ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
       ("transfers", po::value<std::string>()->default_value("overlapped"),
@@ -221,9 +254,9 @@ void run_simulate(const Arguments& arguments) {
       ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")         //
       ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")     //
       ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
-  const po::variables_map values = parse_options(
-      arguments, options,
-      "pipewright-optimizer simulate --plan FILE --profile FILE [--minibatches N] [--output FILE.svg]");
+  const po::variables_map values = parse_options(arguments, options,
+                                                 "pipewright-optimizer simulate --plan FILE --profile FILE "
+                                                 "[--minibatches N] [--changes FILE] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan);
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
@@ -243,8 +276,9 @@ void run_simulate(const Arguments& arguments) {
   }
   double slot = 0;
   if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
+  if (values.count("changes") != 0) return simulate_changes(values, plan, span.count);
   const PipelineShape shape = shape_of(plan);
-  Measured measured(plan, inputs);
+  MeasuredPlan measured(plan, inputs);
   SimulationOptions& how = measured.how;
   how.blocking_transfers = transfers == "blocking";
   Disturbances disturbances;
@@ -287,22 +321,10 @@ void run_simulate(const Arguments& arguments) {
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
 }
 
-void run_show(const Arguments& arguments) {
-  po::options_description options("Options");
-  add_plan_option(&options);
-  add_profile_option(&options);
-  add_device_options(&options);
-  add_pricing_options(&options);
-  add_wide_option(&options);
-  options.add_options()                                                           //
-      ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
-      ("output", po::value<std::string>(),
-       "file.svg: the timeline; with --profile in its times, else in equal slots");
-  const po::variables_map values = parse_options(
-      arguments, options, "pipewright-optimizer show --plan FILE [--profile FILE] [--output FILE.svg]");
-  const Plan plan = read_plan(values);
-  const Span span = {0, in_range(values, "minibatches", 1, 4096)};
-  const int64_t width = output_width(values);
+namespace {
+
+/// The plan in words and its table; returns its timeline in equal slots.
+Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   std::ostringstream head;
   head << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
        << ", schedule " << plan.schedule << ", " << plan.world_size
@@ -313,7 +335,41 @@ void run_show(const Arguments& arguments) {
   }
   std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
   check_plan_runs(plan);
-  const Simulation slots = simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
+  return simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
+}
+
+}  // namespace
+
+void run_show(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  add_wide_option(&options);
+  add_changes_option(&options);
+  options.add_options()                                                           //
+      ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
+      ("output", po::value<std::string>(),
+       "file.svg: the timeline; with --profile in its times, else in equal slots");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer show --plan FILE [--changes FILE] [--profile FILE] [--output FILE.svg]");
+  const Plan plan = read_plan(values);
+  const Span span = {0, in_range(values, "minibatches", 1, 4096)};
+  const int64_t width = output_width(values);
+  if (values.count("changes") != 0) {
+    refuse_with_changes(values, {"output"});
+    const PlanSequence sequence = read_sequence(values, plan);
+    for (size_t i = 0; i < sequence.plans.size(); ++i) {
+      std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
+                << sequence.names[i] << ")\n";
+      const Simulation slots = show_plan(sequence.plans[i], span, width);
+      std::cout << "\n" << clipped(draw_text(slots, 1), width);
+    }
+    return;
+  }
+  const Simulation slots = show_plan(plan, span, width);
   if (values.count("output") == 0) {
     std::cout << "\n" << clipped(draw_text(slots, 1), width);
     return;
@@ -326,7 +382,7 @@ void run_show(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
-    const Measured measured(plan, inputs_for(values, plan));
+    const MeasuredPlan measured(plan, inputs_for(values, plan));
     write_text(output,
                draw_svg(simulate(plan.schedule, shape_of(plan), measured.times, span, measured.how), title));
   }

@@ -10,6 +10,7 @@
 
 #include "graph/digest.h"
 #include "graph/error.h"
+#include "graph/plan_moves.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/scalar_types.h"
 #include "models/safetensors/safetensors.h"
@@ -25,11 +26,11 @@ namespace pipewright {
 namespace {
 
 // Of parameters and buffers: the ranks that hold them, replica 0 of the first stage that does first.
-std::map<std::string, std::vector<int64_t>> holders_of(const Graph& graph, const Plan& plan) {
+Holders holders_of(const Graph& graph, const Plan& plan) {
   std::set<std::string> known;
   for (const Parameter& parameter : graph.parameters) known.insert(parameter.name);
   for (const Buffer& buffer : graph.buffers) known.insert(buffer.name);
-  std::map<std::string, std::vector<int64_t>> holders;
+  Holders holders;
   const auto interfaces = partition(graph, plan);
   for (size_t s = 0; s < interfaces.size(); ++s) {
     std::set<std::string> names;
@@ -162,31 +163,22 @@ int64_t StateMove::bytes() const {
 
 std::vector<StateMove> state_moves(const Graph& graph, const OptimizerSettings& optimizer, const Plan& last,
                                    const Plan& next) {
-  const auto holders = holders_of(graph, last);
   const auto holdings = holdings_of(graph, optimizer);
-  std::map<std::pair<int64_t, int64_t>, StateMove> moves;
-  std::map<int64_t, int64_t> sends_bytes;  // by rank
-  for (const auto& [name, ranks] : holders_of(graph, next)) {
-    const std::vector<int64_t>& sources = holders.at(name);
+  const auto thing = [&](const std::string& name) {
     const Holding& holding = holdings.at(name);
-    int64_t bytes = 0;
-    for (const StatePart& part : holding.parts) bytes += aligned(part.bytes());
-    for (const int64_t to : ranks) {
-      const auto end = holding.equal_on_replicas ? sources.end() : sources.begin() + 1;
-      if (std::find(sources.begin(), end, to) != end) continue;
-      const int64_t from = *std::min_element(sources.begin(), end, [&](int64_t a, int64_t b) {
-        return std::pair(sends_bytes[a], a) < std::pair(sends_bytes[b], b);
-      });
-      sends_bytes[from] += bytes;
-      StateMove& move = moves[{from, to}];
-      move.from = from;
-      move.to = to;
-      move.parts.insert(move.parts.end(), holding.parts.begin(), holding.parts.end());
+    HeldThing held{0, holding.equal_on_replicas};
+    for (const StatePart& part : holding.parts) held.bytes += aligned(part.bytes());
+    return held;
+  };
+  std::vector<StateMove> moves;
+  for (const PlanMove& move : plan_moves(holders_of(graph, last), holders_of(graph, next), thing)) {
+    moves.push_back({move.from, move.to, {}});
+    for (const std::string& name : move.names) {
+      const std::vector<StatePart>& parts = holdings.at(name).parts;
+      moves.back().parts.insert(moves.back().parts.end(), parts.begin(), parts.end());
     }
   }
-  std::vector<StateMove> list;
-  for (auto& [ranks, move] : moves) list.push_back(std::move(move));
-  return list;
+  return moves;
 }
 
 NamedState state_of(Worker& worker, int64_t n) {

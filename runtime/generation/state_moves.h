@@ -40,10 +40,8 @@ struct StateMove {
   int64_t bytes() const;
 };
 
-/// What each rank of `next` lacks, from ranks of `last` that have it; nothing for what stays. Every rank
-/// works out the same: ascending by (from, to), one message each. Of several holders of equal tensors the one
-/// that has least to send does. Buffers that are no floating-point numbers differ between replicas: those of
-/// replica 0 count, as in a checkpoint.
+/// plan_moves() of parameters and buffers with all that goes along. Buffers that are no floating-point
+/// numbers differ between replicas: those of replica 0 count, as in a checkpoint.
 std::vector<StateMove> state_moves(const Graph& graph, const OptimizerSettings& optimizer, const Plan& last,
                                    const Plan& next);
 

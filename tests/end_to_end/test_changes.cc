@@ -5,7 +5,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/plan_changes.h"
+#include "graph/profile.h"
 #include "graph/summary.h"
+#include "optimizer/plan/plan_sequence.h"
 #include "tests/end_to_end/changing_runs.h"
 
 using namespace pipewright;
@@ -113,6 +115,24 @@ TEST_CASE(
     CHECK(generation.reason == (i == 0 ? "start" : "manual"));
     CHECK((generation.moved_bytes > 0) == (i > 0));
     CHECK(read_document<Plan>(changed / generation.plan).world_size == generation.ranks);
+  }
+  // What `check --changes` says will move is what has moved, but for counts of updates and places in
+  // messages.
+  const auto profile = folder / "profile.json";
+  Process profiler(
+      {program("profiler"), "--model", kEndlessModel, "--batch-size", "8", "--output", profile.string()},
+      folder / "out", folder / "err");
+  REQUIRE(profiler.wait(60s) == 0);
+  for (size_t i = 1; i < 4; ++i) {
+    int64_t expected = 0;
+    for (const PlanMove& move : profiled_moves(read_document<Profile>(profile), /*optimizer_slots=*/1,
+                                               read_document<Plan>(changed / summary.generations[i - 1].plan),
+                                               read_document<Plan>(changed / summary.generations[i].plan)))
+      expected += move.bytes;
+    const int64_t moved = summary.generations[i].moved_bytes;
+    const auto parameters = static_cast<int64_t>(graph_of(kEndlessModel, 8, folder).parameters.size());
+    CHECK(moved >= expected);
+    CHECK(moved <= expected + 4 * parameters * 3 * 64);
   }
 
   // Interrupted under the second plan, and gone on.

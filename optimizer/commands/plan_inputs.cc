@@ -1,0 +1,54 @@
+#include "optimizer/commands/plan_inputs.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "optimizer/plan/evaluate.h"
+
+namespace pipewright {
+
+namespace po = boost::program_options;
+
+void add_plan_option(po::options_description* options) {
+  options->add_options()("plan", po::value<std::string>(), "gpus=N.json");
+}
+
+void add_profile_option(po::options_description* options) {
+  options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
+}
+
+Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
+  Inputs inputs;
+  inputs.profile = read_profile(required(values, "profile"));
+  inputs.topology = topology_from(values, plan.world_size, &inputs.settings);
+  inputs.request = request_from(values, &inputs.settings);
+  inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
+  if (!plan.graph_digest.empty() && !inputs.profile.graph_digest.empty() &&
+      plan.graph_digest != inputs.profile.graph_digest) {
+    throw PlanError("plan: was made for graph " + plan.graph_digest + "; the profile is of graph " +
+                        inputs.profile.graph_digest,
+                    "The model or its options changed: plan again with the new profile.");
+  }
+  if (!plan.profile_digest.empty() && plan.profile_digest != document_digest(inputs.profile)) {
+    std::cerr << "note: the plan was made with another profile of this model\n";
+  }
+  return inputs;
+}
+
+void write_text(const std::string& file, const std::string& text) {
+  write_file(file, text);
+  std::cerr << "wrote " << file << "\n";
+}
+
+std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
+
+MeasuredPlan::MeasuredPlan(const Plan& plan, const Inputs& inputs)
+    : cost(inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request)),
+      loads(loads_of_plan(plan, Dataflow(inputs.profile, inputs.request.class_profiles),
+                          cost_model_named("pipewright"))),
+      times(times_of(plan, loads, cost)),
+      how(links_in_common(plan, loads, cost)) {}
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// What the commands that look at a plan that is there have in common.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <vector>
+
+#include "optimizer/commands/options.h"
+#include "optimizer/cost/cost_model.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+void add_plan_option(boost::program_options::options_description* options);
+void add_profile_option(boost::program_options::options_description* options);
+
+/// Profile, devices (as many as `plan` has ranks, if nothing else is said) and pricing.
+Inputs inputs_for(const boost::program_options::variables_map& values, const Plan& plan);
+
+/// Says on standard error what was written.
+void write_text(const std::string& file, const std::string& text);
+/// Of a file's name: ".svg".
+std::string suffix_of(const std::string& file);
+
+/// What the simulator needs to play a plan of a profile on its devices.
+struct MeasuredPlan {
+  MeasuredPlan(const Plan& plan, const Inputs& inputs);
+  CostInputs cost;
+  std::vector<StageLoad> loads;
+  std::vector<StageTimes> times;
+  SimulationOptions how;
+};
+
+}  // namespace pipewright

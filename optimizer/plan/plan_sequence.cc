@@ -1,0 +1,87 @@
+#include "optimizer/plan/plan_sequence.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "optimizer/cost/levels.h"
+#include "optimizer/plan/evaluate.h"
+#include "runtime/schedule/plan_check.h"
+
+namespace pipewright {
+namespace {
+
+// Longer stretches have a middle at the plan's pace.
+constexpr int64_t kMostSimulated = 512;
+
+Holders holders_of(const Plan& plan) {
+  Holders holders;
+  for (const Stage& stage : plan.stages)
+    for (const std::string& node : stage.nodes) holders[node] = stage.ranks;
+  return holders;
+}
+
+double span_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostInputs& inputs,
+                    int64_t minibatches) {
+  const int64_t simulated = std::min(minibatches, kMostSimulated);
+  const Simulation run = simulate(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
+                                  {0, simulated}, links_in_common(plan, loads, inputs));
+  return run.total_seconds + static_cast<double>(minibatches - simulated) * plan.predicted->minibatch_seconds;
+}
+
+}  // namespace
+
+std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_slots, const Plan& last,
+                                     const Plan& next) {
+  std::map<std::string, int64_t> bytes;
+  for (const ProfiledNode& node : profile.nodes) {
+    bytes[node.name] =
+        node.parameter_bytes + optimizer_slots * node.trainable_parameter_bytes + node.buffer_bytes;
+  }
+  auto moves = plan_moves(holders_of(last), holders_of(next), [&](const std::string& node) {
+    return HeldThing{bytes.at(node), true};
+  });
+  std::erase_if(moves, [](const PlanMove& move) { return move.bytes == 0; });
+  return moves;
+}
+
+std::vector<PricedGeneration> price_generations(const std::vector<Plan>& plans,
+                                                const std::vector<std::string>& names,
+                                                const std::vector<int64_t>& firsts, int64_t minibatches,
+                                                const Profile& profile, const Topology& topology,
+                                                const PlanRequest& request) {
+  PW_CHECK(plans.size() == firsts.size() && plans.size() == names.size() && !plans.empty(), plans.size());
+  const Dataflow flow(profile, request.class_profiles);
+  std::vector<PricedGeneration> priced;
+  for (size_t i = 0; i < plans.size() && firsts[i] < minibatches; ++i) {
+    PricedGeneration now;
+    now.first_minibatch = firsts[i];
+    const int64_t end = i + 1 < plans.size() ? std::min(firsts[i + 1], minibatches) : minibatches;
+    now.minibatches = end - firsts[i];
+    now.plan = plans[i];
+    try {
+      check_plan_runs(now.plan);
+      now.plan.predicted = evaluate_plan(now.plan, profile, topology, request);
+      const CostInputs inputs = inputs_of_plan(now.plan, profile, topology, request);
+      const auto loads = loads_of_plan(now.plan, flow, cost_model_named("pipewright"));
+      now.seconds = span_seconds(now.plan, loads, inputs, now.minibatches);
+      now.fill_seconds = std::max(
+          0.0, now.seconds - static_cast<double>(now.minibatches) * now.plan.predicted->minibatch_seconds);
+      if (i > 0) {
+        const auto moves = profiled_moves(profile, request.optimizer_slots, plans[i - 1], now.plan);
+        const LevelCosts levels(cost_model_named("pipewright"), inputs);
+        for (const PlanMove& move : moves) now.moved_bytes += move.bytes;
+        now.move_seconds = busiest_seconds(moves, [&](const PlanMove& move) {
+          return inputs.levels.empty()
+                     ? message_seconds(static_cast<double>(move.bytes), inputs)
+                     : levels.message_seconds(move.bytes, levels.level_between(move.from, move.to));
+        });
+      }
+    } catch (const PlanError& error) {
+      throw PlanError(names[i] + ": " + error.what(), error.remedy());
+    }
+    priced.push_back(std::move(now));
+  }
+  return priced;
+}
+
+}  // namespace pipewright
