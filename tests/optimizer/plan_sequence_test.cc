@@ -82,7 +82,7 @@ TEST_CASE("moves bring every rank what it lacks, once, from one that has it, and
   CHECK(changes > 300);
 }
 
-TEST_CASE("a sequence costs what its plans cost, and its moves; the same plan again moves nothing") {
+TEST_CASE("a sequence costs what its plans cost and its moves, and the same plan again moves nothing") {
   std::mt19937 random(6);
   for (int round = 0; round < 60; ++round) {
     const Profile profile = random_profile(random, static_cast<int>(pick(random, 2, 7)), true, 40);
