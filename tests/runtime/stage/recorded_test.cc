@@ -3,7 +3,7 @@
 #include "models/load.h"
 #include "runtime/stage/recorded_stage.h"
 #include "test_paths.h"
-#include "tests/runtime/recorded_run.h"
+#include "tests/runtime/stage/recorded_run.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_recording.h"
 

@@ -5,7 +5,7 @@
 
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_points.h"
-#include "tests/runtime/generations.h"
+#include "tests/runtime/generation/generations.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;

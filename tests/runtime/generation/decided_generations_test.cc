@@ -3,7 +3,7 @@
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_points.h"
 #include "runtime/control/stop_agreement.h"
-#include "tests/runtime/generations.h"
+#include "tests/runtime/generation/generations.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;

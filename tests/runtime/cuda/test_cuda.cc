@@ -13,7 +13,7 @@
 #include "models/initialise.h"
 #include "models/load.h"
 #include "runtime/update/device_step.h"
-#include "tests/runtime/recorded_run.h"
+#include "tests/runtime/stage/recorded_run.h"
 #include "tests/support/gpu.h"
 
 using namespace pipewright;

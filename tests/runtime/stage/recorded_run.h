@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/train/run_results.h"
-#include "tests/runtime/on_device.h"
+#include "tests/runtime/stage/on_device.h"
 
 namespace pipewright::testing {
 

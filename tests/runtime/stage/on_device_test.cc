@@ -7,7 +7,7 @@
 #include "runtime/stage/deferred.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/gradient_norm.h"
-#include "tests/runtime/on_device.h"
+#include "tests/runtime/stage/on_device.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_device.h"
 
