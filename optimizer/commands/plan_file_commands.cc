@@ -108,7 +108,7 @@ void run_check(const Arguments& arguments) {
   add_pricing_options(&options);
   add_changes_option(&options);
   options.add_options()("minibatches", po::value<int64_t>(),
-                        "with --changes: of the whole run; 1000 behind the last change, if nothing is said");
+                        "of the run of --changes; default: 1000 behind the last change");
   add_wide_option(&options);
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer check --plan FILE [--profile FILE] "

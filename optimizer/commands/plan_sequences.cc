@@ -35,7 +35,7 @@ double change_seconds(const std::vector<PricedGeneration>& generations) {
 void add_changes_option(po::options_description* options) {
   options->add_options()(
       "changes", po::value<std::string>(),
-      "CHANGES.json: plans that take over on the way, as the runtime's --adapt manual:file=");
+      "CHANGES.json of plans that take over on the way, as for --adapt manual; without it none does");
 }
 
 const Plan& PlanSequence::largest() const {

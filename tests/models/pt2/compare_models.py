@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains models of torchvision and transformers five steps in PyTorch and, exported, in Pipewright; compares the losses.
 
-    python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--jobs 2] [--output table.md] [NAME ...]
+    python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--load] [--jobs 2] [--output table.md] [NAME ...]
 
 Without names: all of torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
 transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, then in two stages
@@ -9,7 +9,7 @@ transformers and timm's. Small configurations, no dropout (its numbers are Pipew
 more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
 says that it is the serial reference's to the bit and no further off than what rounding does to one device (where a plan gives
 an earlier stage the middle one of a value's uses, their gradients are added in another order, and a batch norm of four values
-makes much of it).
+makes much of it). --load only exports the models and loads the files.
 """
 import argparse
 import concurrent.futures
@@ -295,8 +295,9 @@ def require_memory(model):
         raise RuntimeError(f"takes about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free")
 
 
-def compare(make, programs, folder, batch):
-    """Operators, parameters, the fifth loss, and how far one device, two and three stages are off."""
+def compare(make, programs, folder, batch, load):
+    """Operators, parameters, the fifth loss, and how far one device, two and three stages are off; with `load` nothing: it
+    has been exported and loaded."""
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
@@ -309,6 +310,9 @@ def compare(make, programs, folder, batch):
     if "labels" in fields:  # the others have a loss of their own
         model = export_model.with_loss(model, "cross_entropy", first)
     program = export_model.export(model, first, folder / "model.pt2")
+    if load:
+        run(programs / "pipewright-profiler", "graph", "--model", folder / "model.pt2", "--batch-size", batch)
+        return None
     operators = sum(node.op == "call_function" for node in program.graph.nodes)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     del program
@@ -342,15 +346,18 @@ HEADER = ("| model | parameters | operators | loss of the fifth step | one devic
           "| three stages, zb-h1 |\n| --- | --- | --- | --- | --- | --- | --- |")
 
 
-def row_of(name, programs, batch):
+def row_of(name, programs, batch, load):
     """The table's row, a line for people, and whether the losses are equal."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            operators, parameters, loss, differences = compare(MODELS[name], programs, pathlib.Path(folder), batch)
+            compared = compare(MODELS[name], programs, pathlib.Path(folder), batch, load)
         except (Exception, SystemExit) as error:  # the table goes on
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"| {name} | not compared: {reason} | | | | | |", f"{name:22} not compared: {reason}", False
+    if compared is None:
+        return "", f"{name:22} loads", True
+    operators, parameters, loss, differences = compared
     equal = differences[0] <= 1e-4  # of the others verify has said so
     texts = [f"{difference:.1e}" if difference else "0" for difference in differences]
     return (f"| {name} | {parameters:,} | {operators} | {loss:.5f} | " + " | ".join(texts) + " |",
@@ -365,6 +372,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="every model that this script knows")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="models at a time")
     parser.add_argument("--output", type=pathlib.Path, help="the table, as Markdown")
+    parser.add_argument("--load", action="store_true", help="only export them and load the file: seconds each")
     parser.add_argument("names", nargs="*", default=[])
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in MODELS]
@@ -375,13 +383,14 @@ def main():
     for some, jobs in (([name for name in names if name not in LARGE], arguments.jobs), ([name for name in names if name in LARGE], 1)):
         # Each model in a process of its own: the first weights depend on PyTorch's one random generator.
         with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-            for row, line, equal in pool.map(row_of, some, itertools.repeat(arguments.programs), itertools.repeat(arguments.batch_size)):
+            for row, line, equal in pool.map(row_of, some, itertools.repeat(arguments.programs), itertools.repeat(arguments.batch_size),
+                                             itertools.repeat(arguments.load)):
                 rows.append(row)
                 print(line, flush=True)
                 failed += not equal
                 if arguments.output:
                     arguments.output.write_text("\n".join(rows) + "\n")
-    print(f"{len(rows) - 1 - failed} of {len(rows) - 1} models equal")
+    print(f"{len(rows) - 1 - failed} of {len(rows) - 1} models {'load' if arguments.load else 'equal'}")
     sys.exit(failed > 0)
 
 
