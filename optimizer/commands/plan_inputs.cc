@@ -1,10 +1,13 @@
 #include "optimizer/commands/plan_inputs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/text_table.h"
 #include "optimizer/plan/evaluate.h"
 
 namespace pipewright {
@@ -40,6 +43,22 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
 void write_text(const std::string& file, const std::string& text) {
   write_file(file, text);
   std::cerr << "wrote " << file << "\n";
+}
+
+std::string clipped(const std::string& drawing, int64_t width) {
+  if (width == kAnyWidth) return drawing;
+  std::istringstream lines(drawing);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (static_cast<int64_t>(line.size()) > width) {
+      const size_t last = line.rfind(' ', static_cast<size_t>(std::max<int64_t>(width - 1, 0)));
+      line = line.substr(0, last == std::string::npos ? 0 : last);
+      line.erase(line.find_last_not_of(' ') + 1);
+      line += " >";
+    }
+    text += line + "\n";
+  }
+  return text;
 }
 
 std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }

@@ -19,6 +19,8 @@ Inputs inputs_for(const boost::program_options::variables_map& values, const Pla
 
 /// Says on standard error what was written.
 void write_text(const std::string& file, const std::string& text);
+/// A drawing in text: each line to the last slot that fits, ">" says that it goes on.
+std::string clipped(const std::string& drawing, int64_t width);
 /// Of a file's name: ".svg".
 std::string suffix_of(const std::string& file);
 

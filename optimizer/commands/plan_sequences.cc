@@ -1,6 +1,7 @@
 #include "optimizer/commands/plan_sequences.h"
 
 #include <algorithm>
+#include <iostream>
 #include <set>
 
 #include "graph/document.h"
@@ -103,6 +104,24 @@ std::string sequence_text(const std::vector<PricedGeneration>& generations, doub
          format_seconds(change_seconds(generations)) + " go into " + std::to_string(changes) +
          (changes == 1 ? " change" : " changes") + "; under the first plan alone " +
          format_seconds(alone_seconds);
+}
+
+std::vector<PricedGeneration> print_sequence(const PlanSequence& sequence, int64_t minibatches,
+                                             const Inputs& inputs, int64_t width) {
+  auto generations = price(sequence, minibatches, inputs);
+  const PlanSequence alone{{sequence.names[0]}, {sequence.plans[0]}, {0}};
+  const double without = price(alone, minibatches, inputs)[0].seconds;
+  std::cout << sequence_table(generations).text(width) << "\n"
+            << wrapped(sequence_text(generations, without), width) << "\n";
+  return generations;
+}
+
+void refuse_with_changes(const po::variables_map& values, const std::vector<const char*>& others) {
+  for (const char* other : others) {
+    if (values.count(other) == 0 || values[other].defaulted()) continue;
+    throw InputError(std::string("--") + other + ": not together with --changes",
+                     "Leave it out, or simulate the plans one by one.");
+  }
 }
 
 Simulation play(const std::vector<PricedGeneration>& generations, const Inputs& inputs) {

@@ -34,6 +34,14 @@ TextTable sequence_table(const std::vector<PricedGeneration>& generations);
 /// "100 minibatches: 1.2 s, of which 30 ms go into 2 changes; under the first plan alone 1.9 s".
 std::string sequence_text(const std::vector<PricedGeneration>& generations, double alone_seconds);
 
+/// Both, on standard output. Returns the prices.
+std::vector<PricedGeneration> print_sequence(const PlanSequence& sequence, int64_t minibatches,
+                                             const Inputs& inputs, int64_t width);
+
+/// InputError if one of the options is given: what is drawn of one plan cannot be drawn of several.
+void refuse_with_changes(const boost::program_options::variables_map& values,
+                         const std::vector<const char*>& others);
+
 /// All plans one after the other on one axis of time, ranks by their numbers, minibatches by those of the
 /// run. A rank's place is that in the first plan that has one for it.
 Simulation play(const std::vector<PricedGeneration>& generations, const Inputs& inputs);

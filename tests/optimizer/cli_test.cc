@@ -35,6 +35,60 @@ TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
   CHECK(again.out == read_file(cli.path("some/plans/gpus=4.json")));
 }
 
+TEST_CASE("check, simulate and show take the plans that take over on the way") {
+  const Cli cli;
+  REQUIRE(cli.run("compare " + kQuestion + "--output plans").code == 0);
+  const std::string first = "--plan plans/gpus=4.straight.json ";
+  const std::string known = first + "--profile profile.json --bandwidths 1MB/s --latency 10us ";
+  write_file(cli.path("changes.json"),
+             R"([{"minibatch": 20, "plan": "plans/gpus=4.dp.json"},
+                 {"minibatch": 50, "plan": "plans/gpus=4.straight.json"}])");
+  const std::string changes = "--changes changes.json ";
+
+  const Outcome check = cli.run("check " + known + changes + "--minibatches 90");
+  INFO(check.error);
+  CHECK(check.code == 0);
+  CHECK_THAT(check.out, Catch::Contains("changes   ok: 2 plans, each checked as the first"));
+  CHECK_THAT(check.out, Catch::Contains("\n  20  4 ") && Catch::Contains("90 minibatches: ") &&
+                            Catch::Contains("go into 2 changes; under the first plan alone"));
+  CHECK_THAT(cli.run("check " + first + changes).out, Catch::Contains("not priced: no --profile"));
+  // A run that ends before the changes is the first plan's.
+  CHECK_THAT(cli.run("check " + known + changes + "--minibatches 20").out,
+             Catch::Contains("go into 0 changes"));
+
+  const Outcome played =
+      cli.run("simulate " + known + changes + "--minibatches 60 --output all.svg --trace all.json");
+  INFO(played.error);
+  CHECK(played.code == 0);
+  const std::string svg = read_file(cli.path("all.svg"));
+  CHECK_THAT(svg, Catch::Contains("2 changes of the plan, 60 minibatches"));
+  for (const char* rank : {"rank 0 ", "rank 3 "}) CHECK_THAT(svg, Catch::Contains(rank));
+  CHECK_THAT(read_file(cli.path("all.json")), Catch::Contains("59"));
+
+  const Outcome shown = cli.run("show " + first + changes);
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.out,
+             Catch::Contains("From minibatch 20 on (") && Catch::Contains("From minibatch 50 on ("));
+
+  const auto refused = [&](const std::string& words, int code, const std::string& text) {
+    const Outcome outcome = cli.run(words);
+    INFO(words << "\n" << outcome.error);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.error, Catch::Contains(text));
+  };
+  refused("simulate " + known + changes + "--minibatches 20", 2, "the first change is at minibatch 20");
+  refused("simulate " + known + changes + "--slot 1ms", 2, "--slot: not together with --changes");
+  refused("check " + known + "--changes nothing.json", 2, "nothing.json");
+  refused("check --plan plans/gpus=4.dp.json --profile profile.json --bandwidths 1MB/s --memory 100KiB " +
+              changes,
+          4, "gpus=4.straight.json: plan: stage 0 needs");
+  Plan other = read_document<Plan>(cli.path("plans/gpus=4.dp.json"));
+  other.stages[0].nodes.pop_back();
+  write_document(cli.path("plans/gpus=4.dp.json"), other);
+  refused("check " + first + changes, 3,
+          "gpus=4.dp.json: the plan has other nodes than that of plans/gpus=4.straight.json");
+}
+
 TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, drawings") {
   const Cli cli;
   Profile profile = read_document<Profile>(cli.path("profile.json"));

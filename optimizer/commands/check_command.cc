@@ -1,0 +1,121 @@
+// `check`: would the plan run, on these devices?
+#include <algorithm>
+#include <iostream>
+
+#include "graph/command_line.h"
+#include "graph/error.h"
+#include "graph/units.h"
+#include "optimizer/commands/commands.h"
+#include "optimizer/commands/options.h"
+#include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_sequences.h"
+#include "optimizer/commands/report.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/memory_check.h"
+#include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+  Plan recomputing = plan;
+  for (Stage& stage : recomputing.stages) stage.recompute = true;
+  check_plan_memory(plan, prediction,
+                    evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
+                    inputs.topology, inputs.profile.minibatch_samples);
+}
+
+void check_changes(const po::variables_map& values, const Plan& plan) {
+  const PlanSequence sequence = read_sequence(values, plan);
+  const Inputs inputs = inputs_for(values, sequence.largest());
+  const int64_t minibatches = values.count("minibatches") != 0
+                                  ? in_range(values, "minibatches", 1, 1000000000)
+                                  : sequence.firsts.back() + 1000;
+  for (size_t i = 1; i < sequence.plans.size(); ++i) {
+    try {
+      demand_memory(sequence.plans[i],
+                    evaluate_plan(sequence.plans[i], inputs.profile, inputs.topology, inputs.request),
+                    inputs);
+    } catch (const InfeasibleError& error) {
+      throw InfeasibleError(sequence.names[i] + ": " + error.what(), error.remedy());
+    } catch (const PlanError& error) {
+      throw PlanError(sequence.names[i] + ": " + error.what(), error.remedy());
+    }
+  }
+  std::cout << "changes   ok: " << sequence.plans.size() - 1 << " plans, each checked as the first\n\n";
+  print_sequence(sequence, minibatches, inputs, output_width(values));
+  std::cout << "\n";
+}
+
+}  // namespace
+
+void run_check(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  add_changes_option(&options);
+  options.add_options()("minibatches", po::value<int64_t>(),
+                        "of the run of --changes; default: 1000 behind the last change");
+  add_wide_option(&options);
+  const po::variables_map values = parse_options(arguments, options,
+                                                 "pipewright-optimizer check --plan FILE [--profile FILE] "
+                                                 "[--topology FILE | --memory 16GiB] [--changes FILE]");
+  const Plan plan = read_plan(values);
+  const int64_t width = output_width(values);
+  const auto say = [width](const std::string& what, const std::string& text) {
+    constexpr int64_t kText = 10;
+    std::cout << wrapped(what + std::string(kText - what.size(), ' ') + text, width, kText) << "\n";
+  };
+  const ScheduleCheck check = check_plan_runs(plan);
+  const Span span = rehearsal_span(shape_of(plan));
+  say("world", "ok: " + std::to_string(plan.world_size) + " ranks from 0 on, each with its stages");
+  say("rules", "ok: schedule " + plan.schedule + " with weights " + plan.weights +
+                   (plan.microbatches > 1 ? ", " + std::to_string(plan.microbatches) + " microbatches" : ""));
+  say("schedule", "ok: no rank waits for ever; each of " + std::to_string(span.count) +
+                      " minibatches runs once, in order, on its replica");
+  int64_t versions = 0;
+  int64_t in_flight = 0;
+  for (const RankCheck& rank : check.ranks) {
+    versions = std::max(versions, rank.peak_versions);
+    in_flight = std::max(in_flight, rank.peak_in_flight);
+  }
+  say("depth",
+      "ok: no rank holds more minibatches than its in_flight, none more than " + std::to_string(in_flight));
+  say("versions",
+      "ok: forwards find the versions of the rule; no rank holds more than " + std::to_string(versions));
+  if (values.count("profile") == 0) {
+    for (const char* what : {"cover", "order", "tied", "placement", "memory"})
+      say(what, "not checked: no --profile");
+    if (values.count("changes") != 0) {
+      const PlanSequence sequence = read_sequence(values, plan);
+      say("changes", "ok: " + std::to_string(sequence.plans.size() - 1) +
+                         " plans that run by themselves; not priced: no --profile");
+    }
+    return;
+  }
+  const Inputs inputs = inputs_for(values, plan);
+  const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  say("cover", "ok: " + std::to_string(inputs.profile.nodes.size()) + " nodes, each in one stage");
+  say("order", "ok: values flow to later stages only, nodes stand in the order of the profile");
+  const std::string ties = ties_text(plan, inputs.profile);
+  say("tied", (plan.tied_parameters.empty() ? "ok: no parameter is read by two stages"
+                                            : "ok: named with the stages that have a copy") +
+                  std::string(ties.empty() ? "" : ". " + ties));
+  say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
+  demand_memory(plan, prediction, inputs);
+  const int64_t limit = memory_limit_bytes(inputs.topology);
+  say("memory",
+      "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
+          " of tensors on a rank" +
+          (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
+  if (values.count("changes") != 0) check_changes(values, plan);
+  if (inputs.profile.device.rfind("cpu", 0) == 0)
+    say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");
+}
+
+}  // namespace pipewright

@@ -1,0 +1,96 @@
+// `show`: a plan as tables and a timeline.
+#include <iostream>
+#include <sstream>
+
+#include "graph/command_line.h"
+#include "graph/error.h"
+#include "graph/units.h"
+#include "optimizer/commands/commands.h"
+#include "optimizer/commands/options.h"
+#include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_sequences.h"
+#include "optimizer/commands/report.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+/// Times of a plan: of its profile where there is one, else a slot for each forward and backward.
+std::vector<StageTimes> slot_times(const Plan& plan) {
+  StageTimes slot;
+  slot.forward_seconds = 1;
+  slot.backward_seconds = 1;
+  return std::vector<StageTimes>(plan.stages.size(), slot);
+}
+
+/// The plan in words and its table; returns its timeline in equal slots.
+Simulation show_plan(const Plan& plan, Span span, int64_t width) {
+  std::ostringstream head;
+  head << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
+       << ", schedule " << plan.schedule << ", " << plan.world_size
+       << (plan.world_size == 1 ? " rank\n" : " ranks\n");
+  if (plan.predicted) {
+    head << "Expected: " << format_seconds(plan.predicted->minibatch_seconds) << " per minibatch, bound by "
+         << plan.predicted->bottleneck << "\n";
+  }
+  std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
+  check_plan_runs(plan);
+  return simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
+}
+
+}  // namespace
+
+void run_show(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  add_wide_option(&options);
+  add_changes_option(&options);
+  options.add_options()                                                           //
+      ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
+      ("output", po::value<std::string>(),
+       "file.svg: the timeline; with --profile in its times, else in equal slots");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      "pipewright-optimizer show --plan FILE [--changes FILE] [--profile FILE] [--output FILE.svg]");
+  const Plan plan = read_plan(values);
+  const Span span = {0, in_range(values, "minibatches", 1, 4096)};
+  const int64_t width = output_width(values);
+  if (values.count("changes") != 0) {
+    refuse_with_changes(values, {"output"});
+    const PlanSequence sequence = read_sequence(values, plan);
+    for (size_t i = 0; i < sequence.plans.size(); ++i) {
+      std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
+                << sequence.names[i] << ")\n";
+      const Simulation slots = show_plan(sequence.plans[i], span, width);
+      std::cout << "\n" << clipped(draw_text(slots, 1), width);
+    }
+    return;
+  }
+  const Simulation slots = show_plan(plan, span, width);
+  if (values.count("output") == 0) {
+    std::cout << "\n" << clipped(draw_text(slots, 1), width);
+    return;
+  }
+  const auto output = values["output"].as<std::string>();
+  if (suffix_of(output) != ".svg") {
+    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .svg");
+  }
+  const std::string title = plan.model + " " + plan.shape_text();
+  if (values.count("profile") == 0) {
+    write_text(output, draw_svg(slots, title + ", equal slots"));
+  } else {
+    const MeasuredPlan measured(plan, inputs_for(values, plan));
+    write_text(output,
+               draw_svg(simulate(plan.schedule, shape_of(plan), measured.times, span, measured.how), title));
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,134 @@
+// `simulate`: a plan, or several one after the other, played on its devices.
+#include <algorithm>
+#include <iostream>
+
+#include "graph/command_line.h"
+#include "graph/error.h"
+#include "graph/units.h"
+#include "optimizer/commands/commands.h"
+#include "optimizer/commands/memory_chart.h"
+#include "optimizer/commands/options.h"
+#include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_sequences.h"
+#include "optimizer/commands/report.h"
+#include "optimizer/plan/evaluate.h"
+#include "runtime/schedule/disturbance.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+namespace {
+
+namespace po = boost::program_options;
+
+/// Of a timeline in text.
+constexpr int64_t kMostColumns = 2000;
+
+void simulate_changes(const po::variables_map& values, const Plan& plan, int64_t minibatches) {
+  refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time"});
+  const PlanSequence sequence = read_sequence(values, plan);
+  if (minibatches <= sequence.firsts[1]) {
+    throw InputError("--minibatches: got " + std::to_string(minibatches) +
+                         "; the first change is at minibatch " + std::to_string(sequence.firsts[1]),
+                     "Give more, such as --minibatches " + std::to_string(sequence.firsts.back() + 64));
+  }
+  const Inputs inputs = inputs_for(values, sequence.largest());
+  const auto generations = print_sequence(sequence, minibatches, inputs, output_width(values));
+  if (values.count("output") == 0 && values.count("trace") == 0) return;
+  const Simulation all = play(generations, inputs);
+  const std::string title = plan.model + ", " + std::to_string(sequence.plans.size() - 1) +
+                            " changes of the plan, " + std::to_string(minibatches) + " minibatches";
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(all, title));
+  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
+}
+
+}  // namespace
+
+void run_simulate(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_option(&options);
+  add_profile_option(&options);
+  add_device_options(&options);
+  add_pricing_options(&options);
+  add_wide_option(&options);
+  add_changes_option(&options);
+  options.add_options()                                                     //
+      ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
+      ("transfers", po::value<std::string>()->default_value("overlapped"),
+       "overlapped: beside compute; blocking: both ends wait")  //
+      ("disturb", po::value<std::vector<std::string>>()->composing(),
+       "ranks that are slow, as the runtime's --disturb takes them; may be given several times")  //
+      ("output", po::value<std::string>(), "file.svg: the timeline")                              //
+      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")         //
+      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")     //
+      ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
+  const po::variables_map values = parse_options(arguments, options,
+                                                 "pipewright-optimizer simulate --plan FILE --profile FILE "
+                                                 "[--minibatches N] [--changes FILE] [--output FILE.svg]");
+  const Plan plan = read_plan(values);
+  const Inputs inputs = inputs_for(values, plan);
+  const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
+  check_plan_runs(plan);
+  const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const auto transfers = values["transfers"].as<std::string>();
+  if (transfers != "overlapped" && transfers != "blocking")
+    throw InputError("--transfers: got " + in_quotes(transfers) + "; expected overlapped or blocking");
+  for (const auto& [option, known] : {std::pair<const char*, std::vector<std::string>>{"output", {".svg"}},
+                                      {"memory-over-time", {".svg", ".csv"}}}) {
+    if (values.count(option) == 0) continue;
+    const auto file = values[option].as<std::string>();
+    if (std::find(known.begin(), known.end(), suffix_of(file)) == known.end()) {
+      throw InputError(std::string("--") + option + ": got " + in_quotes(file) +
+                       "; expected a name that ends in " + join(known, " or "));
+    }
+  }
+  double slot = 0;
+  if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
+  if (values.count("changes") != 0) return simulate_changes(values, plan, span.count);
+  const PipelineShape shape = shape_of(plan);
+  MeasuredPlan measured(plan, inputs);
+  SimulationOptions& how = measured.how;
+  how.blocking_transfers = transfers == "blocking";
+  Disturbances disturbances;
+  if (values.count("disturb") != 0)
+    disturbances = Disturbances(values["disturb"].as<std::vector<std::string>>());
+  disturbances.check(plan);
+  if (!disturbances.empty()) how.disturbances = &disturbances;
+  const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
+  if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
+    throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
+                     format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
+                     " columns");
+  }
+  const std::vector<StageBytes> bytes = bytes_of(measured.loads, measured.cost);
+  const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
+  const int64_t width = output_width(values);
+  // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
+  how.disturbances = nullptr;
+  const double steady = how.blocking_transfers
+                            ? settled_minibatch_seconds(plan.schedule, shape, measured.times, how)
+                            : prediction.minibatch_seconds;
+  std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
+                     " minibatches: " + format_seconds(run.total_seconds);
+  if (!disturbances.empty())
+    head += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
+  head += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
+          format_seconds(steady) + " per minibatch\n\n";
+  std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
+  if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
+  const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
+                            std::to_string(span.count) + " minibatches";
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
+  if (values.count("memory-over-time") != 0) {
+    const auto file = values["memory-over-time"].as<std::string>();
+    std::vector<int64_t> numbers;
+    for (const SimulatedRank& rank : run.ranks) numbers.push_back(rank.number);
+    write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
+                                               : memory_svg(memory, numbers, run.total_seconds, title));
+  }
+  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
+}
+
+}  // namespace pipewright
