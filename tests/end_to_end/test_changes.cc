@@ -2,13 +2,13 @@
 // them.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/plan_changes.h"
 #include "graph/profile.h"
 #include "graph/summary.h"
 #include "optimizer/plan/plan_sequence.h"
 #include "tests/end_to_end/changing_runs.h"
+#include "tests/end_to_end/held.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -21,48 +21,6 @@ namespace {
 fs::path last_checkpoint(const fs::path& run) {
   return run / "checkpoints" / ("minibatch-" + std::to_string(kMinibatches));
 }
-
-std::string variable_of(pid_t pid, const std::string& name) {
-  const std::string all =
-      std::string(1, '\0') + Process::contents("/proc/" + std::to_string(pid) + "/environ");
-  const std::string found = std::string(1, '\0') + name + "=";
-  const size_t at = all.find(found);
-  if (at == std::string::npos) return "";
-  const size_t begin = at + found.size();
-  return all.substr(begin, all.find('\0', begin) - begin);
-}
-
-int64_t entries(const fs::path& folder) {
-  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
-}
-
-int64_t resident_bytes(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/statm");
-  int64_t all = 0, resident = 0;
-  in >> all >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
-// What a job holds: its ranks' descriptors and threads, and the keys of its store.
-struct Held {
-  std::vector<int64_t> descriptors, threads, resident;
-  int64_t keys = 0;
-
-  static Held by(const Process& launcher) {
-    Held held;
-    for (const pid_t rank : launcher.children()) {
-      const fs::path process = "/proc/" + std::to_string(rank);
-      held.descriptors.push_back(entries(process / "fd"));
-      held.threads.push_back(entries(process / "task"));
-      held.resident.push_back(resident_bytes(rank));
-    }
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(std::stoi(variable_of(launcher.children().at(0), "MASTER_PORT")));
-    options.waitWorkers = false;
-    held.keys = c10d::TCPStore("127.0.0.1", options).getNumKeys();
-    return held;
-  }
-};
 
 }  // namespace
 
@@ -239,15 +197,7 @@ TEST_CASE("many changes in one run: no memory, descriptors, threads or store key
   REQUIRE(early.threads.size() == 3);
   come_to(many + 10);
   const Held late = Held::by(launcher);
-  for (size_t rank = 0; rank < early.threads.size(); ++rank) {
-    INFO("rank " << rank << ": resident " << early.resident[rank] << " B, then " << late.resident[rank]
-                 << " B");
-    // Loaders and connections come and go.
-    CHECK(late.descriptors[rank] <= early.descriptors[rank] + 2);
-    CHECK(late.threads[rank] <= early.threads[rank] + 2);
-    CHECK(late.resident[rank] - early.resident[rank] < 8 << 20);
-  }
-  CHECK(late.keys <= early.keys + 10);  // lines on their way to rank 0
+  check_growth(early, late);
   launcher.signal(SIGTERM);
   CHECK(launcher.wait(60s) == 143);
 }

@@ -7,6 +7,7 @@
 
 #include "graph/summary.h"
 #include "tests/end_to_end/changing_runs.h"
+#include "tests/end_to_end/held.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -170,6 +171,29 @@ TEST_CASE("a plan that is written while the run trains takes over, as if it had 
                                             std::vector<std::string>{"--resume", "latest"});
   CHECK(other.code == 3);
   CHECK_THAT(other.error, Catch::Contains("began under another plan"));
+}
+
+TEST_CASE(
+    "many changes that are decided on the way leave no memory, descriptors, threads or store keys behind") {
+  const char* count = std::getenv("PIPEWRIGHT_MANY_CHANGES");
+  const size_t many = count ? static_cast<size_t>(std::atoll(count)) : 40;
+  const TemporaryFolder folder;
+  const std::vector<std::string> plans = {write_plan(folder, "a.json", {2, 1}),
+                                          write_flush_plan(folder, "b.json", {1, 1}, "1f1b-flush"),
+                                          write_plan(folder, "c.json", {1, 2})};
+  Watching run(folder, plans[0], {"--optimizer", "adam"});
+  run.start("launch", {"--minibatches", "1000000", "--checkpoint-every-epochs", "1000000"});
+  std::optional<Held> early;
+  for (size_t change = 1; change <= many; ++change) {
+    run.put(plans[change % 3]);
+    INFO(run.process->error());
+    REQUIRE(run.comes_to(change + 1));
+    if (change == many / 4) early = Held::by(*run.process);
+  }
+  check_growth(*early, Held::by(*run.process));
+  CHECK(early->threads.size() == 3);
+  run.process->signal(SIGTERM);
+  CHECK(run.process->wait(60s) == 143);
 }
 
 TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no longer") {

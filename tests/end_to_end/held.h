@@ -1,0 +1,71 @@
+// What a running job holds, to see whether it grows.
+#pragma once
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "tests/support/process.h"
+
+namespace pipewright::testing {
+
+/// Its ranks' descriptors, threads and resident memory, and the keys of its store.
+struct Held {
+  std::vector<int64_t> descriptors, threads, resident;
+  int64_t keys = 0;
+
+  static Held by(const Process& launcher) {
+    Held held;
+    for (const pid_t rank : launcher.children()) {
+      const std::filesystem::path process = "/proc/" + std::to_string(rank);
+      held.descriptors.push_back(entries(process / "fd"));
+      held.threads.push_back(entries(process / "task"));
+      held.resident.push_back(resident_bytes(rank));
+    }
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(std::stoi(variable_of(launcher.children().at(0), "MASTER_PORT")));
+    options.waitWorkers = false;
+    held.keys = c10d::TCPStore("127.0.0.1", options).getNumKeys();
+    return held;
+  }
+
+ private:
+  static std::string variable_of(pid_t pid, const std::string& name) {
+    const std::string all =
+        std::string(1, '\0') + Process::contents("/proc/" + std::to_string(pid) + "/environ");
+    const std::string found = std::string(1, '\0') + name + "=";
+    const size_t at = all.find(found);
+    if (at == std::string::npos) return "";
+    const size_t begin = at + found.size();
+    return all.substr(begin, all.find('\0', begin) - begin);
+  }
+  static int64_t entries(const std::filesystem::path& folder) {
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  }
+  static int64_t resident_bytes(pid_t pid) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/statm");
+    int64_t all = 0, resident = 0;
+    in >> all >> resident;
+    return resident * ::sysconf(_SC_PAGESIZE);
+  }
+};
+
+inline void check_growth(const Held& early, const Held& late) {
+  REQUIRE(early.threads.size() == late.threads.size());
+  for (size_t rank = 0; rank < early.threads.size(); ++rank) {
+    INFO("rank " << rank << ": resident " << early.resident[rank] << " B, then " << late.resident[rank]
+                 << " B");
+    // Loaders and connections come and go.
+    CHECK(late.descriptors[rank] <= early.descriptors[rank] + 2);
+    CHECK(late.threads[rank] <= early.threads[rank] + 2);
+    CHECK(late.resident[rank] - early.resident[rank] < 8 << 20);
+  }
+  CHECK(late.keys <= early.keys + 10);  // lines on their way to rank 0
+}
+
+}  // namespace pipewright::testing
