@@ -1,6 +1,8 @@
 // ResNet (He et al. 2015) and ResNeXt (Xie et al. 2016) as torchvision has it: in bottlenecks the 3x3
 // convolution has the stride ("v1.5"), convolutions start from kaiming_normal (fan_out), the last linear
-// layer from torch.nn.Linear's default.
+// layer from torch.nn.Linear's default. `small=yes` is the form that DDLBench trains on MNIST and CIFAR-10
+// (kuangliu's): a 3x3 stem without stride or pooling, names of its own, all parameters from torch.nn's
+// defaults.
 #include <array>
 
 #include "models/zoo/zoo.h"
@@ -18,9 +20,12 @@ struct Design {
 
 class ResNetBuilder {
  public:
-  ResNetBuilder(ModelBuilder& model, const Design& design) : model_(model), design_(design) {}
+  ResNetBuilder(ModelBuilder& model, const Design& design, bool small)
+      : model_(model), design_(design), small_(small) {}
 
   std::string stem(const std::string& images) {
+    if (small_)
+      return relu("relu", convolution("conv1", "bn1", images, {.channels = 64, .kernel = 3, .padding = 1}));
     std::string x =
         convolution("conv1", "bn1", images, {.channels = 64, .kernel = 7, .stride = 2, .padding = 3});
     x = relu("relu", x);
@@ -39,18 +44,16 @@ class ResNetBuilder {
     return x;
   }
 
+  std::string head(const std::string& x, int64_t classes) {
+    if (small_) return linear_head(model_, "linear", small_pooled_features(model_, x), classes);
+    return linear_head(model_, "fc", pooled_features(model_, x, 1), classes);
+  }
+
  private:
   std::string convolution(const std::string& name, const std::string& norm_name, const std::string& x,
                           Conv2dOptions options) {
-    options.bias = false;
-    options.weight_start = kaiming_normal_fan_out(options.channels, options.kernel);
-    std::string y;
-    {
-      auto layer = model_.layer(name);
-      y = model_.conv2d(x, options);
-    }
-    auto layer = model_.layer(norm_name);
-    return model_.batch_norm(y);
+    if (!small_) options.weight_start = kaiming_normal_fan_out(options.channels, options.kernel);
+    return normed_convolution(model_, name, norm_name, x, options);
   }
 
   std::string relu(const std::string& name, const std::string& x) {
@@ -76,8 +79,8 @@ class ResNetBuilder {
     }
     std::string shortcut = x;
     if (stride != 1 || model_.shape(x)[1] != out) {
-      shortcut =
-          convolution("downsample.0", "downsample.1", x, {.channels = out, .kernel = 1, .stride = stride});
+      const std::string name = small_ ? "shortcut" : "downsample";
+      shortcut = convolution(name + ".0", name + ".1", x, {.channels = out, .kernel = 1, .stride = stride});
     }
     {
       auto layer = model_.layer("add");
@@ -88,18 +91,21 @@ class ResNetBuilder {
 
   ModelBuilder& model_;
   Design design_;
+  bool small_;
 };
 
-Model build_resnet(ModelOptions& options, int64_t batch_size, const Design& design) {
-  const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 1);
+Model build(ModelOptions& options, int64_t batch_size, const Design& design, bool small) {
+  const ImageOptions images = small
+                                  ? small_image_options(options)
+                                  : image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 1);
   ModelBuilder model(options.spec().text(), batch_size);
-  ResNetBuilder resnet(model, design);
-  std::string x = pooled_features(model, resnet.groups(resnet.stem(image_input(model, images))), 1);
-  {
-    auto layer = model.layer("fc");
-    x = model.linear(x, {.features = images.classes});
-  }
-  return model.finish_classification(x);
+  ResNetBuilder resnet(model, design, small);
+  const std::string x = resnet.groups(resnet.stem(image_input(model, images)));
+  return model.finish_classification(resnet.head(x, images.classes));
+}
+
+Model build_resnet(ModelOptions& options, int64_t batch_size, const Design& design) {
+  return build(options, batch_size, design, small_images(options));
 }
 
 }  // namespace
@@ -125,8 +131,8 @@ Model build_resnet152(ModelOptions& options, int64_t batch_size) {
 }
 
 Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size) {
-  return build_resnet(options, batch_size,
-                      {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4});
+  return build(options, batch_size,
+               {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4}, false);
 }
 
 }  // namespace pipewright

@@ -18,6 +18,9 @@ class Sequential {
   Sequential& conv2d(const Conv2dOptions& options) { return next(&ModelBuilder::conv2d, options); }
   Sequential& linear(const LinearOptions& options) { return next(&ModelBuilder::linear, options); }
   Sequential& max_pool2d(const MaxPool2dOptions& options) { return next(&ModelBuilder::max_pool2d, options); }
+  Sequential& avg_pool2d(int64_t kernel) {
+    return next(&ModelBuilder::avg_pool2d, kernel, kernel, int64_t{0});
+  }
   Sequential& dropout(double probability) { return next(&ModelBuilder::dropout, probability); }
   Sequential& batch_norm() { return next(&ModelBuilder::batch_norm, kDefaultEpsilon); }
   Sequential& relu() { return next(&ModelBuilder::relu); }

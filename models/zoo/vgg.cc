@@ -1,6 +1,7 @@
 // VGG without batch norm (Simonyan and Zisserman 2014), configurations A (11), B (13), D (16) and E (19), as
 // torchvision has them: convolutions start from kaiming_normal (fan_out), linear layers from N(0, 0.01), all
-// biases from 0.
+// biases from 0. `small=yes` is the form that DDLBench trains on MNIST and CIFAR-10 (kuangliu's): one linear
+// layer on one place of 512 channels, all parameters from torch.nn's defaults.
 #include <vector>
 
 #include "models/zoo/sequential.h"
@@ -9,8 +10,32 @@
 namespace pipewright {
 namespace {
 
-/// `blocks`: the widths of the convolutions between two poolings.
-Model build_vgg(ModelOptions& options, int64_t batch_size, const std::vector<std::vector<int64_t>>& blocks) {
+using Blocks = std::vector<std::vector<int64_t>>;  // the widths of the convolutions between two poolings
+
+Model build_small_vgg(ModelOptions& options, int64_t batch_size, const Blocks& blocks) {
+  if (options.has("hidden"))
+    options.fail("hidden", "small=yes has one linear layer and no hidden ones", "Next: leave hidden out");
+  // Four poolings leave one place of 16 to 31, five of 32 to 63: the last one stays out where nothing is left
+  // to pool.
+  const ImageOptions images = small_image_options(options, 16, 63);
+  ModelBuilder model(options.spec().text(), batch_size);
+  Sequential features(model, "features", image_input(model, images));
+  for (const std::vector<int64_t>& block : blocks) {
+    for (const int64_t channels : block)
+      features.conv2d({.channels = channels, .kernel = 3, .padding = 1}).relu();
+    if (model.shape(features.value())[2] > 1) features.max_pool2d({.kernel = 2, .stride = 2});
+  }
+  features.avg_pool2d(1);
+  std::string x = features.value();
+  {
+    auto layer = model.layer("flatten");
+    x = model.flatten(x);
+  }
+  return model.finish_classification(linear_head(model, "classifier", x, images.classes));
+}
+
+Model build_vgg(ModelOptions& options, int64_t batch_size, const Blocks& blocks) {
+  if (small_images(options)) return build_small_vgg(options, batch_size, blocks);
   // Five poolings halve 32 to one pixel.
   const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 32);
   const int64_t hidden = options.integer("hidden", 4096, 1, 1 << 16);

@@ -37,15 +37,36 @@ struct ImageOptions {
   int64_t image;  ///< side of the square image
 };
 
-/// Reads the options of these names, with these defaults. InputError saying `smallest_image` if the image is
-/// smaller.
-ImageOptions image_options(ModelOptions& options, const ImageOptions& defaults, int64_t smallest_image);
+inline constexpr int64_t kLargestImage = 4096;
+
+/// Reads the options of these names, with these defaults. InputError naming the limit if the image is smaller
+/// or larger than what works.
+ImageOptions image_options(ModelOptions& options, const ImageOptions& defaults, int64_t smallest_image,
+                           int64_t largest_image = kLargestImage);
+
+/// The option `small`: the form of the model for images of 28 or 32 pixels a side.
+bool small_images(ModelOptions& options);
+
+/// The image options of that form, by default 32 x 32 with three channels and 10 classes. Three halvings of
+/// 25 to 32 pixels leave the 4 x 4 places that small_pooled_features() takes the mean of.
+ImageOptions small_image_options(ModelOptions& options, int64_t smallest_image = 25,
+                                 int64_t largest_image = 32);
 
 /// The input "images", float32 (batch, channels, image, image).
 std::string image_input(ModelBuilder& model, const ImageOptions& options);
 
+/// A convolution without bias in layer `name` and a batch norm in layer `norm_name`.
+std::string normed_convolution(ModelBuilder& model, const std::string& name, const std::string& norm_name,
+                               const std::string& x, Conv2dOptions options);
+
+/// A linear layer `name` to `classes` scores.
+std::string linear_head(ModelBuilder& model, const std::string& name, const std::string& x, int64_t classes);
+
 /// Layers "avgpool", to size x size, and "flatten": from convolutions to linear layers, as torchvision has
 /// it.
 std::string pooled_features(ModelBuilder& model, std::string x, int64_t size);
+
+/// The same layers in the small form: the mean of 4 x 4 places.
+std::string small_pooled_features(ModelBuilder& model, std::string x);
 
 }  // namespace pipewright

@@ -63,6 +63,26 @@ TEST_CASE("the smallest image works, the next smaller one says so") {
   }
 }
 
+TEST_CASE("the small forms say which images they take") {
+  for (const auto& [name, smallest, largest] : std::vector<std::tuple<std::string, int64_t, int64_t>>{
+           {"resnet18", 25, 32}, {"resnet152", 25, 32}, {"mobilenet_v2", 25, 32}, {"vgg11", 16, 63}}) {
+    const auto spec = [&name = name](int64_t image) {
+      return name + ":small=yes,image=" + std::to_string(image);
+    };
+    INFO(name);
+    CHECK(error_of(spec(smallest)) == "no error");
+    CHECK(error_of(spec(largest)) == "no error");
+    CHECK_THAT(error_of(spec(smallest - 1)),
+               Contains("at least " + std::to_string(smallest)) &&
+                   Contains("image=" + std::to_string(smallest) + " or larger"));
+    CHECK_THAT(error_of(spec(largest + 1)), Contains("at most " + std::to_string(largest)) &&
+                                                Contains("image=" + std::to_string(largest) + " or smaller"));
+  }
+  CHECK_THAT(error_of("vgg11:small=yes,hidden=64"), Contains("one linear layer and no hidden ones"));
+  CHECK_THAT(error_of("resnet18:small=1"), Contains("small") && Contains("yes|no"));
+  CHECK_THAT(error_of("resnext50_32x4d:small=yes"), Contains("unknown option 'small'"));
+}
+
 TEST_CASE("batch norm over one value per channel is refused, not made into NaN") {
   CHECK_THAT(error_of("resnet18:image=32", 1), Contains("layer4.0.bn1") && Contains("one value per channel"));
   CHECK(error_of("resnet18:image=32", 2) == "no error");

@@ -1,5 +1,6 @@
 // The zoo against what is known of torchvision's models: names, shapes, counts, initialisation.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
@@ -77,6 +78,55 @@ TEST_CASE("parameter counts are torchvision's") {
   // 53 and 20 batch norms with two buffers each; num_batches_tracked is left out.
   CHECK(build_model("resnet18", 1).graph.buffers.size() == 40);
   CHECK(build_model("resnet50", 1).graph.buffers.size() == 106);
+}
+
+TEST_CASE("the small forms have the parameters of DDLBench's models") {
+  // MNIST (28 x 28 x 1), CIFAR-10 (32 x 32 x 3), ImageNet and highres (224 or 512, torchvision's).
+  const std::map<std::string, std::array<int64_t, 3>> known = {
+      {"resnet18", {11'172'810, 11'173'962, 11'689'512}},
+      {"resnet50", {23'519'690, 23'520'842, 25'557'032}},
+      {"resnet152", {58'155'466, 58'156'618, 60'192'808}},
+      {"vgg11", {9'224'458, 9'225'610, 132'863'336}},
+      {"vgg16", {14'718'666, 14'719'818, 138'357'544}},
+      {"mobilenet_v2", {2'296'346, 2'296'922, 3'504'872}},
+  };
+  for (const auto& [name, counts] : known) {
+    const std::array<std::string, 4> specs = {name + ":small=yes,image=28,channels=1,classes=10",
+                                              name + ":small=yes", name, name + ":image=512"};
+    for (size_t i = 0; i < specs.size(); ++i) {
+      INFO(specs[i]);
+      const Model model = build_model(specs[i], 2);
+      CHECK(parameter_count(model.graph) == counts[std::min<size_t>(i, 2)]);
+      CHECK(value_shape(model, model.graph.outputs[1]) == Shape{2, i < 2 ? 10 : 1000});
+    }
+  }
+  CHECK(parameter_count(build_model("resnet18:small=no", 1).graph) == 11'689'512);
+}
+
+TEST_CASE("the small forms have the names and the order of the modules that DDLBench trains") {
+  const auto layers = [](const std::string& spec, size_t first, size_t count) {
+    std::string text;
+    const Model model = build_model(spec, 2);
+    const size_t begin = first > model.graph.nodes.size() ? model.graph.nodes.size() - count : first;
+    for (size_t i = begin; i < begin + count; ++i) text += model.graph.nodes[i].name + " ";
+    return text;
+  };
+  constexpr size_t kEnd = 1'000'000;
+  CHECK(layers("resnet18:small=yes", 0, 4) == "conv1.conv2d bn1.batch_norm relu.relu layer1.0.conv1.conv2d ");
+  CHECK(layers("resnet18:small=yes", kEnd, 4) ==
+        "avgpool.avg_pool2d flatten.flatten linear.linear loss.cross_entropy_loss ");
+  CHECK(layers("vgg11:small=yes,image=28,channels=1", kEnd, 6) ==
+        "features.18.conv2d features.19.relu features.20.avg_pool2d flatten.flatten classifier.linear "
+        "loss.cross_entropy_loss ");
+  CHECK(layers("vgg11:small=yes", kEnd, 5) ==
+        "features.20.max_pool2d features.21.avg_pool2d flatten.flatten classifier.linear "
+        "loss.cross_entropy_loss ");
+  CHECK(layers("mobilenet_v2:small=yes", 3, 11) ==
+        "layers.0.conv1.conv2d layers.0.bn1.batch_norm layers.0.relu1.relu layers.0.conv2.conv2d "
+        "layers.0.bn2.batch_norm layers.0.relu2.relu layers.0.conv3.conv2d layers.0.bn3.batch_norm "
+        "layers.0.shortcut.0.conv2d layers.0.shortcut.1.batch_norm layers.0.add.add ");
+  CHECK(node(build_model("resnet50:small=yes", 2), "layer2.0.shortcut.0.conv2d").layer ==
+        "layer2.0.shortcut.0");
 }
 
 TEST_CASE("inception_v3 without its auxiliary classifier lacks that classifier's parameters") {
