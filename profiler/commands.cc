@@ -25,6 +25,7 @@
 #include "profiler/graph_listing.h"
 #include "profiler/layers.h"
 #include "profiler/measure.h"
+#include "profiler/progress_line.h"
 #include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
 
@@ -83,30 +84,6 @@ void print_config(const po::variables_map& options, const po::options_descriptio
 }
 
 constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
-/// "[ 45 %] 12 s left" over itself, on a terminal only.
-class ProgressLine {
- public:
-  ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
-  ~ProgressLine() {
-    if (shown_) std::fputs("\r\033[K", stderr);
-  }
-  void show(const std::string& text) {
-    if (!terminal_) return;
-    shown_ = true;
-    std::fprintf(stderr, "\r\033[K%s", text.c_str());
-    std::fflush(stderr);
-  }
-  void show(double done, double seconds_left) {
-    char text[64];
-    std::snprintf(text, sizeof text, "[%3.0f %%] measuring, about %.0f s left", 100 * done,
-                  std::ceil(seconds_left));
-    show(text);
-  }
-
- private:
-  bool terminal_;
-  bool shown_ = false;
-};
 
 /// On standard error: why the profile may not be what training will see.
 void warn_of_doubts(const Profile& profile) {
@@ -203,7 +180,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   {
     ProgressLine line;
     line.show("preparing " + spec);
-    measuring.progress = [&line](double done, double left) { line.show(done, left); };
+    measuring.progress = [&line](double done, double left) { line.show("measuring", done, left); };
     profile = measure(model, inputs, measuring);
   }
   profile.input_seconds = input_seconds;

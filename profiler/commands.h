@@ -9,6 +9,7 @@ namespace pipewright {
 void profile_command(const std::vector<std::string>& arguments);
 void graph_command(const std::vector<std::string>& arguments);
 void report_command(const std::vector<std::string>& arguments);
+void make_images_command(const std::vector<std::string>& arguments);
 void models_command(const std::vector<std::string>& arguments);
 
 }  // namespace pipewright

@@ -14,6 +14,8 @@ int main(int argc, char** argv) {
       {"profile", "measure a model: writes profile.json", pipewright::profile_command},
       {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
       {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
+      {"make-images", "write synthetic image files in place of a published data set",
+       pipewright::make_images_command},
       {"models", "the built-in models, their options and parameter counts", pipewright::models_command}};
   program.versions = [] {
     return "LibTorch " + pipewright::libtorch_version() + "\n" +

@@ -1,4 +1,4 @@
-// Folders of JPEG and PNG files, one folder a class. The only file that includes OpenCV.
+// Folders of JPEG and PNG files, one folder a class.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -16,16 +16,13 @@
 #include "graph/random.h"
 #include "graph/regular_file.h"
 #include "runtime/data/image_file.h"
+#include "runtime/data/image_sets.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {
 namespace {
 
 namespace fs = std::filesystem;
-
-// ImageNet's mean and standard deviation of red, green and blue scaled to 0..1; of grey: their averages.
-constexpr std::array<float, 3> kMean = {0.485F, 0.456F, 0.406F}, kDeviation = {0.229F, 0.224F, 0.225F};
-constexpr float kGreyMean = 0.449F, kGreyDeviation = 0.226F;
 
 constexpr size_t kNamedInRemarks = 5;
 constexpr int64_t kMaximumFileBytes = int64_t{1} << 30;  // OpenCV counts bytes in an int
@@ -39,7 +36,7 @@ std::string remark(const std::string& what, const std::vector<std::string>& name
   return text + (names.size() > kNamedInRemarks ? ", ..." : "");
 }
 
-std::vector<fs::path> sorted_entries(const fs::path& folder) {
+std::vector<fs::path> sorted_entries(const std::string& set, const fs::path& folder) {
   FileWatch watch(folder);
   std::error_code error;
   std::vector<fs::path> entries;
@@ -47,8 +44,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
     watch.advance();
     if (it->path().filename().string()[0] != '.') entries.push_back(it->path());
   }
-  if (error)
-    throw InputError("data 'image-folder': " + folder.string() + " cannot be listed: " + error.message());
+  if (error) throw InputError(set + folder.string() + " cannot be listed: " + error.message());
   std::sort(entries.begin(), entries.end());
   return entries;
 }
@@ -91,14 +87,14 @@ Splits find_splits(const SpecOptions& options, const fs::path& root) {
   return {train, evaluation};
 }
 
-std::vector<std::string> class_names(const fs::path& folder) {
+std::vector<std::string> class_names(const std::string& set, const fs::path& folder) {
   std::vector<std::string> names;
-  for (const fs::path& entry : sorted_entries(folder)) {
+  for (const fs::path& entry : sorted_entries(set, folder)) {
     if (is_folder(entry)) names.push_back(entry.filename().string());
   }
   if (names.empty()) {
     throw InputError(
-        "data 'image-folder': " + folder.string() + " has no class folders; expected one folder a class",
+        set + folder.string() + " has no class folders; expected one folder a class",
         "layout: ROOT/CLASS/IMAGE.jpg, or ROOT/train/CLASS/IMAGE.jpg and ROOT/evaluation/CLASS/IMAGE.jpg");
   }
   return names;
@@ -154,11 +150,11 @@ cv::Mat random_padded_crop(const cv::Mat& image, int side, KeyedRandom& random) 
 }
 
 // (channels, side, side), normalised, from OpenCV's rows of blue-green-red or grey bytes.
-void write_normalised(const cv::Mat& image, float* into) {
+void write_normalised(const cv::Mat& image, const Normalisation& by, float* into) {
   const int channels = image.channels();
   for (int channel = 0; channel < channels; ++channel) {
-    const float mean = channels == 1 ? kGreyMean : kMean[static_cast<size_t>(channel)];
-    const float deviation = channels == 1 ? kGreyDeviation : kDeviation[static_cast<size_t>(channel)];
+    const float mean = channels == 1 ? by.grey_mean : by.mean[static_cast<size_t>(channel)];
+    const float deviation = channels == 1 ? by.grey_deviation : by.deviation[static_cast<size_t>(channel)];
     std::array<float, 256> normalised;
     for (size_t value = 0; value < 256; ++value) {
       normalised[value] = (static_cast<float>(value) / 255 - mean) / deviation;
@@ -175,13 +171,15 @@ void write_normalised(const cv::Mat& image, float* into) {
 
 class ImageFolder : public Dataset {
  public:
-  ImageFolder(SpecOptions& options, const std::string& split)
-      : image_(static_cast<int>(options.integer("image", 224, 1, kMaximumImageSize))),
-        channels_(std::stoi(options.choice("channels", "3", {"1", "3"}))),
-        resize_(
-            static_cast<int>(options.integer("resize", (image_ * 8 + 3) / 7, image_, 4 * kMaximumImageSize))),
-        crop_(options.choice("crop", "resized", {"resized", "padded", "centre"})),
-        flip_(options.choice("flip", "yes", {"yes", "no"}) == "yes"),
+  ImageFolder(SpecOptions& options, const std::string& split, const ImageFolderStyle& style)
+      : name_("data '" + options.spec().name + "': "),
+        image_(static_cast<int>(options.integer("image", style.image, 1, kMaximumImageSize))),
+        channels_(std::stoi(options.choice("channels", std::to_string(style.channels), {"1", "3"}))),
+        resize_(static_cast<int>(options.integer("resize", style.border ? (image_ * 8 + 3) / 7 : image_,
+                                                 image_, 4 * kMaximumImageSize))),
+        crop_(options.choice("crop", style.crop, {"resized", "padded", "centre"})),
+        flip_(options.choice("flip", style.flip ? "yes" : "no", {"yes", "no"}) == "yes"),
+        normalisation_(style.normalisation),
         skip_(options.choice("corrupt", "fail", {"fail", "skip"}) == "skip"),
         most_pixels_(options.integer("max_pixels", kUsualPixels, 1, kMostPixels)),
         training_(split == kTrainSplit),
@@ -194,7 +192,7 @@ class ImageFolder : public Dataset {
     cv::setNumThreads(0);
 
     const Splits splits = find_splits(options, root);
-    classes_ = class_names(splits.train);
+    classes_ = class_names(name_, splits.train);
     list_files(training_ ? splits.train : splits.evaluation);
   }
 
@@ -208,7 +206,8 @@ class ImageFolder : public Dataset {
       std::memcpy(into, &label, sizeof(label));
       return;
     }
-    write_normalised(prepare(load_or_replace(index, label), index, key), static_cast<float*>(into));
+    write_normalised(prepare(load_or_replace(index, label), index, key), normalisation_,
+                     static_cast<float*>(into));
   }
 
   std::vector<std::string> remarks() const override {
@@ -225,7 +224,7 @@ class ImageFolder : public Dataset {
   void list_files(const fs::path& folder) {
     std::vector<std::string> ignored;
     std::vector<std::string> absent = classes_;
-    for (const fs::path& entry : sorted_entries(folder)) {
+    for (const fs::path& entry : sorted_entries(name_, folder)) {
       if (!is_folder(entry)) {
         ignored.push_back(entry.string());
         continue;
@@ -233,12 +232,12 @@ class ImageFolder : public Dataset {
       const std::string name = entry.filename().string();
       const auto found = std::find(classes_.begin(), classes_.end(), name);
       if (found == classes_.end()) {
-        throw InputError("data 'image-folder': " + entry.string() + " is not a class of the training images" +
+        throw InputError(name_ + entry.string() + " is not a class of the training images" +
                          suggestion(name, classes_));
       }
       absent.erase(std::find(absent.begin(), absent.end(), name));
       const size_t before = files_.size();
-      for (const fs::path& file : sorted_entries(entry)) {
+      for (const fs::path& file : sorted_entries(name_, entry)) {
         if (!is_folder(file) && has_image_suffix(file)) {
           files_.push_back(file);
         } else {
@@ -246,15 +245,14 @@ class ImageFolder : public Dataset {
         }
       }
       if (files_.size() == before) {
-        throw InputError(
-            "data 'image-folder': class folder " + entry.string() + " holds no .jpg, .jpeg or .png file",
-            "remove the folder, or put images directly into it");
+        throw InputError(name_ + "class folder " + entry.string() + " holds no .jpg, .jpeg or .png file",
+                         "remove the folder, or put images directly into it");
       }
       spans_.push_back({before, files_.size(), found - classes_.begin()});
     }
-    if (files_.empty()) throw InputError("data 'image-folder': " + folder.string() + " has no class folders");
+    if (files_.empty()) throw InputError(name_ + folder.string() + " has no class folders");
     if (static_cast<int64_t>(files_.size()) > kMaximumSamples) {
-      throw InputError("data 'image-folder': " + folder.string() + " holds " + std::to_string(files_.size()) +
+      throw InputError(name_ + folder.string() + " holds " + std::to_string(files_.size()) +
                        " images, expected at most " + std::to_string(kMaximumSamples));
     }
     if (!ignored.empty()) {
@@ -298,7 +296,7 @@ class ImageFolder : public Dataset {
       const std::lock_guard lock(mutex_);
       corrupt_.insert(files_[at].string());
     }
-    throw RunError("data 'image-folder': class '" + classes_[static_cast<size_t>(label)] + "': none of its " +
+    throw RunError(name_ + "class '" + classes_[static_cast<size_t>(label)] + "': none of its " +
                        std::to_string(count) + " images can be decoded, the first is " +
                        files_[span.first].string(),
                    "remove the class's folder or replace its images");
@@ -345,9 +343,12 @@ class ImageFolder : public Dataset {
     return flipped;
   }
 
+  std::string name_;  // begins messages
   int image_, channels_, resize_;
   std::string crop_;
-  bool flip_, skip_;
+  bool flip_;
+  Normalisation normalisation_;
+  bool skip_;
   int64_t most_pixels_;
   bool training_;
   std::vector<DataField> fields_;
@@ -362,7 +363,12 @@ class ImageFolder : public Dataset {
 }  // namespace
 
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split) {
-  return std::make_unique<ImageFolder>(options, split);
+  return open_image_folder(options, split, ImageFolderStyle{});
+}
+
+std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split,
+                                           const ImageFolderStyle& style) {
+  return std::make_unique<ImageFolder>(options, split, style);
 }
 
 }  // namespace pipewright

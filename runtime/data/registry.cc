@@ -8,6 +8,14 @@ const std::vector<DatasetRow>& dataset_rows() {
   static const std::vector<DatasetRow> rows = {
       {"fashion-mnist", open_fashion_mnist, "root=DIR, image=28, channels=1, samples=ALL",
        "60,000 + 10,000 grey pictures of clothes, 28 x 28, in 10 classes"},
+      {"mnist", open_mnist, "root=DIR, image=28, channels=1, samples=ALL, synthetic=no|yes, seed=0",
+       "60,000 + 10,000 grey handwritten digits, 28 x 28; MNIST's files or a folder of images"},
+      {"cifar10", open_cifar10, "root=DIR, samples=ALL, synthetic=no|yes, seed=0",
+       "50,000 + 10,000 pictures, 32 x 32, in 10 classes; CIFAR-10's binary files or a folder of images"},
+      {"imagenet", open_imagenet, "root=DIR, image=224, channels=3, samples=ALL, synthetic=no|yes, seed=0",
+       "1,281,167 + 50,000 pictures in 1000 classes; a folder of images"},
+      {"highres", open_highres, "root=DIR, image=512, channels=3, samples=ALL, synthetic=no|yes, seed=0",
+       "50,000 + 10,000 pictures, 512 x 512, in 1000 classes; a folder of images"},
       {"image-folder", open_image_folder,
        "root=DIR, image=224, channels=3, crop=resized|padded|centre, flip=yes|no, resize=256, "
        "corrupt=fail|skip, max_pixels=128000000",

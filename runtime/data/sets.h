@@ -9,6 +9,10 @@
 namespace pipewright {
 
 std::unique_ptr<Dataset> open_fashion_mnist(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_mnist(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_cifar10(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_imagenet(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_highres(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_synthetic_images(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_synthetic_text(SpecOptions& options, const std::string& split);
@@ -19,6 +23,10 @@ std::unique_ptr<Dataset> open_tensor_file(SpecOptions& options, const std::strin
 
 inline constexpr const char* kTrainSplit = "train";
 inline constexpr const char* kEvaluationSplit = "evaluation";
+
+/// Of a split, for random numbers.
+inline uint64_t split_key(const std::string& split) { return split == kTrainSplit ? 0 : 1; }
+inline constexpr int64_t kLargestSeed = INT64_MAX;
 
 inline constexpr int64_t kMaximumSamples = (int64_t{1} << 31) - 1;
 inline constexpr int64_t kMaximumImageSize = 4096;  ///< pixels a side

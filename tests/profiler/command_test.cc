@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "graph/document.h"
@@ -156,6 +157,28 @@ TEST_CASE("under a limit of the address space the program starts, or says that t
     CHECK((code == 0 || code == 1 || code == 127));
     if (code == 1) CHECK_THAT(error, Contains("out of memory") && Contains("ulimit -v"));
   }
+}
+
+TEST_CASE("make-images: writes a tree, goes on, and names what is wrong") {
+  const Folder folder;
+  const std::string tree = folder / "tree";
+  const std::string command = "make-images --data cifar10 --per-class 2 --classes 3 --threads 2 --output " + tree;
+  const Result first = run(command);
+  CAPTURE(first.error);
+  REQUIRE(first.exit_code == 0);
+  CHECK_THAT(first.out, Contains("6 training and 6 evaluation images of 32 x 32 in 3 classes") &&
+                            Contains("12 written") && Contains("--data cifar10:root=" + tree));
+  CHECK(std::filesystem::exists(tree + "/train/class_2/img_1.JPEG"));
+  CHECK_THAT(run(command).out, Contains("0 written, 12 were there"));
+
+  const Result other = run(command + " --seed 3");
+  CHECK(other.exit_code == 2);
+  CHECK_THAT(other.error, Contains("this tree was begun with seed 0, not 3"));
+  CHECK_THAT(run("make-images --data cifar100 --output " + tree).error,
+             Contains("unknown data set 'cifar100'; did you mean 'cifar10'?"));
+  CHECK_THAT(run("make-images --data cifar10").error, Contains("--output is missing"));
+  CHECK_THAT(run("make-images --data highres --per-class 51 --output " + tree).error,
+             Contains("--per-class: 51 is not in 1..50"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "runtime/data/sequences.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
+#include "tests/runtime/data/set_files.h"
 #include "tests/runtime/data/texts.h"
 #include "tests/support/skip.h"
 
@@ -20,12 +21,24 @@ namespace {
 using testing::TemporaryFolder;
 
 std::vector<std::string> specs(const TemporaryFolder& folder) {
-  testing::write_pictures(folder.path());
-  const std::string folder_spec = "image-folder:image=24,root=" + folder.path().string();
+  testing::write_pictures(folder.path() / "pictures");
+  const std::string tree = (folder.path() / "tree").string();
+  testing::write_pictures(tree + "/train");
+  testing::write_pictures(tree + "/val");
+  const std::string folder_spec = "image-folder:image=24,root=" + (folder.path() / "pictures").string();
   std::vector<std::string> all = {
       "synthetic-images", "synthetic-images:classes=3,image=17,channels=3,samples=50,noise=0.5,seed=9",
       "synthetic-text",   "synthetic-text:vocabulary=7,tokens=5,samples=20,seed=3",
       folder_spec,        folder_spec + ",crop=padded,channels=1,corrupt=skip"};
+  testing::write_mnist(folder.path() / "mnist");
+  testing::write_cifar10(folder.path() / "cifar10");
+  for (const std::string& spec : std::vector<std::string>{
+           "mnist:root=" + (folder.path() / "mnist").string(), "mnist:synthetic=yes",
+           "mnist:synthetic=yes,image=32,channels=3,samples=90", "mnist:image=20,root=" + tree,
+           "cifar10:root=" + (folder.path() / "cifar10").string(), "cifar10:synthetic=yes,seed=3",
+           "cifar10:root=" + tree, "imagenet:image=40,root=" + tree, "imagenet:synthetic=yes,image=40",
+           "highres:image=64,root=" + tree, "highres:synthetic=yes,image=64"})
+    all.push_back(spec);
   const auto own = folder.path() / "own.safetensors";
   write_safetensors(own, {{"pixels", at::ones({30, 2, 3})}, {"labels", at::ones({30}, at::kLong)}}, {});
   all.push_back("tensors:file=" + own.string());

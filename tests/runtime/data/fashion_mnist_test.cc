@@ -7,11 +7,13 @@
 
 #include "runtime/data/loader.h"
 #include "tests/runtime/data/helpers.h"
+#include "tests/runtime/data/set_files.h"
 #include "tests/support/skip.h"
 
 namespace pipewright {
 namespace {
 
+using testing::idx;
 using testing::message_of;
 using testing::read_field;
 using testing::read_label;
@@ -68,16 +70,6 @@ TEST_CASE("fashion-mnist: samples=N takes the first N") {
 }
 
 // ---- files made here ----
-
-std::string idx(uint32_t magic, const std::vector<uint32_t>& sizes, const std::string& data) {
-  std::string bytes;
-  const auto append = [&](uint32_t value) {
-    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xff);
-  };
-  append(magic);
-  for (const uint32_t size : sizes) append(size);
-  return bytes + data;
-}
 
 std::string gzipped(const std::string& bytes) {
   z_stream stream = {};

@@ -1,5 +1,5 @@
-// Fashion-MNIST (Xiao, Rasul, Vollgraf 2017) in the IDX files it is published in; MNIST's own files have the
-// same form.
+// MNIST (LeCun, Cortes, Burges 1998) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017) in the IDX files they are
+// published in.
 //
 // IDX: a big-endian magic number 0x0000TTDD (TT = 08: unsigned bytes, DD dimensions), DD sizes of 4 bytes,
 // the bytes.
@@ -15,6 +15,7 @@
 #include "graph/error.h"
 #include "graph/file_watch.h"
 #include "graph/regular_file.h"
+#include "runtime/data/image_sets.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {
@@ -26,12 +27,22 @@ constexpr const char* kPackageFolder = "/usr/share/datasets/fashion-mnist";  // 
 constexpr int64_t kSide = 28;
 constexpr int64_t kPixels = kSide * kSide;
 constexpr int64_t kClasses = 10;
-constexpr float kMean = 0.2860F, kDeviation = 0.3530F;  // of all training pixels, scaled to 0..1
+
+// What the sets that are published in this form differ in.
+struct IdxSet {
+  const char* name;
+  float mean, deviation;  // of all training pixels, scaled to 0..1
+  const char* folder;     // where the files are unless root= says; "" = nowhere
+  const char* fetch;      // how to come by them
+};
+constexpr IdxSet kFashionMnist = {"fashion-mnist", 0.2860F, 0.3530F, kPackageFolder,
+                                  "apt-get install --reinstall dataset-fashion-mnist"};
+constexpr IdxSet kMnist = {"mnist", 0.1307F, 0.3081F, "", "download its four files"};
 
 // An IDX file, gzipped or not (zlib reads both). Errors name the file.
 class IdxFile {
  public:
-  explicit IdxFile(fs::path file) : file_(std::move(file)) {
+  IdxFile(fs::path file, const IdxSet& set) : file_(std::move(file)), set_(set) {
     try {
       stream_ = gzdopen(::dup(RegularFile(file_).descriptor()), "rb");
     } catch (const InputError& error) {
@@ -46,10 +57,8 @@ class IdxFile {
   IdxFile& operator=(const IdxFile&) = delete;
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw InputError(
-        file_.string() + ": " + message,
-        "a damaged download, or not a file of Fashion-MNIST? fetch it again, or apt-get install --reinstall "
-        "dataset-fashion-mnist");
+    throw InputError(file_.string() + ": " + message, std::string("a damaged download, or not a file of '") +
+                                                          set_.name + "'? fetch it again: " + set_.fetch);
   }
 
   // The sizes of `dimensions` dimensions of unsigned bytes.
@@ -108,36 +117,37 @@ class IdxFile {
   }
 
   fs::path file_;
+  const IdxSet& set_;
   gzFile stream_ = nullptr;
 };
 
-fs::path find_file(const fs::path& root, bool root_given, const std::string& name) {
+fs::path find_file(const IdxSet& set, const fs::path& root, bool root_given, const std::string& name) {
   const FileWatch watch(root);
   for (const char* suffix : {".gz", ""}) {
     if (const fs::path file = root / (name + suffix); file_exists(file)) return file;
   }
-  throw InputError(
-      "data 'fashion-mnist': no file " + (root / (name + ".gz")).string() + " (nor without .gz)",
-      root_given ? "root= names the folder that holds the four files, as in " + std::string(kPackageFolder)
-                 : "apt-get install dataset-fashion-mnist, or say where the four files are: "
-                   "fashion-mnist:root=DIR");
+  throw InputError(std::string("data '") + set.name + "': no file " + (root / (name + ".gz")).string() +
+                       " (nor without .gz)",
+                   root_given ? "root= names the folder that holds the four files " + name + " and so on"
+                              : "apt-get install dataset-fashion-mnist, or say where the four files are: "
+                                "fashion-mnist:root=DIR");
 }
 
-class FashionMnist : public Dataset {
+class IdxImages : public Dataset {
  public:
-  FashionMnist(SpecOptions& options, const std::string& split)
+  IdxImages(SpecOptions& options, const std::string& split, const IdxSet& set)
       : image_(options.integer("image", kSide, kSide, kMaximumImageSize)),
         channels_(std::stoll(options.choice("channels", "1", {"1", "3"}))),
         fields_(image_fields(channels_, image_)) {
     const bool root_given = options.has("root");
-    const fs::path root = options.string("root", kPackageFolder);
+    const fs::path root = options.string("root", set.folder);
     const bool limited = options.has("samples");
     const int64_t limit = options.integer("samples", kMaximumSamples, 1, kMaximumSamples);
     options.finish();
 
     const std::string prefix = split == kTrainSplit ? "train" : "t10k";
-    IdxFile labels(find_file(root, root_given, prefix + "-labels-idx1-ubyte"));
-    IdxFile images(find_file(root, root_given, prefix + "-images-idx3-ubyte"));
+    IdxFile labels(find_file(set, root, root_given, prefix + "-labels-idx1-ubyte"), set);
+    IdxFile images(find_file(set, root, root_given, prefix + "-images-idx3-ubyte"), set);
     const int64_t count = labels.header(1)[0];
     const std::vector<int64_t> sizes = images.header(3);
     if (sizes[1] != kSide || sizes[2] != kSide) {
@@ -169,7 +179,7 @@ class FashionMnist : public Dataset {
       }
     }
     for (size_t value = 0; value < normalised_.size(); ++value) {
-      normalised_[value] = (static_cast<float>(value) / 255 - kMean) / kDeviation;
+      normalised_[value] = (static_cast<float>(value) / 255 - set.mean) / set.deviation;
     }
   }
 
@@ -206,7 +216,11 @@ class FashionMnist : public Dataset {
 }  // namespace
 
 std::unique_ptr<Dataset> open_fashion_mnist(SpecOptions& options, const std::string& split) {
-  return std::make_unique<FashionMnist>(options, split);
+  return std::make_unique<IdxImages>(options, split, kFashionMnist);
+}
+
+std::unique_ptr<Dataset> open_mnist_files(SpecOptions& options, const std::string& split) {
+  return std::make_unique<IdxImages>(options, split, kMnist);
 }
 
 }  // namespace pipewright
