@@ -44,6 +44,15 @@ std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_s
   return moves;
 }
 
+double move_seconds(const std::vector<PlanMove>& moves, const CostInputs& inputs) {
+  const LevelCosts levels(cost_model_named("pipewright"), inputs);
+  return busiest_seconds(moves, [&](const PlanMove& move) {
+    return inputs.levels.empty()
+               ? message_seconds(static_cast<double>(move.bytes), inputs)
+               : levels.message_seconds(move.bytes, levels.level_between(move.from, move.to));
+  });
+}
+
 std::vector<PricedGeneration> price_generations(const std::vector<Plan>& plans,
                                                 const std::vector<std::string>& names,
                                                 const std::vector<int64_t>& firsts, int64_t minibatches,
@@ -68,13 +77,8 @@ std::vector<PricedGeneration> price_generations(const std::vector<Plan>& plans,
           0.0, now.seconds - static_cast<double>(now.minibatches) * now.plan.predicted->minibatch_seconds);
       if (i > 0) {
         const auto moves = profiled_moves(profile, request.optimizer_slots, plans[i - 1], now.plan);
-        const LevelCosts levels(cost_model_named("pipewright"), inputs);
         for (const PlanMove& move : moves) now.moved_bytes += move.bytes;
-        now.move_seconds = busiest_seconds(moves, [&](const PlanMove& move) {
-          return inputs.levels.empty()
-                     ? message_seconds(static_cast<double>(move.bytes), inputs)
-                     : levels.message_seconds(move.bytes, levels.level_between(move.from, move.to));
-        });
+        now.move_seconds = move_seconds(moves, inputs);
       }
     } catch (const PlanError& error) {
       throw PlanError(names[i] + ": " + error.what(), error.remedy());

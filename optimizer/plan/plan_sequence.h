@@ -9,6 +9,7 @@
 #include "graph/plan_moves.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "optimizer/cost/cost_model.h"
 #include "optimizer/plan/optimizer.h"
 
 namespace pipewright {
@@ -32,6 +33,9 @@ struct PricedGeneration {
 /// parameter counts with each of its nodes.
 std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_slots, const Plan& last,
                                      const Plan& next);
+
+/// The busiest rank's time for its part of the moves, on the topology's links.
+double move_seconds(const std::vector<PlanMove>& moves, const CostInputs& inputs);
 
 /// `plans[i]` trains minibatches from firsts[i] on, the last one up to `minibatches`; firsts[0] is 0, they
 /// rise, and those at or behind the end do not come. PlanError as evaluate_plan says, with the plan's name in

@@ -6,13 +6,15 @@
 
 #include "graph/document.h"
 #include "graph/units.h"
+#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/plan_sequence.h"
 
 namespace pipewright {
 namespace {
 
-// Of state that moves within a host, and of what starts again (docs/changing-plans.md has figures).
-constexpr double kMoveSeconds = 0.3;
+// Ranks agree where to drain, and start again (docs/changing-plans.md has figures).
+constexpr double kAgreeSeconds = 0.3;
 
 // Predictions are not better than that.
 constexpr double kLeastGain = 0.03;
@@ -58,15 +60,17 @@ Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_f
   again.now_seconds = evaluate_plan(in_force, profile, topology, request).minibatch_seconds;
   again.plan = make_plan(profile, topology, request);
   again.next_seconds = again.plan.predicted->minibatch_seconds;
+  again.move_seconds = move_seconds(profiled_moves(profile, request.optimizer_slots, in_force, again.plan),
+                                    inputs_of_plan(again.plan, profile, topology, request));
   return again;
 }
 
-double change_seconds(const Plan& in_force, double minibatch_seconds) {
+double change_seconds(const Plan& in_force, const Replanned& again) {
   int64_t in_flight = 0;
   for (const Stage& stage : in_force.stages) in_flight = std::max(in_flight, stage.in_flight);
   // Draining and filling: as long as what is in flight, twice.
-  return kMoveSeconds + 2 * static_cast<double>(in_flight + static_cast<int64_t>(in_force.stages.size())) *
-                            minibatch_seconds;
+  const auto fill = static_cast<double>(in_flight + static_cast<int64_t>(in_force.stages.size()));
+  return kAgreeSeconds + again.move_seconds + 2 * fill * again.now_seconds;
 }
 
 Topology Interference::topology_for(int64_t ranks) const {
@@ -106,17 +110,24 @@ std::optional<PlanDecision> Interference::judge(const RunNow& now) {
   const Replanned found = *std::exchange(found_, std::nullopt);
   const double each = found.now_seconds - found.next_seconds;
   const double gain = each * static_cast<double>(now.minibatches_left);
-  const double cost = change_seconds(now.plan, found.now_seconds);
-  const bool changes = each > kLeastGain * found.now_seconds && gain > cost;
+  const double cost = change_seconds(now.plan, found);
+  const auto clock = std::chrono::steady_clock::now();
+  while (!changes_.empty() && clock - changes_.front() > std::chrono::hours(1)) changes_.pop_front();
+  const bool pays = each > kLeastGain * found.now_seconds && gain > cost;
+  const bool changes = pays && static_cast<int64_t>(changes_.size()) < most_an_hour_;
   const std::string words = words_of(found.slowdowns);
   std::fprintf(
       stderr,
       "adapt: %s: %s a minibatch under the plan in force, %s under the best, %s: %s (saves %s of %ld "
       "minibatches, changing costs about %s)\n",
       words.c_str(), format_seconds(found.now_seconds).c_str(), format_seconds(found.next_seconds).c_str(),
-      found.plan.shape_text().c_str(), changes ? "changes" : "stays",
+      found.plan.shape_text().c_str(),
+      changes ? "changes"
+      : pays  ? ("stays, after " + std::to_string(changes_.size()) + " changes in an hour").c_str()
+              : "stays",
       format_seconds(std::max(0.0, gain)).c_str(), now.minibatches_left, format_seconds(cost).c_str());
   if (!changes) return std::nullopt;
+  changes_.push_back(clock);
   return PlanDecision{"the plan made for it", found.plan, "interference: " + words};
 }
 
@@ -126,6 +137,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   const std::string bandwidth = options.string("bandwidth", "4GB/s");
   options.choice("decide", "measured", {"measured"});
   const std::string when = options.choice("when", "now", {"now", "epoch"});
+  const int64_t most = options.integer("most-an-hour", Interference::kMostAnHour, 0, 1'000'000);
   options.finish();
   if (profile.empty())
     options.fail("profile", "missing",
@@ -134,7 +146,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   if (!topology.empty()) links = read_document<Topology>(topology);
   return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
                                         parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),
-                                        when == "epoch");
+                                        when == "epoch", most);
 }
 
 }  // namespace pipewright

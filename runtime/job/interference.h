@@ -2,6 +2,8 @@
 // best for them as they are now, if that gains more than changing costs.
 #pragma once
 
+#include <chrono>
+#include <deque>
 #include <future>
 #include <memory>
 #include <optional>
@@ -20,6 +22,7 @@ struct Replanned {
   double now_seconds = 0;         ///< a minibatch, of the plan in force
   double next_seconds = 0;        ///< of `plan`
   Plan plan;                      ///< the best there is, of the same schedule and weight rule, on all devices
+  double move_seconds = 0;        ///< to bring it about: of the busiest rank
 };
 
 /// Plans again: the profile's times on devices that are so many times as slow. Ranks that are all equally
@@ -27,8 +30,8 @@ struct Replanned {
 Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
                      std::vector<double> slowdowns);
 
-/// Seconds that a change is taken to cost: the pipeline drains and fills again, and state moves.
-double change_seconds(const Plan& in_force, double minibatch_seconds);
+/// Seconds that a change is taken to cost: the ranks agree, the pipeline drains and fills again, state moves.
+double change_seconds(const Plan& in_force, const Replanned& again);
 
 /// Plans in a thread of its own, once for every new set of slowdowns; asked before each minibatch it says
 /// nothing until the answer is there. Says on standard error what it found, also when it stays with the plan
@@ -36,11 +39,13 @@ double change_seconds(const Plan& in_force, double minibatch_seconds);
 class Interference : public AdaptPolicy {
  public:
   Interference(Profile profile, std::optional<Topology> topology, double bandwidth_bytes_per_second,
-               bool at_epochs)
+               bool at_epochs, int64_t most_an_hour = kMostAnHour)
       : profile_(std::move(profile)),
         topology_(std::move(topology)),
         bandwidth_bytes_per_second_(bandwidth_bytes_per_second),
-        at_epochs_(at_epochs) {}
+        at_epochs_(at_epochs),
+        most_an_hour_(most_an_hour) {}
+  static constexpr int64_t kMostAnHour = 20;
   bool decides() const override { return true; }
   std::optional<PlanDecision> decide(const RunNow& now) override;
 
@@ -52,6 +57,8 @@ class Interference : public AdaptPolicy {
   const std::optional<Topology> topology_;
   const double bandwidth_bytes_per_second_;
   const bool at_epochs_;
+  const int64_t most_an_hour_;
+  std::deque<std::chrono::steady_clock::time_point> changes_;  // of the last hour
   std::vector<double> handled_;  // slowdowns that a plan was made for; empty: none yet
   std::future<Replanned> planning_;
   std::optional<Replanned> found_;

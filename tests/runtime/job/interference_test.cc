@@ -1,10 +1,11 @@
 // The policy `interference`: what it plans for ranks that are slow, and when it changes to it.
+#include "runtime/job/interference.h"
+
 #include <catch2/catch.hpp>
 #include <thread>
 
 #include "graph/document.h"
 #include "optimizer/plan/optimizer.h"
-#include "runtime/job/interference.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
 
@@ -142,6 +143,43 @@ TEST_CASE("what does not gain more than it costs is left alone") {
   CHECK(decides(at(100, quiet, 5000, {1, 3})));
   CHECK_FALSE(decides(at(100, quiet, 10, {1, 3})));    // the run is nearly over
   CHECK_FALSE(decides(at(100, quiet, 5000, {2, 2})));  // nobody is slower than another
+}
+
+TEST_CASE("no more changes than most-an-hour says") {
+  Interference interference(chain(), links(2), 1e9, false, 2);
+  Plan plan = best(chain(), 2);
+  for (int64_t event = 0; event < 2; ++event) {
+    const auto change = asked(interference, at(100 + event, plan, 9900, {1, event == 0 ? 3.0 : 1.0}));
+    REQUIRE(change);
+    plan = change->plan;
+  }
+  const RunNow third = at(300, plan, 9700, {1, 3});
+  for (int i = 0; i < 400; ++i) {
+    CHECK_FALSE(interference.decide(third));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+TEST_CASE("a change costs what moves, on the links there are") {
+  const Plan quiet = best(chain(), 2);
+  const Replanned fast = plan_again(chain(), links(2), quiet, {1, 3});
+  // What a rank has not had comes from the other one: weights and momentum, 200 MB a node.
+  int64_t most = 0;
+  for (const Stage& stage : fast.plan.stages) {
+    const auto had = std::find_if(quiet.stages.begin(), quiet.stages.end(),
+                                  [&](const Stage& other) { return other.ranks == stage.ranks; });
+    REQUIRE(had != quiet.stages.end());
+    int64_t lacks = 0;
+    for (const std::string& node : stage.nodes)
+      lacks += std::find(had->nodes.begin(), had->nodes.end(), node) == had->nodes.end();
+    most = std::max(most, lacks);
+  }
+  CHECK(most >= 3);
+  CHECK(fast.move_seconds == Approx(0.2 * static_cast<double>(most)).epsilon(0.01));
+  const Replanned slow = plan_again(chain(), flat_topology(2, 1e7, 20e-6, 0), quiet, {1, 3});
+  CHECK(change_seconds(quiet, slow) > change_seconds(quiet, fast) + 50);
+  const Replanned same = plan_again(chain(), links(2), quiet, {1, 1});
+  CHECK(same.move_seconds == 0);
 }
 
 TEST_CASE("with when=epoch the policy waits for the end of the epoch") {
