@@ -142,6 +142,7 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
   forward.optimizer = OptimizerSettings{};
   forward.resume.clear();
   forward.adapt = "none";  // nothing is trained
+  forward.sync = Run{}.sync;
   Job job = prepare_job(forward, world_size, device);
   job.run.resume = run.resume;
   job.resume = find_resume(run, /*every_byte=*/false);

@@ -253,8 +253,8 @@ class SerialTraining {
         for (const size_t i : stage.trainable) own[i].requires_grad_(true);
         stage.versions.clear();
         stage.versions[most] = std::move(own);
-        stage.buffers[0].clear();
-        for (const at::Tensor& buffer : buffers) stage.buffers[0].push_back(buffer.clone());
+        for (size_t b = 0; b < buffers.size(); ++b)
+          if (buffers[b].is_floating_point()) stage.buffers[0][b] = buffers[b].clone();
         for (size_t i = 0; i < optimizer.size(); ++i) {
           UpdateState remembered = optimizer[i];
           for (auto& [name, slots] : remembered.slots) slots[0] = slots[0].clone();
