@@ -65,11 +65,11 @@ void make_images_command(const std::vector<std::string>& arguments) {
       ("output", po::value<std::string>()->value_name("DIR"),
        "folder of the tree; what is there of it is kept")  //
       ("per-class", po::value<int64_t>()->value_name("N"),
-       "at most N images of a class in each split; otherwise as many as the set has")                 //
-      ("classes", po::value<int64_t>()->value_name("N"), "only the first N classes")                  //
-      ("image", po::value<int64_t>()->value_name("PIXELS"), "side of an image; otherwise the set's")  //
-      ("seed", po::value<int64_t>()->value_name("N"), "what the images are drawn from (0)")           //
-      ("threads", po::value<int64_t>()->value_name("N"), "threads that write; otherwise one for each core");
+       "at most N images of a class in each split; default: as many as the set has")                 //
+      ("classes", po::value<int64_t>()->value_name("N"), "only the first N classes; default: all")   //
+      ("image", po::value<int64_t>()->value_name("PIXELS"), "side of an image; default: the set's")  //
+      ("seed", po::value<int64_t>()->value_name("N"), "what the images are drawn from; default: 0")  //
+      ("threads", po::value<int64_t>()->value_name("N"), "threads that write; default: one for each core");
   const auto options = parse_options(
       arguments, description,
       "pipewright-profiler make-images: writes DIR/train/class_K/img_I.JPEG and DIR/val/class_K/img_I.JPEG, "
