@@ -28,9 +28,7 @@ void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs&
                     inputs.topology, inputs.profile.minibatch_samples);
 }
 
-void check_changes(const po::variables_map& values, const Plan& plan) {
-  const PlanSequence sequence = read_sequence(values, plan);
-  const Inputs inputs = inputs_for(values, sequence.largest());
+void check_changes(const po::variables_map& values, const PlanSequence& sequence, const Inputs& inputs) {
   const int64_t minibatches = values.count("minibatches") != 0
                                   ? in_range(values, "minibatches", 1, 1000000000)
                                   : sequence.firsts.back() + 1000;
@@ -54,14 +52,10 @@ void check_changes(const po::variables_map& values, const Plan& plan) {
 
 void run_check(const Arguments& arguments) {
   po::options_description options("Options");
-  add_plan_option(&options);
-  add_profile_option(&options);
-  add_device_options(&options);
-  add_pricing_options(&options);
+  add_plan_options(&options);
   add_changes_option(&options);
   options.add_options()("minibatches", po::value<int64_t>(),
                         "of the run of --changes; default: 1000 behind the last change");
-  add_wide_option(&options);
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer check --plan FILE [--profile FILE] "
                                                  "[--topology FILE | --memory 16GiB] [--changes FILE]");
@@ -88,17 +82,17 @@ void run_check(const Arguments& arguments) {
       "ok: no rank holds more minibatches than its in_flight, none more than " + std::to_string(in_flight));
   say("versions",
       "ok: forwards find the versions of the rule; no rank holds more than " + std::to_string(versions));
+  const PlanSequence sequence = read_sequence(values, plan);
   if (values.count("profile") == 0) {
     for (const char* what : {"cover", "order", "tied", "placement", "memory"})
       say(what, "not checked: no --profile");
     if (values.count("changes") != 0) {
-      const PlanSequence sequence = read_sequence(values, plan);
       say("changes", "ok: " + std::to_string(sequence.plans.size() - 1) +
                          " plans that run by themselves; not priced: no --profile");
     }
     return;
   }
-  const Inputs inputs = inputs_for(values, plan);
+  const Inputs inputs = inputs_for(values, plan, sequence.largest().world_size);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   say("cover", "ok: " + std::to_string(inputs.profile.nodes.size()) + " nodes, each in one stage");
   say("order", "ok: values flow to later stages only, nodes stand in the order of the profile");
@@ -113,7 +107,7 @@ void run_check(const Arguments& arguments) {
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
           " of tensors on a rank" +
           (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
-  if (values.count("changes") != 0) check_changes(values, plan);
+  if (values.count("changes") != 0) check_changes(values, sequence, inputs);
   if (inputs.profile.device.rfind("cpu", 0) == 0)
     say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");
 }

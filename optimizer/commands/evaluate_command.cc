@@ -18,18 +18,14 @@ namespace po = boost::program_options;
 
 void run_evaluate(const Arguments& arguments) {
   po::options_description options("Options");
-  add_plan_option(&options);
-  add_profile_option(&options);
-  add_device_options(&options);
-  add_pricing_options(&options);
-  add_wide_option(&options);
+  add_plan_options(&options);
   options.add_options()                                                                    //
       ("output", po::value<std::string>(), "file.json: the plan with the new prediction")  //
       ("json", po::bool_switch(), "print the plan with the new prediction instead of tables");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer evaluate --plan FILE --profile FILE");
   Plan plan = read_plan(values);
-  const Inputs inputs = inputs_for(values, plan);
+  const Inputs inputs = inputs_for(values, plan, plan.world_size);
   const std::optional<Prediction> before = plan.predicted;
   plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   if (values["json"].as<bool>()) {

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/text_table.h"
@@ -14,18 +15,19 @@ namespace pipewright {
 
 namespace po = boost::program_options;
 
-void add_plan_option(po::options_description* options) {
-  options->add_options()("plan", po::value<std::string>(), "gpus=N.json");
+void add_plan_options(po::options_description* options) {
+  options->add_options()                                 //
+      ("plan", po::value<std::string>(), "gpus=N.json")  //
+      ("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
+  add_device_options(options);
+  add_pricing_options(options);
+  add_wide_option(options);
 }
 
-void add_profile_option(po::options_description* options) {
-  options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
-}
-
-Inputs inputs_for(const po::variables_map& values, const Plan& plan) {
+Inputs inputs_for(const po::variables_map& values, const Plan& plan, int64_t devices) {
   Inputs inputs;
   inputs.profile = read_profile(required(values, "profile"));
-  inputs.topology = topology_from(values, plan.world_size, &inputs.settings);
+  inputs.topology = topology_from(values, devices, &inputs.settings);
   inputs.request = request_from(values, &inputs.settings);
   inputs.request.class_profiles = class_profiles_from(values, inputs.topology, &inputs.settings);
   if (!plan.graph_digest.empty() && !inputs.profile.graph_digest.empty() &&

@@ -11,11 +11,11 @@
 
 namespace pipewright {
 
-void add_plan_option(boost::program_options::options_description* options);
-void add_profile_option(boost::program_options::options_description* options);
+/// --plan, --profile, of devices, of pricing, --wide.
+void add_plan_options(boost::program_options::options_description* options);
 
-/// Profile, devices (as many as `plan` has ranks, if nothing else is said) and pricing.
-Inputs inputs_for(const boost::program_options::variables_map& values, const Plan& plan);
+/// Profile, devices (`devices`, if nothing else is said) and pricing, for a plan that is there.
+Inputs inputs_for(const boost::program_options::variables_map& values, const Plan& plan, int64_t devices);
 
 /// Says on standard error what was written.
 void write_text(const std::string& file, const std::string& text);

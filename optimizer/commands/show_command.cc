@@ -47,11 +47,7 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
 
 void run_show(const Arguments& arguments) {
   po::options_description options("Options");
-  add_plan_option(&options);
-  add_profile_option(&options);
-  add_device_options(&options);
-  add_pricing_options(&options);
-  add_wide_option(&options);
+  add_plan_options(&options);
   add_changes_option(&options);
   options.add_options()                                                           //
       ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
@@ -87,7 +83,7 @@ void run_show(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
-    const MeasuredPlan measured(plan, inputs_for(values, plan));
+    const MeasuredPlan measured(plan, inputs_for(values, plan, plan.world_size));
     write_text(output,
                draw_svg(simulate(plan.schedule, shape_of(plan), measured.times, span, measured.how), title));
   }

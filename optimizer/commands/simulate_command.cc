@@ -26,15 +26,14 @@ namespace po = boost::program_options;
 /// Of a timeline in text.
 constexpr int64_t kMostColumns = 2000;
 
-void simulate_changes(const po::variables_map& values, const Plan& plan, int64_t minibatches) {
+void simulate_changes(const po::variables_map& values, const Plan& plan, const PlanSequence& sequence,
+                      const Inputs& inputs, int64_t minibatches) {
   refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time"});
-  const PlanSequence sequence = read_sequence(values, plan);
   if (minibatches <= sequence.firsts[1]) {
     throw InputError("--minibatches: got " + std::to_string(minibatches) +
                          "; the first change is at minibatch " + std::to_string(sequence.firsts[1]),
                      "Give more, such as --minibatches " + std::to_string(sequence.firsts.back() + 64));
   }
-  const Inputs inputs = inputs_for(values, sequence.largest());
   const auto generations = print_sequence(sequence, minibatches, inputs, output_width(values));
   if (values.count("output") == 0 && values.count("trace") == 0) return;
   const Simulation all = play(generations, inputs);
@@ -48,11 +47,7 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, int64_t
 
 void run_simulate(const Arguments& arguments) {
   po::options_description options("Options");
-  add_plan_option(&options);
-  add_profile_option(&options);
-  add_device_options(&options);
-  add_pricing_options(&options);
-  add_wide_option(&options);
+  add_plan_options(&options);
   add_changes_option(&options);
   options.add_options()                                                     //
       ("minibatches", po::value<int64_t>()->default_value(64), "how many")  //
@@ -68,7 +63,8 @@ void run_simulate(const Arguments& arguments) {
                                                  "pipewright-optimizer simulate --plan FILE --profile FILE "
                                                  "[--minibatches N] [--changes FILE] [--output FILE.svg]");
   const Plan plan = read_plan(values);
-  const Inputs inputs = inputs_for(values, plan);
+  const PlanSequence sequence = read_sequence(values, plan);
+  const Inputs inputs = inputs_for(values, plan, sequence.largest().world_size);
   const Span span = {0, in_range(values, "minibatches", 1, 1000000)};
   check_plan_runs(plan);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
@@ -86,7 +82,7 @@ void run_simulate(const Arguments& arguments) {
   }
   double slot = 0;
   if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
-  if (values.count("changes") != 0) return simulate_changes(values, plan, span.count);
+  if (values.count("changes") != 0) return simulate_changes(values, plan, sequence, inputs, span.count);
   const PipelineShape shape = shape_of(plan);
   MeasuredPlan measured(plan, inputs);
   SimulationOptions& how = measured.how;
