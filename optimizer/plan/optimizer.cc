@@ -276,6 +276,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
+  question.devices_in_order = request.devices_in_order;
   question.recompute = recompute_named(request.recompute);
   const Dataflow flow(profile, request.class_profiles, ties_of(request));
   States states = enumerate_states(flow, model, question.memory_bytes > 0);

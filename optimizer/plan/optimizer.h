@@ -19,8 +19,10 @@ struct PlanRequest {
   std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
   int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
   bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
-  StageDemands demands;          ///< of strategies other than "dp", and not with all devices
-  double effort = 1;             ///< how much of the time that planning may take for simulating candidates
+  /// Where devices differ: stages stand on them as the topology has them, not also the other way round.
+  bool devices_in_order = false;
+  StageDemands demands;  ///< of strategies other than "dp", and not with all devices
+  double effort = 1;     ///< how much of the time that planning may take for simulating candidates
   /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
   /// demands and strategy are then not asked.
   double inference_period_seconds = 0;

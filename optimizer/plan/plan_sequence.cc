@@ -30,13 +30,18 @@ double span_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const
 
 }  // namespace
 
-std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_slots, const Plan& last,
-                                     const Plan& next) {
+std::map<std::string, int64_t> state_bytes(const Profile& profile, int64_t optimizer_slots) {
   std::map<std::string, int64_t> bytes;
   for (const ProfiledNode& node : profile.nodes) {
     bytes[node.name] =
         node.parameter_bytes + optimizer_slots * node.trainable_parameter_bytes + node.buffer_bytes;
   }
+  return bytes;
+}
+
+std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_slots, const Plan& last,
+                                     const Plan& next) {
+  const std::map<std::string, int64_t> bytes = state_bytes(profile, optimizer_slots);
   auto moves = plan_moves(holders_of(last), holders_of(next), [&](const std::string& node) {
     return HeldThing{bytes.at(node), true};
   });

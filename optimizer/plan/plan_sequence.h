@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct PricedGeneration {
 
   double total_seconds() const { return seconds + move_seconds; }
 };
+
+/// By node: its weights, buffers and optimizer tensors.
+std::map<std::string, int64_t> state_bytes(const Profile& profile, int64_t optimizer_slots);
 
 /// Weights, buffers and optimizer tensors of the profile's nodes that ranks lack under `next`. A tied
 /// parameter counts with each of its nodes.

@@ -142,7 +142,7 @@ std::optional<Answer> least_period(const Question& q, const StagePlaces& places,
 
 /// Devices that differ may be used in the other order too, all of them.
 bool has_other_order(const Question& q) {
-  if (q.inputs.speeds.empty() && q.inputs.memories.empty()) return false;
+  if (q.devices_in_order || (q.inputs.speeds.empty() && q.inputs.memories.empty())) return false;
   return q.devices == static_cast<int64_t>(q.inputs.speeds.size());
 }
 

@@ -6,9 +6,6 @@
 
 #include "graph/document.h"
 #include "graph/units.h"
-#include "optimizer/plan/evaluate.h"
-#include "optimizer/plan/optimizer.h"
-#include "optimizer/plan/plan_sequence.h"
 
 namespace pipewright {
 namespace {
@@ -18,9 +15,6 @@ constexpr double kAgreeSeconds = 0.3;
 
 // Predictions are not better than that.
 constexpr double kLeastGain = 0.03;
-
-// Ranks that differ by less are equally slow.
-constexpr double kEqual = 1.1;
 
 constexpr double kLatencySeconds = 20e-6;
 
@@ -37,33 +31,6 @@ std::string words_of(const std::vector<double>& slowdowns) {
 }
 
 }  // namespace
-
-Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
-                     std::vector<double> slowdowns) {
-  Replanned again;
-  again.slowdowns = slowdowns;
-  const auto [least, most] = std::minmax_element(slowdowns.begin(), slowdowns.end());
-  const bool equal = *most < kEqual * *least;
-  if (!equal) {
-    topology.devices.resize(slowdowns.size());
-    for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
-      TopologyDevice& device = topology.devices[rank];
-      if (device.host.empty()) device.host = "host";
-      device.relative_speed /= slowdowns[rank];
-    }
-  }
-  PlanRequest request;
-  request.schedule = in_force.schedule;
-  request.weights = in_force.weights;
-  if (weight_rule_facts(in_force.weights).one_update_for_all) request.microbatches = in_force.microbatches;
-  request.use_all_devices = true;  // a rank without a stage would have to be the last
-  again.now_seconds = evaluate_plan(in_force, profile, topology, request).minibatch_seconds;
-  again.plan = make_plan(profile, topology, request);
-  again.next_seconds = again.plan.predicted->minibatch_seconds;
-  again.move_seconds = move_seconds(profiled_moves(profile, request.optimizer_slots, in_force, again.plan),
-                                    inputs_of_plan(again.plan, profile, topology, request));
-  return again;
-}
 
 double change_seconds(const Plan& in_force, const Replanned& again) {
   int64_t in_flight = 0;

@@ -12,23 +12,10 @@
 
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "optimizer/plan/replan.h"
 #include "runtime/job/adapt.h"
 
 namespace pipewright {
-
-/// What a plan takes with ranks as slow as they are, and what another one would.
-struct Replanned {
-  std::vector<double> slowdowns;  ///< by rank, for which it was asked
-  double now_seconds = 0;         ///< a minibatch, of the plan in force
-  double next_seconds = 0;        ///< of `plan`
-  Plan plan;                      ///< the best there is, of the same schedule and weight rule, on all devices
-  double move_seconds = 0;        ///< to bring it about: of the busiest rank
-};
-
-/// Plans again: the profile's times on devices that are so many times as slow. Ranks that are all equally
-/// slow count as quiet. Takes as long as the optimizer; pure. `topology` has a device for each rank.
-Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
-                     std::vector<double> slowdowns);
 
 /// Seconds that a change is taken to cost: the ranks agree, the pipeline drains and fills again, state moves.
 double change_seconds(const Plan& in_force, const Replanned& again);

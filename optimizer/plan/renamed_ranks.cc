@@ -1,0 +1,104 @@
+#include "optimizer/plan/renamed_ranks.h"
+
+#include <algorithm>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/successive_shortest_path_nonnegative_weights.hpp>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "graph/error.h"
+#include "optimizer/plan/plan_sequence.h"
+
+namespace pipewright {
+namespace {
+
+using Nodes = std::set<std::string>;
+
+std::vector<Nodes> nodes_by_rank(const Plan& plan, int64_t ranks) {
+  std::vector<Nodes> nodes(static_cast<size_t>(ranks));
+  for (const Stage& stage : plan.stages)
+    for (const int64_t rank : stage.ranks)
+      nodes[static_cast<size_t>(rank)].insert(stage.nodes.begin(), stage.nodes.end());
+  return nodes;
+}
+
+/// Ranks with the same key may change places.
+std::map<std::tuple<double, int64_t, std::string>, std::vector<int64_t>> alike(const Topology& topology,
+                                                                               int64_t ranks) {
+  std::map<std::tuple<double, int64_t, std::string>, std::vector<int64_t>> groups;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const TopologyDevice device =
+        topology.devices.empty() ? TopologyDevice{} : topology.devices[static_cast<size_t>(rank)];
+    groups[{device.relative_speed, device.memory_bytes, device.device_class}].push_back(rank);
+  }
+  return groups;
+}
+
+/// By place the rank that takes it, such that the sum of costs[place][rank] is least: a flow of one unit from
+/// each place to a rank of its own.
+std::vector<size_t> cheapest_assignment(const std::vector<std::vector<int64_t>>& costs) {
+  using Traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
+  using Edge = Traits::edge_descriptor;
+  struct Flow {
+    int64_t capacity = 0, residual = 0, cost = 0;
+    Edge reverse;
+  };
+  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property, Flow>;
+  const size_t count = costs.size(), source = 2 * count, sink = source + 1;
+  Graph graph(2 * count + 2);
+  const auto connect = [&](size_t from, size_t to, int64_t cost) {
+    const Edge there = add_edge(from, to, graph).first, back = add_edge(to, from, graph).first;
+    graph[there] = {1, 0, cost, back};
+    graph[back] = {0, 0, -cost, there};
+  };
+  for (size_t i = 0; i < count; ++i) {
+    connect(source, i, 0);
+    connect(count + i, sink, 0);
+    for (size_t rank = 0; rank < count; ++rank) connect(i, count + rank, costs[i][rank]);
+  }
+  boost::successive_shortest_path_nonnegative_weights(graph, source, sink,
+                                                      boost::capacity_map(get(&Flow::capacity, graph))
+                                                          .residual_capacity_map(get(&Flow::residual, graph))
+                                                          .weight_map(get(&Flow::cost, graph))
+                                                          .reverse_edge_map(get(&Flow::reverse, graph)));
+  std::vector<size_t> rank_of(count, count);
+  for (size_t i = 0; i < count; ++i) {
+    for (auto [edge, end] = out_edges(i, graph); edge != end; ++edge)
+      if (graph[*edge].capacity == 1 && graph[*edge].residual == 0)
+        rank_of[i] = boost::target(*edge, graph) - count;
+    PW_CHECK_LT(rank_of[i], count);
+  }
+  return rank_of;
+}
+
+}  // namespace
+
+Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& profile,
+                              const Topology& topology, int64_t optimizer_slots) {
+  if (topology.levels.size() > 1) return plan;
+  const int64_t ranks = std::max(in_force.world_size, plan.world_size);
+  const std::map<std::string, int64_t> bytes = state_bytes(profile, optimizer_slots);
+  const std::vector<Nodes> has = nodes_by_rank(in_force, ranks), needs = nodes_by_rank(plan, ranks);
+  std::vector<int64_t> name(static_cast<size_t>(ranks));
+  for (const auto& [kind, members] : alike(topology, plan.world_size)) {
+    std::vector<std::vector<int64_t>> costs;  // bytes that the rank lacks of what the place needs
+    for (const int64_t place : members) {
+      costs.emplace_back();
+      for (const int64_t rank : members) {
+        int64_t lacks = 0;
+        for (const std::string& node : needs[static_cast<size_t>(place)])
+          if (!has[static_cast<size_t>(rank)].contains(node)) lacks += bytes.at(node);
+        costs.back().push_back(lacks);
+      }
+    }
+    const std::vector<size_t> rank_of = cheapest_assignment(costs);
+    for (size_t i = 0; i < members.size(); ++i) name[static_cast<size_t>(members[i])] = members[rank_of[i]];
+  }
+  for (Stage& stage : plan.stages)
+    for (int64_t& rank : stage.ranks) rank = name[static_cast<size_t>(rank)];
+  return plan;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,116 @@
+#include "optimizer/plan/replan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "graph/document.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/plan_sequence.h"
+#include "optimizer/plan/renamed_ranks.h"
+
+namespace pipewright {
+namespace {
+
+// Ranks that differ by less are equally slow.
+constexpr double kEqual = 1.1;
+
+using Order = std::vector<int64_t>;  // of ranks
+
+/// As the plan's stages come upon them, then those without a stage.
+Order order_of(const Plan& plan, int64_t ranks) {
+  Order order;
+  std::vector<bool> met(static_cast<size_t>(ranks));
+  const auto meet = [&](int64_t rank) {
+    if (!met[static_cast<size_t>(rank)]) order.push_back(rank);
+    met[static_cast<size_t>(rank)] = true;
+  };
+  for (const Stage& stage : plan.stages)
+    for (const int64_t rank : stage.ranks) meet(rank);
+  for (int64_t rank = 0; rank < ranks; ++rank) meet(rank);
+  return order;
+}
+
+/// The best plan whose stages stand on the devices in this order.
+Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest request,
+                   const Order& order) {
+  Topology ordered = topology;
+  for (size_t i = 0; i < topology.devices.size(); ++i)
+    ordered.devices[i] = topology.devices[static_cast<size_t>(order[i])];
+  request.devices_in_order = true;
+  Plan plan = make_plan(profile, ordered, request);
+  plan.topology_digest = document_digest(topology);
+  for (Stage& stage : plan.stages)
+    for (int64_t& rank : stage.ranks) rank = order[static_cast<size_t>(rank)];
+  return plan;
+}
+
+std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topology,
+                                  const PlanRequest& request, const Plan& in_force) {
+  // Where links differ a device cannot take another's place; where devices are alike, any can.
+  if (topology.levels.size() > 1 || topology.devices.empty()) return {make_plan(profile, topology, request)};
+  const int64_t ranks = topology.device_count();
+  Order given(static_cast<size_t>(ranks));
+  std::iota(given.begin(), given.end(), int64_t{0});
+  const Order now = order_of(in_force, ranks);
+  std::set<Order> orders;
+  for (Order order : {given, now}) {
+    orders.insert(order);
+    std::reverse(order.begin(), order.end());
+    orders.insert(std::move(order));
+  }
+  std::vector<Plan> plans;
+  for (const Order& order : orders) plans.push_back(plan_in_order(profile, topology, request, order));
+  return plans;
+}
+
+}  // namespace
+
+Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
+                     std::vector<double> slowdowns) {
+  Replanned again;
+  again.slowdowns = slowdowns;
+  const auto [least, most] = std::minmax_element(slowdowns.begin(), slowdowns.end());
+  const bool equal = *most < kEqual * *least;
+  if (!equal) {
+    topology.devices.resize(slowdowns.size());
+    for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
+      TopologyDevice& device = topology.devices[rank];
+      if (device.host.empty()) device.host = "host";
+      device.relative_speed /= slowdowns[rank];
+    }
+  }
+  PlanRequest request;
+  request.schedule = in_force.schedule;
+  request.weights = in_force.weights;
+  if (weight_rule_facts(in_force.weights).one_update_for_all) request.microbatches = in_force.microbatches;
+  request.use_all_devices = true;  // a rank without a stage would have to be the last
+
+  Plan stays = in_force;
+  stays.predicted = evaluate_plan(in_force, profile, topology, request);
+  again.now_seconds = stays.predicted->minibatch_seconds;
+  std::vector<Plan> plans = plans_in_orders(profile, topology, request, in_force);
+  for (Plan& plan : plans)
+    plan = renamed_for_fewest_moves(in_force, std::move(plan), profile, topology, request.optimizer_slots);
+  plans.insert(plans.begin(), std::move(stays));
+
+  const auto seconds = [](const Plan& plan) { return plan.predicted->minibatch_seconds; };
+  const double fastest = seconds(*std::min_element(
+      plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) { return seconds(a) < seconds(b); }));
+  std::optional<std::pair<int64_t, double>> best;  // bytes, seconds
+  for (Plan& plan : plans) {
+    if (seconds(plan) > kEquallyFast * fastest) continue;
+    const auto moves = profiled_moves(profile, request.optimizer_slots, in_force, plan);
+    int64_t bytes = 0;
+    for (const PlanMove& move : moves) bytes += move.bytes;
+    if (best && *best <= std::pair(bytes, seconds(plan))) continue;
+    best = {bytes, seconds(plan)};
+    again.move_seconds = move_seconds(moves, inputs_of_plan(plan, profile, topology, request));
+    again.next_seconds = seconds(plan);
+    again.plan = std::move(plan);
+  }
+  return again;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,32 @@
+// A plan again, while one is in force: for ranks that have become slow, or fast again.
+#pragma once
+
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "graph/topology.h"
+
+namespace pipewright {
+
+/// What a plan takes with ranks as slow as they are, and what another one would.
+struct Replanned {
+  std::vector<double> slowdowns;  ///< by rank, for which it was asked
+  double now_seconds = 0;         ///< a minibatch, of the plan in force
+  double next_seconds = 0;        ///< of `plan`
+  Plan plan;                      ///< of the same schedule and weight rule, on all devices
+  double move_seconds = 0;        ///< to bring it about: of the busiest rank
+};
+
+/// Plans whose times differ by less are equally fast: a profile does not know better.
+constexpr double kEquallyFast = 1.005;
+
+/// Plans again: the profile's times on devices that are so many times as slow. Ranks that are all equally
+/// slow count as quiet. Of plans that are equally fast the one that moves fewest bytes from `in_force`, which
+/// is one of them: those of the search on the devices in the topology's order and in that of `in_force`, each
+/// from both ends, with ranks renamed (renamed_ranks.h). Takes as long as the optimizer; pure. `topology` has
+/// a device for each rank.
+Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
+                     std::vector<double> slowdowns);
+
+}  // namespace pipewright
