@@ -10,13 +10,18 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "graph/error.h"
+#include "runtime/control/barrier.h"
 #include "runtime/control/failure.h"
+#include "runtime/control/failure_latch.h"
+#include "runtime/control/heart.h"
 #include "runtime/control/heartbeat.h"
+#include "runtime/control/line_relay.h"
 #include "runtime/control/progress.h"
 #include "runtime/control/signals.h"
+#include "runtime/control/store_guard.h"
+#include "runtime/control/watchdog.h"
 #include "runtime/transport/store.h"
 
 namespace pipewright {
@@ -31,17 +36,6 @@ class JobEnded : public Error {
 
  private:
   Failure failure_;
-};
-
-/// What a rank that waits for all others may take for granted, and says meanwhile.
-enum class Meeting {
-  kPlain,
-  /// Nobody is known to be there: after 3 s, and then at growing intervals, the first of the ranks that are
-  /// there says on standard error whom it waits for.
-  kStart,
-  /// Who is missing may still have work to do: the patience counts from the last time that one of them got
-  /// some done (Beat::work). After 30 s it is said as above.
-  kEnd,
 };
 
 /// Within `timeout` of a rank's death, freeze or error every other rank's `on_failure` has run. How: each
@@ -99,60 +93,32 @@ class Control {
   std::optional<Failure> failure() const;
 
  private:
-  std::string words_without_store() const;
-  std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_.load()); }
-  void run();    // the background thread
-  void guard();  // a second one: is the first still getting through to the store?
-  void end_thread();
+  void run();                  // the background thread
+  void talk_to(Store& store);  // what it does until it is to end
   void beat_and_watch(Store& store);
-  void heed_store_server(Store& store);
-  void watch_neighbour(Store& store);
-  void watch_progress(Store& store, const ProgressNow& now);
-  void look_for_failure(Store& store);
-  void deliver(Store& store);
-  void collect(Store& store);
-  void sink_lines(int64_t rank, const std::string& lines);
-  Failure announce(Store& store, const Failure& failure);
-  void take(const Failure& failure);  // from now on the job has failed
 
   std::optional<Store> store_;  // the worker thread's; the background thread has a clone
   const int64_t rank_;
   const int64_t world_size_;
   const std::chrono::milliseconds interval_;
-  std::atomic<int64_t> timeout_;  // milliseconds
-  const std::function<void(const std::string&)> on_failure_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<bool> signals_held_ = false;
+
+  FailureLatch failure_;
+  LineRelay lines_;
+  Heart heart_;
+  NeighbourWatch neighbour_;
+  StoreGuard guard_;
 
   // State below is protected by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void(int64_t, const std::string&)> sink_;
   std::function<bool(Store&)> tick_;
-  Progress* progress_ = nullptr;
-  std::function<void(const std::string&)> last_words_;
-  std::vector<std::string> lines_;  // posted, not delivered
-  bool finishing_ = false;          // no more lines will be posted
-  bool stop_ = false;               // the background thread is to end
-  bool thread_ended_ = false;       // it has
-  bool collected_all_ = false;      // rank 0: everybody has finished
-  std::optional<Failure> failure_;
-  std::optional<RankReport> store_server_;
-  std::chrono::steady_clock::time_point last_contact_;
-
-  std::atomic<bool> failed_ = false;
-  std::atomic<bool> signals_held_ = false;
-
-  // The background thread's own.
-  int64_t delivered_ = 0;
-  int64_t beats_ = 0;
-  int64_t deliveries_seen_ = -1;
-  std::vector<int64_t> collected_;
-  std::vector<bool> rank_finished_;
-  bool said_finished_ = false;
-  int64_t watched_beat_ = -1;
-  std::chrono::steady_clock::time_point watched_since_;
+  bool finishing_ = false;      // no more lines will be posted
+  bool stop_ = false;           // the background thread is to end
+  bool collected_all_ = false;  // rank 0: everybody has finished
 
   std::thread thread_;
-  std::thread guard_thread_;
 };
 
 }  // namespace pipewright

@@ -35,6 +35,16 @@ std::string seconds_words(double seconds) {
   return text;
 }
 
+std::string seconds_words(std::chrono::duration<double> time) { return seconds_words(time.count()); }
+
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!part.empty()) text += (text.empty() ? "" : "; ") + part;
+  }
+  return text;
+}
+
 std::string ranks_words(const std::vector<int64_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size();) {
@@ -101,6 +111,11 @@ std::vector<RankReport> read_reports(Store& store, int64_t world_size) {
 std::string doing(const RankReport& report) {
   if (!report.beat || report.beat->progress.activity.operation.empty()) return "";
   return report.beat->progress.activity.operation + " since " + seconds_words(report.beat->progress.seconds);
+}
+
+std::string last_heard_of(const RankReport& report) {
+  const std::string what = doing(report);
+  return what.empty() ? "" : "last heard of in " + what;
 }
 
 std::string state_words(const RankReport& report) {

@@ -1,6 +1,8 @@
 // What each rank says of itself in the store, and what can be read from all of it: who waits for whom.
 #pragma once
 
+#include <chrono>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +41,7 @@ std::vector<RankReport> read_reports(Store& store, int64_t world_size);
 
 /// "forward of minibatch 17 since 3.2 s"; "" if the rank has not said.
 std::string doing(const RankReport& report);
+std::string last_heard_of(const RankReport& report);  ///< "last heard of in " doing(), or ""
 /// "its process 4711 on node3 has died", "... is stopped (SIGSTOP or a debugger)"; for a rank that cannot be
 /// looked at "its process is stopped or its host is cut off".
 std::string state_words(const RankReport& report);
@@ -54,5 +57,8 @@ std::string chain_words(const std::vector<RankReport>& reports, const std::vecto
 /// "rank 3", "ranks 1, 2", "ranks 0, 4-62": of ascending numbers, at least one.
 std::string ranks_words(const std::vector<int64_t>& ranks);
 std::string seconds_words(double seconds);  ///< "12.0 s"
+std::string seconds_words(std::chrono::duration<double> time);
+/// The parts that say something, as one line, separated by "; ".
+std::string joined(std::initializer_list<std::string> parts);
 
 }  // namespace pipewright

@@ -1,0 +1,89 @@
+#include "runtime/control/barrier.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "graph/error.h"
+#include "runtime/control/heartbeat.h"
+
+namespace pipewright {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+namespace {
+
+// The lowest of those that are there speaks for all.
+bool speaks(int64_t rank, const std::vector<int64_t>& missing) {
+  for (int64_t lower = 0; lower < rank; ++lower) {
+    if (!std::binary_search(missing.begin(), missing.end(), lower)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Barrier::Barrier(Store& store, const std::string& name, int64_t rank, int64_t world_size)
+    : store_(store), name_(name), key_("barrier/" + name), rank_(rank), world_size_(world_size) {}
+
+std::vector<int64_t> Barrier::missing() const {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size_; ++rank) {
+    if (!store_.has(key_ + "/" + std::to_string(rank))) missing.push_back(rank);
+  }
+  return missing;
+}
+
+int64_t Barrier::work_of(const std::vector<int64_t>& ranks) const {
+  int64_t work = 0;
+  for (const int64_t rank : ranks) {
+    if (const auto beat = store_.try_get(beat_key(rank))) work += Beat::from_text(*beat).work;
+  }
+  return work;
+}
+
+void Barrier::wait(std::chrono::milliseconds patience, Meeting meeting, const std::function<void()>& check) {
+  store_.set(key_ + "/" + std::to_string(rank_), "1");
+  if (store_.add(key_, 1) == world_size_) store_.set(key_ + "/open", "1");
+  const auto look_interval = std::min<Clock::duration>(patience / 4, 3s);
+  const auto begin = Clock::now();
+  auto patient_since = begin;
+  auto next_look = begin + look_interval;
+  auto next_word = begin + (meeting == Meeting::kStart ? 3s : 30s);
+  int64_t work = -1;
+  for (auto now = begin; !store_.has(key_ + "/open"); now = Clock::now()) {
+    check();
+    if (meeting == Meeting::kEnd && now > next_look) {
+      const int64_t done = work_of(missing());
+      if (std::exchange(work, done) != done) patient_since = now;
+      next_look = now + look_interval;
+    }
+    const bool over = now - patient_since > patience;
+    if (over || (meeting != Meeting::kPlain && now > next_word)) {
+      const auto missing = this->missing();
+      if (missing.empty()) continue;  // they have come this moment
+      const std::string who = ranks_words(missing) + " of " + std::to_string(world_size_);
+      if (over) {
+        throw PeerError(
+            "rank " + std::to_string(rank_) + ": after " + seconds_words(patience) + " " + who +
+                (missing.size() == 1 ? " has" : " have") + " not reached '" + name_ + "' at " +
+                store_.address(),
+            meeting == Meeting::kEnd
+                ? "see what they last did in their logs; --start-timeout is how long is waited"
+                : "start the missing ranks, with the same plan and rendezvous; --start-timeout is "
+                  "how long is waited");
+      }
+      if (speaks(rank_, missing)) {
+        std::fprintf(stderr, "waiting for %s %s %s (%s so far)\n", who.c_str(),
+                     meeting == Meeting::kStart ? "at" : "to end, at", store_.address().c_str(),
+                     seconds_words(now - begin).c_str());
+      }
+      next_word = now + std::clamp<Clock::duration>(2 * (now - begin), 5s, 60s);
+    }
+    std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 8, 2ms, 200ms));
+  }
+}
+
+}  // namespace pipewright
