@@ -1,8 +1,11 @@
 #include "optimizer/plan/replan.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <string>
 
 #include "graph/document.h"
 #include "optimizer/plan/evaluate.h"
@@ -65,22 +68,14 @@ std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topolo
   return plans;
 }
 
-}  // namespace
-
-Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
-                     std::vector<double> slowdowns) {
-  Replanned again;
-  again.slowdowns = slowdowns;
+bool equally_slow(const std::vector<double>& slowdowns) {
   const auto [least, most] = std::minmax_element(slowdowns.begin(), slowdowns.end());
-  const bool equal = *most < kEqual * *least;
-  if (!equal) {
-    topology.devices.resize(slowdowns.size());
-    for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
-      TopologyDevice& device = topology.devices[rank];
-      if (device.host.empty()) device.host = "host";
-      device.relative_speed /= slowdowns[rank];
-    }
-  }
+  return *most < kEqual * *least;
+}
+
+/// The best there is for these times and devices.
+Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force) {
+  Replanned again;
   PlanRequest request;
   request.schedule = in_force.schedule;
   request.weights = in_force.weights;
@@ -110,6 +105,47 @@ Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_f
     again.next_seconds = seconds(plan);
     again.plan = std::move(plan);
   }
+  return again;
+}
+
+}  // namespace
+
+Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
+                     const std::vector<double>& slowdowns) {
+  Topology slowed = topology;
+  if (!equally_slow(slowdowns)) {
+    slowed.devices.resize(slowdowns.size());
+    for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
+      TopologyDevice& device = slowed.devices[rank];
+      if (device.host.empty()) device.host = "host";
+      device.relative_speed /= slowdowns[rank];
+    }
+  }
+  Replanned again = best_next(profile, slowed, in_force);
+  again.slowdowns = slowdowns;
+  return again;
+}
+
+Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
+                                     const std::vector<double>& slowdowns) {
+  Profile slowed = profile;
+  std::map<std::string, double> slowdown_of;
+  for (const Stage& stage : in_force.stages) {
+    double pace = 0;
+    for (const int64_t rank : stage.ranks) pace += 1 / slowdowns[static_cast<size_t>(rank)];
+    for (const std::string& node : stage.nodes)
+      slowdown_of[node] = static_cast<double>(stage.ranks.size()) / pace;
+  }
+  if (!equally_slow(slowdowns)) {
+    for (ProfiledNode& node : slowed.nodes) {
+      const double slowdown = slowdown_of.at(node.name);
+      node.forward_seconds *= slowdown;
+      node.backward_input_seconds *= slowdown;
+      node.backward_weight_seconds *= slowdown;
+    }
+  }
+  Replanned again = best_next(slowed, topology, in_force);
+  again.slowdowns = slowdowns;
   return again;
 }
 

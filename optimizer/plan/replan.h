@@ -26,7 +26,13 @@ constexpr double kEquallyFast = 1.005;
 /// is one of them: those of the search on the devices in the topology's order and in that of `in_force`, each
 /// from both ends, with ranks renamed (renamed_ranks.h). Takes as long as the optimizer; pure. `topology` has
 /// a device for each rank.
-Replanned plan_again(const Profile& profile, Topology topology, const Plan& in_force,
-                     std::vector<double> slowdowns);
+Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
+                     const std::vector<double>& slowdowns);
+
+/// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are so
+/// many times as slow, wherever they run (of a stage with replicas: at their pace together). So a stage that
+/// moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought.
+Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
+                                     const std::vector<double>& slowdowns);
 
 }  // namespace pipewright

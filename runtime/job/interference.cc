@@ -32,6 +32,12 @@ std::string words_of(const std::vector<double>& slowdowns) {
 
 }  // namespace
 
+const std::vector<ReplannerRow>& replanners() {
+  static const std::vector<ReplannerRow> rows = {{"measured", plan_again},
+                                                 {"naive", plan_as_if_nodes_were_slow}};
+  return rows;
+}
+
 double change_seconds(const Plan& in_force, const Replanned& again) {
   int64_t in_flight = 0;
   for (const Stage& stage : in_force.stages) in_flight = std::max(in_flight, stage.in_flight);
@@ -69,7 +75,7 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
   planning_ =
       std::async(std::launch::async,
                  [this, topology = topology_for(static_cast<int64_t>(slowdowns.size())), plan = now.plan,
-                  slowdowns] { return plan_again(profile_, topology, plan, slowdowns); });
+                  slowdowns] { return replanner_.plan(profile_, topology, plan, slowdowns); });
   return std::nullopt;
 }
 
@@ -95,14 +101,17 @@ std::optional<PlanDecision> Interference::judge(const RunNow& now) {
       format_seconds(std::max(0.0, gain)).c_str(), now.minibatches_left, format_seconds(cost).c_str());
   if (!changes) return std::nullopt;
   changes_.push_back(clock);
-  return PlanDecision{"the plan made for it", found.plan, "interference: " + words};
+  return PlanDecision{"the plan made for it", found.plan,
+                      "interference, " + std::string(replanner_.name) + ": " + words};
 }
 
 std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   const std::string profile = options.string("profile", "");
   const std::string topology = options.string("topology", "");
   const std::string bandwidth = options.string("bandwidth", "4GB/s");
-  options.choice("decide", "measured", {"measured"});
+  std::vector<std::string> ways;
+  for (const ReplannerRow& row : replanners()) ways.emplace_back(row.name);
+  const std::string decide = options.choice("decide", ways.front(), ways);
   const std::string when = options.choice("when", "now", {"now", "epoch"});
   const int64_t most = options.integer("most-an-hour", Interference::kMostAnHour, 0, 1'000'000);
   options.finish();
@@ -111,9 +120,11 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
                  "give --adapt interference:profile=PROFILE.json, of pipewright-profiler");
   std::optional<Topology> links;
   if (!topology.empty()) links = read_document<Topology>(topology);
+  const auto replanner = std::find_if(replanners().begin(), replanners().end(),
+                                      [&](const ReplannerRow& row) { return row.name == decide; });
   return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
                                         parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),
-                                        when == "epoch", most);
+                                        when == "epoch", most, *replanner);
 }
 
 }  // namespace pipewright

@@ -20,14 +20,25 @@ namespace pipewright {
 /// Seconds that a change is taken to cost: the ranks agree, the pipeline drains and fills again, state moves.
 double change_seconds(const Plan& in_force, const Replanned& again);
 
+/// A way to plan again: a value of the option `decide`.
+struct ReplannerRow {
+  const char* name;
+  Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force,
+                    const std::vector<double>& slowdowns);
+};
+/// "measured", "naive".
+const std::vector<ReplannerRow>& replanners();
+
 /// Plans in a thread of its own, once for every new set of slowdowns; asked before each minibatch it says
 /// nothing until the answer is there. Says on standard error what it found, also when it stays with the plan
 /// in force.
 class Interference : public AdaptPolicy {
  public:
   Interference(Profile profile, std::optional<Topology> topology, double bandwidth_bytes_per_second,
-               bool at_epochs, int64_t most_an_hour = kMostAnHour)
-      : profile_(std::move(profile)),
+               bool at_epochs, int64_t most_an_hour = kMostAnHour,
+               const ReplannerRow& replanner = replanners().front())
+      : replanner_(replanner),
+        profile_(std::move(profile)),
         topology_(std::move(topology)),
         bandwidth_bytes_per_second_(bandwidth_bytes_per_second),
         at_epochs_(at_epochs),
@@ -40,6 +51,7 @@ class Interference : public AdaptPolicy {
   std::optional<PlanDecision> judge(const RunNow& now);
   Topology topology_for(int64_t ranks) const;
 
+  const ReplannerRow replanner_;
   const Profile profile_;
   const std::optional<Topology> topology_;
   const double bandwidth_bytes_per_second_;

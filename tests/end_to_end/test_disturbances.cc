@@ -113,54 +113,91 @@ TEST_CASE("a rank that becomes slow while it trains is named, and so is the end 
   CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
 }
 
-TEST_CASE(
-    "a run whose rank becomes slow goes on under another plan, and ends with the bits of the plans that it "
-    "had") {
-  const TemporaryFolder folder;
-  const std::string model = "mlp:layers=8,width=512,image=16,channels=1";
-  const auto run = [&](const std::string& command, const std::vector<std::string>& words) {
-    Process process(std::vector<std::string>{program(command)} + words, folder / "out", folder / "err");
+namespace {
+
+// A run whose rank 1 computes six times as long from minibatch 400 on; epochs have 128 minibatches.
+class Followed {
+ public:
+  explicit Followed(const std::string& policy) {
+    const std::string model = "mlp:layers=8,width=512,image=16,channels=1";
+    const std::string profile = (folder_ / "profile.json").string();
+    run("profiler", {"--model", model, "--batch-size", "32", "--output", profile});
+    run("optimizer", {"plan", "--profile", profile, "--gpus", "2", "--bandwidths", "4GB/s", "--strategy",
+                      "straight", "--output", (folder_ / "plan.json").string()});
+    said = run("runtime",
+               {"launch", "--model", model, "--data", "synthetic-images:image=16,samples=4096",
+                "--batch-size", "32", "--minibatches", "1200", "--plan", (folder_ / "plan.json").string(),
+                "--adapt", "interference:profile=" + profile + policy, "--checkpoint-every-minibatches",
+                "1200", "--disturb", "fixed:rank=1,factor=6,from=400", "--output", in_run("").string()});
+    summary = read_document<Summary>(in_run("summary.json"));
+    before = read_document<Plan>(folder_ / "plan.json");
+  }
+
+  std::string run(const std::string& command, const std::vector<std::string>& words) {
+    Process process(std::vector<std::string>{program(command)} + words, folder_ / "out", folder_ / "err");
     const int code = process.wait(180s);
     INFO(process.error());
     REQUIRE(code == 0);
     return process.error();
-  };
-  const std::string profile = (folder / "profile.json").string();
-  run("profiler", {"--model", model, "--batch-size", "32", "--output", profile});
-  run("optimizer", {"plan", "--profile", profile, "--gpus", "2", "--bandwidths", "4GB/s", "--strategy",
-                    "straight", "--output", (folder / "plan.json").string()});
-  const std::string error = run(
-      "runtime", {"launch", "--model", model, "--data", "synthetic-images:image=16,samples=4096",
-                  "--batch-size", "32", "--minibatches", "1200", "--plan", (folder / "plan.json").string(),
-                  "--adapt", "interference:profile=" + profile, "--checkpoint-every-minibatches", "1200",
-                  "--disturb", "fixed:rank=1,factor=6,from=400", "--output", (folder / "run").string()});
-  INFO(error);
-  const auto summary = read_document<Summary>(folder / "run" / "summary.json");
-  const auto before = read_document<Plan>(folder / "plan.json");
-  REQUIRE(summary.generations.size() >= 2);
-  const auto changed =
-      std::find_if(summary.generations.begin(), summary.generations.end(), [](const auto& generation) {
-        return generation.reason.find("rank 1 computes") != std::string::npos &&
-               generation.first_minibatch > 400;
-      });
-  REQUIRE(changed != summary.generations.end());
+  }
+  std::filesystem::path in_run(const std::string& file) const { return folder_ / "run" / file; }
+  /// The plan that came into force because rank 1 was slow.
+  GenerationSummary changed() const {
+    const auto at = std::find_if(summary.generations.begin(), summary.generations.end(),
+                                 [](const GenerationSummary& generation) {
+                                   return generation.reason.find("rank 1 computes") != std::string::npos &&
+                                          generation.first_minibatch > 400;
+                                 });
+    REQUIRE(at != summary.generations.end());
+    return *at;
+  }
+
+  std::string said;
+  Summary summary;
+  Plan before;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+// Nodes that a rank has, times its share of the minibatches.
+double work(const Plan& plan, int64_t rank) {
+  double nodes = 0;
+  for (const Stage& stage : plan.stages) {
+    const auto at = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+    if (at == stage.ranks.end()) continue;
+    const auto all = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+    const double share =
+        all == 0 ? 1.0 / static_cast<double>(stage.ranks.size())
+                 : static_cast<double>(stage.shares[static_cast<size_t>(at - stage.ranks.begin())]) /
+                       static_cast<double>(all);
+    nodes += share * static_cast<double>(stage.nodes.size());
+  }
+  return nodes;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run whose rank becomes slow goes on under another plan, and ends with the bits of the plans that it "
+    "had") {
+  Followed run("");
+  INFO(run.said);
+  const GenerationSummary changed = run.changed();
+  CHECK(changed.reason.find("interference, measured: ") == 0);
   // The slow rank has less to do than before: fewer nodes, or a smaller share of the minibatches.
-  const auto work = [](const Plan& plan, int64_t rank) {
-    double nodes = 0;
-    for (const Stage& stage : plan.stages) {
-      const auto at = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
-      if (at == stage.ranks.end()) continue;
-      const auto all = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
-      const double share =
-          all == 0 ? 1.0 / static_cast<double>(stage.ranks.size())
-                   : static_cast<double>(stage.shares[static_cast<size_t>(at - stage.ranks.begin())]) /
-                         static_cast<double>(all);
-      nodes += share * static_cast<double>(stage.nodes.size());
-    }
-    return nodes;
-  };
-  const auto after = read_document<Plan>(folder / "run" / changed->plan);
-  CHECK(work(after, 1) < work(before, 1));
-  CHECK(error.find("a minibatch under the plan in force") != std::string::npos);
-  run("runtime", {"verify", "--run", (folder / "run").string()});
+  CHECK(work(read_document<Plan>(run.in_run(changed.plan)), 1) < work(run.before, 1));
+  CHECK(run.said.find("a minibatch under the plan in force") != std::string::npos);
+  run.run("runtime", {"verify", "--run", run.in_run("").string()});
+}
+
+TEST_CASE("decide=naive,when=epoch: at the end of an epoch a run goes on under the naive plan") {
+  Followed run(",decide=naive,when=epoch");
+  INFO(run.said);
+  const GenerationSummary changed = run.changed();
+  CHECK(changed.reason.find("interference, naive: rank 1 computes") == 0);
+  // Asked before an epoch's first minibatch, the ranks drain as soon as they have agreed.
+  CHECK(changed.first_minibatch % 128 < 8);
+  CHECK(work(read_document<Plan>(run.in_run(changed.plan)), 1) < work(run.before, 1));
+  run.run("runtime", {"verify", "--run", run.in_run("").string()});
 }

@@ -108,6 +108,22 @@ TEST_CASE("the mirrored order of stages, as fast, is not taken where it moves mo
   }
 }
 
+TEST_CASE("who does not know why nodes are slow takes less from a slow rank than helps most") {
+  const Profile profile = chain();
+  const Plan quiet = make_plan(profile, links(2), on_all());
+  const Replanned naive = plan_as_if_nodes_were_slow(profile, links(2), quiet, {1, 3});
+  // Six nodes of 3 ms and six of 9 ms: 36 ms each.
+  CHECK(naive.plan.stages[0].nodes.size() == 8);
+  CHECK(naive.plan.stages[0].ranks == quiet.stages[0].ranks);
+  CHECK(naive.now_seconds == Approx(0.054).epsilon(0.01));
+  CHECK(naive.next_seconds == Approx(0.036).epsilon(0.01));
+  CHECK(plan_again(profile, links(2), quiet, {1, 3}).next_seconds == Approx(0.027).epsilon(0.01));
+  // Back when it is over; and nothing where all are slow.
+  const Replanned back = plan_as_if_nodes_were_slow(profile, links(2), naive.plan, {1, 1});
+  CHECK(back.plan.stages[0].nodes == quiet.stages[0].nodes);
+  CHECK(plan_as_if_nodes_were_slow(profile, links(2), quiet, {3, 3}).move_seconds == 0);
+}
+
 TEST_CASE("planning again is as fast as planning anew, whatever ranks the stages have now") {
   int cases = 0;
   for (unsigned seed = 0; seed < 150; ++seed) {

@@ -119,7 +119,7 @@ TEST_CASE("the policy changes once for one event, and back when it is over") {
   const auto slow = asked(interference, at(100, quiet, 9900, {1, 3}));
   REQUIRE(slow);
   CHECK(nodes_of_rank(slow->plan, 1) == 3);
-  CHECK(slow->reason == "interference: rank 1 computes 3 times as long");
+  CHECK(slow->reason == "interference, measured: rank 1 computes 3 times as long");
   for (int64_t k = 101; k < 120; ++k) {
     CHECK_FALSE(interference.decide(at(k, slow->plan, 10000 - k, {1, 3})));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -127,7 +127,7 @@ TEST_CASE("the policy changes once for one event, and back when it is over") {
   const auto back = asked(interference, at(200, slow->plan, 9800, {1, 1}));
   REQUIRE(back);
   CHECK(nodes_of_rank(back->plan, 1) == 6);
-  CHECK(back->reason == "interference: all ranks are quiet");
+  CHECK(back->reason == "interference, measured: all ranks are quiet");
 }
 
 TEST_CASE("what does not gain more than it costs is left alone") {
