@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
-#include "graph/nearest.h"
+#include "graph/rows.h"
 
 namespace pipewright {
 
@@ -27,15 +27,11 @@ const WeightRuleFacts& facts_of(WeightRule rule) {
 }
 
 std::vector<std::string> weight_rule_names() {
-  std::vector<std::string> names;
-  for (const WeightRuleFacts& row : weight_rules()) names.emplace_back(row.name);
-  return names;
+  return names_of(weight_rules());
 }
 
 WeightRule weight_rule_named(const std::string& name) {
-  for (const WeightRuleFacts& row : weight_rules())
-    if (name == row.name) return row.rule;
-  throw InputError("weights '" + name + "' is not known" + suggestion(name, weight_rule_names()));
+  return row_named(weight_rules(), "weights", name).rule;
 }
 
 bool ScheduleFacts::goes_with(WeightRule rule) const {
@@ -83,17 +79,10 @@ const std::vector<ScheduleFacts>& schedule_table() {
   return rows;
 }
 
-const ScheduleFacts* find_schedule(const std::string& name) {
-  for (const ScheduleFacts& row : schedule_table())
-    if (name == row.name) return &row;
-  return nullptr;
-}
+const ScheduleFacts* find_schedule(const std::string& name) { return find_row(schedule_table(), name); }
 
 const ScheduleFacts& schedule_facts(const std::string& name) {
-  if (const ScheduleFacts* row = find_schedule(name)) return *row;
-  std::vector<std::string> known;
-  for (const ScheduleFacts& row : schedule_table()) known.emplace_back(row.name);
-  throw InputError("schedule '" + name + "' is not known" + suggestion(name, known));
+  return row_named(schedule_table(), "schedule", name);
 }
 
 }  // namespace pipewright

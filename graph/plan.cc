@@ -8,6 +8,8 @@
 #include "graph/limits.h"
 #include "graph/nearest.h"
 #include "graph/pipeline_rules.h"
+#include "graph/rows.h"
+#include "graph/strategies.h"
 
 namespace pipewright {
 
@@ -39,12 +41,6 @@ StageMemory stage_memory_from_json(JsonReader reader) {
 Json stage_memory_to_json(const StageMemory& memory) { return write_byte_fields(memory, memory_fields()); }
 
 namespace {
-
-const std::vector<std::string>& strategies() {
-  static const std::vector<std::string> names = {"best",           "dp",    "straight", "hybrid",
-                                                 "model-parallel", "manual"};
-  return names;
-}
 
 StagePrediction stage_prediction_from_json(JsonReader& reader) {
   reader.expect({"compute_seconds", "send_seconds", "receive_seconds", "gradient_sync_seconds",
@@ -194,7 +190,7 @@ Plan Plan::from_json(JsonReader& reader) {
   if (reader.has("graph_digest")) plan.graph_digest = reader.string("graph_digest");
   if (reader.has("profile_digest")) plan.profile_digest = reader.string("profile_digest");
   if (reader.has("topology_digest")) plan.topology_digest = reader.string("topology_digest");
-  plan.strategy = reader.string_one_of("strategy", strategies());
+  plan.strategy = reader.string_one_of("strategy", names_of(strategies()));
   plan.schedule = reader.string("schedule");
   plan.weights = reader.string_one_of("weights", weight_rule_names());
   if (reader.has("microbatches")) plan.microbatches = reader.integer("microbatches", 1, kMostInFlight);

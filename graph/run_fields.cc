@@ -4,7 +4,9 @@
 #include <limits>
 
 #include "graph/limits.h"
+#include "graph/rows.h"
 #include "graph/sync_rules.h"
+#include "graph/transport_rules.h"
 #include "graph/update_rules.h"
 
 namespace pipewright {
@@ -59,7 +61,7 @@ const std::vector<RunField>& run_fields() {
       {"", "minibatches", "minibatches", kPlain, PW_FIELD(minibatches), count(),
        "stop after so many; 0 = as the epochs say"},
       {"optimizer", "name", "optimizer", kPlain, PW_FIELD(optimizer.name), one_of(update_rule_names()),
-       "sgd, adam, adamw"},
+       join(update_rule_names(), ", ")},
       {"optimizer", "learning_rate", "learning-rate", kPlain, PW_FIELD(optimizer.learning_rate),
        number(0.0, 1e6), "of the optimizer, before any policy"},
       {"optimizer", "momentum", "momentum", kPlain, PW_FIELD(optimizer.momentum), number(0.0, 1.0), "of sgd"},
@@ -88,7 +90,7 @@ const std::vector<RunField>& run_fields() {
        "parameters of another rate or decay, e.g. 'head:learning_rate_scale=10,weight_decay=0'; may be given "
        "several times"},
       {"learning_rate_policy", "name", "learning-rate-policy", kPlain, PW_FIELD(learning_rate_policy.name),
-       one_of(learning_rate_policy_names()), "constant, step, polynomial, exponential, cosine"},
+       one_of(learning_rate_policy_names()), join(learning_rate_policy_names(), ", ")},
       {"learning_rate_policy", "warmup_minibatches", "warmup-minibatches", kPlain,
        PW_FIELD(learning_rate_policy.warmup_minibatches), count(), "linear warm-up"},
       {"learning_rate_policy", "gamma", "gamma", kPlain, PW_FIELD(learning_rate_policy.gamma),
@@ -108,9 +110,7 @@ const std::vector<RunField>& run_fields() {
        number(0.0, 1e12), "largest norm of a gradient; 0 = any"},
       {"", "gradient_accumulation", "gradient-accumulation", kPlain, PW_FIELD(gradient_accumulation),
        integer(1, kMostCount), "rounds that make one update"},
-      {"", "sync", "sync", kPlain, PW_FIELD(sync), one_of(sync_names()),
-       "all-reduce: replicas make every update together; none: each by itself, averaged when the pipeline "
-       "drains"},
+      {"", "sync", "sync", kPlain, PW_FIELD(sync), one_of(sync_names()), help_of(sync_rules())},
       {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of({"float32", "bfloat16"}),
        "float32, bfloat16 (autocast)"},
       {"",
@@ -170,8 +170,8 @@ const std::vector<RunField>& run_fields() {
        {},
        "start forwards and backwards with one call each, where that can be"},
       {"", "threads", "threads", kPlain, PW_FIELD(threads), integer(1, 4096), "compute threads of one rank"},
-      {"", "transport", "transport", kPlain, PW_FIELD(transport), one_of({"auto", "gloo", "nccl", "shm"}),
-       "auto, gloo, nccl, shm"},
+      {"", "transport", "transport", kPlain, PW_FIELD(transport), one_of(names_of(transport_rules())),
+       help_of(transport_rules())},
       {"",
        "disturb",
        "disturb",

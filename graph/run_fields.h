@@ -39,7 +39,7 @@ struct RunField {
   FieldForm form;
   FieldValue (*in)(Run& run);
   FieldRule rule;
-  const char* help;
+  std::string help;
 
   ConstFieldValue of(const Run& run) const;
   std::string path() const { return *group ? std::string(group) + "." + key : key; }

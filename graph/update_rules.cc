@@ -4,18 +4,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "graph/error.h"
-#include "graph/nearest.h"
+#include "graph/rows.h"
 
 namespace pipewright {
 namespace {
-
-template <typename Row>
-std::vector<std::string> names_of(const std::vector<Row>& rows) {
-  std::vector<std::string> names;
-  for (const Row& row : rows) names.emplace_back(row.name);
-  return names;
-}
 
 std::vector<std::string> momentum_if_any(const OptimizerSettings& settings) {
   if (settings.momentum == 0) return {};
@@ -48,9 +40,7 @@ const std::vector<UpdateRuleFacts>& update_rules() {
 std::vector<std::string> update_rule_names() { return names_of(update_rules()); }
 
 const UpdateRuleFacts& update_rule_facts(const std::string& name) {
-  for (const UpdateRuleFacts& row : update_rules())
-    if (name == row.name) return row;
-  throw InputError("optimizer: '" + name + "' is no update rule" + suggestion(name, update_rule_names()));
+  return row_named(update_rules(), "optimizer", name);
 }
 
 std::vector<std::string> slot_names(const OptimizerSettings& settings) {

@@ -25,6 +25,7 @@ constexpr int64_t kSmallQuestion =
 constexpr double kEffortOfTurns = 0.05;  // of the time for one row
 /// A gain below this is told together with what it costs.
 constexpr double kLittle = 1.1;
+constexpr const char* kDataParallelism = "dp";  // the row that others are compared with
 
 double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
 
@@ -33,36 +34,103 @@ bool plain(const PlanRequest& request) {
          (request.weights.empty() || weight_rule_named(request.weights) == WeightRule::kStash);
 }
 
+/// A way to run the model that is compared with the others: what it changes in the question that was asked.
+struct ContenderRow {
+  const char* name;
+  const char* strategy;
+  const char* schedule = nullptr;  ///< null: as asked
+  const char* weights = nullptr;   ///< null: as asked; "": the usual rule of the schedule
+  enum { kAsAsked, kNoInterval, kLikeDataParallelism } interval = kAsAsked;
+  bool one_device = false;
+  /// There for a question that leaves schedule and rule open.
+  bool where_open = false;
+  /// Of all rows, or of the few of which one is the best, or nearly: `best` has straight and hybrid
+  /// pipelines, of those that drain zb-h1 hardly ever loses, and model parallelism is for want of memory
+  /// alone.
+  bool of_all = true;
+  enum { kNotOfFew, kOfFew, kOfFewWhereMemoryEnds } of_few = kNotOfFew;
+};
+using Rows = std::vector<const ContenderRow*>;
+
+/// In an order in which a later one must gain something.
+const std::vector<ContenderRow>& contender_rows() {
+  using Row = ContenderRow;
+  static const std::vector<Row> rows = {
+      {.name = "one device",
+       .strategy = "dp",
+       .schedule = "1f1b",
+       .weights = "",
+       .interval = Row::kNoInterval,
+       .one_device = true,
+       .of_few = Row::kOfFew},
+      {.name = kDataParallelism, .strategy = "dp", .of_few = Row::kOfFew},
+      {.name = "model-parallel",
+       .strategy = "model-parallel",
+       .schedule = "1f1b",
+       .weights = "",
+       .interval = Row::kNoInterval,
+       .of_few = Row::kOfFewWhereMemoryEnds},
+      {.name = "straight", .strategy = "straight"},
+      {.name = "hybrid", .strategy = "hybrid"},
+      {.name = "best", .strategy = "best", .of_all = false, .of_few = Row::kOfFew},
+      {.name = "flush",
+       .strategy = "best",
+       .schedule = "1f1b-flush",
+       .interval = Row::kLikeDataParallelism,
+       .where_open = true},
+      {.name = "interleaved",
+       .strategy = "best",
+       .schedule = "interleaved",
+       .interval = Row::kLikeDataParallelism,
+       .where_open = true},
+      {.name = "zb-h1",
+       .strategy = "best",
+       .schedule = "zb-h1",
+       .interval = Row::kLikeDataParallelism,
+       .where_open = true,
+       .of_few = Row::kOfFew},
+      {.name = "2bw",
+       .strategy = "best",
+       .weights = "2bw",
+       .interval = Row::kLikeDataParallelism,
+       .where_open = true,
+       .of_few = Row::kOfFew},
+  };
+  return rows;
+}
+
+/// Those that there are for the question.
+Rows rows_for(const Inputs& inputs, bool few) {
+  const bool open = plain(inputs.request) && inputs.request.microbatches == 0 &&
+                    !inputs.request.use_all_devices && cost_model_named(inputs.request.objective).simulated;
+  const bool memory_ends = inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty();
+  Rows rows;
+  for (const ContenderRow& row : contender_rows()) {
+    const bool chosen = !few ? row.of_all
+                             : row.of_few == ContenderRow::kOfFew ||
+                                   (row.of_few == ContenderRow::kOfFewWhereMemoryEnds && memory_ends);
+    if (chosen && (open || !row.where_open)) rows.push_back(&row);
+  }
+  return rows;
+}
+
 /// `minibatches`: of an update, where the schedule leaves that open.
-Contender contender(const Inputs& inputs, const std::string& name, const std::string& prefix,
+Contender contender(const Inputs& inputs, const ContenderRow& row, const std::string& prefix,
                     int64_t minibatches) {
   Contender made;
-  made.name = name;
-  made.file = prefix + "." + name + ".json";
+  made.name = row.name;
+  made.file = row.one_device ? "gpus=1.json" : prefix + "." + row.name + ".json";
   Topology topology = inputs.topology;
-  PlanRequest request = inputs.request;
-  request.strategy = name;
-  if (name == "one device") {
-    made.file = "gpus=1.json";
-    request.strategy = "dp";
-    request.schedule = "1f1b";
-    request.weights.clear();
-    request.microbatches = 0;
+  if (row.one_device) {
     for (TopologyLevel& level : topology.levels) level.count = 1;
     if (!topology.devices.empty()) topology.devices.resize(1);
-  } else if (name == "model-parallel") {
-    request.schedule = "1f1b";
-    request.weights.clear();
-    request.microbatches = 0;
-  } else if (name == "flush" || name == "interleaved" || name == "zb-h1") {
-    request.strategy = "best";
-    request.schedule = name == "flush" ? "1f1b-flush" : name;
-    request.microbatches = minibatches;
-  } else if (name == "2bw") {
-    request.strategy = "best";
-    request.weights = "2bw";
-    request.microbatches = minibatches;
   }
+  PlanRequest request = inputs.request;
+  request.strategy = row.strategy;
+  if (row.schedule != nullptr) request.schedule = row.schedule;
+  if (row.weights != nullptr) request.weights = row.weights;
+  if (row.interval == ContenderRow::kNoInterval) request.microbatches = 0;
+  if (row.interval == ContenderRow::kLikeDataParallelism) request.microbatches = minibatches;
   try {
     made.plan = make_plan(inputs.profile, topology, request);
   } catch (const InfeasibleError& error) {
@@ -88,16 +156,6 @@ std::string kind_of(const Plan& plan) {
   return "a straight pipeline";
 }
 
-/// Every row that there is for the question, in an order in which a later one must gain something.
-std::vector<std::string> names_for(const Inputs& inputs) {
-  std::vector<std::string> names = {"one device", "dp", "model-parallel", "straight", "hybrid"};
-  if (plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices &&
-      cost_model_named(inputs.request.objective).simulated) {
-    names.insert(names.end(), {"flush", "interleaved", "zb-h1", "2bw"});
-  }
-  return names;
-}
-
 /// The one to take; nothing if none fits.
 std::optional<size_t> advised(const std::vector<Contender>& contenders) {
   std::optional<size_t> best;
@@ -108,23 +166,10 @@ std::optional<size_t> advised(const std::vector<Contender>& contenders) {
   return best;
 }
 
-/// Of these rows one is the best, or nearly: `best` has straight and hybrid pipelines, and of those that
-/// drain zb-h1 hardly ever loses. Model parallelism is for want of memory alone.
-std::vector<std::string> few_names_for(const Inputs& inputs) {
-  const std::vector<std::string> all = names_for(inputs);
-  std::vector<std::string> names = {"one device", "dp"};
-  if (inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty()) names.push_back("model-parallel");
-  names.emplace_back("best");
-  for (const char* name : {"zb-h1", "2bw"})
-    if (std::find(all.begin(), all.end(), name) != all.end()) names.emplace_back(name);
-  return names;
-}
-
-std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches,
-                                      const std::vector<std::string>& names) {
+std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches, const Rows& rows) {
   const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
   std::vector<Contender> contenders;
-  for (const std::string& name : names) contenders.push_back(contender(inputs, name, prefix, minibatches));
+  for (const ContenderRow* row : rows) contenders.push_back(contender(inputs, *row, prefix, minibatches));
   return contenders;
 }
 
@@ -136,14 +181,14 @@ struct Winner {
 /// What the same rows, or a few that stand for them, would advise with all links faster or slower. Nothing if
 /// nothing fits, or at no bandwidth that there is.
 std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort,
-                                const std::vector<std::string>& names) {
+                                const Rows& rows) {
   Inputs other = inputs;
   other.request.effort = effort * inputs.request.effort;
   for (TopologyLevel& level : other.topology.levels) {
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  const std::vector<Contender> contenders = contenders_for(other, minibatches, names);
+  const std::vector<Contender> contenders = contenders_for(other, minibatches, rows);
   const std::optional<size_t> best = advised(contenders);
   if (!best) return std::nullopt;
   const Plan& plan = *contenders[*best].plan;
@@ -164,7 +209,7 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
   const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
   const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
   const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
-  const std::vector<std::string> all = names_for(inputs), few = few_names_for(inputs);
+  const Rows all = rows_for(inputs, false), few = rows_for(inputs, true);
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
@@ -242,7 +287,7 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   const Plan& plan = *best.plan;
   const Contender* parallel = nullptr;
   for (const Contender& each : comparison.contenders)
-    if (each.plan && each.name == "dp") parallel = &each;
+    if (each.plan && each.name == kDataParallelism) parallel = &each;
   std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + "): ";
   if (plan.world_size == 1 && comparison.devices > 1) {
     text += "distributing gains nothing here, more devices only wait for each other";
@@ -342,7 +387,7 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
     const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
     minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  comparison.contenders = contenders_for(inputs, minibatches, names_for(inputs));
+  comparison.contenders = contenders_for(inputs, minibatches, rows_for(inputs, false));
   const std::optional<size_t> best = advised(comparison.contenders);
   if (!best) {
     // What needs least is nearest.

@@ -9,7 +9,10 @@
 #include "graph/nearest.h"
 #include "graph/pipedream.h"
 #include "graph/pipeline_rules.h"
+#include "graph/rows.h"
 #include "graph/units.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/recompute.h"
 
 namespace pipewright {
 namespace {
@@ -139,8 +142,9 @@ void add_device_options(po::options_description* options) {
 void add_pricing_options(po::options_description* options) {
   options->add_options()  //
       ("objective", po::value<std::string>()->default_value("pipewright"),
-       "cost model: pipewright, or those of other planners: pipedream, pipedream-shared-nic; plan only: "
-       "max-load, piper")  //
+       ("cost model: " + join(names_of(cost_models()), ", ") +
+        "; plan only: " + join(names_of(published_questions()), ", "))
+           .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
 }
@@ -167,7 +171,7 @@ void add_run_options(po::options_description* options) {
       ("microbatches", po::value<int64_t>(), "of an update, with flush and 2bw; without: a few a device")  //
       ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")           //
       ("recompute", po::value<std::string>()->default_value("auto"),
-       "run forwards twice: auto, never, always");
+       ("run forwards twice: " + join(names_of(recompute_choices()), ", ")).c_str());
 }
 
 void add_demand_options(po::options_description* options) {

@@ -9,6 +9,8 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/file_watch.h"
+#include "graph/rows.h"
+#include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/comparison.h"
@@ -101,7 +103,8 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
             "best cuts\n";
   }
   const std::string ties = ties_text(plan, inputs.profile);
-  if (!ties.empty() && plan.strategy != "dp" && inputs.topology.device_count() > 1) head << ties << "\n";
+  if (!ties.empty() && !strategy_facts(plan.strategy).one_stage && inputs.topology.device_count() > 1)
+    head << ties << "\n";
   std::cout << wrapped(head.str(), width) << "\n"
             << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
             << memory_table(predicted).text(width);
@@ -129,7 +132,7 @@ void run_plan(const Arguments& arguments) {
        "training, or inference: forward, least latency")                                               //
       ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
       ("strategy", po::value<std::string>()->default_value("best"),
-       "best, dp, straight, hybrid or model-parallel")  //
+       join(names_of(searched_strategies()), ", ").c_str())  //
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");

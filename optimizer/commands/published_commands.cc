@@ -9,9 +9,11 @@
 #include "graph/json.h"
 #include "graph/limits.h"
 #include "graph/plan.h"
+#include "graph/rows.h"
 #include "graph/units.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/cost/cost_model.h"
 #include "optimizer/published/dnn_partitioning.h"
 #include "optimizer/published/max_load.h"
 #include "optimizer/published/piper.h"
@@ -182,15 +184,15 @@ void add_published_options(po::options_description* options) {
 }
 
 bool is_published(const po::variables_map& values) {
-  const auto objective = values["objective"].as<std::string>();
-  return objective == "max-load" || objective == "piper";
+  return find_row(published_questions(), values["objective"].as<std::string>()) != nullptr;
 }
 
 void plan_published(const po::variables_map& values) {
-  if (values["objective"].as<std::string>() == "piper") {
-    plan_piper(values);
-  } else {
-    plan_max_load(values);
+  switch (row_named(published_questions(), "--objective", values["objective"].as<std::string>()).kind) {
+    case PublishedKind::kMaxLoad:
+      return plan_max_load(values);
+    case PublishedKind::kPiper:
+      return plan_piper(values);
   }
 }
 

@@ -8,7 +8,7 @@ namespace pipewright {
 /// --cpus.
 void add_published_options(boost::program_options::options_description* options);
 
-/// True if --objective is `max-load` or `piper`: then plan_published answers the command.
+/// True if --objective is one of published_questions(): then plan_published answers the command.
 bool is_published(const boost::program_options::variables_map& values);
 
 /// Searches, prints (tables, or JSON with --json), and writes what --output says: for a profile a plan, for

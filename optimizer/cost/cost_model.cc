@@ -4,7 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
-#include "graph/nearest.h"
+#include "graph/rows.h"
 
 namespace pipewright {
 namespace {
@@ -188,15 +188,20 @@ const std::vector<CostModel>& cost_models() {
   return models;
 }
 
+const std::vector<PublishedQuestion>& published_questions() {
+  static const std::vector<PublishedQuestion> rows = {
+      {PublishedKind::kMaxLoad, "max-load", "least load of the busiest device (Tarnawski et al., 2020)"},
+      {PublishedKind::kPiper, "piper", "parallel stages and recomputation (Tarnawski et al., 2021)"},
+  };
+  return rows;
+}
+
 const CostModel& cost_model_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const CostModel& model : cost_models()) {
-    if (name == model.name) return model;
-    known.emplace_back(model.name);
-  }
-  if (name == "max-load" || name == "piper")
+  if (const CostModel* model = find_row(cost_models(), name)) return *model;
+  if (find_row(published_questions(), name) != nullptr)
     throw InputError("--objective: '" + name + "' is a question that only `plan` answers");
-  for (const char* other : {"max-load", "piper"}) known.emplace_back(other);
+  std::vector<std::string> known = names_of(cost_models());
+  for (const PublishedQuestion& question : published_questions()) known.emplace_back(question.name);
   throw InputError("--objective: '" + name + "' is not a cost model" + suggestion(name, known));
 }
 

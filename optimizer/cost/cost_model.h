@@ -157,10 +157,20 @@ struct CostModel {
   bool simulated;
   LevelRule levels;
 };
-/// "pipewright" (default), "pipedream", "pipedream-shared-nic".
+/// The default first.
 const std::vector<CostModel>& cost_models();
-/// InputError with the nearest name.
+/// InputError with the nearest name, which may be that of a published question.
 const CostModel& cost_model_named(const std::string& name);
+
+/// Other planners' questions, which come with their own input files and answers (optimizer/published/): no way
+/// to price a plan, but asked for by the same option.
+enum class PublishedKind { kMaxLoad, kPiper };
+struct PublishedQuestion {
+  PublishedKind kind;
+  const char* name;
+  const char* summary;
+};
+const std::vector<PublishedQuestion>& published_questions();
 
 /// The default model's bytes at a cut: each value made before it and read after it, once.
 int64_t live_bytes(const Dataflow& flow, const NodeSet& done);

@@ -55,9 +55,8 @@ void fail_infeasible(const Question& q, const std::string& strategy, int64_t min
                                          : "Use --strategy dp; or, " + ties + ".");
     }
     throw InfeasibleError("strategy '" + strategy + "': impossible on " + devices,
-                          strategy == "hybrid"
-                              ? "Two stages of which one has two replicas need 3 devices or more."
-                              : "A pipeline needs 2 devices or more.");
+                          q.replicated ? "Two stages of which one has two replicas need 3 devices or more."
+                                       : "A pipeline needs 2 devices or more.");
   }
   const FullestStage fullest = fullest_stage(q, *least);
   const StageMemory& memory = fullest.memory;

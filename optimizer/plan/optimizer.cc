@@ -7,7 +7,8 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/limits.h"
-#include "graph/nearest.h"
+#include "graph/rows.h"
+#include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/levels.h"
@@ -36,56 +37,32 @@ constexpr double kBoundRounding = 1e-9;
 constexpr int64_t kMostCounted = 256;
 
 /// What a strategy asks of the search.
-struct Strategy {
-  StrategyRow row;
-  void (*ask)(Question*);
-};
-
-void ask_best(Question*) {}
-void ask_data_parallel(Question* q) { q->single_stage = true; }
-void ask_straight(Question* q) {
-  q->most_replicas = 1;
-  if (q->devices > 1) q->least_stages = 2;
-}
-void ask_hybrid(Question* q) {
-  q->least_stages = 2;
-  q->replicated = true;
-}
-// Stages run one after the other, so more of them only add traffic: the strategy is there because the model
-// does not fit one device, and its cuts are those that share the work (and with it the memory) best among all
-// devices.
-void ask_model_parallel(Question* q) {
-  q->most_replicas = 1;
-  q->all_devices = true;
-  q->one_in_flight = true;
-}
-
-const std::vector<Strategy>& strategy_table() {
-  static const std::vector<Strategy> table = {
-      {{"best", "the fastest of all below, or one device"}, ask_best},
-      {{"dp", "data parallelism: the whole model on every device"}, ask_data_parallel},
-      {{"straight", "a pipeline of two stages or more, one device each"}, ask_straight},
-      {{"hybrid", "a pipeline with a replicated stage"}, ask_hybrid},
-      {{"model-parallel", "one stage per device, one minibatch at a time"}, ask_model_parallel},
-  };
-  return table;
-}
-
-const Strategy& strategy_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const Strategy& strategy : strategy_table()) {
-    if (name == strategy.row.name) return strategy;
-    known.emplace_back(strategy.row.name);
+void ask(StrategyKind strategy, Question* q) {
+  switch (strategy) {
+    case StrategyKind::kBest:
+    case StrategyKind::kManual:
+      return;
+    case StrategyKind::kDataParallel:
+      q->single_stage = true;
+      return;
+    case StrategyKind::kStraight:
+      q->most_replicas = 1;
+      if (q->devices > 1) q->least_stages = 2;
+      return;
+    case StrategyKind::kHybrid:
+      q->least_stages = 2;
+      q->replicated = true;
+      return;
+    case StrategyKind::kModelParallel:
+      // Stages run one after the other, so more of them only add traffic: the strategy is there because the
+      // model does not fit one device, and its cuts are those that share the work (and with it the memory)
+      // best among all devices.
+      q->most_replicas = 1;
+      q->all_devices = true;
+      q->one_in_flight = true;
+      return;
   }
-  throw InputError("--strategy: '" + name + "' is not a strategy" + suggestion(name, known));
-}
-
-Recompute recompute_named(const std::string& name) {
-  if (name == "never") return Recompute::kNever;
-  if (name == "auto") return Recompute::kWhereNeeded;
-  if (name == "always") return Recompute::kAlways;
-  throw InputError("--recompute: '" + name + "' is no answer" +
-                   suggestion(name, {"auto", "never", "always"}));
+  PW_CHECK(false, "strategy " << static_cast<int>(strategy));
 }
 
 bool recomputes(const Plan& plan) {
@@ -203,19 +180,6 @@ Plan inference_plan(const Question& question, const PlanRequest& request, const 
   return plan;
 }
 
-}  // namespace
-
-const std::vector<StrategyRow>& strategies() {
-  static const std::vector<StrategyRow> rows = [] {
-    std::vector<StrategyRow> made;
-    for (const Strategy& strategy : strategy_table()) made.push_back(strategy.row);
-    return made;
-  }();
-  return rows;
-}
-
-namespace {
-
 /// What no plan that the question allows is faster than. The period of an exact search is itself that. Where
 /// times add up it is the sum of all work, where nothing better is known the work shared out evenly.
 double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
@@ -251,7 +215,9 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
 /// Which plans bound_seconds() speaks of.
 std::string family_of(const PlanRequest& request, const Question& q) {
   const bool model_parallel = q.one_in_flight;
-  std::string text = (request.strategy == "best" ? "" : request.strategy + " ") + "plan";
+  std::string text =
+      (searched_strategy(request.strategy).kind == StrategyKind::kBest ? "" : request.strategy + " ") +
+      "plan";
   if (!model_parallel) text += " of schedule " + request.schedule + " with weights " + request.weights;
   if (q.inputs.minibatches_per_update > 0)
     text += ", " + std::to_string(q.inputs.minibatches_per_update) + " microbatches";
@@ -267,7 +233,7 @@ std::string family_of(const PlanRequest& request, const Question& q) {
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& asked, PlanNotes* notes) {
-  const Strategy& strategy = strategy_named(asked.strategy);
+  const StrategyKind strategy = searched_strategy(asked.strategy).kind;
   const PlanRequest request = with_run_rules(asked, topology.device_count());
   const CostModel& model = cost_model_named(request.objective);
   Question question;
@@ -277,11 +243,11 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
   question.devices_in_order = request.devices_in_order;
-  question.recompute = recompute_named(request.recompute);
+  question.recompute = row_named(recompute_choices(), "recompute", request.recompute).choice;
   const Dataflow flow(profile, request.class_profiles, ties_of(request));
   States states = enumerate_states(flow, model, question.memory_bytes > 0);
   question.states = &states;
-  strategy.ask(&question);
+  ask(strategy, &question);
   set_run_rules(request, &question);
   // One stage, or stages of equal work, need no more cuts.
   const bool placed = question.inputs.placed();
@@ -378,7 +344,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   Plan plan = std::move(*best);
   // Unless it was asked for, no stage that computes less than its messages take, if that costs next to
   // nothing (the pool knows of this itself).
-  const bool free_to_join = !pooled && request.strategy == "best" && !request.demands.any() &&
+  const bool free_to_join = !pooled && strategy == StrategyKind::kBest && !request.demands.any() &&
                             !request.use_all_devices && !schedule_facts(request.schedule).several_stages &&
                             model.simulated;
   const double enough = kThinTolerance * plan.predicted->minibatch_seconds;

@@ -15,8 +15,8 @@
 namespace pipewright {
 
 struct PlanRequest {
-  std::string strategy = "best";         ///< "best", "dp", "straight", "hybrid", "model-parallel"
-  std::string objective = "pipewright";  ///< row of the table of cost models: "pipewright", "pipedream"
+  std::string strategy = "best";         ///< of searched_strategies(), graph/strategies.h
+  std::string objective = "pipewright";  ///< of cost_models(), optimizer/cost/cost_model.h
   int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
   bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
   /// Where devices differ: stages stand on them as the topology has them, not also the other way round.
@@ -30,8 +30,7 @@ struct PlanRequest {
   std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
   int64_t microbatches = 0;       ///< of an update, with flush and 2bw; 0: a few for each device
   int64_t stages_per_rank = 2;    ///< schedule "interleaved"
-  /// "auto": where a stage fits its memory no other way, "never", "always".
-  std::string recompute = "auto";
+  std::string recompute = "auto";  ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
 };
 
@@ -71,11 +70,5 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
 /// the request is not looked at.
 Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                          const PlanRequest& request);
-
-struct StrategyRow {
-  const char* name;
-  const char* summary;
-};
-const std::vector<StrategyRow>& strategies();
 
 }  // namespace pipewright

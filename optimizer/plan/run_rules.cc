@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/strategies.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/search/few_cuts.h"
 #include "runtime/schedule/schedule.h"
@@ -109,7 +110,8 @@ std::vector<Answer> in_a_row(const Question& question, int64_t most) {
 }  // namespace
 
 PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
-  if (request.strategy == "model-parallel") {
+  const StrategyFacts& strategy = searched_strategy(request.strategy);
+  if (strategy.kind == StrategyKind::kModelParallel) {
     const ScheduleKind kind = schedule_facts(request.schedule).kind;
     if (kind != ScheduleKind::k1F1B && kind != ScheduleKind::kModelParallel) {
       throw InputError("--strategy model-parallel: runs one minibatch at a time, not by schedule '" +
@@ -129,7 +131,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     throw InputError(std::string("--schedule, --weights: ") + error.what(), error.remedy());
   }
   const WeightRuleFacts& rule = weight_rule_facts(request.weights);
-  if (rule.needs_equal_turns() && request.strategy != "straight" && request.strategy != "dp") {
+  if (rule.needs_equal_turns() && !strategy.equal_replicas) {
     throw InputError("--weights " + request.weights + ": needs stages with equally many replicas",
                      "Take --strategy straight, or another rule: stash, 2bw.");
   }
@@ -148,7 +150,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     throw InputError("--objective " + request.objective + ": its formula knows weights 'stash' only, not '" +
                      request.weights + "'");
   }
-  if (schedule.several_stages && (request.demands.any() || request.strategy != "best")) {
+  if (schedule.several_stages && (request.demands.any() || strategy.kind != StrategyKind::kBest)) {
     throw InputError("--schedule " + request.schedule +
                          ": not together with --strategy, --replicas, --pin or --max-stages",
                      "Its stages follow from the devices: --stages-per-rank for each.");

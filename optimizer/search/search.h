@@ -12,12 +12,10 @@
 #include <vector>
 
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/recompute.h"
 #include "optimizer/cuts/states.h"
 
 namespace pipewright {
-
-/// Which stages run their forward again before the backward, so as to keep less.
-enum class Recompute { kNever, kWhereNeeded, kAlways };
 
 /// Borrows states and model.
 struct Question {

@@ -8,8 +8,9 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/nearest.h"
+#include "graph/rows.h"
 #include "graph/summary.h"
+#include "graph/transport_rules.h"
 #include "graph/units.h"
 #include "models/device/device.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -147,21 +148,26 @@ void run_launch(const std::vector<std::string>& arguments) {
   launch(job, settings);
 }
 
+// What is measured is tensors of the CPU.
+std::vector<TransportFacts> probed_transports() {
+  std::vector<TransportFacts> rows = transport_rules();
+  std::erase_if(rows, [](const TransportFacts& row) { return row.needs_gpus(); });
+  return rows;
+}
+
 // Started by a launcher: one rank. Otherwise starts all of them.
 void run_probe(const std::vector<std::string>& arguments) {
   po::options_description description("Probe");
   description.add(launch_option_descriptions());
-  description.add_options()("transport", po::value<std::string>()->default_value("auto"), "auto, gloo, shm")(
+  description.add_options()("transport", po::value<std::string>()->default_value("auto"),
+                            help_of(probed_transports()).c_str())(
       "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime probe --ranks N [--output topology.json]");
   ProbeSettings settings;
   settings.transport = options["transport"].as<std::string>();
   settings.output = options["output"].as<std::string>();
-  if (settings.transport != "auto" && settings.transport != "gloo" && settings.transport != "shm") {
-    throw InputError("--transport '" + settings.transport + "': expected auto, gloo or shm" +
-                     suggestion(settings.transport, {"auto", "gloo", "shm"}));
-  }
+  row_named(probed_transports(), "--transport", settings.transport);
   const Place place = find_place({});
   install_signal_handlers();
   if (place.world_size > 1) return probe(place, settings);

@@ -109,15 +109,15 @@ po::options_description run_option_descriptions() {
   for (const RunField& row : run_fields()) {
     if (!*row.option) continue;
     if (is_flag(row)) {
-      description.add_options()(row.option, po::bool_switch(), row.help);
+      description.add_options()(row.option, po::bool_switch(), row.help.c_str());
     } else if (is_list(row)) {
       description.add_options()(
-          row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(), row.help);
+          row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(), row.help.c_str());
     } else {
       std::string usual = default_text(row);
       usual.erase(std::remove(usual.begin(), usual.end(), ' '), usual.end());  // "25MiB", as it is given
       const std::string shown = usual.empty() ? "X" : "X (=" + usual + ")";
-      description.add_options()(row.option, po::value<std::string>()->value_name(shown), row.help);
+      description.add_options()(row.option, po::value<std::string>()->value_name(shown), row.help.c_str());
     }
   }
   return description;

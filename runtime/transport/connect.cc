@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "graph/transport_rules.h"
 #include "models/device/cuda_plugin.h"
 #include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
@@ -157,9 +158,10 @@ Result interruptibly(std::function<Result()> make, const std::function<void()>& 
 
 std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings) {
+  const TransportFacts& facts = transport_facts(settings.transport);
   std::unique_ptr<Transport> shm;
   std::vector<bool> reached(static_cast<size_t>(world_size), false);
-  if (settings.transport != "gloo") {
+  if (facts.uses_memory) {
     const ProcessName self = this_process();
     store.set(name + "/host/" + std::to_string(rank), self.identity);
     std::vector<int64_t> neighbours;
@@ -167,9 +169,9 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
       const bool same = store.get(name + "/host/" + std::to_string(peer), settings.timeout, settings.check) ==
                         self.identity;
       if (same) neighbours.push_back(peer);
-      if (!same && settings.transport == "shm") {
-        throw PeerError("transport 'shm': rank " + std::to_string(peer) + " is not on the host of rank " +
-                            std::to_string(rank),
+      if (!same && !facts.uses_network) {
+        throw PeerError("transport '" + settings.transport + "': rank " + std::to_string(peer) +
+                            " is not on the host of rank " + std::to_string(rank),
                         "give --transport auto: memory within a host, Gloo between hosts");
       }
     }
@@ -179,8 +181,8 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
     }
     shm_settings.check = settings.check;
     shm = make_shm_transport(store, name + "/shm", rank, world_size, neighbours, settings.timeout,
-                             shm_settings, settings.transport == "shm" ? nullptr : &reached);
-    if (settings.transport == "shm") reached.assign(static_cast<size_t>(world_size), true);
+                             shm_settings, facts.uses_network ? &reached : nullptr);
+    if (!facts.uses_network) reached.assign(static_cast<size_t>(world_size), true);
   }
   reached[static_cast<size_t>(rank)] = true;
   // Whether Gloo is needed is a question to all ranks: its group connects all of them.
@@ -271,7 +273,8 @@ std::unique_ptr<Transport> connect_devices(Store& store, const std::string& name
                                            const std::shared_ptr<Transport>& host,
                                            const ConnectSettings& settings) {
   auto staged = make_staged_transport(host, make_copy_engine(settings.device));
-  if (settings.transport != "auto" || settings.cuda == nullptr) return staged;
+  const bool fastest = transport_facts(settings.transport).device_way == DeviceWay::kFastest;
+  if (!fastest || settings.cuda == nullptr) return staged;
   auto sharing = settings.cuda->make_block_sharing(settings.device.index());
   auto with_blocks = peers_with_blocks(store, name + "/blocks", rank, devices, *sharing, settings);
   if (std::find(with_blocks.begin(), with_blocks.end(), true) == with_blocks.end()) return staged;

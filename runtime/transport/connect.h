@@ -31,8 +31,7 @@ std::unique_ptr<Transport> make_device_routed_transport(std::shared_ptr<Transpor
                                                         std::vector<bool> has_device, Packer packer);
 
 struct ConnectSettings {
-  /// Of the CPU's tensors: "gloo"; "shm"; otherwise shm where it reaches, Gloo elsewhere. Of a device's: as
-  /// choose_device_path() says.
+  /// A row of graph/transport_rules.h: for the CPU's tensors. Of a device's: as choose_device_path() says.
   std::string transport = "auto";
   std::string gloo_address;  ///< as for make_gloo_transport
   std::chrono::milliseconds timeout{30'000};

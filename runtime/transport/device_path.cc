@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/transport_rules.h"
 
 namespace pipewright {
 namespace {
@@ -50,7 +51,8 @@ RankDevice RankDevice::from_text(const std::string& text) {
 DevicePath choose_device_path(const std::string& transport, const std::vector<RankDevice>& ranks) {
   const auto without =
       std::find_if(ranks.begin(), ranks.end(), [](const RankDevice& r) { return !r.is_gpu; });
-  const bool nccl = transport == "nccl";
+  const TransportFacts& facts = transport_facts(transport);
+  const bool nccl = facts.needs_gpus();
   if (std::none_of(ranks.begin(), ranks.end(), [](const RankDevice& r) { return r.is_gpu; })) {
     if (nccl) {
       throw InputError("transport 'nccl': no rank has a GPU", "give --device cuda, or --transport auto");
@@ -79,7 +81,8 @@ DevicePath choose_device_path(const std::string& transport, const std::vector<Ra
     }
     return DevicePath::kNccl;
   }
-  return transport == "auto" && sharing.empty() && version > 0 ? DevicePath::kNccl : DevicePath::kStaged;
+  const bool nccl_serves = sharing.empty() && version > 0;
+  return facts.device_way == DeviceWay::kFastest && nccl_serves ? DevicePath::kNccl : DevicePath::kStaged;
 }
 
 }  // namespace pipewright

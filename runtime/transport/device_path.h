@@ -25,9 +25,9 @@ enum class DevicePath {
   kNccl,
 };
 
-/// `transport`: "auto", "nccl", or one of the host's, over which tensors of devices then go too. "auto" is
-/// NCCL where every rank has a GPU of its own. InputError for "nccl" where NCCL would refuse, with the
-/// remedy: a rank without a GPU, or ranks that share one (NCCL before 2.30). The same on all ranks.
+/// `transport`: a row of graph/transport_rules.h, whose DeviceWay decides. InputError for "nccl" where NCCL
+/// would refuse, with the remedy: a rank without a GPU, or ranks that share one (NCCL before 2.30). The same
+/// on all ranks.
 DevicePath choose_device_path(const std::string& transport, const std::vector<RankDevice>& ranks);
 
 }  // namespace pipewright

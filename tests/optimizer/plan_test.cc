@@ -7,6 +7,7 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
+#include "graph/strategies.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/check.h"
@@ -77,7 +78,7 @@ TEST_CASE("Random plans keep every promise, with and without memory limits") {
     PlanRequest request;
     request.objective = cost_models()[c % 3 == 0].name;
     request.optimizer_slots = pick(random, 0, 2);
-    for (const StrategyRow& strategy : strategies()) {
+    for (const StrategyFacts& strategy : searched_strategies()) {
       request.strategy = strategy.name;
       request.use_all_devices = pick(random, 0, 3) == 0;
       topology.memory_bytes = pick(random, 0, 1) == 0 ? 0 : pick(random, 5, 60) * 1000;
@@ -105,7 +106,7 @@ TEST_CASE("The memory that an InfeasibleError names is enough, and a byte less i
     const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 6)), true, 50);
     Topology topology = random_topology(random);
     PlanRequest request;
-    request.strategy = strategies()[c % strategies().size()].name;
+    request.strategy = searched_strategies()[c % searched_strategies().size()].name;
     // Planning with no limit tells what is surely enough; halving from there meets the border.
     const auto possible = [&](int64_t memory) {
       topology.memory_bytes = memory;
@@ -178,7 +179,7 @@ TEST_CASE("Fifty plans from one question are one plan") {
   std::mt19937 random(13);
   const Profile profile = testing::random_profile(random, 7, false, 40);
   const Topology topology = flat_topology(5, 1e6, 1e-4, 0);
-  for (const StrategyRow& strategy : strategies()) {
+  for (const StrategyFacts& strategy : searched_strategies()) {
     PlanRequest request;
     request.strategy = strategy.name;
     const std::string first = document_text(make_plan(profile, topology, request));
