@@ -5,6 +5,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/rows.h"
+#include "optimizer/cost/formulas.h"
 
 namespace pipewright {
 namespace {
@@ -22,10 +23,10 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
   StageTerms terms;
   terms.compute_seconds = load.compute_seconds();
   if (load.trainable_bytes > 0) {
-    terms.exchange_seconds = 2 * weights / inputs.bandwidth_bytes_per_second;
-    terms.exchange_latency_seconds = 2 * inputs.latency_seconds;
+    terms.exchange_seconds = all_reduce_link_seconds(weights, 1, inputs.bandwidth_bytes_per_second);
+    terms.exchange_latency_seconds = all_reduce_latency_seconds(inputs.latency_seconds);
   }
-  terms.step_seconds = weights * inputs.step_seconds_per_byte;
+  terms.step_seconds = step_seconds(load, inputs);
   if (inputs.minibatches_per_update > 0) {
     // One update for so many minibatches of all replicas. The exchange grows a little with the replicas,
     // which a period must not: it is taken for that of any number, at most twice too much.
@@ -88,17 +89,24 @@ NodeSet free_sinks(const Dataflow& flow, bool memory_limited) {
 // ---- pipedream: what its optimizer computes, with activation traffic costed
 // ------------------------------------------
 
+double pipedream_out_seconds(const StageLoad& load, const CostInputs& inputs) {
+  return link_seconds(static_cast<double>(load.charged_out_bytes), inputs.bandwidth_bytes_per_second,
+                      Duplex::kHalf);
+}
+
 StageTerms pipedream_terms(const StageLoad& load, const CostInputs& inputs) {
   const double bandwidth = inputs.bandwidth_bytes_per_second;
   StageTerms terms;
   terms.compute_seconds = load.compute_seconds();
-  terms.exchange_seconds = 4 * static_cast<double>(load.parameter_bytes) / bandwidth;
+  terms.exchange_seconds =
+      all_reduce_link_seconds(static_cast<double>(load.parameter_bytes), 1, bandwidth, Duplex::kHalf);
   // The first stage never pays its outgoing cut with its own replicas: only later stages look at a cut, as
   // their X_in.
   terms.link_takes_both = false;
   if (!load.first) {
-    terms.link_in_seconds = 2 * static_cast<double>(load.charged_in_bytes) / bandwidth;
-    if (!load.last) terms.link_out_seconds = 2 * static_cast<double>(load.charged_out_bytes) / bandwidth;
+    terms.link_in_seconds =
+        link_seconds(static_cast<double>(load.charged_in_bytes), bandwidth, Duplex::kHalf);
+    if (!load.last) terms.link_out_seconds = pipedream_out_seconds(load, inputs);
   }
   return terms;
 }
@@ -106,8 +114,7 @@ StageTerms pipedream_terms(const StageLoad& load, const CostInputs& inputs) {
 // In one server: the first stage pays for its cut too.
 StageTerms shared_nic_terms(const StageLoad& load, const CostInputs& inputs) {
   StageTerms terms = pipedream_terms(load, inputs);
-  const double bandwidth = inputs.bandwidth_bytes_per_second;
-  if (!load.last) terms.link_out_seconds = 2 * static_cast<double>(load.charged_out_bytes) / bandwidth;
+  if (!load.last) terms.link_out_seconds = pipedream_out_seconds(load, inputs);
   return terms;
 }
 
@@ -379,7 +386,7 @@ int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t mos
 }
 
 double message_seconds(double bytes, const CostInputs& inputs) {
-  return inputs.latency_seconds + bytes / inputs.bandwidth_bytes_per_second;
+  return message_seconds(bytes, inputs.latency_seconds, inputs.bandwidth_bytes_per_second);
 }
 
 bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
@@ -389,14 +396,18 @@ bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs
   return load.compute_seconds() < messages;
 }
 
+double step_seconds(const StageLoad& load, const CostInputs& inputs) {
+  return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+}
+
 double tied_seconds(const StageLoad& load, const CostInputs& inputs) {
   return load.tied_sent_bytes > 0 ? message_seconds(static_cast<double>(load.tied_sent_bytes), inputs) : 0;
 }
 
 double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs) {
   if (replicas == 1 || bytes == 0) return 0;
-  const auto m = static_cast<double>(replicas);
-  return 2 * inputs.latency_seconds + 2 * (m - 1) / m * bytes / inputs.bandwidth_bytes_per_second;
+  return all_reduce_latency_seconds(inputs.latency_seconds) +
+         all_reduce_link_seconds(bytes, crossing_part(1, replicas), inputs.bandwidth_bytes_per_second);
 }
 
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
@@ -406,7 +417,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.backward_weight_seconds = load.backward_weight_seconds;
   times.recompute_seconds = load.recompute_seconds();
   times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
-  times.step_seconds = static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+  times.step_seconds = step_seconds(load, inputs);
   times.tied_seconds = tied_seconds(load, inputs);
   if (!load.last)
     times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);

@@ -162,8 +162,8 @@ const std::vector<CostModel>& cost_models();
 /// InputError with the nearest name, which may be that of a published question.
 const CostModel& cost_model_named(const std::string& name);
 
-/// Other planners' questions, which come with their own input files and answers (optimizer/published/): no way
-/// to price a plan, but asked for by the same option.
+/// Other planners' questions, which come with their own input files and answers (optimizer/published/): no
+/// way to price a plan, but asked for by the same option.
 enum class PublishedKind { kMaxLoad, kPiper };
 struct PublishedQuestion {
   PublishedKind kind;
@@ -225,6 +225,8 @@ int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t mos
 double message_seconds(double bytes, const CostInputs& inputs);
 /// Of one minibatch on the innermost links, messages one way.
 bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
+/// One update of all its weights.
+double step_seconds(const StageLoad& load, const CostInputs& inputs);
 /// What copies of tied parameters take before an update: their messages to the other stages.
 double tied_seconds(const StageLoad& load, const CostInputs& inputs);
 /// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions

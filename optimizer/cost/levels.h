@@ -1,6 +1,6 @@
 // What a stage costs where its replicas are: devices under several levels of links, shared or not, and
 // devices of different speed. docs/cost-model.md, "Levels", has the formulas. The search prices stretches of
-// devices in closed form, evaluate_placed() the ranks of a plan one by one; both ask here.
+// devices in closed form, placed.h the ranks of a plan one by one; both ask here.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/formulas.h"
 
 namespace pipewright {
 
@@ -31,12 +32,8 @@ class LevelCosts {
   const std::vector<GroupLink>& links() const { return links_; }
   /// Sizes of the groups of each level's members: 1, then devices of a server, ...
   const std::vector<int64_t>& sizes() const { return sizes_; }
-  bool half_duplex() const { return half_duplex_; }
-
-  /// Ranks of a group out of all, as exchanges of gradients see them: the part of the bytes that crosses.
-  static double crossing(int64_t ranks, int64_t all) {
-    return static_cast<double>(ranks) * static_cast<double>(all - ranks) / static_cast<double>(all);
-  }
+  bool half_duplex() const { return duplex_ == Duplex::kHalf; }
+  Duplex duplex() const { return duplex_; }
 
   /// Highest level whose links a message between the devices `a` and `b` takes.
   int level_between(int64_t a, int64_t b) const;
@@ -47,8 +44,8 @@ class LevelCosts {
   double exchange_seconds_per_byte(int64_t replicas, int64_t most_inside, int64_t servers,
                                    double slowest_link) const;
   double exchange_latency_seconds(int level) const;  ///< `level`: highest that the stage spans
-  /// What one exchange takes on one of the links, for a byte: `crossing` is that of the group and, where the
-  /// link is shared, of its members too. `servers` as above.
+  /// What one exchange takes on one of the links, for a byte: `crossing` is crossing_part() of the group and,
+  /// where the link is shared, of its members too. `servers` as above.
   double exchange_link_seconds_per_byte(const GroupLink& link, double crossing, int64_t servers) const;
   /// Per minibatch, what a cut of `bytes` takes on a link. `before`, `after`: parts of the replicas of the
   /// stages on its two sides in the group; `product`: of both; `member_product`: sum over the members of the
@@ -76,39 +73,16 @@ class LevelCosts {
   }
 
  private:
+  double latency_seconds(int level) const;
+
   const CostInputs& inputs_;
   std::vector<GroupLink> links_;
   std::vector<int64_t> sizes_;
-  bool half_duplex_ = false;
+  Duplex duplex_ = Duplex::kFull;
 };
 
 /// Shares of the minibatches of a round for replicas that take `seconds` each for one, when `overhead` comes
 /// once in a round: those with the least period, of the shortest round. At most 8 for each on average.
 std::vector<int64_t> best_shares(const std::vector<double>& seconds, double overhead_seconds);
-
-/// Where the stages of a plan are, priced rank by rank.
-struct PlacedPrice {
-  std::vector<StagePeriod> stages;
-  std::vector<double> exchange_seconds;  ///< by stage: one all-reduce
-  std::vector<int> in_levels;            ///< by stage: highest level that values from before it cross
-  std::vector<int> out_levels;
-  /// By stage, of one minibatch on its slowest replica: compute, and the message that comes in.
-  std::vector<double> replica_seconds;
-  std::vector<double> receive_seconds;
-  double link_seconds = 0;  ///< of the busiest link that stages have in common
-  std::string busiest_link;
-  double total_seconds() const;
-  double latency_seconds() const;  ///< of one minibatch through all stages
-};
-PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
-                         const CostModel& model, const CostInputs& inputs);
-
-/// stage_times() where the stages are, by the default model.
-std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
-                                     const CostInputs& inputs);
-
-/// The least work of a minibatch (StageLoad::least_seconds of all stages) shared out over the ranks by their
-/// pace: no plan on them is faster.
-double shared_out_seconds(double least_seconds, const std::vector<Stage>& stages, const CostInputs& inputs);
 
 }  // namespace pipewright

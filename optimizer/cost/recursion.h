@@ -5,6 +5,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/formulas.h"
 
 namespace pipewright {
 
@@ -30,13 +31,15 @@ class RecursionPrices {
   /// With the cuts, for all but the first of a level.
   double later(double period, double in_bytes, double out_bytes, int level, int64_t replicas) const {
     const double bandwidth = level == 0 ? inside_ : above_;
-    return std::max(period, 2 * std::max(in_bytes, out_bytes) / (bandwidth * static_cast<double>(replicas)));
+    return std::max(period, link_seconds(std::max(in_bytes, out_bytes),
+                                         bandwidth * static_cast<double>(replicas), Duplex::kHalf));
   }
 
  private:
   static double replicated(double seconds, double bytes, int64_t replicas, double bandwidth) {
-    const auto m = static_cast<double>(replicas);
-    return (seconds + 4 * (m - 1) / m * bytes / bandwidth) / m;
+    const double exchange =
+        all_reduce_link_seconds(bytes, crossing_part(1, replicas), bandwidth, Duplex::kHalf);
+    return (seconds + exchange) / static_cast<double>(replicas);
   }
   double inside_;
   double above_;

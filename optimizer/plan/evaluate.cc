@@ -8,7 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/units.h"
-#include "optimizer/cost/levels.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/cost/recursion.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/optimizer.h"

@@ -11,7 +11,7 @@
 #include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/cost/cost_model.h"
-#include "optimizer/cost/levels.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"

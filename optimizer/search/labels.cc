@@ -33,8 +33,9 @@ bool Dominance::dominates(const Label& a, const Label& b, double cut_bytes) cons
     double differ = std::abs(Placement::part_in(a, link.group) - Placement::part_in(b, link.group));
     if (link.shared)
       differ += std::abs(Placement::part_in(a, link.member) - Placement::part_in(b, link.member));
-    const double most =
-        (link.shared || costs_.half_duplex() ? 2 : 1) * differ * cut_bytes / link.bandwidth_bytes_per_second;
+    // A link in common carries what goes out and what comes back.
+    const Duplex duplex = link.shared ? Duplex::kHalf : costs_.duplex();
+    const double most = link_seconds(differ * cut_bytes, link.bandwidth_bytes_per_second, duplex);
     if (a.loads[l] + most > b.loads[l]) return false;
   }
   return true;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/search/search_stage.h"
 
 namespace pipewright::search_detail {

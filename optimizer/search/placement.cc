@@ -13,10 +13,10 @@ namespace {
 /// Ranks [begin, end) of a stage of `all`, by groups of `size`: what crosses.
 double crossing_between(int64_t begin, int64_t end, int64_t size, int64_t all) {
   const int64_t first = std::min(end, (begin / size + 1) * size) - begin;
-  double sum = LevelCosts::crossing(first, all);
+  double sum = crossing_part(first, all);
   const int64_t rest = end - begin - first;
-  sum += static_cast<double>(rest / size) * LevelCosts::crossing(size, all);
-  if (rest % size > 0) sum += LevelCosts::crossing(rest % size, all);
+  sum += static_cast<double>(rest / size) * crossing_part(size, all);
+  if (rest % size > 0) sum += crossing_part(rest % size, all);
   return sum;
 }
 
@@ -124,7 +124,7 @@ Placement::Stretch Placement::made(int64_t begin, int64_t replicas) const {
     for (int64_t from = begin; from < end;) {
       const int64_t group_end = (from / link.group + 1) * link.group;
       const int64_t to = std::min(end, group_end);
-      double crossing = LevelCosts::crossing(to - from, replicas);
+      double crossing = crossing_part(to - from, replicas);
       if (link.shared) crossing += crossing_between(from, to, link.member, replicas);
       const double seconds = costs_.exchange_link_seconds_per_byte(link, crossing, servers);
       const bool with_rest = from == begin && begin % link.group != 0;
@@ -288,7 +288,7 @@ bool Placement::possible_in_block(const PlacedStage& stage, double compute, int6
   const int64_t all = replicas * copies;
   const auto m = static_cast<double>(all);
   const double on_link =
-      costs_.exchange_link_seconds_per_byte(costs_.links()[0], LevelCosts::crossing(replicas, all), copies) *
+      costs_.exchange_link_seconds_per_byte(costs_.links()[0], crossing_part(replicas, all), copies) *
       stage.gradient_bytes;
   double once = stage.step;
   if (stage.gradient_bytes > 0) {
@@ -320,7 +320,7 @@ std::optional<Label> Placement::place_in_block(const PlacedStage& stage, const L
   const GroupLink& nic = costs_.links()[0];
   const double update = costs_.minibatches_of_update(static_cast<double>(all));
   Label label = after;
-  label.loads[0] += costs_.exchange_link_seconds_per_byte(nic, LevelCosts::crossing(replicas, all), copies) *
+  label.loads[0] += costs_.exchange_link_seconds_per_byte(nic, crossing_part(replicas, all), copies) *
                     stage.gradient_bytes / update;
   if (filled == server_)
     label.loads[0] += costs_.cut_link_seconds(nic, stage.in_bytes, 0, 1 / static_cast<double>(copies), 0, 0);

@@ -27,8 +27,8 @@ StageBounds::StageBounds(const Question& q, const Placement& placement)
     work_.push_back(least_work(before));
     gradients_.push_back(costs.gradient_bytes(before));
     cut_.push_back(counts && i > 0 && i < states_.last()
-                       ? static_cast<double>(states_.states[i].charged_bytes) /
-                             q.inputs.levels[0].bandwidth_bytes_per_second
+                       ? link_seconds(static_cast<double>(states_.states[i].charged_bytes),
+                                      q.inputs.levels[0].bandwidth_bytes_per_second)
                        : 0);
   }
 }
@@ -45,21 +45,20 @@ double StageBounds::least_exchange(const Placement& placement, int64_t replicas)
   for (const TopologyLevel& level : q_.inputs.levels)
     fastest_link = std::max(fastest_link, level.bandwidth_bytes_per_second);
   const LevelCosts& costs = placement.costs();
-  const double alone = LevelCosts::crossing(1, replicas) / fastest_link;
-  if (costs.half_duplex()) return 4 * alone;
-  double slowest = alone;
+  double slowest = all_reduce_link_seconds(1, crossing_part(1, replicas), fastest_link, costs.duplex());
+  if (costs.half_duplex()) return slowest;
   for (const GroupLink& link : costs.links()) {
     if (link.shared || replicas <= link.group) continue;
     // In a row, a group is filled, or the first and the last share them out.
-    double crossing = LevelCosts::crossing(std::min(link.group, replicas - link.group), replicas);
+    double crossing = crossing_part(std::min(link.group, replicas - link.group), replicas);
     if (placement.server() > 1) {  // evenly over as many servers as there are
       const auto all = static_cast<double>(replicas);
       const double copies = std::min(all, static_cast<double>(q_.devices / placement.server()));
       crossing = std::min(crossing, all / copies * (1 - 1 / copies));
     }
-    slowest = std::max(slowest, crossing / link.bandwidth_bytes_per_second);
+    slowest = std::max(slowest, all_reduce_link_seconds(1, crossing, link.bandwidth_bytes_per_second));
   }
-  return 2 * slowest;
+  return slowest;
 }
 
 double StageBounds::least_period() const { return work_.back() / pace_sum_ * (1 - kTolerance); }

@@ -145,9 +145,9 @@ double least_period_anywhere(const Question& question) {
       for (int64_t m = group + 1; m <= q.devices && members > 1; ++m) {
         // Some member has x replicas or m - x: evenly spread, or as many as fit in one.
         const int64_t x = std::max<int64_t>(1, std::min((m + members - 1) / members, m - group));
-        const double crossing = LevelCosts::crossing(std::min(x, m - x), m);
+        const double crossing = crossing_part(std::min(x, m - x), m);
         double& least = q.least_exchange_seconds_per_byte[static_cast<size_t>(m)];
-        least = std::max(least, 2 * crossing / level.bandwidth_bytes_per_second);
+        least = std::max(least, all_reduce_link_seconds(1, crossing, level.bandwidth_bytes_per_second));
       }
       group *= level.count;
     }

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "optimizer/cost/levels.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/cost/recursion.h"
 #include "optimizer/search/few_cuts.h"
 #include "optimizer/search/placed_table.h"

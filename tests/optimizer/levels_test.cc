@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "optimizer/cost/placed.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/search/demands.h"
 #include "optimizer/search/inference.h"

@@ -1,0 +1,39 @@
+// What a message, an exchange of gradients, a cut and an update take on the links given: the formulas of
+// every price, on one level or several, in the runtime's own terms or PipeDream's. docs/cost-model.md
+// explains them. cost_model.cc, levels.cc and recursion.h say which bytes and which links go in.
+#pragma once
+
+#include <cstdint>
+
+namespace pipewright {
+
+/// Whether a link carries both directions at once, at its full bandwidth each. PipeDream's formulas say no.
+enum class Duplex { kFull, kHalf };
+
+/// Bytes of one direction, where as many go the other way meanwhile.
+inline double link_seconds(double bytes, double bandwidth_bytes_per_second, Duplex duplex = Duplex::kFull) {
+  return (duplex == Duplex::kHalf ? 2 : 1) * bytes / bandwidth_bytes_per_second;
+}
+
+/// One message with nothing else on its way.
+inline double message_seconds(double bytes, double latency_seconds, double bandwidth_bytes_per_second) {
+  return latency_seconds + link_seconds(bytes, bandwidth_bytes_per_second);
+}
+
+/// Of the bytes that `all` ranks reduce, the part that crosses, each way and in each of the two halves of an
+/// all-reduce, the link that `ranks` of them share: each rank's piece goes to the others, pieces are 1 / all.
+/// (m - 1) / m for a rank alone.
+inline double crossing_part(int64_t ranks, int64_t all) {
+  return static_cast<double>(ranks) * static_cast<double>(all - ranks) / static_cast<double>(all);
+}
+
+/// An all-reduce of so many bytes, direct reduce-scatter and then all-gather, on a link that `crossing` of
+/// them cross; beside its latency.
+inline double all_reduce_link_seconds(double bytes, double crossing, double bandwidth_bytes_per_second,
+                                      Duplex duplex = Duplex::kFull) {
+  return 2 * link_seconds(crossing * bytes, bandwidth_bytes_per_second, duplex);
+}
+/// Its two halves wait for a message each.
+inline double all_reduce_latency_seconds(double latency_seconds) { return 2 * latency_seconds; }
+
+}  // namespace pipewright

@@ -1,0 +1,305 @@
+#include "optimizer/cost/placed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "optimizer/cost/formulas.h"
+#include "optimizer/cost/levels.h"
+
+namespace pipewright {
+namespace {
+
+/// Part of the minibatches of a stage that each group of `size` ranks runs.
+std::map<int64_t, double> parts_by_group(const Stage& stage, int64_t size) {
+  std::map<int64_t, double> parts;
+  double all = 0;
+  for (size_t q = 0; q < stage.ranks.size(); ++q) {
+    const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
+    parts[stage.ranks[q] / size] += share;
+    all += share;
+  }
+  for (auto& [group, part] : parts) part /= all;
+  return parts;
+}
+
+std::map<int64_t, int64_t> ranks_by_group(const Stage& stage, int64_t size) {
+  std::map<int64_t, int64_t> ranks;
+  for (const int64_t rank : stage.ranks) ++ranks[rank / size];
+  return ranks;
+}
+
+bool same_parts(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
+  if (a.size() < 2 || a.size() != b.size()) return false;
+  const double each = 1 / static_cast<double>(a.size());
+  const auto even = [&](const auto& entry) { return std::abs(entry.second - each) < 1e-12; };
+  return std::all_of(a.begin(), a.end(), even) && std::all_of(b.begin(), b.end(), even) &&
+         std::equal(a.begin(), a.end(), b.begin(),
+                    [](const auto& x, const auto& y) { return x.first == y.first; });
+}
+
+/// Smallest groups that both stages are spread over evenly: minibatches then stay in their group, and each is
+/// a pipeline of its own. 0 if there are none.
+int64_t paired_size(const Stage& a, const Stage& b, const std::vector<int64_t>& sizes) {
+  for (size_t k = 1; k < sizes.size(); ++k) {
+    if (same_parts(parts_by_group(a, sizes[k]), parts_by_group(b, sizes[k]))) return sizes[k];
+  }
+  return 0;
+}
+
+int span_level(const Stage& stage, const LevelCosts& costs) {
+  int level = 0;
+  for (const int64_t rank : stage.ranks) level = std::max(level, costs.level_between(stage.ranks[0], rank));
+  return level;
+}
+
+int nearest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
+  const auto& sizes = costs.sizes();
+  for (size_t k = 1; k < sizes.size(); ++k) {
+    const auto ours = ranks_by_group(a, sizes[k]);
+    for (const auto& [group, count] : ranks_by_group(b, sizes[k])) {
+      if (ours.count(group) != 0) return static_cast<int>(k) - 1;
+    }
+  }
+  return static_cast<int>(sizes.size()) - 1;
+}
+
+/// Highest level that a message between some ranks of the two passes.
+int farthest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
+  return std::max({span_level(a, costs), span_level(b, costs), costs.level_between(a.ranks[0], b.ranks[0])});
+}
+
+}  // namespace
+
+double PlacedPrice::total_seconds() const {
+  double slowest = link_seconds;
+  for (const StagePeriod& stage : stages) slowest = std::max(slowest, stage.total_seconds());
+  return slowest;
+}
+
+double PlacedPrice::latency_seconds() const {
+  return std::accumulate(replica_seconds.begin(), replica_seconds.end(), 0.0) +
+         std::accumulate(receive_seconds.begin(), receive_seconds.end(), 0.0);
+}
+
+namespace {
+
+/// The stages on their ranks, priced one after the other; what the links in common carry is added up
+/// meanwhile.
+class Placing {
+ public:
+  Placing(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages, const CostModel& model,
+          const CostInputs& inputs)
+      : loads_(loads),
+        stages_(stages),
+        inputs_(inputs),
+        costs_(model, inputs),
+        server_(costs_.sizes().size() > 1 ? costs_.sizes()[1] : int64_t{1} << 40),
+        busy_(costs_.links().size()) {}
+
+  PlacedPrice price() {
+    for (size_t s = 0; s < stages_.size(); ++s) add_stage(s);
+    for (size_t s = 0; s + 1 < stages_.size(); ++s) add_cut(s);
+    find_busiest_link();
+    return std::move(price_);
+  }
+
+ private:
+  void add_stage(size_t s);
+  double exchange_seconds(size_t s, int span, double minibatches_of_update);
+  int level_between(size_t s, size_t other, int span) const;
+  void add_cut(size_t s);
+  void add_cut_inside_servers(size_t s, double bytes);
+  void find_busiest_link();
+
+  const std::vector<StageLoad>& loads_;
+  const std::vector<Stage>& stages_;
+  const CostInputs& inputs_;
+  const LevelCosts costs_;
+  const int64_t server_;                         // devices of one
+  std::vector<std::map<int64_t, double>> busy_;  // by link: seconds by group
+  PlacedPrice price_;
+};
+
+/// One all-reduce of the stage's gradients. Its traffic goes on the links in common.
+double Placing::exchange_seconds(size_t s, int span, double minibatches_of_update) {
+  const Stage& stage = stages_[s];
+  const auto replicas = static_cast<int64_t>(stage.ranks.size());
+  const double bytes = costs_.gradient_bytes(loads_[s]);
+  const auto servers = ranks_by_group(stage, server_);
+  int64_t most_inside = 0;
+  for (const auto& [server, count] : servers) most_inside = std::max(most_inside, count);
+  const auto server_count = static_cast<int64_t>(servers.size());
+
+  double slowest = 0;
+  for (size_t l = 0; l < costs_.links().size(); ++l) {
+    const GroupLink& link = costs_.links()[l];
+    std::map<int64_t, double> crossing;
+    for (const auto& [group, count] : ranks_by_group(stage, link.group))
+      crossing[group] += crossing_part(count, replicas);
+    if (link.shared) {
+      for (const auto& [member, count] : ranks_by_group(stage, link.member))
+        crossing[member * link.member / link.group] += crossing_part(count, replicas);
+    }
+    for (const auto& [group, part] : crossing) {
+      const double seconds = costs_.exchange_link_seconds_per_byte(link, part, server_count);
+      busy_[l][group] += seconds * bytes / minibatches_of_update;
+      slowest = std::max(slowest, seconds);
+    }
+  }
+  if (replicas == 1 || bytes == 0) return 0;
+  return costs_.exchange_latency_seconds(span) +
+         bytes * costs_.exchange_seconds_per_byte(replicas, most_inside, server_count, slowest);
+}
+
+/// Highest level that values between two neighbouring stages cross; `span`: that of stage `s` alone.
+int Placing::level_between(size_t s, size_t other, int span) const {
+  const auto& sizes = costs_.sizes();
+  const int64_t paired = paired_size(stages_[s], stages_[other], sizes);
+  if (paired == 0) return std::max(span, nearest_level(stages_[s], stages_[other], costs_));
+  return static_cast<int>(std::find(sizes.begin(), sizes.end(), paired) - sizes.begin()) - 1;
+}
+
+void Placing::add_stage(size_t s) {
+  const Stage& stage = stages_[s];
+  const int64_t shares = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+  const auto round = static_cast<double>(stage.shares.empty() ? stage.ranks.size() : shares);
+  const double update = costs_.minibatches_of_update(round);
+  const int span = span_level(stage, costs_);
+  price_.exchange_seconds.push_back(exchange_seconds(s, span, update));
+
+  double compute = 0;  // of a round, on the replica that takes longest
+  double slowest_replica = 0;
+  double most_share = 1;
+  for (size_t q = 0; q < stage.ranks.size(); ++q) {
+    const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
+    const double seconds = compute_seconds_on(loads_[s], inputs_, stage.ranks[q]);
+    compute = std::max(compute, share * seconds);
+    slowest_replica = std::max(slowest_replica, seconds);
+    most_share = std::max(most_share, share);
+  }
+  price_.in_levels.push_back(s > 0 ? level_between(s, s - 1, span) : 0);
+  price_.out_levels.push_back(s + 1 < stages_.size() ? level_between(s, s + 1, span) : 0);
+  price_.replica_seconds.push_back(slowest_replica);
+  price_.receive_seconds.push_back(0);
+  if (s > 0) {
+    const int level = std::max(price_.out_levels[s - 1], price_.in_levels[s]);
+    price_.receive_seconds.back() = costs_.message_seconds(loads_[s].in_bytes, level);
+  }
+  StagePeriod period;
+  period.compute_seconds = compute / round;
+  period.gradient_sync_seconds = price_.exchange_seconds[s] / update;
+  period.step_seconds = costs_.step_seconds(loads_[s]) / update;
+  period.link_seconds =
+      costs_.device_link_seconds(loads_[s], price_.in_levels[s], price_.out_levels[s]) * most_share / round;
+  price_.stages.push_back(period);
+}
+
+/// What the cut behind stage `s` puts on the links in common, and on those inside servers.
+void Placing::add_cut(size_t s) {
+  const auto bytes = static_cast<double>(loads_[s].charged_out_bytes);
+  const int64_t paired = paired_size(stages_[s], stages_[s + 1], costs_.sizes());
+  const double copies = paired == 0 ? 1 : static_cast<double>(ranks_by_group(stages_[s], paired).size());
+  // Part of the traffic that stays in a group of `size`.
+  const auto product = [&](int64_t size, double ours, double theirs) {
+    return paired > 0 && paired <= size ? (ours + theirs) / 2 : ours * theirs * copies;
+  };
+  for (size_t l = 0; l < costs_.links().size(); ++l) {
+    const GroupLink& link = costs_.links()[l];
+    auto ours = parts_by_group(stages_[s], link.group);
+    auto theirs = parts_by_group(stages_[s + 1], link.group);
+    std::map<int64_t, double> member_product;
+    if (link.shared) {
+      auto our_members = parts_by_group(stages_[s], link.member);
+      auto their_members = parts_by_group(stages_[s + 1], link.member);
+      for (const auto& [member, part] : their_members) our_members[member] += 0;
+      for (const auto& [member, part] : our_members) {
+        member_product[member * link.member / link.group] +=
+            product(link.member, part, their_members[member]);
+      }
+    }
+    for (const auto& [group, part] : theirs) ours[group] += 0;
+    for (const auto& [group, part] : ours) {
+      busy_[l][group] += costs_.cut_link_seconds(
+          link, bytes, part, theirs[group], product(link.group, part, theirs[group]), member_product[group]);
+    }
+  }
+  add_cut_inside_servers(s, bytes * copies);
+}
+
+void Placing::add_cut_inside_servers(size_t s, double bytes) {
+  const auto ours = ranks_by_group(stages_[s], server_);
+  const auto theirs = ranks_by_group(stages_[s + 1], server_);
+  for (const auto& [group, count] : ours) {
+    if (theirs.count(group) == 0) continue;
+    const double seconds =
+        costs_.inner_cut_seconds(bytes, count, static_cast<int64_t>(stages_[s].ranks.size()),
+                                 theirs.at(group), static_cast<int64_t>(stages_[s + 1].ranks.size()));
+    for (const size_t side : {s, s + 1})
+      price_.stages[side].link_seconds = std::max(price_.stages[side].link_seconds, seconds);
+  }
+}
+
+void Placing::find_busiest_link() {
+  for (size_t l = 0; l < costs_.links().size(); ++l) {
+    const GroupLink& link = costs_.links()[l];
+    for (const auto& [group, seconds] : busy_[l]) {
+      if (seconds <= price_.link_seconds) continue;
+      price_.link_seconds = seconds;
+      price_.busiest_link = (link.shared ? "shared link of devices " : "link of devices ") +
+                            std::to_string(group * link.group) + "-" +
+                            std::to_string((group + 1) * link.group - 1);
+    }
+  }
+}
+
+}  // namespace
+
+PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
+                         const CostModel& model, const CostInputs& inputs) {
+  return Placing(loads, stages, model, inputs).price();
+}
+
+std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
+                                     const CostInputs& inputs) {
+  const PlacedPrice price = price_placed(loads, stages, cost_model_named("pipewright"), inputs);
+  const LevelCosts costs(cost_model_named("pipewright"), inputs);
+  std::vector<StageTimes> times;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    StageTimes mine = stage_times(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
+    // As if all replicas were as slow as the one that a round waits for.
+    const double slower = loads[s].compute_seconds() > 0
+                              ? price.stages[s].compute_seconds *
+                                    static_cast<double>(stages[s].ranks.size()) / loads[s].compute_seconds()
+                              : 1;
+    mine.forward_seconds *= slower;
+    mine.recompute_seconds *= slower;
+    mine.backward_seconds *= slower;
+    mine.backward_weight_seconds *= slower;
+    mine.reduce_seconds = price.exchange_seconds[s];
+    if (loads[s].tied_sent_bytes > 0) {
+      int level = 0;
+      for (const int64_t other : loads[s].tied_with)
+        level = std::max(level, farthest_level(stages[s], stages[static_cast<size_t>(other)], costs));
+      mine.tied_seconds = costs.message_seconds(loads[s].tied_sent_bytes, level);
+    }
+    if (!loads[s].last)
+      mine.send_activation_seconds = costs.message_seconds(loads[s].out_bytes, price.out_levels[s]);
+    if (!loads[s].first)
+      mine.send_gradient_seconds = costs.message_seconds(loads[s].in_bytes, price.in_levels[s]);
+    times.push_back(mine);
+  }
+  return times;
+}
+
+double shared_out_seconds(double least_seconds, const std::vector<Stage>& stages, const CostInputs& inputs) {
+  double speed = 0;
+  for (const Stage& stage : stages) {
+    for (const int64_t rank : stage.ranks) speed += inputs.paces.empty() ? 1 : inputs.paces[rank];
+  }
+  return least_seconds / speed;
+}
+
+}  // namespace pipewright

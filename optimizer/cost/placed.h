@@ -1,0 +1,36 @@
+// What a plan costs where its ranks are, rank by rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "optimizer/cost/cost_model.h"
+
+namespace pipewright {
+
+struct PlacedPrice {
+  std::vector<StagePeriod> stages;
+  std::vector<double> exchange_seconds;  ///< by stage: one all-reduce
+  std::vector<int> in_levels;            ///< by stage: highest level that values from before it cross
+  std::vector<int> out_levels;
+  /// By stage, of one minibatch on its slowest replica: compute, and the message that comes in.
+  std::vector<double> replica_seconds;
+  std::vector<double> receive_seconds;
+  double link_seconds = 0;  ///< of the busiest link that stages have in common
+  std::string busiest_link;
+  double total_seconds() const;
+  double latency_seconds() const;  ///< of one minibatch through all stages
+};
+PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
+                         const CostModel& model, const CostInputs& inputs);
+
+/// stage_times() where the stages are, by the default model.
+std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
+                                     const CostInputs& inputs);
+
+/// The least work of a minibatch (StageLoad::least_seconds of all stages) shared out over the ranks by their
+/// pace: no plan on them is faster.
+double shared_out_seconds(double least_seconds, const std::vector<Stage>& stages, const CostInputs& inputs);
+
+}  // namespace pipewright
