@@ -1,0 +1,66 @@
+#include "optimizer/plan/lower_bound.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "graph/pipeline_rules.h"
+#include "graph/strategies.h"
+#include "optimizer/plan/pool.h"
+#include "optimizer/plan/run_rules.h"
+
+namespace pipewright {
+namespace {
+
+/// Bounds are lower by this part, for sums in another order.
+constexpr double kBoundRounding = 1e-9;
+
+}  // namespace
+
+double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
+                     const Answer& answer) {
+  const State& whole = q.states->states.back();
+  double pace = 0;  // of all devices, not those of this plan alone
+  double fastest = 0;
+  for (int64_t d = 0; d < q.devices; ++d) {
+    const double own = q.inputs.paces.empty() ? 1 : q.inputs.paces[d];
+    pace += own;
+    fastest = std::max(fastest, own);
+  }
+  if (q.one_in_flight) return whole.least_seconds / fastest;
+  const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
+  if (schedule_facts(request.schedule).several_stages) return shared;
+  if (Pricer::takes(q, request) && !q.single_stage && !request.demands.any() && q.states->exact &&
+      (q.inputs.placed() || q.memory_bytes > 0)) {
+    return std::max(shared, least_period_anywhere(q));
+  }
+  if (q.inputs.placed()) {
+    if (!q.states->exact) return shared;
+    if (!drains(request)) return answer.bound_seconds;
+    if (request.effort < 1) return shared;
+    // The answer is but one of several candidates.
+    const std::optional<Answer> any = search(q);
+    return any ? any->bound_seconds : shared;
+  }
+  // On one level the search takes the exchange of update intervals for too long.
+  if (q.inputs.minibatches_per_update > 0) return shared;
+  return wide != nullptr ? wide->bound_seconds : answer.period_seconds * (1 - kBoundRounding);
+}
+
+std::string family_of(const PlanRequest& request, const Question& q) {
+  const bool model_parallel = q.one_in_flight;
+  std::string text =
+      (searched_strategy(request.strategy).kind == StrategyKind::kBest ? "" : request.strategy + " ") +
+      "plan";
+  if (!model_parallel) text += " of schedule " + request.schedule + " with weights " + request.weights;
+  if (q.inputs.minibatches_per_update > 0)
+    text += ", " + std::to_string(q.inputs.minibatches_per_update) + " microbatches";
+  if (request.demands.any()) text += ", with the stages demanded";
+  if (request.use_all_devices) text += ", on all devices";
+  const bool unequal = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
+  if (unequal && !drains(request) && !q.single_stage) return text + ", of stages on consecutive devices,";
+  if (!q.model->simulated) return text + ", by this objective's formula,";
+  const bool replicas = q.most_replicas > 1 && !q.single_stage;
+  return Pricer::takes(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
+}
+
+}  // namespace pipewright
