@@ -7,6 +7,7 @@
 #include "graph/device_name.h"
 #include "graph/nearest.h"
 #include "graph/run_fields.h"
+#include "graph/sync_rules.h"
 
 namespace pipewright {
 namespace {
@@ -123,6 +124,7 @@ void Run::validate(const std::string& where) const {
     fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
   }
   device_name(device, where + ": device");
+  check_sync(sync);
 }
 
 }  // namespace pipewright

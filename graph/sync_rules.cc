@@ -1,29 +1,49 @@
 #include "graph/sync_rules.h"
 
-#include "graph/error.h"
-#include "graph/nearest.h"
+#include "graph/limits.h"
+#include "graph/rows.h"
+#include "graph/spec.h"
 
 namespace pipewright {
 
 const std::vector<SyncFacts>& sync_rules() {
   static const std::vector<SyncFacts> rows = {
-      {SyncKind::kAllReduce, "all-reduce", true, "gradients are summed over the replicas at every update"},
-      {SyncKind::kNone, "none", false,
+      {SyncKind::kAllReduce, "all-reduce", true, false,
+       "gradients are summed over the replicas at every update"},
+      {SyncKind::kPartialReduce, "partial-reduce", false, true,
+       "every pipeline trains by itself and averages weights with those that are ready when it is"},
+      {SyncKind::kNone, "none", false, false,
        "every pipeline trains by itself; all are averaged when the pipeline drains"},
   };
   return rows;
 }
 
-std::vector<std::string> sync_names() {
-  std::vector<std::string> names;
-  for (const SyncFacts& row : sync_rules()) names.emplace_back(row.name);
-  return names;
+const SyncFacts& sync_facts(const std::string& sync) {
+  return row_named(sync_rules(), "sync", parse_spec(sync, "sync").name);
 }
 
-const SyncFacts& sync_facts(const std::string& name) {
-  for (const SyncFacts& row : sync_rules())
-    if (name == row.name) return row;
-  throw InputError("sync '" + name + "' is not known" + suggestion(name, sync_names()));
+void check_sync(const std::string& sync) {
+  if (sync_facts(sync).kind == SyncKind::kPartialReduce) {
+    partial_reduce_rules(sync);
+  } else {
+    SpecOptions(parse_spec(sync, "sync")).finish();
+  }
+}
+
+PartialReduceRules partial_reduce_rules(const std::string& sync) {
+  SpecOptions options(parse_spec(sync, "sync"));
+  PartialReduceRules rules;
+  rules.window_updates = options.integer("window", rules.window_updates, 1, kMostCount);
+  rules.of_whole_pipelines = options.choice("scope", "stage", {"stage", "pipeline"}) == "pipeline";
+  rules.fewest = options.integer("minimum", rules.fewest, 1, kMostRanks);
+  rules.pairs_above = options.integer("pairs-above", rules.pairs_above, 2, kMostRanks);
+  rules.wait = options.number("wait", rules.wait, 0, 100);
+  rules.most_wait =
+      options.number("most-wait", rules.wait > rules.most_wait ? rules.wait : rules.most_wait, 0, 100);
+  options.finish();
+  if (rules.most_wait < rules.wait)
+    options.fail("most-wait", "less than wait, which is " + std::to_string(rules.wait));
+  return rules;
 }
 
 }  // namespace pipewright

@@ -1,13 +1,14 @@
-// How replicas are held together (`--sync`), a row each. What a row does with tensors is
+// How replicas are held together (`--sync SPEC`), a row each. What a row does with tensors is
 // runtime/sync/replica_sync.h.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace pipewright {
 
-enum class SyncKind { kAllReduce, kNone };
+enum class SyncKind { kAllReduce, kPartialReduce, kNone };
 
 struct SyncFacts {
   SyncKind kind;
@@ -15,11 +16,31 @@ struct SyncFacts {
   /// The replicas of a stage make every update together and always hold equal weights. Otherwise replica i of
   /// all stages is a pipeline of its own, with its own updates, until the next drain.
   bool keeps_replicas_equal;
+  /// After an update a replica may average its weights with others that have made one.
+  bool averages_weights;
   const char* summary;
 };
 const std::vector<SyncFacts>& sync_rules();
-/// InputError with the nearest name.
-const SyncFacts& sync_facts(const std::string& name);
-std::vector<std::string> sync_names();
+/// Of a SPEC, such as "partial-reduce:window=10": InputError with the nearest name if there is none such.
+const SyncFacts& sync_facts(const std::string& sync);
+/// InputError for an unknown name, and for options that it does not have or whose values are out of range.
+void check_sync(const std::string& sync);
+
+/// The options of "partial-reduce" (SDPipe, PVLDB 16(9); docs/semantics.md).
+struct PartialReduceRules {
+  /// So many updates of a pipeline, in the mean over all, connect all of them at every stage.
+  int64_t window_updates = 10;
+  /// One decision for all stages of a pipeline's update, made at the last stage; else one for each stage.
+  bool of_whole_pipelines = false;
+  /// Whoever finds fewer waits longer the next time.
+  int64_t fewest = 2;
+  /// With more pipelines than this, pairs.
+  int64_t pairs_above = 8;
+  /// How long the first of a group waits for others, as a part of the time it takes for an update: to begin
+  /// with, and at most.
+  double wait = 0.1, most_wait = 0.5;
+};
+/// InputError as check_sync(). `sync` is of the kind kPartialReduce.
+PartialReduceRules partial_reduce_rules(const std::string& sync);
 
 }  // namespace pipewright

@@ -45,6 +45,7 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
       neighbour(stage + 1);
       break;
     case ActionKind::kReduce:
+    case ActionKind::kAverage:
       for (const int64_t other : plan.stages[static_cast<size_t>(stage)].ranks) {
         if (other != rank) activity.peers.push_back(other);
       }

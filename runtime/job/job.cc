@@ -43,7 +43,7 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
 void check_change_runs(const Plan& plan, const std::string& file, const Run& run) {
   try {
     check_plan_runs(plan, run.gradient_accumulation);
-    check_side_by_side(plan, sync_facts(run.sync), run.gradient_accumulation);
+    check_side_by_side(plan, run.sync, run.gradient_accumulation);
   } catch (const PlanError& error) {
     throw PlanError(file + ": " + error.what(), error.remedy());
   }
@@ -158,7 +158,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                         std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
-  check_side_by_side(job.plan, sync_facts(run.sync), run.gradient_accumulation);
+  check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
   for (const PlannedChange& change : job.changes) {
     check_plan_fits(change.plan, change.file, job.model.graph, run);
     check_change_runs(change.plan, change.file, run);

@@ -115,6 +115,7 @@ class Ledger {
       case ActionKind::kReceiveActivation:
       case ActionKind::kReceiveGradient:
       case ActionKind::kReduce:
+      case ActionKind::kAverage:
         break;
     }
   }

@@ -31,10 +31,11 @@ enum class ActionKind {
   kSendGradient,       // SG k   after B or BI
   kReduce,             // AR j   average the gradients of round j over the replicas
   kUpdate,             // U  j   one weight update; the number of updates is the weight version
+  kAverage,            // AW j   average weights with other pipelines; comes in where a rank runs a list
 };
-/// AR and U: the index is a round.
+/// AR, U and AW: the index is a round.
 inline bool is_of_round(ActionKind kind) {
-  return kind == ActionKind::kReduce || kind == ActionKind::kUpdate;
+  return kind == ActionKind::kReduce || kind == ActionKind::kUpdate || kind == ActionKind::kAverage;
 }
 
 /// RA, SA, RG, SG.
@@ -47,7 +48,7 @@ struct Action {
   static constexpr int64_t kOnlyStage = -1;
 
   ActionKind kind = ActionKind::kForward;
-  int64_t index = 0;           ///< minibatch; round for kReduce and kUpdate
+  int64_t index = 0;           ///< minibatch; round for those of a round
   int64_t stage = kOnlyStage;  ///< named only where the rank has several
   /// The stage it is about, on a rank whose first stage is `first`.
   int64_t stage_or(int64_t first) const { return stage == kOnlyStage ? first : stage; }

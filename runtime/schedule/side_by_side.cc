@@ -30,9 +30,10 @@ Plan pipeline_of(const Plan& plan, PipelineTurn turn) {
   return own;
 }
 
-void check_side_by_side(const Plan& plan, const SyncFacts& sync, int64_t gradient_accumulation) {
-  if (sync.keeps_replicas_equal) return;
-  const std::string what = "sync '" + std::string(sync.name) + "'";
+void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradient_accumulation) {
+  const SyncFacts& facts = sync_facts(sync);
+  if (facts.keeps_replicas_equal) return;
+  const std::string what = "sync '" + std::string(facts.name) + "'";
   const int64_t count = replicas_of(plan.stages.front());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -53,6 +54,12 @@ void check_side_by_side(const Plan& plan, const SyncFacts& sync, int64_t gradien
         what + ": " + std::to_string(count) + " pipelines cannot divide an update interval of " +
             std::to_string(plan.microbatches) + " microbatches",
         "Give a plan with a multiple of " + std::to_string(count) + " microbatches, or --sync all-reduce.");
+  }
+  if (facts.averages_weights && count > 1 && !partial_reduce_rules(sync).of_whole_pipelines &&
+      !plan.tied_parameters.empty()) {
+    throw PlanError(what + ": each stage averages its weights with others, and the copies of '" +
+                        plan.tied_parameters.front().name + "', which several stages hold, would differ",
+                    "Give scope=pipeline: all stages then average with the same ones.");
   }
   try {
     check_plan_runs(pipeline_of(plan, {0, count}), gradient_accumulation);

@@ -32,8 +32,9 @@ PipelineTurn turn_of(const Plan& plan, const SyncFacts& sync, int64_t replica);
 /// plan itself for 0 of 1.
 Plan pipeline_of(const Plan& plan, PipelineTurn turn);
 
-/// PlanError unless the plan can be run so: equal replicas without shares, an interval that they can divide,
-/// and pipelines that run by themselves (check_plan_runs).
-void check_side_by_side(const Plan& plan, const SyncFacts& sync, int64_t gradient_accumulation);
+/// PlanError unless the plan can be run so under the SPEC `sync`: equal replicas without shares, an interval
+/// that they can divide, copies of tied parameters that stay equal, and pipelines that run by themselves
+/// (check_plan_runs).
+void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradient_accumulation);
 
 }  // namespace pipewright

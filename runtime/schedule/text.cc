@@ -10,7 +10,7 @@
 namespace pipewright {
 namespace {
 
-constexpr std::array<ActionWords, 10> kKinds = {
+constexpr std::array<ActionWords, 11> kKinds = {
     {{ActionKind::kReceiveActivation, "RA", "receive activation", "wait"},
      {ActionKind::kForward, "F", "forward", "forward"},
      {ActionKind::kSendActivation, "SA", "send activation", "send"},
@@ -20,7 +20,8 @@ constexpr std::array<ActionWords, 10> kKinds = {
      {ActionKind::kBackwardWeight, "BW", "backward (weights)", "backward weight"},
      {ActionKind::kSendGradient, "SG", "send gradient", "send"},
      {ActionKind::kReduce, "AR", "all-reduce of gradients", "reduce"},
-     {ActionKind::kUpdate, "U", "optimizer step", "update"}}};
+     {ActionKind::kUpdate, "U", "optimizer step", "update"},
+     {ActionKind::kAverage, "AW", "average of weights", "average"}}};
 
 // Strict, so that text and actions correspond one to one: no sign, no leading zero, nothing after the number.
 bool parse_index(const std::string& digits, int64_t& index) {

@@ -19,10 +19,6 @@ class DrainSync : public ReplicaSync {
       : transport_(transport), stage_(stage), settings_(std::move(settings)) {}
 
   void complete(size_t) override {}
-  int64_t before_update() override {
-    PW_CHECK(false, "a pipeline of its own has nobody to reduce with");
-    return 0;
-  }
 
   int64_t at_drain() override {
     const at::NoGradGuard no_grad;

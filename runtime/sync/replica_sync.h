@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "graph/sync_rules.h"
+#include "runtime/groups/groups.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/stage/streams.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
 
-/// Calls come from the worker's thread, on all replicas of a stage in the same order.
+/// Calls come from the worker's thread; on replicas that are held equal all in the same order.
 class ReplicaSync {
  public:
   virtual ~ReplicaSync() = default;
@@ -23,7 +24,13 @@ class ReplicaSync {
   /// All of the replica's gradients of the round are there: the update may be made of them when it returns.
   /// Called where the schedule has an action for it, which is not so in a pipeline of its own. Returns the
   /// bytes this rank sent.
-  virtual int64_t before_update() = 0;
+  virtual int64_t before_update();
+  /// Where SyncFacts::averages_weights: the replica has made an update, and nobody has read its weights yet.
+  /// When it returns they are what the next minibatches may read. Returns the bytes this rank sent.
+  virtual int64_t after_update();
+  /// The replica makes no more updates in this span. Called for all stages of a rank before at_drain() for
+  /// any.
+  virtual void no_more_updates() {}
   /// The pipeline has drained, at the end of a span. When it returns, weights, buffers and optimizer are
   /// equal on all replicas. Returns the bytes this rank sent.
   virtual int64_t at_drain() = 0;
@@ -34,10 +41,11 @@ struct ReplicaSyncSettings {
   StreamTags tags{1};
   std::vector<std::string> slots = {};  ///< that the update rule keeps for each weight
   bool early = false;                   ///< sums may be made while the backward still runs
+  Groups* groups = nullptr;             ///< where some of them average their weights (averages_weights)
 };
 
-/// Borrows transport and stage.
-std::unique_ptr<ReplicaSync> make_replica_sync(SyncKind kind, Transport& transport, StageReplica& stage,
-                                               ReplicaSyncSettings settings);
+/// `sync` is a SPEC (check_sync). Borrows transport, stage and groups.
+std::unique_ptr<ReplicaSync> make_replica_sync(const std::string& sync, Transport& transport,
+                                               StageReplica& stage, ReplicaSyncSettings settings);
 
 }  // namespace pipewright

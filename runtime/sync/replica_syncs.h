@@ -15,4 +15,11 @@ std::unique_ptr<ReplicaSync> make_all_reduce_sync(Transport& transport, StageRep
 std::unique_ptr<ReplicaSync> make_drain_sync(Transport& transport, StageReplica& stage,
                                              ReplicaSyncSettings settings);
 
+/// As the one before; and after each update a replica's weights become the mean of those of its group, summed
+/// in the order of replicas. The group is asked for when the backward before the update has its first
+/// gradient.
+std::unique_ptr<ReplicaSync> make_partial_reduce_sync(Transport& transport, StageReplica& stage,
+                                                      ReplicaSyncSettings settings,
+                                                      const PartialReduceRules& rules);
+
 }  // namespace pipewright

@@ -11,6 +11,8 @@
 #include "graph/error.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
+#include "runtime/groups/group_client.h"
+#include "runtime/transport/signed_store.h"
 
 namespace pipewright {
 namespace {
@@ -91,8 +93,32 @@ void Training::prepare() {
   writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
       folder_, job_.run.checkpoint.versions == "exact",
       [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
+  serve_groups();
   const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
   start_generation(job_.generation_at(done_), source.get());
+}
+
+// Before any rank asks where.
+void Training::serve_groups() {
+  if (!session_.store() || session_.place().rank != 0) return;
+  std::error_code ignored;
+  std::filesystem::remove(folder_ / kGroupLogName, ignored);
+  if (!sync_facts(job_.run.sync).averages_weights) return;
+  group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
+  GroupServer::Settings settings;
+  settings.host = session_.place().master_address;
+  settings.secret = new_secret();
+  settings.rules = partial_reduce_rules(job_.run.sync);
+  settings.decided = [this](int64_t generation, const GroupDecision& decision) {
+    try {
+      group_log_->write(generation, decision);
+    } catch (const Error& error) {
+      control().fail({session_.place().rank, error.code(), error.what(), error.remedy()});
+    }
+  };
+  const std::string secret = settings.secret;
+  group_server_ = std::make_unique<GroupServer>(std::move(settings));
+  session_.store()->set(kGroupsKey, to_text(GroupServerAddress{group_server_->port(), secret}));
 }
 
 void Training::work() {

@@ -19,6 +19,8 @@
 #include "runtime/control/stop_agreement.h"
 #include "runtime/generation/generation.h"
 #include "runtime/generation/training_data.h"
+#include "runtime/groups/group_log.h"
+#include "runtime/groups/group_server.h"
 #include "runtime/job/adapt.h"
 #include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
@@ -56,6 +58,7 @@ class Training : private RankTask {
   void post_last_words() override;
   void close(const std::string& status) override;
   [[noreturn]] void stop();
+  void serve_groups();
   void save_model();
   void fault_point();
 
@@ -76,6 +79,7 @@ class Training : private RankTask {
   void take_decided_change();
   int64_t end_of_generation() const;
   void start_generation(int64_t number, StateSource* source);
+  std::unique_ptr<Groups> groups_of(int64_t generation);
   void change_plan();
   void wait_for_end_of_generation();
   void tell_end_of_generation(bool stopped);
@@ -109,6 +113,9 @@ class Training : private RankTask {
                                          // thread calls it
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
+  std::unique_ptr<GroupLog> group_log_;        // rank 0, where replicas average weights in groups
+  std::unique_ptr<GroupServer> group_server_;  // likewise
+  std::unique_ptr<Groups> groups_;             // of the generation; null: none are made
   std::unique_ptr<PlanGeneration> generation_;
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;

@@ -5,6 +5,7 @@
 #include "graph/error.h"
 #include "graph/plan_changes.h"
 #include "runtime/generation/state_moves.h"
+#include "runtime/groups/group_client.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/train/training.h"
 
@@ -192,10 +193,31 @@ void Training::start_generation(int64_t number, StateSource* source) {
   if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
   const bool changes = generation_ != nullptr;
   generation_.reset();
+  groups_ = groups_of(number);
   if (changes) session_.connect_for(job_.plan_of(number), number);
   generation_ = std::make_unique<PlanGeneration>(job_, data_, number, session_.place().rank,
-                                                 session_.transport(), source);
+                                                 session_.transport(), source, groups_.get());
   if (generation_->takes_part()) writer_->set_stages(generation_->worker().stage_count());
+}
+
+// Of pipelines side by side that average their weights with each other.
+std::unique_ptr<Groups> Training::groups_of(int64_t generation) {
+  const Plan& plan = job_.plan_of(generation);
+  const auto pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());
+  if (!sync_facts(job_.run.sync).averages_weights || pipelines == 1 ||
+      session_.place().rank >= plan.world_size)
+    return nullptr;
+  GroupClientSettings settings;
+  const auto check = [this] { control().check(); };
+  settings.host = session_.place().master_address;
+  settings.server =
+      parse_group_server_address(session_.store()->get(kGroupsKey, session_.start_patience(), check));
+  settings.generation = generation;
+  settings.stages = static_cast<int64_t>(plan.stages.size());
+  settings.pipelines = pipelines;
+  settings.timeout = session_.start_patience();
+  settings.check = check;
+  return connect_groups(std::move(settings));
 }
 
 void Training::tell_generation(GenerationSummary generation) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -134,6 +135,12 @@ class SerialStage {
   std::vector<Tensors> buffers;         // by replica
   std::vector<Tensors> sums;            // by replica: gradients of the round
   Tensors gradient;                     // of the update
+  struct Due {
+    int64_t last = 0;  // minibatch of the round
+    Tensors gradient;
+  };
+  std::deque<Due> due;        // updates that have not been made yet
+  bool awaits_group = false;  // the latest version is not what it will be when its group has averaged it
   std::vector<std::unique_ptr<UpdateRule>> rules;  // by trainable parameter
   std::vector<double> rate_scales;                 // likewise
 };
@@ -201,7 +208,30 @@ class SerialTraining {
     span_ = {own_before(span.first), own_before(span.end()) - own_before(span.first)};
     for (SerialStage& stage : stages_) stage.first_version = stage.versions.rbegin()->first;
   }
-  /// Minibatch k of its own; returns the loss.
+  Span span() const { return span_; }
+  /// All weights are there that minibatch k reads, as they will stay.
+  bool can_train(int64_t k) const {
+    return std::all_of(stages_.begin(), stages_.end(), [&](const SerialStage& stage) {
+      return version(stage, k, span_) <= stage.versions.rbegin()->first - (stage.awaits_group ? 1 : 0);
+    });
+  }
+  /// Makes the next update of stage s, if one is due and the one before is done with.
+  bool update(size_t s) {
+    SerialStage& stage = stages_[s];
+    if (stage.due.empty() || stage.awaits_group) return false;
+    const at::NoGradGuard no_grad;
+    update(stage, stage.due.front());
+    stage.due.pop_front();
+    return true;
+  }
+  bool is_done() const {
+    return std::all_of(stages_.begin(), stages_.end(),
+                       [](const SerialStage& stage) { return stage.due.empty() && !stage.awaits_group; });
+  }
+  SerialStage& stage(size_t s) { return stages_[s]; }
+  size_t stage_count() const { return stages_.size(); }
+
+  /// Minibatch k of its own, but for its updates; returns the loss.
   double train(int64_t k, const MinibatchFields& fields) {
     for (SerialStage& stage : stages_) {  // versions that nobody reads any more
       const int64_t oldest = std::min(version(stage, k, span_), stage.versions.rbegin()->first);
@@ -392,7 +422,7 @@ class SerialTraining {
     return upstream;
   }
 
-  // Updates of the stages whose round ends with minibatch k.
+  // What the stages whose round ends with minibatch k update with.
   void end_rounds(int64_t k, Span span) {
     const at::NoGradGuard no_grad;
     std::vector<size_t> ended;
@@ -428,7 +458,7 @@ class SerialTraining {
       }
     }
     if (rules_.gradient_clipping_norm > 0) clip(ended, k);
-    for (const size_t s : ended) update(stages_[s], k, span);
+    for (const size_t s : ended) stages_[s].due.push_back({k, std::exchange(stages_[s].gradient, {})});
   }
 
   // Over the model where all stages update together or must scale alike, else each stage by itself.
@@ -457,8 +487,8 @@ class SerialTraining {
     }
   }
 
-  void update(SerialStage& stage, int64_t k, Span span) {
-    const int64_t begin = std::max(span.first, k / stage.round_length * stage.round_length);
+  void update(SerialStage& stage, const SerialStage::Due& due) {
+    const int64_t begin = std::max(span_.first, due.last / stage.round_length * stage.round_length);
     double rate = learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, in_run(begin),
                                    rules_.minibatches_per_epoch, rules_.total_minibatches);
     if (rules_.learning_rate_scaling == "pipedream")
@@ -466,8 +496,7 @@ class SerialTraining {
     Tensors next = stage.latest();
     for (size_t i = 0; i < stage.trainable.size(); ++i) {
       at::Tensor& weight = next[stage.trainable[i]];
-      const Tensors stepped =
-          stage.rules[i]->step({weight}, {stage.gradient[i]}, rate * stage.rate_scales[i]);
+      const Tensors stepped = stage.rules[i]->step({weight}, {due.gradient[i]}, rate * stage.rate_scales[i]);
       weight = stepped.front().detach().requires_grad_(true);
     }
     stage.versions[stage.versions.rbegin()->first + 1] = std::move(next);
@@ -496,11 +525,114 @@ class SerialTraining {
   std::map<int64_t, double> gradient_norms_;
 };
 
+// Which updates of which pipelines are averaged with each other, at one stage after the other.
+class SerialGroups {
+ public:
+  SerialGroups(const GroupsByStage& groups, size_t pipelines)
+      : groups_(groups), next_(groups.size()), here_(groups.size()) {
+    for (size_t s = 0; s < groups.size(); ++s) {
+      here_[s].resize(groups[s].size());
+      for (const std::vector<int64_t>& group : groups[s])
+        for (const int64_t member : group)
+          if (member < 0 || member >= static_cast<int64_t>(pipelines))
+            throw InputError("a group of stage " + std::to_string(s) + " has pipeline " +
+                                 std::to_string(member) + " of " + std::to_string(pipelines),
+                             "Do the groups belong to another run?");
+    }
+  }
+
+  /// The pipeline has made an update at stage s: it has to wait for its group, or is the last of it.
+  void updated(std::vector<std::unique_ptr<SerialTraining>>& pipelines, size_t pipeline, size_t s) {
+    if (groups_.empty()) return;
+    const size_t group = next_group(pipeline, s);
+    const std::vector<int64_t>& members = groups_[s][group];
+    pipelines[pipeline]->stage(s).awaits_group = true;
+    if (++here_[s][group] < members.size()) return;
+    const at::NoGradGuard no_grad;
+    const auto stage = [&](int64_t member) -> SerialStage& {
+      return pipelines[static_cast<size_t>(member)]->stage(s);
+    };
+    const std::vector<size_t> trainable = stage(members.front()).trainable;
+    for (const size_t i : trainable) {
+      at::Tensor sum;
+      for (const int64_t member : members) {
+        const at::Tensor weight = stage(member).latest()[i].detach();
+        sum = sum.defined() ? sum + weight : weight;
+      }
+      const at::Tensor mean = sum / static_cast<double>(members.size());
+      for (const int64_t member : members)
+        stage(member).versions.rbegin()->second[i] = mean.clone().requires_grad_(true);
+    }
+    for (const int64_t member : members) stage(member).awaits_group = false;
+  }
+
+ private:
+  size_t next_group(size_t pipeline, size_t s) {
+    if (s < groups_.size()) {
+      size_t& next = next_[s][pipeline];
+      while (next < groups_[s].size()) {
+        const std::vector<int64_t>& group = groups_[s][next++];
+        if (std::find(group.begin(), group.end(), static_cast<int64_t>(pipeline)) != group.end())
+          return next - 1;
+      }
+    }
+    throw InputError("the groups of stage " + std::to_string(s) + " end before the updates of pipeline " +
+                         std::to_string(pipeline),
+                     "Do they belong to another run?");
+  }
+
+  const GroupsByStage& groups_;
+  std::vector<std::map<size_t, size_t>> next_;  // by stage and pipeline: the first group that it has not had
+  std::vector<std::vector<size_t>> here_;       // by stage and group: how many of its members are there
+};
+
+// Trains a span, one minibatch or update after the other, in any order in which each finds what it reads.
+std::vector<double> train_span(std::vector<std::unique_ptr<SerialTraining>>& pipelines, SerialGroups& groups,
+                               Span span, const std::function<MinibatchFields(int64_t)>& fields) {
+  std::vector<double> losses(static_cast<size_t>(span.count));
+  std::map<int64_t, MinibatchFields> asked_for;
+  int64_t ask_next = span.first;
+  const auto fields_of = [&](int64_t k) {
+    for (; ask_next <= k; ++ask_next) asked_for[ask_next] = fields(ask_next);
+    return asked_for.extract(k).mapped();
+  };
+  std::vector<int64_t> next;
+  for (const auto& pipeline : pipelines) {
+    pipeline->begin(span);
+    next.push_back(pipeline->span().first);
+  }
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t i = 0; i < pipelines.size(); ++i) {
+      SerialTraining& pipeline = *pipelines[i];
+      if (next[i] < pipeline.span().end() && pipeline.can_train(next[i])) {
+        const int64_t k = next[i]++ * static_cast<int64_t>(pipelines.size()) + static_cast<int64_t>(i);
+        losses[static_cast<size_t>(k - span.first)] = pipeline.train(next[i] - 1, fields_of(k));
+        moves = true;
+      }
+      for (size_t s = 0; s < pipeline.stage_count(); ++s) {
+        while (pipeline.update(s)) {
+          groups.updated(pipelines, i, s);
+          moves = true;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < pipelines.size(); ++i) {
+    if (next[i] < pipelines[i]->span().end() || !pipelines[i]->is_done()) {
+      throw InputError("pipeline " + std::to_string(i) + " waits for ever for its group before minibatch " +
+                           std::to_string(next[i]) + " of its own",
+                       "The groups cannot be those of this training.");
+    }
+  }
+  return losses;
+}
+
 // The pipelines of a plan: one, or, where replicas are not held together, one for each replica.
 std::vector<std::unique_ptr<SerialTraining>> pipelines_of(const Model& model, const Plan& plan,
                                                           const TrainingRules& rules) {
   std::vector<std::unique_ptr<SerialTraining>> pipelines;
-  const size_t count = rules.sync == "none" ? plan.stages[0].ranks.size() : 1;
+  const size_t count = rules.sync == "all-reduce" ? 1 : plan.stages[0].ranks.size();
   for (size_t i = 0; i < count; ++i) {
     Plan own = plan;
     if (count > 1) {
@@ -543,10 +675,10 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
     }
     pipelines = std::move(next);
     const auto count = static_cast<int64_t>(pipelines.size());
+    SerialGroups groups(part.groups, pipelines.size());
     for (const Span& span : part.spans) {
-      for (const auto& pipeline : pipelines) pipeline->begin(span);
-      for (int64_t k = span.first; k < span.end(); ++k)
-        losses.push_back(pipelines[static_cast<size_t>(k % count)]->train(k / count, fields(k)));
+      const std::vector<double> of_span = train_span(pipelines, groups, span, fields);
+      losses.insert(losses.end(), of_span.begin(), of_span.end());
       for (const auto& pipeline : pipelines) pipeline->end();
       if (count > 1) SerialTraining::average(pipelines);
       for (const auto& pipeline : pipelines) norms.merge(pipeline->take_gradient_norms());

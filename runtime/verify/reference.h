@@ -13,6 +13,7 @@
 
 #include "graph/plan.h"
 #include "models/definition/model.h"
+#include "runtime/groups/group_log.h"
 #include "runtime/stage/stage_replica.h"
 
 namespace pipewright {
@@ -43,10 +44,13 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
 struct PlanSpans {
   Plan plan;
   std::vector<Span> spans;
+  /// Where pipelines average their weights in groups: which ones, by stage, in the order of the whole part.
+  GroupsByStage groups = {};
 };
 
 /// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)
-/// and optimizer state of the one before, by name. `start` is of the first plan's stages.
+/// and optimizer state of the one before, by name. `start` is of the first plan's stages. InputError if the
+/// groups cannot be those of this training. Minibatches are asked for in their order.
 ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>& parts,
                                const TrainingRules& rules,
                                const std::function<MinibatchFields(int64_t minibatch)>& fields,

@@ -47,6 +47,36 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
   return places;
 }
 
+// Which pipelines averaged their weights, as the ranks wrote it; nothing where none do.
+class WrittenGroups {
+ public:
+  WrittenGroups(const Job& job, const std::filesystem::path& run_folder, int64_t first) {
+    if (!sync_facts(job.run.sync).averages_weights) return;
+    of_whole_pipelines_ = partial_reduce_rules(job.run.sync).of_whole_pipelines;
+    const auto file = run_folder / kGroupLogName;
+    LoggedGroups logged = read_group_log(file);
+    if (logged.first_minibatch != first) {
+      throw InputError(
+          file.string() + ": has the groups from minibatch " + std::to_string(logged.first_minibatch) +
+              " on, and verify would begin at " + std::to_string(first),
+          "Which of them lie between is not written: a run that averages in groups is verified from where "
+          "it began.");
+    }
+    groups_ = std::move(logged.generations);
+  }
+  GroupsByStage of(int64_t generation, const Plan& plan) const {
+    const auto found = groups_.find(generation);
+    if (found == groups_.end()) return {};
+    // The last stage's are those of all.
+    if (of_whole_pipelines_) return GroupsByStage(plan.stages.size(), found->second.back());
+    return found->second;
+  }
+
+ private:
+  bool of_whole_pipelines_ = false;
+  std::map<int64_t, GroupsByStage> groups_;
+};
+
 // Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
 // where a run ended that was made longer later.
 std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingData& data,
@@ -56,12 +86,13 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
     const CheckpointManifest manifest = open_checkpoint(folder).manifest;
     if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
   }
+  const WrittenGroups groups(job, run_folder, data.first_minibatch());
   std::vector<PlanSpans> parts;
   int64_t generation = -1;
   for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
     if (generation != job.generation_at(done)) {
       generation = job.generation_at(done);
-      parts.push_back({job.plan_of(generation), {}});
+      parts.push_back({job.plan_of(generation), {}, groups.of(generation, job.plan_of(generation))});
     }
     const Span planned = span_from(done, data.length_of(generation));
     parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
@@ -104,16 +135,16 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const st
   const auto programs = programs_of(job, parts.front().plan);
   const int64_t first = parts.front().spans.front().first;
   const auto source = start_of(job);
-  ReferenceResult result =
-      train_serially(job.model, parts, data.rules(),
-                     minibatches_from(job, data, first, parts.back().spans.back().end(), what),
-                     [&](size_t stage) -> std::optional<StageState> {
-                       auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
-                       if (!change) return state;
-                       if (!state) state = initial_state(job.model, programs[stage], static_cast<uint64_t>(job.run.seed));
-                       change(programs[stage], *state);
-                       return state;
-                     });
+  ReferenceResult result = train_serially(
+      job.model, parts, data.rules(),
+      minibatches_from(job, data, first, parts.back().spans.back().end(), what),
+      [&](size_t stage) -> std::optional<StageState> {
+        auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
+        if (!change) return state;
+        if (!state) state = initial_state(job.model, programs[stage], static_cast<uint64_t>(job.run.seed));
+        change(programs[stage], *state);
+        return state;
+      });
   TrainedModel model;
   model.losses = std::move(result.losses);
   model.tensors = std::move(result.weights);
@@ -134,8 +165,10 @@ std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, s
 std::map<std::string, at::Tensor> first_tensors(const Job& job) {
   const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
   const StageProgram& whole = programs.front();
-  const StageState state = start_of(job)->state_of(0, 0, whole).value_or(
-      initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
+  const StageState state =
+      start_of(job)
+          ->state_of(0, 0, whole)
+          .value_or(initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
   std::map<std::string, at::Tensor> start;
   for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
   return start;

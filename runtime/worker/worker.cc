@@ -33,9 +33,10 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
-               const TrainingRules& rules, StateSource* source)
+               const TrainingRules& rules, StateSource* source, Groups* groups)
     : tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
+      averages_weights_(sync_facts(rules.sync).averages_weights),
       transport_(transport) {
   PW_CHECK(transport || plan.world_size == 1, "a world of " << plan.world_size << " ranks needs a transport");
   const int64_t first = first_stage_of(plan, rank);
@@ -52,11 +53,12 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     stages.push_back(stages_.back().get());
     syncs_.emplace_back();
     if (ranks.size() == 1) continue;
-    syncs_.back() = make_replica_sync(sync.kind, *transport, *stages_.back(),
+    syncs_.back() = make_replica_sync(rules.sync, *transport, *stages_.back(),
                                       {.ranks = ranks,
                                        .tags = tags_,
                                        .slots = slot_names(rules.optimizer),
-                                       .early = rules.device.is_cpu() && has_spare_core()});
+                                       .early = rules.device.is_cpu() && has_spare_core(),
+                                       .groups = groups});
   }
   tied_ = std::make_unique<TiedExchange>(plan_, stages, tags_);
 }
@@ -77,6 +79,7 @@ class Worker::Execution {
       lanes_.push_back(open_lane(*worker.stages_[i]));
       lanes_.back().sync = worker.syncs_[i].get();
     }
+    if (training() && worker.averages_weights_) add_averages();
   }
 
   void run() {
@@ -121,6 +124,21 @@ class Worker::Execution {
     std::vector<at::Tensor> gradients_to_send;
     bool averaged = false;  // the round is ready for its update
   };
+
+  /// Behind each update; where the stages of the rank update together, behind the last of them.
+  void add_averages() {
+    const size_t together = updates_all_lanes_at_once() ? lanes_.size() : 1;
+    std::vector<Action> actions, averages;
+    for (const Action& action : actions_) {
+      actions.push_back(action);
+      if (action.kind != ActionKind::kUpdate || !lane_of(action).sync) continue;
+      averages.push_back({ActionKind::kAverage, action.index, action.stage});
+      if (averages.size() < together) continue;
+      actions.insert(actions.end(), averages.begin(), averages.end());
+      averages.clear();
+    }
+    actions_ = std::move(actions);
+  }
 
   bool is_left_out(const Action& action) {
     if (!training() || !hooks_.stop_before) return false;
@@ -244,6 +262,9 @@ class Worker::Execution {
       case ActionKind::kUpdate:
         update(k, lane);
         break;
+      case ActionKind::kAverage:
+        worker_.counts_.sent_bytes += lane.sync->after_update();
+        break;
     }
   }
 
@@ -278,13 +299,17 @@ class Worker::Execution {
     return [sync = lane.sync](size_t trainable) { sync->complete(trainable); };
   }
 
+  bool clips() const { return worker_.clipping_norm_ > 0; }
+  /// Copies of a tied parameter must be scaled alike, whatever else their stages hold.
+  bool clips_model() const { return clips() && clips_over_model(worker_.plan_); }
+  bool updates_all_lanes_at_once() const { return !worker_.tied_->empty() || clips_model(); }
+
   void update(int64_t round, Lane& lane) {
     lane.stage->average(round);
     lane.averaged = true;
-    const bool clips = worker_.clipping_norm_ > 0;
-    // Copies of a tied parameter must be scaled alike, whatever else their stages hold.
-    const bool over_model = clips && clips_over_model(worker_.plan_);
-    if (worker_.tied_->empty() && !over_model) {
+    const bool clips = this->clips();
+    const bool over_model = clips_model();
+    if (!updates_all_lanes_at_once()) {
       update(round, lane, clips ? lane.stage->gradient_square_sum() : at::Tensor());
       return;
     }
@@ -342,6 +367,7 @@ class Worker::Execution {
         counts.receive_wait_seconds += seconds;
         break;
       case ActionKind::kReduce:
+      case ActionKind::kAverage:
         counts.sync_wait_seconds += seconds;
         break;
       case ActionKind::kSendActivation:
@@ -380,6 +406,8 @@ void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerH
 }
 
 void Worker::drain() {
+  for (const auto& sync : syncs_)
+    if (sync) sync->no_more_updates();
   for (const auto& sync : syncs_)
     if (sync) counts_.sent_bytes += sync->at_drain();
 }

@@ -67,10 +67,11 @@ struct WorkerCounts {
 
 class Worker {
  public:
-  /// `plan` fits `model.graph`; `transport` may be null when the world has one rank. Borrows `transport`
-  /// only. The rank's stages start from what `source` has for them, as StageReplica says.
+  /// `plan` fits `model.graph`; `transport` may be null when the world has one rank, `groups` where weights
+  /// are not averaged with some of the replicas (graph/sync_rules.h). Borrows these two only. The rank's
+  /// stages start from what `source` has for them, as StageReplica says.
   Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport, const TrainingRules& rules,
-         StateSource* source = nullptr);
+         StateSource* source = nullptr, Groups* groups = nullptr);
   ~Worker();
 
   /// The stages of this rank, ascending: one, or several with schedule "interleaved".
@@ -104,6 +105,7 @@ class Worker {
   PipelineShape shape_;
   StreamTags tags_;
   double clipping_norm_;
+  bool averages_weights_;
   Transport* transport_;
   std::vector<std::unique_ptr<StageReplica>> stages_;
   std::vector<std::unique_ptr<ReplicaSync>> syncs_;  // by stage of this rank; null: one replica

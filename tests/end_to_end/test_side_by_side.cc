@@ -131,3 +131,99 @@ TEST_CASE("sync none: a signal leaves an average, from which any synchronisation
     check_verified(folder, run);
   }
 }
+
+TEST_CASE(
+    "sync partial-reduce: any plan ends as the serial reference that repeats its groups, and goes on from "
+    "checkpoints") {
+  const TemporaryFolder folder;
+  const auto [plan, transport, sync] = GENERATE(table<std::string, std::string, std::string>(
+      {{"1f1b", "shm", "partial-reduce:window=4"},
+       {"1f1b", "gloo", "partial-reduce:window=4,scope=pipeline"},
+       {"dp", "gloo", "partial-reduce:window=1"}}));
+  const std::string file =
+      plan == "dp" ? write_plan(folder, "plan.json", {3}) : write_plan(folder, "plan.json", {2, 2});
+  // One pipeline is slower than the others, now and then.
+  const std::vector<std::string> rules = {"--momentum",
+                                          "0.9",
+                                          "--sync",
+                                          sync,
+                                          "--plan",
+                                          shuffled(folder, file, 5),
+                                          "--transport",
+                                          transport,
+                                          "--checkpoint-every-minibatches",
+                                          "25",
+                                          "--checkpoint-keep",
+                                          "9",
+                                          "--disturb",
+                                          "random:rank=1,probability=0.3,duration=5ms"};
+  const fs::path whole = folder / "whole";
+  finish(folder, whole, rules);
+  CHECK(read_document<Summary>(whole / "summary.json").status == "done");
+  CHECK(fs::file_size(whole / "groups.jsonl") > 0);
+  check_verified(folder, whole);
+  size_t resumed = 0;
+  for (const auto& entry : fs::directory_iterator(whole / "checkpoints")) {
+    if (entry.path().filename() == "minibatch-" + std::to_string(kMinibatches) || resumed == 1) continue;
+    const fs::path again = folder / "again";
+    finish(folder, again, rules + std::vector<std::string>{"--resume", entry.path().string()});
+    CHECK(losses(again).size() == static_cast<size_t>(kMinibatches));
+    // Its first checkpoint is behind its begin, and which groups lie between is not written.
+    const Outcome verified = runtime(folder, {"verify", "--run", again.string()});
+    CHECK(verified.code == 2);
+    CHECK_THAT(verified.error, Catch::Contains("verified from where it began"));
+    ++resumed;
+  }
+  CHECK(resumed == 1);
+}
+
+TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what cannot be is said") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {2, 2});
+  const std::string b = write_plan(folder, "b.json", {4});
+  const std::string changes = write_changes(folder, {{13, b}, {40, a}});
+  const std::vector<std::string> rules = {"--momentum", "0.9", "--sync", "partial-reduce:window=3",
+                                          "--plan",     a};
+  const fs::path run = folder / "run";
+  finish(folder, run, rules + std::vector<std::string>{"--adapt", changes, "--checkpoint-every-epochs", "1"});
+  CHECK(read_document<Summary>(run / "summary.json").generations.size() == 3);
+  check_verified(folder, run);
+
+  const fs::path stopped = folder / "stopped";
+  {
+    Launch launch(folder, stopped, rules + std::vector<std::string>{"--minibatches", "1000000"});
+    REQUIRE(eventually(60s,
+                       [&] { return fs::exists(stopped / "metrics.jsonl") && losses(stopped).size() > 20; }));
+    launch.process.signal(SIGTERM);
+    REQUIRE(launch.code() == 143);
+  }
+  check_verified(folder, stopped);
+
+  for (const auto& [sync, message] : std::vector<std::pair<std::string, std::string>>{
+           {"partial-reduce:windows=3", "window"},
+           {"partial-reduce:window=0", "window"},
+           {"partial", "partial-reduce"},
+           {"partial-reduce:wait=0.4,most-wait=0.1", "most-wait"},
+           {"none:window=1", "window"}}) {
+    const Outcome refused = runtime(
+        folder, std::vector<std::string>{"launch"} + job(folder / "refused", {"--plan", a, "--sync", sync}));
+    INFO(sync << ": " << refused.error);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.error, Catch::Contains(message));
+    CHECK_FALSE(fs::exists(folder / "refused"));
+  }
+}
+
+TEST_CASE("sync partial-reduce: a rank that dies ends the run, whoever waits for its group") {
+  const TemporaryFolder folder;
+  const std::string plan = write_plan(folder, "plan.json", {2, 2});
+  const fs::path run = folder / "run";
+  Launch launch(folder, run,
+                {"--momentum", "0.9", "--sync", "partial-reduce:window=1", "--plan", plan, "--minibatches",
+                 "1000000", "--disturb", "random:rank=2,probability=1,duration=50ms"});
+  REQUIRE(eventually(60s, [&] { return fs::exists(run / "metrics.jsonl") && losses(run).size() > 4; }));
+  REQUIRE(launch.process.children().size() == 4);
+  ::kill(launch.process.children().back(), SIGKILL);
+  CHECK(launch.code() != 0);
+  CHECK(read_document<Summary>(run / "summary.json").status == "failed");
+}

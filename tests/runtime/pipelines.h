@@ -156,6 +156,7 @@ struct RankExtras {
   std::function<void(Worker&, WorkerHooks&)> prepare;
   std::function<void(Worker&)> finish;
   std::optional<int64_t> began;  ///< of the only span (Worker::train)
+  std::function<std::unique_ptr<Groups>(int64_t rank)> groups = {};  ///< for rules.sync that makes some
 };
 
 /// Trains the spans with one thread a rank.
@@ -177,7 +178,8 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
   std::mutex mutex;
   const auto train_rank = [&](int64_t rank, Transport* transport) {
     at::set_num_threads(1);
-    Worker worker(model, plan, rank, transport, rules);
+    const auto groups = extras.groups ? extras.groups(rank) : nullptr;
+    Worker worker(model, plan, rank, transport, rules, nullptr, groups.get());
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
@@ -232,22 +234,13 @@ inline void check_state(const PipelineRun& run, const ReferenceResult& expected)
   }
 }
 
-/// Trains for real and compares every weight, buffer and loss with the reference's, bit for bit, and what the
-/// ranks held with what the dry run says.
-inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
-                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
-                    const BeforeAction& before = {}, const RankExtras& extras = {}) {
-  rules.total_minibatches = spans.back().end();
-  const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
-  const ReferenceResult expected = train_serially(
-      model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
-  const PipelineRun run =
-      run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before, extras);
-
+/// Compares every weight, buffer and loss with the reference's, bit for bit, and what the ranks held with
+/// what the dry run says.
+inline void check_run(const Plan& plan, const TrainingRules& rules, const std::vector<Span>& spans,
+                      const PipelineRun& run, const ReferenceResult& expected) {
   CAPTURE(plan.shape_text(), plan.schedule, plan.weights, plan.microbatches, rules.gradient_accumulation);
   CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
   CHECK(run.gradient_norms == expected.gradient_norms);
-  CHECK(run.weights.size() == model.graph.parameters.size());
   check_state(run, expected);
   if (spans.size() != 1) return;
   std::vector<std::vector<int64_t>> updates(plan.stages.size());  // by stage, pipeline
@@ -270,6 +263,20 @@ inline void compare(const Model& model, const Plan& plan, TrainingRules rules, c
   for (size_t s = 0; s < updates.size(); ++s)  // a drain makes them equal
     for (const int64_t made : run.updates[s])
       CHECK(made == *std::max_element(updates[s].begin(), updates[s].end()));
+}
+
+/// Trains for real, and serially.
+inline void compare(const Model& model, const Plan& plan, TrainingRules rules, const std::vector<Span>& spans,
+                    std::vector<std::unique_ptr<Transport>> world, int64_t classes = 5,
+                    const BeforeAction& before = {}, const RankExtras& extras = {}) {
+  rules.total_minibatches = spans.back().end();
+  const auto minibatches = random_minibatches(model.graph, spans.back().end(), classes);
+  const ReferenceResult expected = train_serially(
+      model, plan, rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  const PipelineRun run =
+      run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before, extras);
+  CHECK(run.weights.size() == model.graph.parameters.size());
+  check_run(plan, rules, spans, run, expected);
 }
 
 inline OptimizerSettings momentum_sgd() {

@@ -54,7 +54,7 @@ TEST_CASE(
     RandomJobs jobs(static_cast<uint64_t>(seed));
     const RandomJob job = jobs.next_side_by_side("none", 6);
     CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.rules.optimizer.name);
-    check_side_by_side(job.plan, sync_facts("none"), job.rules.gradient_accumulation);
+    check_side_by_side(job.plan, "none", job.rules.gradient_accumulation);
     compare(job.model, job.plan, job.rules, job.spans,
             world_of(transports[static_cast<size_t>(seed) % transports.size()], job.plan));
   }
@@ -110,7 +110,7 @@ TEST_CASE("sync none refuses plans that are no pipelines side by side, and says 
   const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
   const auto refused = [](const Plan& plan) -> std::string {
     try {
-      check_side_by_side(plan, sync_facts("none"), 1);
+      check_side_by_side(plan, "none", 1);
     } catch (const PlanError& error) {
       return error.what();
     }

@@ -1,0 +1,57 @@
+#include "runtime/groups/group_log.h"
+
+#include <string>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "graph/limits.h"
+
+namespace pipewright {
+
+GroupLog::GroupLog(std::filesystem::path file, int64_t first_minibatch)
+    : file_(std::move(file)), stream_(file_, std::ios::trunc) {
+  if (!stream_)
+    throw RunError(file_.string() + ": cannot be written", "Is the disk full, or the folder gone?");
+  stream_ << Json{{"first_minibatch", first_minibatch}}.dump() << std::endl;
+}
+
+void GroupLog::write(int64_t generation, const GroupDecision& decision) {
+  if (decision.passed_on) return;
+  Json json;
+  json["generation"] = generation;
+  json["stage"] = decision.stage;
+  json["group"] = decision.pipelines;
+  stream_ << json.dump() << std::endl;
+  if (!stream_)
+    throw RunError(file_.string() + ": cannot be written", "Is the disk full, or the folder gone?");
+}
+
+LoggedGroups read_group_log(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) {
+    throw InputError(file.string() + ": cannot be read",
+                     "It is written by runs whose --sync makes groups; without it they cannot be repeated.");
+  }
+  LoggedGroups logged;
+  int64_t number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    const std::string where = file.string() + " line " + std::to_string(++number);
+    try {
+      const Json json = parse_json(line, where);
+      if (number == 1) {
+        logged.first_minibatch = json.at("first_minibatch").get<int64_t>();
+        continue;
+      }
+      const auto stage = json.at("stage").get<int64_t>();
+      if (stage < 0 || stage >= kMostRanks) throw InputError(where + ": stage " + std::to_string(stage));
+      GroupsByStage& stages = logged.generations[json.at("generation").get<int64_t>()];
+      if (static_cast<int64_t>(stages.size()) <= stage) stages.resize(static_cast<size_t>(stage) + 1);
+      stages[static_cast<size_t>(stage)].push_back(json.at("group").get<std::vector<int64_t>>());
+    } catch (const Json::exception& error) {
+      throw InputError(where + ": " + error.what(), "Was it cut, or does it belong to another run?");
+    }
+  }
+  return logged;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,76 @@
+#include "runtime/groups/group_messages.h"
+
+#include "graph/error.h"
+#include "graph/json.h"
+
+namespace pipewright {
+namespace {
+
+constexpr const char* kWhat = "group message";
+
+std::string line_of(const Json& json) { return json.dump() + "\n"; }
+
+// What a stranger writes may be anything.
+template <typename Read>
+auto read(const std::string& line, Read read) {
+  try {
+    return read(parse_json(line, kWhat));
+  } catch (const Json::exception& error) {
+    throw InputError(std::string(kWhat) + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+std::string to_line(const GroupRequest& request) {
+  Json json;
+  if (request.kind == GroupRequest::Kind::kHello) {
+    json["secret"] = request.secret;
+    json["generation"] = request.generation;
+    json["stages"] = request.stages;
+    json["pipelines"] = request.pipelines;
+    return line_of(json);
+  }
+  json["stage"] = request.stage;
+  json["pipeline"] = request.pipeline;
+  if (request.kind == GroupRequest::Kind::kAsk) json["wait_nanoseconds"] = request.wait.count();
+  return line_of(json);
+}
+
+std::string to_line(const GroupReply& reply) {
+  Json json;
+  json["stage"] = reply.stage;
+  if (!reply.pipelines.empty()) json["group"] = reply.pipelines;
+  return line_of(json);
+}
+
+GroupRequest parse_group_request(const std::string& line) {
+  return read(line, [](const Json& json) {
+    GroupRequest request;
+    if (json.contains("secret")) {
+      request.kind = GroupRequest::Kind::kHello;
+      request.secret = json.at("secret").get<std::string>();
+      request.generation = json.at("generation").get<int64_t>();
+      request.stages = json.at("stages").get<int64_t>();
+      request.pipelines = json.at("pipelines").get<int64_t>();
+      return request;
+    }
+    request.stage = json.at("stage").get<int64_t>();
+    request.pipeline = json.at("pipeline").get<int64_t>();
+    request.kind = json.contains("wait_nanoseconds") ? GroupRequest::Kind::kAsk : GroupRequest::Kind::kLeave;
+    if (request.kind == GroupRequest::Kind::kAsk)
+      request.wait = std::chrono::nanoseconds(json.at("wait_nanoseconds").get<int64_t>());
+    return request;
+  });
+}
+
+GroupReply parse_group_reply(const std::string& line) {
+  return read(line, [](const Json& json) {
+    GroupReply reply;
+    reply.stage = json.at("stage").get<int64_t>();
+    if (json.contains("group")) reply.pipelines = json.at("group").get<std::vector<int64_t>>();
+    return reply;
+  });
+}
+
+}  // namespace pipewright

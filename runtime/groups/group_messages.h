@@ -1,0 +1,34 @@
+// What ranks and the group server write to each other: a JSON document a line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// From a rank. The first of a connection is kHello.
+struct GroupRequest {
+  enum class Kind { kHello, kAsk, kLeave };
+  Kind kind = Kind::kAsk;
+  std::string secret;                 ///< of a hello
+  int64_t generation = 0;             ///< of a hello: of the plan
+  int64_t stages = 0, pipelines = 0;  ///< of a hello: the plan's
+  int64_t stage = 0, pipeline = 0;    ///< of the others
+  std::chrono::nanoseconds wait{0};   ///< of kAsk
+};
+/// To a rank, about one of its stages.
+struct GroupReply {
+  int64_t stage = 0;
+  std::vector<int64_t> pipelines;  ///< the group asked for; none: the stage has been left
+};
+
+/// With a newline at the end.
+std::string to_line(const GroupRequest& request);
+std::string to_line(const GroupReply& reply);
+/// InputError if it is none.
+GroupRequest parse_group_request(const std::string& line);
+GroupReply parse_group_reply(const std::string& line);
+
+}  // namespace pipewright

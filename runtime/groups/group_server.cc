@@ -1,0 +1,236 @@
+#include "runtime/groups/group_server.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "graph/error.h"
+#include "graph/limits.h"
+#include "runtime/groups/group_messages.h"
+#include "runtime/transport/listen.h"
+
+namespace pipewright {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+// A line of a rank is far shorter: strangers may send anything.
+constexpr size_t kLongestLine = 1 << 16;
+
+GroupScheduler::Time now() { return Clock::now().time_since_epoch(); }
+
+// A rank. What is read and written is done in its callbacks, all on one thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using Take = std::function<void(const std::shared_ptr<Connection>&, const GroupRequest&)>;
+  using Ended = std::function<void(const std::shared_ptr<Connection>&)>;
+
+  Connection(tcp::socket socket, Take take, Ended ended)
+      : socket_(std::move(socket)), take_(std::move(take)), ended_(std::move(ended)) {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+  }
+
+  void read() {
+    asio::async_read_until(socket_, asio::dynamic_buffer(received_, kLongestLine), '\n',
+                           [self = shared_from_this()](error_code error, size_t bytes) {
+                             if (error) return self->end();
+                             const std::string line = self->received_.substr(0, bytes);
+                             self->received_.erase(0, bytes);
+                             try {
+                               self->take_(self, parse_group_request(line));
+                             } catch (const std::exception& wrong) {
+                               // Else a stranger's.
+                               if (self->generation)
+                                 std::fprintf(stderr, "scheduler of groups: a rank: %s\n", wrong.what());
+                               return self->end();
+                             }
+                             if (self->socket_.is_open()) self->read();
+                           });
+  }
+
+  void write(const GroupReply& reply) {
+    to_write_ += to_line(reply);
+    if (writing_.empty()) write_rest();
+  }
+
+  void end() {
+    error_code ignored;
+    socket_.close(ignored);
+    if (const Ended ended = std::exchange(ended_, {})) ended(shared_from_this());
+  }
+
+  std::optional<int64_t> generation;  // has said hello
+
+ private:
+  void write_rest() {
+    writing_ = std::exchange(to_write_, {});
+    if (writing_.empty()) return;
+    asio::async_write(socket_, asio::buffer(writing_), [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->end();
+      self->write_rest();
+    });
+  }
+
+  tcp::socket socket_;
+  Take take_;
+  Ended ended_;
+  std::string received_, to_write_, writing_;
+};
+
+}  // namespace
+
+class GroupServer::Loop {
+ public:
+  explicit Loop(Settings settings) : settings_(std::move(settings)) {
+    const Listening bound = bind_socket(settings_.host, 0);
+    port_ = bound.port;
+    // The family of an address that is bound does not matter to who accepts.
+    acceptor_.assign(tcp::v4(), bound.descriptor);
+    acceptor_.listen();
+    accept();
+    thread_ = std::thread([this] { context_.run(); });
+  }
+  ~Loop() {
+    context_.stop();
+    thread_.join();
+  }
+
+  int64_t port() const { return port_; }
+  GroupStatistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    GroupStatistics sum = of_ended_;
+    for (const auto& [number, generation] : generations_) add(generation.scheduler.statistics(), sum);
+    return sum;
+  }
+
+ private:
+  struct Generation {
+    explicit Generation(GroupRules rules) : scheduler(rules) {}
+    GroupScheduler scheduler;
+    std::set<std::shared_ptr<Connection>> ranks;
+    std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Connection>> asks;  // by stage and pipeline
+    std::map<int64_t, std::vector<std::shared_ptr<Connection>>> leaving;      // by stage
+  };
+
+  static void add(const GroupStatistics& part, GroupStatistics& sum) {
+    for (const auto& [size, count] : part.groups) sum.groups[size] += count;
+    sum.columns += part.columns;
+    sum.longest_window_updates = std::max(sum.longest_window_updates, part.longest_window_updates);
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      if (!error) {
+        std::make_shared<Connection>(
+            std::move(socket), [this](const auto& rank, const auto& request) { take(rank, request); },
+            [this](const auto& rank) { ended(rank); })
+            ->read();
+      }
+      if (acceptor_.is_open()) accept();
+    });
+  }
+
+  void take(const std::shared_ptr<Connection>& rank, const GroupRequest& request) {
+    const std::lock_guard lock(mutex_);
+    if (request.kind == GroupRequest::Kind::kHello) return greet(rank, request);
+    if (!rank->generation) throw InputError("it has not said which job it is of");
+    Generation& generation = generations_.at(*rank->generation);
+    if (request.kind == GroupRequest::Kind::kAsk) {
+      generation.asks[{request.stage, request.pipeline}] = rank;
+      tell(*rank->generation, generation,
+           generation.scheduler.arrive(request.stage, request.pipeline, now(), request.wait));
+    } else {
+      tell(*rank->generation, generation, generation.scheduler.leave(request.stage, request.pipeline));
+      auto& leaving = generation.leaving[request.stage];
+      leaving.push_back(rank);
+      if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)
+        for (const auto& each : std::exchange(leaving, {})) each->write({request.stage, {}});
+    }
+    set_timer();
+  }
+
+  void greet(const std::shared_ptr<Connection>& rank, const GroupRequest& hello) {
+    if (rank->generation || hello.secret != settings_.secret) throw InputError("it is not of this job");
+    if (hello.stages < 1 || hello.stages > kMostRanks || hello.pipelines < 1 || hello.pipelines > kMostRanks)
+      throw InputError("stages or pipelines out of range");
+    GroupRules rules;
+    rules.stages = hello.stages;
+    rules.pipelines = hello.pipelines;
+    rules.window_updates = settings_.rules.window_updates;
+    rules.pairs_above = settings_.rules.pairs_above;
+    rules.of_whole_pipelines = settings_.rules.of_whole_pipelines;
+    rank->generation = hello.generation;
+    generations_.try_emplace(hello.generation, rules).first->second.ranks.insert(rank);
+  }
+
+  void tell(int64_t number, Generation& generation, const std::vector<GroupDecision>& decisions) {
+    for (const GroupDecision& decision : decisions) {
+      if (settings_.decided) settings_.decided(number, decision);
+      for (const int64_t pipeline : decision.heard_by) {
+        const auto asked = generation.asks.find({decision.stage, pipeline});
+        if (asked == generation.asks.end()) continue;  // that rank has gone, which ends the job
+        asked->second->write({decision.stage, decision.pipelines});
+        generation.asks.erase(asked);
+      }
+    }
+  }
+
+  void ended(const std::shared_ptr<Connection>& rank) {
+    const std::lock_guard lock(mutex_);
+    if (!rank->generation) return;
+    const auto found = generations_.find(*rank->generation);
+    if (found == generations_.end() || found->second.ranks.erase(rank) == 0) return;
+    for (auto ask = found->second.asks.begin(); ask != found->second.asks.end();)
+      ask = ask->second == rank ? found->second.asks.erase(ask) : std::next(ask);
+    if (!found->second.ranks.empty()) return;
+    add(found->second.scheduler.statistics(), of_ended_);
+    generations_.erase(found);
+  }
+
+  // For the first of the groups that wait for a time.
+  void set_timer() {
+    std::optional<GroupScheduler::Time> first;
+    for (const auto& [number, generation] : generations_) {
+      const auto deadline = generation.scheduler.deadline();
+      if (deadline && (!first || *deadline < *first)) first = deadline;
+    }
+    if (!first) return;
+    timer_.expires_at(Clock::time_point(*first));
+    timer_.async_wait([this](error_code error) {
+      if (error) return;
+      const std::lock_guard lock(mutex_);
+      for (auto& [number, generation] : generations_)
+        tell(number, generation, generation.scheduler.expire(now()));
+      set_timer();
+    });
+  }
+
+  const Settings settings_;
+  asio::io_context context_;
+  tcp::acceptor acceptor_{context_};
+  asio::steady_timer timer_{context_};
+  int64_t port_ = 0;
+  mutable std::mutex mutex_;  // of what follows: statistics() comes from any thread
+  std::map<int64_t, Generation> generations_;
+  GroupStatistics of_ended_;
+  std::thread thread_;
+};
+
+GroupServer::GroupServer(Settings settings) : loop_(std::make_unique<Loop>(std::move(settings))) {}
+GroupServer::~GroupServer() = default;
+int64_t GroupServer::port() const { return loop_->port(); }
+GroupStatistics GroupServer::statistics() const { return loop_->statistics(); }
+
+}  // namespace pipewright

@@ -1,0 +1,26 @@
+// How a rank hears with which other pipelines it averages its weights.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace pipewright {
+
+/// What a GroupScheduler decides, as a rank asks for it. One thread.
+class Groups {
+ public:
+  virtual ~Groups() = default;
+  /// `pipeline` will soon have made an update at `stage`, or has: await() says with whom. Does not wait.
+  /// `wait`: how long it would wait for others if it is the first.
+  virtual void ask(int64_t stage, int64_t pipeline, std::chrono::nanoseconds wait) = 0;
+  /// After ask(): the pipelines of its group, ascending. Throws what ends the job meanwhile.
+  virtual std::vector<int64_t> await(int64_t stage) = 0;
+  /// `pipeline` makes no more updates at `stage` in this span. Does not wait.
+  virtual void leave(int64_t stage, int64_t pipeline) = 0;
+  /// After leave(): returns when all pipelines have left the stage. Who has several stages leaves all of them
+  /// first: others may wait at one of them.
+  virtual void await_left(int64_t stage) = 0;
+};
+
+}  // namespace pipewright
