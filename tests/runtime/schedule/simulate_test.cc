@@ -225,6 +225,9 @@ std::string broken_law(const Simulation& simulation, const PipelineShape& shape,
       case ActionKind::kUpdate:
         good = lasts(t.step_seconds) && (shape.replicas[stage] == 1 || after(ActionKind::kReduce, stage));
         break;
+      case ActionKind::kAverage:
+        good = false;  // Only a worker adds it; the simulator knows nothing of it.
+        break;
     }
     if (!good) return "causality of " + to_text(a.action) + " at stage " + std::to_string(stage);
   }
