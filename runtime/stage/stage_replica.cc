@@ -1,25 +1,16 @@
 #include "runtime/stage/stage_replica.h"
 
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
-
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "graph/error.h"
 #include "models/initialise.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/schedule/plan_shape.h"
-#include "runtime/stage/not_finite_error.h"
 #include "runtime/update/gradient_norm.h"
-#include "runtime/update/ownership.h"
 
 namespace pipewright {
 namespace {
-
-constexpr const char* kDivergedRemedy =
-    "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
 
 StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
   StageProgramOptions options;
@@ -52,7 +43,8 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
       turns_(shape_, stage),
       rules_(rules),
       program_(model.graph, partition(model.graph, plan), static_cast<size_t>(stage),
-               options_of(plan, stage, rules.device)) {
+               options_of(plan, stage, rules.device)),
+      guard_(rules.nan_guard, rules.device, stage, program_, deferred_) {
   if (rules.learning_rate_scaling == "pipedream") {
     rate_factor_ = static_cast<double>(turns_.round_length()) /
                    static_cast<double>(StageTurns(shape_, 0).round_length());
@@ -65,13 +57,15 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   update_rule_ = make_update_rule(rules.optimizer, trained);
   auto state = source ? source->state_of(stage, replica, program_) : std::nullopt;
   restore(state ? std::move(*state) : first_state(model));
-  round_gradients_.resize(program_.trainable().size());
-  if (turns_.replicas() > 1) {
-    std::vector<at::Tensor> trainable;
-    for (const size_t i : program_.trainable()) trainable.push_back(weights()[i]);
-    buckets_ = std::make_unique<GradientBuckets>(trainable, rules.gradient_bucket_bytes);
-  }
+  round_ = std::make_unique<RoundGradients>(trainable_weights());
+  if (turns_.replicas() > 1) round_->keep_in_buckets(trainable_weights(), rules.gradient_bucket_bytes);
   if (rules.cuda_graphs) prepare_recordings(model.graph, plan);
+}
+
+std::vector<at::Tensor> StageReplica::trainable_weights() const {
+  std::vector<at::Tensor> trainable;
+  for (const size_t i : program_.trainable()) trainable.push_back(weights()[i]);
+  return trainable;
 }
 
 StageState StageReplica::first_state(const Model& model) const {
@@ -104,18 +98,10 @@ void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan) {
   }
   if (!no_recordings_.empty()) return;
   versions_->keep_places();
-  if (!buckets_) {
-    const MemoryScope scope(MemoryPurpose::kGradients);
-    for (const size_t i : program_.trainable())
-      fixed_gradients_.push_back(at::empty_like(weights()[i].detach(), at::MemoryFormat::Contiguous));
-  }
-  settings.gradients = gradient_places();
+  round_->keep_in_place(trainable_weights());
+  settings.gradients = round_->places();
   recorded_ =
       std::make_unique<RecordedStage>(program_, rules_.make_graphs(rules_.device), std::move(settings));
-}
-
-const std::vector<at::Tensor>& StageReplica::gradient_places() const {
-  return buckets_ ? buckets_->gradients() : fixed_gradients_;
 }
 
 void StageReplica::move(StageState& state, at::Device device) {
@@ -157,7 +143,7 @@ int64_t StageReplica::updates_of_span(int64_t index) const {
 }
 
 void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoints) {
-  PW_CHECK(in_flight_.empty() && round_is_empty(), "a span begins while another one runs");
+  PW_CHECK(in_flight_.empty() && round_->empty(), "a span begins while another one runs");
   run_span_ = span;
   span_ = turn_.own(span);
   first_version_ = versions_->updates();
@@ -171,7 +157,7 @@ void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoi
 }
 
 void StageReplica::end(int64_t n) {
-  PW_CHECK(in_flight_.empty() && round_is_empty(), "a span ends with minibatches in flight");
+  PW_CHECK(in_flight_.empty() && round_->empty(), "a span ends with minibatches in flight");
   PW_CHECK(run_span_.first <= n && n <= run_span_.end(), "minibatch " << n << " is not of the span");
   run_span_.count = n - run_span_.first;
   span_ = turn_.own(run_span_);
@@ -207,7 +193,7 @@ StageState StageReplica::state_before(int64_t n) {
 }
 
 StageState StageReplica::state() const {
-  PW_CHECK(in_flight_.empty() && round_is_empty(), "state with minibatches in flight");
+  PW_CHECK(in_flight_.empty() && round_->empty(), "state with minibatches in flight");
   return {versions_->updates(), weights(), buffers_, update_rule_->state(), {}};
 }
 
@@ -245,86 +231,10 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
 
 void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
                                  std::vector<at::Tensor> fields) {
-  if (!rules_.nan_guard) return;
-  if (!rules_.device.is_cpu()) return check_forward_later(k, forwarded);
-  // Infinite values may be meant (masks); a NaN or a loss that is not finite is not.
-  const auto broken = [](const at::Tensor& tensor) {
-    return !all_finite(tensor) && tensor.isnan().any().item<bool>();
-  };
-  const auto& sent = forwarded.sent;
-  if (all_finite(forwarded.loss) && std::none_of(sent.begin(), sent.end(), broken)) return;
-  const std::string where =
-      program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
-  stop_at_forward(k, forwarded.loss.defined() ? std::optional(forwarded.loss.item<double>()) : std::nullopt,
-                  where);
-}
-
-void StageReplica::check_forward_later(int64_t k, const Forwarded& forwarded) {
-  if (forwarded.loss.defined()) {
-    deferred_.push(forwarded.loss, [this, k](const at::Tensor& loss) {
-      if (!all_finite(loss)) stop_at_forward(k, loss.item<double>(), "");
-    });
-  }
-  const at::Tensor broken = any_not_finite(forwarded.sent, /*nan=*/true);
-  if (!broken.defined()) return;
-  deferred_.push(broken, [this, k](const at::Tensor& found) {
-    if (found.item<bool>()) stop_at_forward(k, std::nullopt, "");
+  guard_.look_at_forward(k, forwarded.loss, forwarded.sent, [&] {
+    return program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
   });
 }
-
-void StageReplica::stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const {
-  const auto text = [](double number) { return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"; };
-  const std::string what =
-      loss ? "the loss of minibatch " + std::to_string(k) + " is " + text(*loss) + " on stage "
-           : "the forward of minibatch " + std::to_string(k) + " is not finite on stage ";
-  throw NotFiniteError(what + std::to_string(stage_) + (where.empty() ? "" : ": " + where), kDivergedRemedy,
-                       k, k);
-}
-
-void StageReplica::stop_at_received_gradient(int64_t k) const {
-  throw NotFiniteError("the gradient of minibatch " + std::to_string(k) + " that stage " +
-                           std::to_string(stage_) + " sends back is not finite: in the backward of its nodes",
-                       kDivergedRemedy, k, k);
-}
-
-void StageReplica::stop_at_gradient(size_t trainable, int64_t first, int64_t last) const {
-  const std::string minibatches =
-      first == last ? "minibatch " + std::to_string(first)
-                    : "minibatches " + std::to_string(first) + " to " + std::to_string(last);
-  throw NotFiniteError("the gradient of '" + program_.parameters()[program_.trainable()[trainable]] +
-                           "' in " + minibatches + " is not finite on stage " + std::to_string(stage_) +
-                           ": in the backward of " + program_.reader_of(trainable) +
-                           ", or of a node behind it",
-                       kDivergedRemedy, first, last);
-}
-
-// Adds the gradients of a backward to the round: where somebody asks when they are complete, each as soon as
-// it is there, and the others at the end.
-class StageReplica::EarlyGradients {
- public:
-  EarlyGradients(StageReplica& replica, const GradientComplete& complete)
-      : replica_(replica), complete_(complete), added_(replica.round_gradients_.size(), false) {
-    if (complete) made_ = [this](size_t i, const at::Tensor& gradient) { add(i, gradient); };
-  }
-  const GradientMade& made() const { return made_; }
-  void add_others(std::vector<at::Tensor> gradients) {
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      if (!added_[i]) add(i, std::move(gradients[i]));
-    }
-  }
-
- private:
-  void add(size_t i, at::Tensor gradient) {
-    replica_.add_gradient(i, std::move(gradient));
-    added_[i] = true;
-    if (complete_) complete_(i);
-  }
-
-  StageReplica& replica_;
-  const GradientComplete& complete_;
-  std::vector<bool> added_;
-  GradientMade made_;
-};
 
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
@@ -334,31 +244,20 @@ Pass StageReplica::take_pass(int64_t k) {
 
 std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor> sent_gradients,
                                                const GradientComplete& complete) {
-  EarlyGradients early(*this, complete);
+  EarlyGradients early(*round_, complete, program_.trainable().size());
   StageGradients gradients;
   const bool recorded = recorded_ && recorded_->holds(k);
   if (recorded) {
-    gradients.received = recorded_->backward(k, sent_gradients, /*first=*/round_is_empty());
+    gradients.received = recorded_->backward(k, sent_gradients, /*first=*/round_->empty());
     take_pass(k);  // from now on the version may be written over, behind the backward
   } else {
     if (recorded_) recorded_->notice(sent_gradients);
     gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
     if (recorded_) recorded_->warmed_up();
   }
-  // What goes upstream is looked at before it spreads; the weights' own gradients are at the update.
-  if (rules_.nan_guard && rules_.device.is_cpu() && last_not_finite(gradients.received)) {
-    if (const auto weight = last_not_finite(gradients.weights)) stop_at_gradient(*weight, k, k);
-    stop_at_received_gradient(k);
-  }
-  if (rules_.nan_guard && !rules_.device.is_cpu()) {
-    if (const at::Tensor broken = any_not_finite(gradients.received); broken.defined()) {
-      deferred_.push(broken, [this, k](const at::Tensor& found) {
-        if (found.item<bool>()) stop_at_received_gradient(k);
-      });
-    }
-  }
+  guard_.look_at_backward(k, gradients);
   if (recorded) {
-    take_recorded_gradients(complete);
+    round_->take_from_places(complete);
   } else {
     early.add_others(std::move(gradients.weights));
   }
@@ -375,55 +274,16 @@ std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::
 
 void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) {
   if (recorded_ && recorded_->holds(k)) {
-    recorded_->backward_weight(k, /*first=*/round_is_empty());
+    recorded_->backward_weight(k, /*first=*/round_->empty());
     take_pass(k);
-    return take_recorded_gradients(complete);
+    return round_->take_from_places(complete);
   }
-  EarlyGradients early(*this, complete);
+  EarlyGradients early(*round_, complete, program_.trainable().size());
   early.add_others(program_.backward_weight(take_pass(k), early.made()));
   if (recorded_) recorded_->warmed_up();
 }
 
-void StageReplica::take_recorded_gradients(const GradientComplete& complete) {
-  round_gradients_ = gradient_places();
-  for (size_t i = 0; complete && i < round_gradients_.size(); ++i) complete(i);
-}
-
-void StageReplica::add_gradient(size_t trainable, at::Tensor gradient) {
-  const at::NoGradGuard no_grad;
-  at::Tensor& sum = round_gradients_[trainable];
-  if (sum.defined()) {
-    sum.add_(gradient);
-  } else if (!gradient_places().empty()) {
-    sum = gradient_places()[trainable];
-    sum.copy_(gradient);
-  } else {
-    // What autograd hands out may be shared, with a message under way for instance, or be spread out from
-    // fewer elements. Ours can be written to.
-    sum = unshared(gradient) && gradient.is_contiguous() ? std::move(gradient)
-                                                         : gradient.clone(at::MemoryFormat::Contiguous);
-  }
-}
-
-bool StageReplica::round_is_empty() const {
-  return std::none_of(round_gradients_.begin(), round_gradients_.end(),
-                      [](const at::Tensor& gradient) { return gradient.defined(); });
-}
-
-std::vector<at::Tensor>& StageReplica::round_gradients() {
-  for (size_t i = 0; i < round_gradients_.size(); ++i) {
-    if (!round_gradients_[i].defined())
-      add_gradient(i, at::zeros_like(weights()[program_.trainable()[i]].detach()));
-  }
-  return round_gradients_;
-}
-
-void StageReplica::average(int64_t round) {
-  const int64_t minibatches = turns_.round_size(round, span_);
-  if (minibatches == 1) return;
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& gradient : round_gradients()) gradient.div_(static_cast<double>(minibatches));
-}
+void StageReplica::average(int64_t round) { round_->divide(turns_.round_size(round, span_)); }
 
 at::Tensor StageReplica::gradient_square_sum() {
   std::vector<at::Tensor> counted;
@@ -447,26 +307,15 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
   const int64_t first = turn_.to_run(own);
   const int64_t last = turn_.to_run(own + turns_.round_size(round, span_) - 1);
   if (rules_.gradient_clipping_norm > 0) {
-    if (rules_.nan_guard && square_sum.device().is_cpu() && !std::isfinite(square_sum.item<double>())) {
-      if (const auto weight = last_not_finite(round_gradients())) stop_at_gradient(*weight, first, last);
-    }
+    guard_.look_at_norm(square_sum, round_gradients(), first, last);
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
   std::vector<at::Tensor> room = versions_->room(program_.trainable());
-  std::vector<at::Tensor> next = weights();
-  std::vector<at::Tensor> trained;
-  for (const size_t i : program_.trainable()) trained.push_back(next[i]);
   std::vector<at::Tensor> stepped =
-      update_rule_->step(trained, round_gradients(), learning_rate(round), std::move(room));
-  round_gradients_.assign(round_gradients_.size(), {});
-  if (rules_.nan_guard && update_rule_->not_finite())
-    stop_at_gradient(*update_rule_->not_finite(), first, last);
-  if (rules_.nan_guard && update_rule_->not_finite_on_device().defined()) {
-    deferred_.push(update_rule_->not_finite_on_device(), [this, first, last](const at::Tensor& found) {
-      if (const int64_t number = found.item<int64_t>(); number > 0)
-        stop_at_gradient(static_cast<size_t>(number - 1), first, last);
-    });
-  }
+      update_rule_->step(trainable_weights(), round_gradients(), learning_rate(round), std::move(room));
+  std::vector<at::Tensor> next = weights();
+  round_->clear();
+  guard_.look_at_update(*update_rule_, first, last);
   for (size_t i = 0; i < stepped.size(); ++i) next[program_.trainable()[i]] = std::move(stepped[i]);
   versions_->publish(std::move(next));
 }

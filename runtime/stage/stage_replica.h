@@ -18,8 +18,9 @@
 #include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage/deferred.h"
-#include "runtime/stage/gradient_buckets.h"
+#include "runtime/stage/finite_guard.h"
 #include "runtime/stage/recorded_stage.h"
+#include "runtime/stage/round_gradients.h"
 #include "runtime/stage/stage_program.h"
 #include "runtime/stage/stage_state.h"
 #include "runtime/stage/weight_versions.h"
@@ -33,8 +34,8 @@ struct TrainingRules : UpdateSettings {
 
   int64_t minibatches_per_epoch = 1;
   int64_t total_minibatches = 1;
-  at::Device device = at::kCPU;     ///< where the rank computes
-  MakeDeviceGraphs make_graphs{};   ///< of `device`, for cuda_graphs; empty: it has none
+  at::Device device = at::kCPU;    ///< where the rank computes
+  MakeDeviceGraphs make_graphs{};  ///< of `device`, for cuda_graphs; empty: it has none
 };
 
 class StageReplica {
@@ -96,8 +97,7 @@ class StageReplica {
     at::Tensor loss, scores;  ///< as in Pass
   };
   Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
-  /// Called while a backward runs: this replica's sum for a trainable parameter is complete.
-  using GradientComplete = std::function<void(size_t trainable)>;
+  using GradientComplete = RoundGradients::Complete;
   /// Gradients of the received values; adds those of the weights to the round's. `complete`, for the
   /// replica's last minibatch of a round: is called for every trainable parameter, which is left alone from
   /// then on.
@@ -115,9 +115,9 @@ class StageReplica {
 
   /// The round's sum over this replica's minibatches, one for each trainable parameter: zeros if it had none.
   /// A plain tensor each, free to be overwritten.
-  std::vector<at::Tensor>& round_gradients();
+  std::vector<at::Tensor>& round_gradients() { return round_->all(); }
   /// Where they lie, if the stage has replicas to reduce them with; else null.
-  const GradientBuckets* buckets() const { return buckets_.get(); }
+  const GradientBuckets* buckets() const { return round_->buckets(); }
   /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
   void average(int64_t round);
   /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones). One float64 on
@@ -141,22 +141,13 @@ class StageReplica {
   std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
 
  private:
-  class EarlyGradients;
+  /// As they are now.
+  std::vector<at::Tensor> trainable_weights() const;
   StageState first_state(const Model& model) const;
   void move(StageState& state, at::Device device);
-  void check_forward_later(int64_t k, const Forwarded& forwarded);
   void prepare_recordings(const Graph& graph, const Plan& plan);
-  /// Where the round's gradients are to lie: by trainable(), or nothing where it does not matter.
-  const std::vector<at::Tensor>& gradient_places() const;
-  /// A recording has put them there, or added them.
-  void take_recorded_gradients(const GradientComplete& complete);
   Pass take_pass(int64_t k);
   std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
-  void add_gradient(size_t trainable, at::Tensor gradient);
-  bool round_is_empty() const;
-  [[noreturn]] void stop_at_gradient(size_t trainable, int64_t first, int64_t last) const;
-  [[noreturn]] void stop_at_forward(int64_t k, std::optional<double> loss, const std::string& where) const;
-  [[noreturn]] void stop_at_received_gradient(int64_t k) const;
 
   int64_t stage_;
   int64_t replica_;
@@ -169,11 +160,12 @@ class StageReplica {
   double rate_factor_ = 1;                      // learning_rate_scaling
   std::vector<std::string> counted_elsewhere_;  // tied parameters of an earlier stage
   StageProgram program_;
+  Deferred deferred_;
+  FiniteGuard guard_;
   std::unique_ptr<WeightVersions> versions_;
   std::vector<at::Tensor> buffers_;
   std::unique_ptr<UpdateRule> update_rule_;
-  std::unique_ptr<GradientBuckets> buckets_;
-  std::vector<at::Tensor> fixed_gradients_;  // of a stage with recordings and without replicas
+  std::unique_ptr<RoundGradients> round_;
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
   std::string no_recordings_;
 
@@ -185,8 +177,6 @@ class StageReplica {
   std::map<int64_t, std::vector<at::Tensor>> older_;           // restored, for the next span
   std::deque<int64_t> checkpoints_;                            // before which no forward has come yet
   std::map<int64_t, std::vector<at::Tensor>> buffers_before_;  // by checkpoint, as they were then
-  std::vector<at::Tensor> round_gradients_;                    // undefined: no minibatch of the round yet
-  Deferred deferred_;
   int64_t peak_in_flight_ = 0;
 };
 
