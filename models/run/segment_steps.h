@@ -1,0 +1,72 @@
+// What a Segment does, prepared once: which operator each node calls, its literals, and where its tensors
+// come from and go to.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "models/run/arguments.h"
+#include "models/run/operator_guards.h"
+
+namespace pipewright {
+
+/// Where a tensor argument comes from at run time.
+struct TensorSource {
+  enum class Kind : uint8_t { kValue, kParameter, kBuffer, kNone } kind = Kind::kNone;
+  bool last = false;  ///< of a value: nobody reads it afterwards, it may be moved out
+  uint32_t index = 0;
+};
+
+/// A place of an operator's stack, and what it is filled with at each call.
+struct StackFill {
+  TensorPlace::Kind kind = TensorPlace::Kind::kTensor;
+  size_t position = 0;
+  std::vector<TensorSource> sources;
+};
+
+/// The slot of an output that nobody reads.
+constexpr uint32_t kDropped = UINT32_MAX;
+
+/// The call of one node.
+struct SegmentStep {
+  c10::OperatorHandle op;
+  OperatorGuard guard = nullptr;
+  std::vector<c10::IValue> stack = {};  ///< literals; the rest is filled in
+  std::vector<StackFill> fills = {};
+  std::vector<uint32_t> results = {};  ///< slot of each output, or kDropped
+  bool random = false;
+  uint64_t name_hash = 0;
+  bool gradient = true;
+  bool without_autocast = false;
+  std::optional<at::ScalarType> autocast = {};  ///< the node's own
+  bool constant = false;                        ///< depends on nothing: runs in the first forward only
+  std::string label = {};                       ///< for messages: node 'conv1' (features.0, aten::conv2d)
+};
+
+/// Names as in Segment. Values lie in slots while the segment runs; the first inputs.size() are the inputs.
+struct SegmentSteps {
+  std::vector<size_t> nodes;
+  std::vector<std::string> inputs, parameters, buffers, outputs;
+  std::vector<SegmentStep> steps;  ///< by `nodes`
+  std::vector<size_t> random;      ///< positions of the steps that draw
+  size_t value_count = 0;          ///< slots
+  std::vector<uint32_t> output_slots;
+  std::vector<uint32_t> constant_slots;  ///< made by constant steps, read by others or handed out
+  size_t deepest_stack = 0;
+  bool autocast = false;
+  at::Device device = at::kCPU;
+};
+
+/// With the arguments and errors of Segment's constructor.
+SegmentSteps prepare_steps(const Graph& graph, const std::vector<size_t>& nodes,
+                           std::vector<std::string> outputs, at::Device device);
+
+}  // namespace pipewright
