@@ -5,6 +5,7 @@
 #include <map>
 
 #include "graph/device_name.h"
+#include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/run_fields.h"
 #include "graph/sync_rules.h"
@@ -124,7 +125,11 @@ void Run::validate(const std::string& where) const {
     fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
   }
   device_name(device, where + ": device");
-  check_sync(sync);
+  try {
+    check_sync(sync);
+  } catch (const InputError& error) {
+    fail_document(where, "sync", error.what(), error.remedy());
+  }
 }
 
 }  // namespace pipewright
