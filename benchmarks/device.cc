@@ -124,7 +124,7 @@ class Training {
     if (device.is_cuda())
       rules.make_graphs = [](at::Device on) { return cuda_plugin("device").make_graphs(on.index()); };
     stage_ = std::make_unique<StageReplica>(model, plan, 0, 0, rules);
-    stage_->begin({0, kMost});
+    stage_->begin(std::make_shared<TurnSpan>(Span{0, kMost}, PipelineTurn{}), 0);
     for (const std::string& name : stage_->program().fields()) {
       const TensorType& type = model.graph.values.at(name);
       const auto options = at::TensorOptions().device(device);

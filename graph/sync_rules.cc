@@ -6,6 +6,15 @@
 
 namespace pipewright {
 
+namespace {
+
+// Whoever takes the next minibatch, or in turn.
+bool are_shared(SpecOptions& options, const std::string& unless_given) {
+  return options.choice("minibatches", unless_given, {"turns", "shared"}) == "shared";
+}
+
+}  // namespace
+
 const std::vector<SyncFacts>& sync_rules() {
   static const std::vector<SyncFacts> rows = {
       {SyncKind::kAllReduce, "all-reduce", true, false,
@@ -22,13 +31,24 @@ const SyncFacts& sync_facts(const std::string& sync) {
   return row_named(sync_rules(), "sync", parse_spec(sync, "sync").name);
 }
 
-void check_sync(const std::string& sync) {
-  if (sync_facts(sync).kind == SyncKind::kPartialReduce) {
-    partial_reduce_rules(sync);
-  } else {
-    SpecOptions(parse_spec(sync, "sync")).finish();
+bool shares_minibatches(const std::string& sync) {
+  switch (sync_facts(sync).kind) {
+    case SyncKind::kPartialReduce:
+      return partial_reduce_rules(sync).shares_minibatches;
+    case SyncKind::kNone: {
+      SpecOptions options(parse_spec(sync, "sync"));
+      const bool shared = are_shared(options, "turns");
+      options.finish();
+      return shared;
+    }
+    case SyncKind::kAllReduce:
+      SpecOptions(parse_spec(sync, "sync")).finish();
+      return false;
   }
+  return false;
 }
+
+void check_sync(const std::string& sync) { shares_minibatches(sync); }
 
 PartialReduceRules partial_reduce_rules(const std::string& sync) {
   SpecOptions options(parse_spec(sync, "sync"));
@@ -40,6 +60,7 @@ PartialReduceRules partial_reduce_rules(const std::string& sync) {
   rules.wait = options.number("wait", rules.wait, 0, 100);
   rules.most_wait =
       options.number("most-wait", rules.wait > rules.most_wait ? rules.wait : rules.most_wait, 0, 100);
+  rules.shares_minibatches = are_shared(options, "shared");
   options.finish();
   if (rules.most_wait < rules.wait)
     options.fail("most-wait", "less than wait, which is " + std::to_string(rules.wait));

@@ -23,6 +23,9 @@ struct SyncFacts {
 const std::vector<SyncFacts>& sync_rules();
 /// Of a SPEC, such as "partial-reduce:window=10": InputError with the nearest name if there is none such.
 const SyncFacts& sync_facts(const std::string& sync);
+/// Pipelines ask rank 0 for what they train next, so that a fast one trains more; else they take turns. Of a
+/// SPEC of a row that does not keep replicas equal; false for the others. InputError as check_sync().
+bool shares_minibatches(const std::string& sync);
 /// InputError for an unknown name, and for options that it does not have or whose values are out of range.
 void check_sync(const std::string& sync);
 
@@ -36,9 +39,11 @@ struct PartialReduceRules {
   int64_t fewest = 2;
   /// With more pipelines than this, pairs.
   int64_t pairs_above = 8;
+  /// shares_minibatches(), which see.
+  bool shares_minibatches = true;
   /// How long the first of a group waits for others, as a part of the time it takes for an update: to begin
   /// with, and at most.
-  double wait = 0.1, most_wait = 0.5;
+  double wait = 0.05, most_wait = 0.1;
 };
 /// InputError as check_sync(). `sync` is of the kind kPartialReduce.
 PartialReduceRules partial_reduce_rules(const std::string& sync);

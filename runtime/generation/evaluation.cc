@@ -62,7 +62,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     return *full_[0].second;
   };
   StageLoaders loaders(
-      data_, worker_, span,
+      data_, worker_, worker_.open_evaluation(span),
       [&](int64_t k) {
         LoadRequest request;
         for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);

@@ -5,14 +5,14 @@
 namespace pipewright {
 
 PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank,
-                               Transport* transport, StateSource* source, Groups* groups)
+                               Transport* transport, StateSource* source, PipelineServices services)
     : job_(job),
       number_(number),
       plan_(job.plan_of(number)),
       shape_(shape_of(plan_, job.run.gradient_accumulation)),
       length_(data.length_of(number)) {
   if (rank < plan_.world_size)
-    worker_ = std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), source, groups);
+    worker_ = std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), source, services);
 }
 
 Evaluation& PlanGeneration::evaluation(const Dataset& data) {

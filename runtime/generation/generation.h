@@ -16,10 +16,10 @@ namespace pipewright {
 class PlanGeneration {
  public:
   /// Number `number` of the job's. This rank's stages, if it has some, start from what `source` has for them
-  /// (StageReplica). `groups` as Worker says. Borrows all but the
-  /// source.
+  /// (StageReplica). `services` as Worker says. Borrows all
+  /// but the source.
   PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank, Transport* transport,
-                 StateSource* source, Groups* groups = nullptr);
+                 StateSource* source, PipelineServices services = {});
 
   int64_t number() const { return number_; }
   const Plan& plan() const { return plan_; }

@@ -1,4 +1,4 @@
-// Groups, asked of the job's group server.
+// Groups and minibatches, asked of the job's group server.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/groups/groups.h"
+#include "runtime/schedule/pipeline_span.h"
 
 namespace pipewright {
 
@@ -32,5 +33,6 @@ struct GroupClientSettings {
 
 /// PeerError here and from all calls if the server (rank 0) cannot be reached.
 std::unique_ptr<Groups> connect_groups(GroupClientSettings settings);
+std::unique_ptr<MinibatchSource> connect_minibatches(GroupClientSettings settings);
 
 }  // namespace pipewright

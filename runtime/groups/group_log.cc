@@ -21,7 +21,20 @@ void GroupLog::write(int64_t generation, const GroupDecision& decision) {
   json["generation"] = generation;
   json["stage"] = decision.stage;
   json["group"] = decision.pipelines;
-  stream_ << json.dump() << std::endl;
+  write_line(json.dump());
+}
+
+void GroupLog::write(int64_t generation, const Span& span, int64_t pipeline, const Span& part) {
+  Json json;
+  json["generation"] = generation;
+  json["span"] = span.first;
+  json["pipeline"] = pipeline;
+  json["minibatches"] = {part.first, part.count};
+  write_line(json.dump());
+}
+
+void GroupLog::write_line(const std::string& line) {
+  stream_ << line << std::endl;
   if (!stream_)
     throw RunError(file_.string() + ": cannot be written", "Is the disk full, or the folder gone?");
 }
@@ -42,9 +55,16 @@ LoggedGroups read_group_log(const std::filesystem::path& file) {
         logged.first_minibatch = json.at("first_minibatch").get<int64_t>();
         continue;
       }
+      const auto generation = json.at("generation").get<int64_t>();
+      if (json.contains("span")) {
+        const auto& part = json.at("minibatches");
+        logged.parts[generation][json.at("span").get<int64_t>()][json.at("pipeline").get<int64_t>()]
+            .push_back({part.at(0).get<int64_t>(), part.at(1).get<int64_t>()});
+        continue;
+      }
       const auto stage = json.at("stage").get<int64_t>();
       if (stage < 0 || stage >= kMostRanks) throw InputError(where + ": stage " + std::to_string(stage));
-      GroupsByStage& stages = logged.generations[json.at("generation").get<int64_t>()];
+      GroupsByStage& stages = logged.generations[generation];
       if (static_cast<int64_t>(stages.size()) <= stage) stages.resize(static_cast<size_t>(stage) + 1);
       stages[static_cast<size_t>(stage)].push_back(json.at("group").get<std::vector<int64_t>>());
     } catch (const Json::exception& error) {

@@ -1,19 +1,24 @@
-// Which groups averaged their weights in a run: groups.jsonl in its folder (docs/formats.md). Who repeats the
-// run needs it: groups depend on who was ready when.
+// Which groups averaged their weights in a run, and who trained which minibatches: groups.jsonl in its folder
+// (docs/formats.md). Who repeats the run needs it: both depend on who was ready when.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "runtime/groups/group_scheduler.h"
+#include "runtime/schedule/shape.h"
 
 namespace pipewright {
 
 /// By stage: its groups, each the pipelines in it, in an order in which members of several are in them.
 using GroupsByStage = std::vector<std::vector<std::vector<int64_t>>>;
+
+/// By the first minibatch of a span, by pipeline: the parts of the span that were handed out to it.
+using PartsBySpan = std::map<int64_t, std::map<int64_t, std::vector<Span>>>;
 
 inline constexpr const char* kGroupLogName = "groups.jsonl";
 
@@ -26,8 +31,12 @@ class GroupLog {
   /// A line for what was decided for its own stage. It is in the file when this returns: a checkpoint may be
   /// written behind it.
   void write(int64_t generation, const GroupDecision& decision);
+  /// Likewise for a part of the span that was handed out.
+  void write(int64_t generation, const Span& span, int64_t pipeline, const Span& part);
 
  private:
+  void write_line(const std::string& line);
+
   const std::filesystem::path file_;
   std::ofstream stream_;
 };
@@ -35,6 +44,7 @@ class GroupLog {
 struct LoggedGroups {
   int64_t first_minibatch = 0;  ///< the groups are those of updates from there on
   std::map<int64_t, GroupsByStage> generations;
+  std::map<int64_t, PartsBySpan> parts;  ///< by generation
 };
 /// InputError with the line if the file is not one.
 LoggedGroups read_group_log(const std::filesystem::path& file);

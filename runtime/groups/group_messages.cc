@@ -2,6 +2,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/limits.h"
 
 namespace pipewright {
 namespace {
@@ -20,6 +21,16 @@ auto read(const std::string& line, Read read) {
   }
 }
 
+Json json_of(const Span& span) { return {span.first, span.count}; }
+
+Span span_of(const Json& json) {
+  const Span span{json.at(0).get<int64_t>(), json.at(1).get<int64_t>()};
+  if (json.size() != 2 || span.first < 0 || span.count < 0 || span.first > kMostCount ||
+      span.count > kMostCount)
+    throw InputError(std::string(kWhat) + ": minibatches " + json.dump());
+  return span;
+}
+
 }  // namespace
 
 std::string to_line(const GroupRequest& request) {
@@ -31,11 +42,19 @@ std::string to_line(const GroupRequest& request) {
     json["pipelines"] = request.pipelines;
     return line_of(json);
   }
-  json["stage"] = request.stage;
   json["pipeline"] = request.pipeline;
+  if (request.kind == GroupRequest::Kind::kMinibatches) {
+    json["span"] = json_of(request.span);
+    json["interval"] = request.interval;
+    json["part"] = request.part;
+    return line_of(json);
+  }
+  json["stage"] = request.stage;
   if (request.kind == GroupRequest::Kind::kAsk) json["wait_nanoseconds"] = request.wait.count();
   return line_of(json);
 }
+
+std::string to_line(const Span& minibatches) { return line_of({{"minibatches", json_of(minibatches)}}); }
 
 std::string to_line(const GroupReply& reply) {
   Json json;
@@ -55,8 +74,15 @@ GroupRequest parse_group_request(const std::string& line) {
       request.pipelines = json.at("pipelines").get<int64_t>();
       return request;
     }
-    request.stage = json.at("stage").get<int64_t>();
     request.pipeline = json.at("pipeline").get<int64_t>();
+    if (json.contains("part")) {
+      request.kind = GroupRequest::Kind::kMinibatches;
+      request.span = span_of(json.at("span"));
+      request.interval = json.at("interval").get<int64_t>();
+      request.part = json.at("part").get<int64_t>();
+      return request;
+    }
+    request.stage = json.at("stage").get<int64_t>();
     request.kind = json.contains("wait_nanoseconds") ? GroupRequest::Kind::kAsk : GroupRequest::Kind::kLeave;
     if (request.kind == GroupRequest::Kind::kAsk)
       request.wait = std::chrono::nanoseconds(json.at("wait_nanoseconds").get<int64_t>());
@@ -71,6 +97,10 @@ GroupReply parse_group_reply(const std::string& line) {
     if (json.contains("group")) reply.pipelines = json.at("group").get<std::vector<int64_t>>();
     return reply;
   });
+}
+
+Span parse_minibatches(const std::string& line) {
+  return read(line, [](const Json& json) { return span_of(json.at("minibatches")); });
 }
 
 }  // namespace pipewright

@@ -6,17 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "runtime/schedule/shape.h"
+
 namespace pipewright {
 
 /// From a rank. The first of a connection is kHello.
 struct GroupRequest {
-  enum class Kind { kHello, kAsk, kLeave };
+  enum class Kind { kHello, kAsk, kLeave, kMinibatches };
   Kind kind = Kind::kAsk;
   std::string secret;                 ///< of a hello
   int64_t generation = 0;             ///< of a hello: of the plan
   int64_t stages = 0, pipelines = 0;  ///< of a hello: the plan's
-  int64_t stage = 0, pipeline = 0;    ///< of the others
+  int64_t stage = 0;                  ///< of kAsk, kLeave
+  int64_t pipeline = 0;               ///< of all but a hello
   std::chrono::nanoseconds wait{0};   ///< of kAsk
+  Span span;                          ///< of kMinibatches, as the following: MinibatchQueue
+  int64_t interval = 1, part = 0;
 };
 /// To a rank, about one of its stages.
 struct GroupReply {
@@ -27,8 +32,11 @@ struct GroupReply {
 /// With a newline at the end.
 std::string to_line(const GroupRequest& request);
 std::string to_line(const GroupReply& reply);
+/// The answer to kMinibatches.
+std::string to_line(const Span& minibatches);
 /// InputError if it is none.
 GroupRequest parse_group_request(const std::string& line);
 GroupReply parse_group_reply(const std::string& line);
+Span parse_minibatches(const std::string& line);
 
 }  // namespace pipewright

@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "runtime/groups/group_messages.h"
+#include "runtime/groups/minibatch_queue.h"
 #include "runtime/transport/listen.h"
 
 namespace pipewright {
@@ -60,8 +62,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                            });
   }
 
-  void write(const GroupReply& reply) {
-    to_write_ += to_line(reply);
+  void write(const std::string& line) {
+    to_write_ += line;
     if (writing_.empty()) write_rest();
   }
 
@@ -108,6 +110,16 @@ class GroupServer::Loop {
   }
 
   int64_t port() const { return port_; }
+  int64_t stop_handing_out(int64_t generation, int64_t last_started,
+                           const std::function<int64_t(int64_t)>& stop_after) {
+    const std::lock_guard lock(mutex_);
+    Work& work = work_[generation];
+    int64_t last = last_started;
+    for (const auto& [first, queue] : work.queues) last = std::max(last, queue.next() - 1);
+    work.end = stop_after(last);
+    for (auto& [first, queue] : work.queues) queue.end_before(std::max(work.end, queue.next()));
+    return work.end;
+  }
   GroupStatistics statistics() const {
     const std::lock_guard lock(mutex_);
     GroupStatistics sum = of_ended_;
@@ -122,6 +134,12 @@ class GroupServer::Loop {
     std::set<std::shared_ptr<Connection>> ranks;
     std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Connection>> asks;  // by stage and pipeline
     std::map<int64_t, std::vector<std::shared_ptr<Connection>>> leaving;      // by stage
+  };
+
+  /// Of a generation.
+  struct Work {
+    std::map<int64_t, MinibatchQueue> queues;  // by the span's first minibatch
+    int64_t end = std::numeric_limits<int64_t>::max();
   };
 
   static void add(const GroupStatistics& part, GroupStatistics& sum) {
@@ -146,6 +164,7 @@ class GroupServer::Loop {
     const std::lock_guard lock(mutex_);
     if (request.kind == GroupRequest::Kind::kHello) return greet(rank, request);
     if (!rank->generation) throw InputError("it has not said which job it is of");
+    if (request.kind == GroupRequest::Kind::kMinibatches) return hand_out(rank, request);
     Generation& generation = generations_.at(*rank->generation);
     if (request.kind == GroupRequest::Kind::kAsk) {
       generation.asks[{request.stage, request.pipeline}] = rank;
@@ -156,9 +175,29 @@ class GroupServer::Loop {
       auto& leaving = generation.leaving[request.stage];
       leaving.push_back(rank);
       if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)
-        for (const auto& each : std::exchange(leaving, {})) each->write({request.stage, {}});
+        for (const auto& each : std::exchange(leaving, {}))
+          each->write(to_line(GroupReply{request.stage, {}}));
     }
     set_timer();
+  }
+
+  void hand_out(const std::shared_ptr<Connection>& rank, const GroupRequest& request) {
+    Work& work = work_[*rank->generation];
+    auto found = work.queues.find(request.span.first);
+    if (found == work.queues.end()) {
+      if (request.interval < 1) throw InputError("an interval of " + std::to_string(request.interval));
+      found = work.queues.emplace(request.span.first, MinibatchQueue(request.span, request.interval)).first;
+      found->second.end_before(std::max(work.end, request.span.first));
+      // Stages of a pipeline are at most one span apart.
+      while (work.queues.size() > 2) work.queues.erase(work.queues.begin());
+    }
+    MinibatchQueue& queue = found->second;
+    if (queue.span() != request.span || queue.interval() != request.interval)
+      throw InputError("another span begins with minibatch " + std::to_string(request.span.first));
+    const MinibatchQueue::Part part = queue.part(request.pipeline, request.part);
+    if (part.fresh && part.minibatches.count > 0 && settings_.handed_out)
+      settings_.handed_out(*rank->generation, request.span, request.pipeline, part.minibatches);
+    rank->write(to_line(part.minibatches));
   }
 
   void greet(const std::shared_ptr<Connection>& rank, const GroupRequest& hello) {
@@ -181,7 +220,7 @@ class GroupServer::Loop {
       for (const int64_t pipeline : decision.heard_by) {
         const auto asked = generation.asks.find({decision.stage, pipeline});
         if (asked == generation.asks.end()) continue;  // that rank has gone, which ends the job
-        asked->second->write({decision.stage, decision.pipelines});
+        asked->second->write(to_line(GroupReply{decision.stage, decision.pipelines}));
         generation.asks.erase(asked);
       }
     }
@@ -224,12 +263,17 @@ class GroupServer::Loop {
   int64_t port_ = 0;
   mutable std::mutex mutex_;  // of what follows: statistics() comes from any thread
   std::map<int64_t, Generation> generations_;
+  std::map<int64_t, Work> work_;  // by generation
   GroupStatistics of_ended_;
   std::thread thread_;
 };
 
 GroupServer::GroupServer(Settings settings) : loop_(std::make_unique<Loop>(std::move(settings))) {}
 GroupServer::~GroupServer() = default;
+int64_t GroupServer::stop_handing_out(int64_t generation, int64_t last_started,
+                                      const std::function<int64_t(int64_t)>& stop_after) {
+  return loop_->stop_handing_out(generation, last_started, stop_after);
+}
 int64_t GroupServer::port() const { return loop_->port(); }
 GroupStatistics GroupServer::statistics() const { return loop_->statistics(); }
 

@@ -1,5 +1,6 @@
-// The group scheduler of a job as a server: one event loop, on a thread of rank 0's process. Who asks for a
-// group has a parked reply, not a thread.
+// What pipelines side by side ask of rank 0: with whom they average their weights (GroupScheduler), and what
+// they train next (MinibatchQueue). One event loop, on a thread of its process. Who asks for a group has a
+// parked reply, not a thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "graph/sync_rules.h"
 #include "runtime/groups/group_scheduler.h"
+#include "runtime/schedule/shape.h"
 
 namespace pipewright {
 
@@ -21,12 +23,19 @@ class GroupServer {
     /// On the server's thread, before anyone hears of it: what the plan of this generation decided at a
     /// stage. In the order in which members of more than one group are in them.
     std::function<void(int64_t generation, const GroupDecision& decision)> decided;
+    /// Likewise: `part` of the span's minibatches is the pipeline's.
+    std::function<void(int64_t generation, const Span& span, int64_t pipeline, const Span& part)> handed_out;
   };
   /// Serves until the object dies, on a free port. RunError if there is none.
   explicit GroupServer(Settings settings);
   ~GroupServer();
 
   int64_t port() const;
+  /// No minibatch of the generation is handed out from the one on that `stop_after` makes of the last that
+  /// was handed out, or of `last_started` if that comes later; returns it. Any thread.
+  int64_t stop_handing_out(int64_t generation, int64_t last_started,
+                           const std::function<int64_t(int64_t last)>& stop_after);
+
   /// Of all generations that were served. Any thread.
   GroupStatistics statistics() const;
 

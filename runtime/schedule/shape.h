@@ -45,6 +45,7 @@ struct Span {
   int64_t first = 0;
   int64_t count = 0;
   int64_t end() const { return first + count; }
+  bool operator==(const Span&) const = default;
 };
 
 /// Where a rank stands: replica `replica` of the stages stage, stage + apart, ... (`stages` of them).

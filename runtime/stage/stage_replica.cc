@@ -33,11 +33,10 @@ size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage)
 }  // namespace
 
 StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-                           const TrainingRules& rules, StateSource* source, PipelineTurn turn)
+                           const TrainingRules& rules, StateSource* source, bool own_pipeline)
     : stage_(stage),
       replica_(replica),
-      turn_(turn),
-      place_(turn.count > 1 ? 0 : replica),
+      place_(own_pipeline ? 0 : replica),
       schedule_(plan.schedule),
       shape_(shape_of(plan, rules.gradient_accumulation)),
       turns_(shape_, stage),
@@ -132,41 +131,32 @@ void StageReplica::restore(StageState state) {
   }
 }
 
-std::vector<int64_t> StageReplica::minibatches(Span span) const {
-  std::vector<int64_t> all = turns_.minibatches_of(place_, turn_.own(span));
-  for (int64_t& k : all) k = turn_.to_run(k);
-  return all;
-}
-
-int64_t StageReplica::updates_of_span(int64_t index) const {
-  return turns_.rounds_of(PipelineTurn{index, turn_.count}.own(run_span_)).count;
-}
-
-void StageReplica::begin(Span span, int64_t began, std::vector<int64_t> checkpoints) {
+void StageReplica::begin(std::shared_ptr<PipelineSpan> span, int64_t began,
+                         std::vector<int64_t> checkpoints) {
   PW_CHECK(in_flight_.empty() && round_->empty(), "a span begins while another one runs");
-  run_span_ = span;
-  span_ = turn_.own(span);
+  span_ = std::move(span);
   first_version_ = versions_->updates();
-  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span_, turn_.before(began));
+  rule_ = std::make_unique<ReadVersions>(schedule_, shape_, stage_, span_->own(), span_->before(began));
   checkpoints_.assign(checkpoints.begin(), checkpoints.end());
   buffers_before_.clear();
   // Versions are kept for the forwards that will read them, and no longer.
   std::map<int64_t, int64_t> readers;
-  for (const int64_t own : turns_.minibatches_of(place_, span_)) ++readers[first_version_ + rule_->of(own)];
+  for (const int64_t own : turns_.minibatches_of(place_, span_->own()))
+    ++readers[first_version_ + rule_->of(own)];
   versions_->expect(std::move(readers), std::exchange(older_, {}));
 }
 
 void StageReplica::end(int64_t n) {
   PW_CHECK(in_flight_.empty() && round_->empty(), "a span ends with minibatches in flight");
-  PW_CHECK(run_span_.first <= n && n <= run_span_.end(), "minibatch " << n << " is not of the span");
-  run_span_.count = n - run_span_.first;
-  span_ = turn_.own(run_span_);
+  const Span& span = span_->of_run();
+  PW_CHECK(span.first <= n && n <= span.end(), "minibatch " << n << " is not of the span");
+  span_->end(n);
 }
 
 std::shared_ptr<const WeightVersion> StageReplica::version_for(int64_t k) const {
   const auto pass = in_flight_.find(k);
   auto version = pass != in_flight_.end() ? pass->second.version
-                                          : versions_->find(first_version_ + rule_->of(turn_.to_own(k)));
+                                          : versions_->find(first_version_ + rule_->of(span_->to_own(k)));
   PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
   return version;
 }
@@ -178,13 +168,13 @@ StageState StageReplica::state_before(int64_t n) {
   } else {
     for (const at::Tensor& buffer : buffers_) state.buffers.push_back(buffer.clone());
   }
-  const int64_t first = turn_.before(n);
-  for (int64_t own = first; own < span_.end(); ++own) {
+  const int64_t first = span_->before(n);
+  for (int64_t own = first; own < span_->own().end(); ++own) {
     const int64_t number = first_version_ + rule_->of(own);
     if (number >= state.updates) break;
     const bool first_reader = own == first || rule_->of(own) != rule_->of(own - 1);
     if (!first_reader || turns_.replica_of(own) != place_) continue;
-    const auto version = version_for(turn_.to_run(own));
+    const auto version = version_for(*span_->to_run(own));
     std::vector<at::Tensor>& trainable = state.older[number];  // may stay empty
     for (const size_t i : program_.trainable()) trainable.push_back(version->weights[i]);
   }
@@ -211,7 +201,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     auto& before = buffers_before_[checkpoints_.front()];
     for (const at::Tensor& buffer : buffers_) before.push_back(buffer.clone());
   }
-  auto version = versions_->read(first_version_ + rule_->of(turn_.to_own(k)));
+  auto version = versions_->read(first_version_ + rule_->of(span_->to_own(k)));
   Pass pass;
   Forwarded result;
   if (auto recorded =
@@ -283,7 +273,7 @@ void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) 
   if (recorded_) recorded_->warmed_up();
 }
 
-void StageReplica::average(int64_t round) { round_->divide(turns_.round_size(round, span_)); }
+void StageReplica::average(int64_t round) { round_->divide(turns_.round_size(round, span_->own())); }
 
 at::Tensor StageReplica::gradient_square_sum() {
   std::vector<at::Tensor> counted;
@@ -298,14 +288,15 @@ at::Tensor StageReplica::gradient_square_sum() {
 
 double StageReplica::learning_rate(int64_t round) const {
   return rate_factor_ * learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate,
-                                         turn_.to_run(turns_.round_begin(round, span_)),
+                                         *span_->to_run(turns_.round_begin(round, span_->own())),
                                          rules_.minibatches_per_epoch, rules_.total_minibatches);
 }
 
 void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
-  const int64_t own = turns_.round_begin(round, span_);
-  const int64_t first = turn_.to_run(own);
-  const int64_t last = turn_.to_run(own + turns_.round_size(round, span_) - 1);
+  const Span span = span_->own();
+  const int64_t own = turns_.round_begin(round, span);
+  const int64_t first = *span_->to_run(own);
+  const int64_t last = *span_->to_run(own + turns_.round_size(round, span) - 1);
   if (rules_.gradient_clipping_norm > 0) {
     guard_.look_at_norm(square_sum, round_gradients(), first, last);
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);

@@ -1,6 +1,6 @@
 // One stage as one rank has it: its program, weight versions, buffers, optimizer, and the gradients of the
 // round under way. Knows no peers and no order of actions. Minibatches are counted as the run counts them;
-// turns and rounds are those of the stage's pipeline (runtime/schedule/side_by_side.h).
+// turns and rounds are those of the stage's pipeline (runtime/schedule/pipeline_span.h).
 #pragma once
 
 #include <deque>
@@ -14,8 +14,8 @@
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/definition/model.h"
+#include "runtime/schedule/pipeline_span.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/versions.h"
 #include "runtime/stage/deferred.h"
 #include "runtime/stage/finite_guard.h"
@@ -42,9 +42,10 @@ class StageReplica {
  public:
   /// Replica `replica` of the stage in the run's plan. Starts from what `source` has for it, else from the
   /// initialisers of its parameters and buffers and rules.seed. `plan`, which fits `model.graph`, is that of
-  /// the stage's pipeline (pipeline_of): the run's own for the only one.
+  /// the stage's pipeline (pipeline_of): the run's own for the only one. `own_pipeline`: it is one of
+  /// several.
   StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
-               const TrainingRules& rules, StateSource* source = nullptr, PipelineTurn turn = {});
+               const TrainingRules& rules, StateSource* source = nullptr, bool own_pipeline = false);
 
   int64_t stage() const { return stage_; }
   int64_t replica() const { return replica_; }
@@ -56,8 +57,6 @@ class StageReplica {
   /// stage polls it, and flushes it at the end of a span.
   Deferred& deferred() { return deferred_; }
   const StageTurns& turns() const { return turns_; }
-  /// Minibatches of the span that this replica processes, in order.
-  std::vector<int64_t> minibatches(Span span) const;
 
   /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
   const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
@@ -77,8 +76,7 @@ class StageReplica {
   /// spans nothing is in flight. The pipeline was last empty before minibatch `began`: the span's first, or,
   /// for one that goes on from a checkpoint, an earlier one. `checkpoints`: minibatches N of the span, each
   /// the begin of a round, for which state_before() will be asked as soon as the round before has its update.
-  void begin(Span span, int64_t began, std::vector<int64_t> checkpoints = {});
-  void begin(Span span) { begin(span, span.first); }
+  void begin(std::shared_ptr<PipelineSpan> span, int64_t began, std::vector<int64_t> checkpoints = {});
   /// All that was begun has come back, and the span ends before minibatch n, earlier than it was to: what
   /// further minibatches would have read is forgotten.
   void end(int64_t n);
@@ -126,9 +124,9 @@ class StageReplica {
   /// Of the update that round j makes, before the scale of a parameter's group.
   double learning_rate(int64_t round) const;
   /// Of the update that minibatch k is part of.
-  double learning_rate_of(int64_t k) const { return learning_rate(turns_.round_of(turn_.to_own(k))); }
-  /// Updates that pipeline `index` of those side by side makes in the span under way, or the last one.
-  int64_t updates_of_span(int64_t index) const;
+  double learning_rate_of(int64_t k) const { return learning_rate(turns_.round_of(span_->to_own(k))); }
+  /// Made in the span under way, or the last one.
+  int64_t updates_of_span() const { return versions_->updates() - first_version_; }
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
   /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
   /// not finite (rules.nan_guard).
@@ -151,7 +149,6 @@ class StageReplica {
 
   int64_t stage_;
   int64_t replica_;
-  PipelineTurn turn_;
   int64_t place_;  // of the replica in its pipeline
   std::string schedule_;
   PipelineShape shape_;
@@ -169,8 +166,7 @@ class StageReplica {
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
   std::string no_recordings_;
 
-  Span span_;                           // as the pipeline counts
-  Span run_span_;                       // as the run does
+  std::shared_ptr<PipelineSpan> span_;
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;

@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -22,18 +23,16 @@ class DrainSync : public ReplicaSync {
 
   int64_t at_drain() override {
     const at::NoGradGuard no_grad;
-    const auto replicas = static_cast<int64_t>(settings_.ranks.size());
-    int64_t most = 0;
-    for (int64_t i = 0; i < replicas; ++i) most = std::max(most, stage_.updates_of_span(i));
     StageState state = stage_.state();
-    add_updates(state, most - stage_.updates_of_span(stage_.replica()));
+    int64_t sent_bytes = 0;
+    add_updates(state, most_updates(sent_bytes) - stage_.updates_of_span());
     std::vector<at::Tensor*> averaged;
     for (const size_t i : stage_.program().trainable()) averaged.push_back(&state.weights[i]);
     for (at::Tensor& buffer : state.buffers)
       if (buffer.is_floating_point()) averaged.push_back(&buffer);
     for (auto& [name, slots] : state.optimizer.slots)
       for (at::Tensor& slot : slots) averaged.push_back(&slot);
-    const int64_t sent_bytes = average(averaged);
+    sent_bytes += average(averaged);
     for (auto& [name, slots] : state.optimizer.slots)
       for (at::Tensor& slot : slots) count_memory_as(slot, MemoryPurpose::kOptimizer);
     stage_.replace(std::move(state));
@@ -41,6 +40,16 @@ class DrainSync : public ReplicaSync {
   }
 
  private:
+  // Of a replica in the span.
+  int64_t most_updates(int64_t& sent_bytes) const {
+    std::vector<at::Tensor> updates = {
+        at::zeros({static_cast<int64_t>(settings_.ranks.size())}, at::TensorOptions(at::kDouble).device(stage_.device()))};
+    updates[0][stage_.replica()] = static_cast<double>(stage_.updates_of_span());
+    sent_bytes += sum_over_replicas(transport_, settings_.ranks,
+                                    settings_.tags.of(Stream::kBufferSum, stage_.stage()), updates);
+    return static_cast<int64_t>(updates[0].max().item<double>());
+  }
+
   // As if this replica had made so many updates more: it may be the only one that has made none yet, and has
   // no slots then.
   void add_updates(StageState& state, int64_t further) const {

@@ -103,19 +103,22 @@ void Training::serve_groups() {
   if (!session_.store() || session_.place().rank != 0) return;
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
-  if (!sync_facts(job_.run.sync).averages_weights) return;
+  const bool averages = sync_facts(job_.run.sync).averages_weights;
+  if (!averages && !shares_minibatches(job_.run.sync)) return;
   group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
   GroupServer::Settings settings;
   settings.host = session_.place().master_address;
   settings.secret = new_secret();
-  settings.rules = partial_reduce_rules(job_.run.sync);
-  settings.decided = [this](int64_t generation, const GroupDecision& decision) {
+  if (averages) settings.rules = partial_reduce_rules(job_.run.sync);
+  const auto log = [this](const auto&... what) {
     try {
-      group_log_->write(generation, decision);
+      group_log_->write(what...);
     } catch (const Error& error) {
       control().fail({session_.place().rank, error.code(), error.what(), error.remedy()});
     }
   };
+  settings.decided = log;
+  settings.handed_out = log;
   const std::string secret = settings.secret;
   group_server_ = std::make_unique<GroupServer>(std::move(settings));
   session_.store()->set(kGroupsKey, to_text(GroupServerAddress{group_server_->port(), secret}));

@@ -19,6 +19,7 @@
 #include "runtime/control/stop_agreement.h"
 #include "runtime/generation/generation.h"
 #include "runtime/generation/training_data.h"
+#include "runtime/groups/group_client.h"
 #include "runtime/groups/group_log.h"
 #include "runtime/groups/group_server.h"
 #include "runtime/job/adapt.h"
@@ -79,7 +80,8 @@ class Training : private RankTask {
   void take_decided_change();
   int64_t end_of_generation() const;
   void start_generation(int64_t number, StateSource* source);
-  std::unique_ptr<Groups> groups_of(int64_t generation);
+  GroupClientSettings group_client_settings(int64_t generation);
+  void connect_services(int64_t generation);
   void change_plan();
   void wait_for_end_of_generation();
   void tell_end_of_generation(bool stopped);
@@ -113,19 +115,20 @@ class Training : private RankTask {
                                          // thread calls it
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
-  std::unique_ptr<GroupLog> group_log_;        // rank 0, where replicas average weights in groups
-  std::unique_ptr<GroupServer> group_server_;  // likewise
-  std::unique_ptr<Groups> groups_;             // of the generation; null: none are made
+  std::unique_ptr<GroupLog> group_log_;           // rank 0, where pipelines ask it for groups or minibatches
+  std::unique_ptr<GroupServer> group_server_;     // likewise
+  std::unique_ptr<Groups> groups_;                // of the generation; null: none are made
+  std::unique_ptr<MinibatchSource> minibatches_;  // of the generation; null: pipelines take turns
   std::unique_ptr<PlanGeneration> generation_;
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
+  std::unique_ptr<CheckpointKeeper> keeper_;        // rank 0
   RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
   std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
-  std::atomic<int64_t> saved_stages_ = 0;     // rank 0: whose part of the final weights is on the disk
-  std::filesystem::path last_checkpoint_;     // rank 0
-  int64_t done_ = 0;                          // minibatches: the next one is the first that is not
-  int64_t pipeline_began_ = 0;                // the minibatch before which the pipeline was last empty
+  std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
+  std::filesystem::path last_checkpoint_;           // rank 0
+  int64_t done_ = 0;                                // minibatches: the next one is the first that is not
+  int64_t pipeline_began_ = 0;                      // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
   bool tells_plans_ = false;  // rank 0: the plan of this run changes or may, or that of its past did
   EarlierWorkers earlier_workers_;

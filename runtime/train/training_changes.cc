@@ -5,7 +5,6 @@
 #include "graph/error.h"
 #include "graph/plan_changes.h"
 #include "runtime/generation/state_moves.h"
-#include "runtime/groups/group_client.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/train/training.h"
 
@@ -61,8 +60,13 @@ void Training::prepare_to_stop() {
   if (place.rank == 0 && job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
   const auto stop_after = [this](int64_t last_started) {
     const int64_t generation = job_.generation_at(last_started + 1);
-    return unplanned_stop(last_started, shape_of(job_.plan_of(generation), job_.run.gradient_accumulation),
-                          data_.length_of(generation));
+    const auto stop = [&](int64_t last) {
+      return unplanned_stop(last, shape_of(job_.plan_of(generation), job_.run.gradient_accumulation),
+                            data_.length_of(generation));
+    };
+    return group_server_ && shares_minibatches(job_.run.sync)
+               ? group_server_->stop_handing_out(generation, last_started, stop)
+               : stop(last_started);
   };
   stop_ = std::make_unique<StopAgreement>(StopAgreement::Settings{
       place.rank, place.world_size, data_.first_minibatch(), heeds_signals, stop_after});
@@ -74,9 +78,9 @@ void Training::prepare_to_stop() {
 void Training::ask_policy(int64_t minibatch) {
   if (!policy_ || stop_->under_way() || generation_->number() + 1 < job_.generations()) return;
   try {
-    auto decision = policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
-                                    data_.length().minibatches - minibatch,
-                                    data_.length().minibatches_per_epoch});
+    auto decision =
+        policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
+                         data_.length().minibatches - minibatch, data_.length().minibatches_per_epoch});
     if (!decision) return;
     check_further_plan(job_, decision->plan, decision->file);
     Json change;
@@ -193,31 +197,40 @@ void Training::start_generation(int64_t number, StateSource* source) {
   if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
   const bool changes = generation_ != nullptr;
   generation_.reset();
-  groups_ = groups_of(number);
+  connect_services(number);
   if (changes) session_.connect_for(job_.plan_of(number), number);
-  generation_ = std::make_unique<PlanGeneration>(job_, data_, number, session_.place().rank,
-                                                 session_.transport(), source, groups_.get());
+  generation_ =
+      std::make_unique<PlanGeneration>(job_, data_, number, session_.place().rank, session_.transport(),
+                                       source, PipelineServices{groups_.get(), minibatches_.get()});
   if (generation_->takes_part()) writer_->set_stages(generation_->worker().stage_count());
 }
 
-// Of pipelines side by side that average their weights with each other.
-std::unique_ptr<Groups> Training::groups_of(int64_t generation) {
+GroupClientSettings Training::group_client_settings(int64_t generation) {
   const Plan& plan = job_.plan_of(generation);
-  const auto pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());
-  if (!sync_facts(job_.run.sync).averages_weights || pipelines == 1 ||
-      session_.place().rank >= plan.world_size)
-    return nullptr;
   GroupClientSettings settings;
-  const auto check = [this] { control().check(); };
+  settings.check = [this] { control().check(); };
   settings.host = session_.place().master_address;
-  settings.server =
-      parse_group_server_address(session_.store()->get(kGroupsKey, session_.start_patience(), check));
+  settings.server = parse_group_server_address(
+      session_.store()->get(kGroupsKey, session_.start_patience(), settings.check));
   settings.generation = generation;
   settings.stages = static_cast<int64_t>(plan.stages.size());
-  settings.pipelines = pipelines;
+  settings.pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());
   settings.timeout = session_.start_patience();
-  settings.check = check;
-  return connect_groups(std::move(settings));
+  return settings;
+}
+
+// What pipelines side by side ask of rank 0.
+void Training::connect_services(int64_t generation) {
+  groups_.reset();
+  minibatches_.reset();
+  const Plan& plan = job_.plan_of(generation);
+  const bool averages = sync_facts(job_.run.sync).averages_weights;
+  const bool shares = shares_minibatches(job_.run.sync);
+  const bool several = plan.stages.front().ranks.size() > 1;
+  if ((!averages && !shares) || !several || session_.place().rank >= plan.world_size) return;
+  const GroupClientSettings settings = group_client_settings(generation);
+  if (averages) groups_ = connect_groups(settings);
+  if (shares) minibatches_ = connect_minibatches(settings);
 }
 
 void Training::tell_generation(GenerationSummary generation) {

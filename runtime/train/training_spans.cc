@@ -96,7 +96,8 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   Worker& worker = generation_->worker();
   monitor_.drained();
   StageLoaders loaders(
-      data_.dataset(), worker, span, [this](int64_t k) { return data_.request(k); }, session_.loading());
+      data_.dataset(), worker, worker.open(span), [this](int64_t k) { return data_.request(k); },
+      session_.loading());
   WorkerHooks hooks = this->hooks();
   const auto times = std::make_shared<TimesObserver>(worker.stage().stage(), times_);
   const auto last_forward = std::make_shared<LastForward>();

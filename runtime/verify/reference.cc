@@ -145,7 +145,9 @@ class SerialStage {
   std::vector<double> rate_scales;                 // likewise
 };
 
-// A pipeline: of the run's minibatches it trains index, index + count, ... and counts them 0, 1, ... itself.
+// A pipeline: of the run's minibatches it trains some, which it counts itself. Those in its turn (index,
+// index + count, ...) are 0, 1, ...; those that were handed out to it begin in each span with (the first one)
+// mod (the length of a round).
 class SerialTraining {
  public:
   SerialTraining(const Model& model, const Plan& plan, const TrainingRules& rules, int64_t index,
@@ -200,15 +202,23 @@ class SerialTraining {
     }
   }
 
-  /// `span`: of the run.
-  void begin(Span span) {
-    const auto own_before = [this](int64_t k) {
-      return (std::max<int64_t>(0, k - index_) + count_ - 1) / count_;
-    };
-    span_ = {own_before(span.first), own_before(span.end()) - own_before(span.first)};
+  /// `span`: of the run. `handed_out`: null where it trains those in its turn.
+  void begin(Span span, const std::vector<int64_t>* handed_out) {
+    minibatches_.clear();
+    if (handed_out) {
+      minibatches_ = *handed_out;
+      first_ = minibatches_.empty() ? 0 : minibatches_.front() % stages_[0].round_length;
+    } else {
+      for (int64_t k = span.first; k < span.end(); ++k)
+        if (k % count_ == index_) minibatches_.push_back(k);
+      first_ = (span.first + count_ - 1 - index_) / count_;
+    }
+    span_ = {first_, static_cast<int64_t>(minibatches_.size())};
     for (SerialStage& stage : stages_) stage.first_version = stage.versions.rbegin()->first;
   }
   Span span() const { return span_; }
+  /// The run's number of its minibatch `own` of the span.
+  int64_t in_run(int64_t own) const { return minibatches_.at(static_cast<size_t>(own - first_)); }
   /// All weights are there that minibatch k reads, as they will stay.
   bool can_train(int64_t k) const {
     return std::all_of(stages_.begin(), stages_.end(), [&](const SerialStage& stage) {
@@ -316,8 +326,6 @@ class SerialTraining {
   }
 
  private:
-  int64_t in_run(int64_t own) const { return own * count_ + index_; }
-
   void apply_rule() {
     const bool intervals = plan_.weights == "flush" || plan_.weights == "2bw";
     int64_t ahead_of_first = 0;
@@ -519,7 +527,9 @@ class SerialTraining {
   Plan plan_;
   TrainingRules rules_;
   int64_t index_, count_;
-  Span span_;  // as this pipeline counts
+  Span span_;                         // as this pipeline counts
+  int64_t first_ = 0;                 // of the span
+  std::vector<int64_t> minibatches_;  // of the span, as the run counts, from first_ on
   std::set<std::string> differentiable_;
   std::vector<SerialStage> stages_;
   std::map<int64_t, double> gradient_norms_;
@@ -586,9 +596,41 @@ class SerialGroups {
   std::vector<std::vector<size_t>> here_;       // by stage and group: how many of its members are there
 };
 
+using HandedOut = std::vector<std::vector<int64_t>>;  // by pipeline: minibatches of the run
+
+// What of the span each pipeline got. Each minibatch of it must be one's.
+HandedOut handed_out_in(Span span, const PartsBySpan& parts, size_t pipelines) {
+  HandedOut minibatches(pipelines);
+  std::set<int64_t> left;
+  for (int64_t k = span.first; k < span.end(); ++k) left.insert(k);
+  const std::string where = "the span that begins with minibatch " + std::to_string(span.first);
+  if (const auto found = parts.find(span.first); found != parts.end()) {
+    for (const auto& [pipeline, of_pipeline] : found->second) {
+      if (pipeline < 0 || pipeline >= static_cast<int64_t>(pipelines))
+        throw InputError(where + ": handed out to pipeline " + std::to_string(pipeline),
+                         "Does it belong to another run?");
+      for (const Span& part : of_pipeline) {
+        for (int64_t k = part.first; k < std::min(part.end(), span.end()); ++k) {
+          if (left.erase(k) == 0)
+            throw InputError(
+                where + ": minibatch " + std::to_string(k) + " was handed out twice, or is not of it",
+                "Does it belong to another run?");
+          minibatches[static_cast<size_t>(pipeline)].push_back(k);
+        }
+      }
+    }
+  }
+  if (!left.empty()) {
+    throw InputError(where + ": minibatch " + std::to_string(*left.begin()) + " was handed out to nobody",
+                     "Was the list cut, or does it belong to another run?");
+  }
+  return minibatches;
+}
+
 // Trains a span, one minibatch or update after the other, in any order in which each finds what it reads.
 std::vector<double> train_span(std::vector<std::unique_ptr<SerialTraining>>& pipelines, SerialGroups& groups,
-                               Span span, const std::function<MinibatchFields(int64_t)>& fields) {
+                               Span span, const HandedOut* handed_out,
+                               const std::function<MinibatchFields(int64_t)>& fields) {
   std::vector<double> losses(static_cast<size_t>(span.count));
   std::map<int64_t, MinibatchFields> asked_for;
   int64_t ask_next = span.first;
@@ -598,7 +640,7 @@ std::vector<double> train_span(std::vector<std::unique_ptr<SerialTraining>>& pip
   };
   std::vector<int64_t> next;
   for (const auto& pipeline : pipelines) {
-    pipeline->begin(span);
+    pipeline->begin(span, handed_out ? &handed_out->at(next.size()) : nullptr);
     next.push_back(pipeline->span().first);
   }
   for (bool moves = true; moves;) {
@@ -606,8 +648,8 @@ std::vector<double> train_span(std::vector<std::unique_ptr<SerialTraining>>& pip
     for (size_t i = 0; i < pipelines.size(); ++i) {
       SerialTraining& pipeline = *pipelines[i];
       if (next[i] < pipeline.span().end() && pipeline.can_train(next[i])) {
-        const int64_t k = next[i]++ * static_cast<int64_t>(pipelines.size()) + static_cast<int64_t>(i);
-        losses[static_cast<size_t>(k - span.first)] = pipeline.train(next[i] - 1, fields_of(k));
+        const int64_t own = next[i]++, k = pipeline.in_run(own);
+        losses[static_cast<size_t>(k - span.first)] = pipeline.train(own, fields_of(k));
         moves = true;
       }
       for (size_t s = 0; s < pipeline.stage_count(); ++s) {
@@ -677,7 +719,11 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
     const auto count = static_cast<int64_t>(pipelines.size());
     SerialGroups groups(part.groups, pipelines.size());
     for (const Span& span : part.spans) {
-      const std::vector<double> of_span = train_span(pipelines, groups, span, fields);
+      const bool in_turn = count == 1 || !shares_minibatches(rules.sync);
+      const HandedOut handed_out =
+          in_turn ? HandedOut() : handed_out_in(span, part.minibatches, pipelines.size());
+      const std::vector<double> of_span =
+          train_span(pipelines, groups, span, in_turn ? nullptr : &handed_out, fields);
       losses.insert(losses.end(), of_span.begin(), of_span.end());
       for (const auto& pipeline : pipelines) pipeline->end();
       if (count > 1) SerialTraining::average(pipelines);

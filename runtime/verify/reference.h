@@ -46,11 +46,13 @@ struct PlanSpans {
   std::vector<Span> spans;
   /// Where pipelines average their weights in groups: which ones, by stage, in the order of the whole part.
   GroupsByStage groups = {};
+  /// Where minibatches are handed out: which ones to whom. What lies behind a span's end is left out.
+  PartsBySpan minibatches = {};
 };
 
 /// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)
 /// and optimizer state of the one before, by name. `start` is of the first plan's stages. InputError if the
-/// groups cannot be those of this training. Minibatches are asked for in their order.
+/// groups or minibatches cannot be those of this training. Minibatches are asked for in their order.
 ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>& parts,
                                const TrainingRules& rules,
                                const std::function<MinibatchFields(int64_t minibatch)>& fields,

@@ -47,22 +47,29 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
   return places;
 }
 
-// Which pipelines averaged their weights, as the ranks wrote it; nothing where none do.
+// Which pipelines averaged their weights, and what was handed out to them, as rank 0 wrote it; nothing where
+// it decides neither.
 class WrittenGroups {
  public:
   WrittenGroups(const Job& job, const std::filesystem::path& run_folder, int64_t first) {
-    if (!sync_facts(job.run.sync).averages_weights) return;
-    of_whole_pipelines_ = partial_reduce_rules(job.run.sync).of_whole_pipelines;
+    const bool averages = sync_facts(job.run.sync).averages_weights;
+    if (!averages && !shares_minibatches(job.run.sync)) return;
+    of_whole_pipelines_ = averages && partial_reduce_rules(job.run.sync).of_whole_pipelines;
     const auto file = run_folder / kGroupLogName;
     LoggedGroups logged = read_group_log(file);
     if (logged.first_minibatch != first) {
       throw InputError(
-          file.string() + ": has the groups from minibatch " + std::to_string(logged.first_minibatch) +
+          file.string() + ": has what was decided from minibatch " + std::to_string(logged.first_minibatch) +
               " on, and verify would begin at " + std::to_string(first),
-          "Which of them lie between is not written: a run that averages in groups is verified from where "
-          "it began.");
+          "What lies between is not written: a run whose pipelines average in groups or get their "
+          "minibatches on the way is verified from where it began.");
     }
     groups_ = std::move(logged.generations);
+    minibatches_ = std::move(logged.parts);
+  }
+  PartsBySpan minibatches_of(int64_t generation) const {
+    const auto found = minibatches_.find(generation);
+    return found == minibatches_.end() ? PartsBySpan() : found->second;
   }
   GroupsByStage of(int64_t generation, const Plan& plan) const {
     const auto found = groups_.find(generation);
@@ -75,6 +82,7 @@ class WrittenGroups {
  private:
   bool of_whole_pipelines_ = false;
   std::map<int64_t, GroupsByStage> groups_;
+  std::map<int64_t, PartsBySpan> minibatches_;
 };
 
 // Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
@@ -92,7 +100,10 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
   for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
     if (generation != job.generation_at(done)) {
       generation = job.generation_at(done);
-      parts.push_back({job.plan_of(generation), {}, groups.of(generation, job.plan_of(generation))});
+      parts.push_back({job.plan_of(generation),
+                       {},
+                       groups.of(generation, job.plan_of(generation)),
+                       groups.minibatches_of(generation)});
     }
     const Span planned = span_from(done, data.length_of(generation));
     parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});

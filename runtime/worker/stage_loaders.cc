@@ -2,7 +2,8 @@
 
 namespace pipewright {
 
-StageLoaders::StageLoaders(const Dataset& data, const Worker& worker, Span span,
+StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
+                           const std::shared_ptr<const PipelineSpan>& span,
                            const std::function<LoadRequest(int64_t)>& request, LoadObserver observer)
     : observer_(std::move(observer)) {
   for (size_t i = 0; i < worker.stage_count(); ++i) {
@@ -14,11 +15,16 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker, Span span,
       }
     }
     if (numbers.empty()) continue;
-    std::vector<LoadRequest> requests;
-    for (const int64_t k : stage.minibatches(span)) requests.push_back(request(k));
-    loaders_[stage.stage()] = std::make_unique<Loader>(data, std::move(numbers), std::move(requests),
-                                                       /*workers=*/1, /*ahead=*/4,
-                                                       /*pinned=*/!stage.device().is_cpu());
+    // Where they are handed out, few: who is slow should not hold what others could train.
+    const int64_t ahead = span->is_shared() ? 1 : 4;
+    const auto requests = [=, own = stage.turns().minibatches_of(stage.place(), span->own()),
+                           next = size_t{0}]() mutable -> std::optional<LoadRequest> {
+      const auto k = next < own.size() ? span->to_run(own[next++]) : std::nullopt;
+      return k ? std::optional(request(*k)) : std::nullopt;
+    };
+    loaders_[stage.stage()] =
+        std::make_unique<Loader>(data, std::move(numbers), requests, /*workers=*/1, ahead,
+                                 /*pinned=*/!stage.device().is_cpu());
   }
 }
 

@@ -20,8 +20,8 @@ struct LoadObserver {
 
 class StageLoaders {
  public:
-  /// For one span. `request(k)`: what minibatch k consists of. Borrows the data set.
-  StageLoaders(const Dataset& data, const Worker& worker, Span span,
+  /// For one span of the worker's. `request(k)`: what minibatch k consists of. Borrows the data set.
+  StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
                const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {});
   /// The fields of the stage's next minibatch, which is k. The stage has some.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);

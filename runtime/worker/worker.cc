@@ -33,7 +33,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
-               const TrainingRules& rules, StateSource* source, Groups* groups)
+               const TrainingRules& rules, StateSource* source, PipelineServices services)
     : tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
       averages_weights_(sync_facts(rules.sync).averages_weights),
@@ -42,6 +42,10 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
   const int64_t first = first_stage_of(plan, rank);
   const SyncFacts& sync = sync_facts(rules.sync);
   turn_ = turn_of(plan, sync, place_of(plan, first, rank));
+  const bool several = turn_.count > 1;
+  minibatches_ = several && shares_minibatches(rules.sync) ? services.minibatches : nullptr;
+  PW_CHECK(minibatches_ || !several || !shares_minibatches(rules.sync),
+           "sync '" << rules.sync << "' needs somebody who hands minibatches out");
   plan_ = pipeline_of(plan, turn_);
   shape_ = shape_of(plan_, rules.gradient_accumulation);
   std::vector<StageReplica*> stages;
@@ -49,7 +53,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     const auto& ranks = plan.stages[static_cast<size_t>(s)].ranks;
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     stages_.push_back(
-        std::make_unique<StageReplica>(model, plan_, s, place_of(plan, s, rank), rules, source, turn_));
+        std::make_unique<StageReplica>(model, plan_, s, place_of(plan, s, rank), rules, source, several));
     stages.push_back(stages_.back().get());
     syncs_.emplace_back();
     if (ranks.size() == 1) continue;
@@ -58,7 +62,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
                                        .tags = tags_,
                                        .slots = slot_names(rules.optimizer),
                                        .early = rules.device.is_cpu() && has_spare_core(),
-                                       .groups = groups});
+                                       .groups = services.groups});
   }
   tied_ = std::make_unique<TiedExchange>(plan_, stages, tags_);
 }
@@ -70,11 +74,11 @@ Worker::~Worker() = default;
 class Worker::Execution {
  public:
   /// `program` is of evaluation; training's own programs run if it is null.
-  Execution(Worker& worker, const char* schedule, const EvaluationProgram* program, Span span,
-            const WorkerHooks& hooks)
-      : worker_(worker), program_(program), span_(worker.turn_.own(span)), hooks_(hooks) {
+  Execution(Worker& worker, const char* schedule, const EvaluationProgram* program,
+            std::shared_ptr<const PipelineSpan> span, const WorkerHooks& hooks)
+      : worker_(worker), program_(program), span_(std::move(span)), listed_(span_->own()), hooks_(hooks) {
     const StageReplica& first = worker.stage();
-    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.place(), span_);
+    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.place(), listed_);
     for (size_t i = 0; i < worker.stages_.size(); ++i) {
       lanes_.push_back(open_lane(*worker.stages_[i]));
       lanes_.back().sync = worker.syncs_[i].get();
@@ -84,14 +88,16 @@ class Worker::Execution {
 
   void run() {
     for (const Action& own : actions_) {
-      const Action action = in_run(own);
+      const auto begin_of_run = to_run(first_minibatch_of(own));
+      if (!begin_of_run) continue;  // another pipeline trains it
+      const Action action = is_of_round(own.kind) ? own : Action{own.kind, *begin_of_run, own.stage};
       for (const auto& observer : hooks_.observers) observer->before(action);
-      if (is_left_out(own)) continue;
+      if (is_stopped_before(*begin_of_run)) continue;
       for (Lane& lane : lanes_) lane.stage->deferred().poll();
       const auto begin = Clock::now();
       {
         const ActionRange range(hooks_.ranges, action);
-        perform(own, lane_of(own));
+        perform(own, action.index, lane_of(own));
         for (const auto& observer : hooks_.observers) observer->prolong(action, begin);
       }
       const auto end = Clock::now();
@@ -140,20 +146,18 @@ class Worker::Execution {
     actions_ = std::move(actions);
   }
 
-  bool is_left_out(const Action& action) {
-    if (!training() || !hooks_.stop_before) return false;
-    const bool of_round = is_of_round(action.kind);
-    const StageTurns& turns = lane_of(action).stage->turns();
-    return to_run(of_round ? turns.round_begin(action.index, span_) : action.index) >= hooks_.stop_before();
+  /// As the pipeline counts.
+  int64_t first_minibatch_of(const Action& own) {
+    return is_of_round(own.kind) ? lane_of(own).stage->turns().round_begin(own.index, listed_) : own.index;
   }
-  int64_t to_run(int64_t own) const { return worker_.turn_.to_run(own); }
-  Action in_run(Action own) const {
-    if (!is_of_round(own.kind)) own.index = to_run(own.index);
-    return own;
+  std::optional<int64_t> to_run(int64_t own) const { return span_->to_run(own); }
+  bool is_stopped_before(int64_t minibatch) const {
+    return training() && hooks_.stop_before && minibatch >= hooks_.stop_before();
   }
   bool training() const { return program_ == nullptr; }
-  const StageProgram& program(const StageReplica& stage, int64_t k) const {
-    return program_ ? (*program_)(stage.stage(), k) : stage.program();
+  /// `own`: as the pipeline counts.
+  const StageProgram& program(const StageReplica& stage, int64_t own) const {
+    return program_ ? (*program_)(stage.stage(), *to_run(own)) : stage.program();
   }
   Lane& lane_of(const Action& action) {
     const int64_t stage = action.stage_or(worker_.stage().stage());
@@ -168,10 +172,11 @@ class Worker::Execution {
   }
 
   /// A receive that nobody answers would take what the next plan sends.
-  Inbox::Comes comes(std::vector<int64_t> minibatches) const {
-    if (!training() || !hooks_.stop_before) return {};
-    return [this, minibatches = std::move(minibatches)](size_t position) {
-      return minibatches[position] < hooks_.stop_before();
+  Inbox::Comes comes(std::vector<int64_t> own) const {
+    if (!training() || (!hooks_.stop_before && !worker_.minibatches_)) return {};
+    return [this, own = std::move(own)](size_t position) {
+      const auto minibatch = to_run(own[position]);
+      return minibatch && !is_stopped_before(*minibatch);
     };
   }
 
@@ -185,17 +190,17 @@ class Worker::Execution {
     const bool last = s + 1 == worker_.shape_.stages();
     std::vector<Inbox::Expected> activations;
     std::vector<Inbox::Expected> gradients;
-    std::vector<int64_t> of_activations, of_gradients;  // minibatches
+    std::vector<int64_t> of_activations, of_gradients;  // minibatches, as the pipeline counts
     for (const Action& action : actions_) {
       if (action.stage_or(worker_.stage().stage()) != s) continue;
       const int64_t k = action.index;
       if (action.kind == ActionKind::kReceiveActivation) {
-        activations.push_back({rank_of(s - 1, k), &program(stage, to_run(k)).received_parts()});
-        of_activations.push_back(to_run(k));
+        activations.push_back({rank_of(s - 1, k), &program(stage, k).received_parts()});
+        of_activations.push_back(k);
       }
       if (action.kind == ActionKind::kReceiveGradient) {
-        gradients.push_back({rank_of(s + 1, k), &program(stage, to_run(k)).sent_gradient_parts()});
-        of_gradients.push_back(to_run(k));
+        gradients.push_back({rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
+        of_gradients.push_back(k);
       }
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
@@ -203,7 +208,7 @@ class Worker::Execution {
     // for their receiver, which closes no circle of waiting ranks (docs/schedules.md). Evaluation with
     // several stages a rank goes block by block, which bounds what is under way by itself.
     const bool by_blocks = !training() && worker_.stages_.size() > 1;
-    const int64_t limit = 1 + (by_blocks ? span_.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
+    const int64_t limit = 1 + (by_blocks ? listed_.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
@@ -221,9 +226,9 @@ class Worker::Execution {
     return lane;
   }
 
-  void perform(const Action& action, Lane& lane) {
+  /// `k`: the run's number of what the pipeline calls action.index; of a round the same.
+  void perform(const Action& action, int64_t k, Lane& lane) {
     const int64_t own = action.index;
-    const int64_t k = in_run(action).index;
     const int64_t s = lane.stage->stage();
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
@@ -231,7 +236,7 @@ class Worker::Execution {
         for (const at::Tensor& tensor : lane.received) count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kForward:
-        forward(k, lane);
+        forward(own, k, lane);
         break;
       case ActionKind::kSendActivation:
         lane.outbox->send(rank_of(s + 1, own), lane.to_send);
@@ -268,8 +273,8 @@ class Worker::Execution {
     }
   }
 
-  void forward(int64_t k, Lane& lane) {
-    const StageProgram& stage = program(*lane.stage, k);
+  void forward(int64_t own, int64_t k, Lane& lane) {
+    const StageProgram& stage = program(*lane.stage, own);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
     const at::Device device = lane.stage->device();
     for (at::Tensor& field : fields)
@@ -295,7 +300,7 @@ class Worker::Execution {
   /// In the replica's last backward of a round, what is complete is summed over the replicas while the rest
   /// runs.
   StageReplica::GradientComplete reduces_at_once(int64_t own, const Lane& lane) const {
-    if (!lane.sync || !lane.stage->turns().is_last_of_round(own, span_)) return {};
+    if (!lane.sync || !lane.stage->turns().is_last_of_round(own, span_->own())) return {};
     return [sync = lane.sync](size_t trainable) { sync->complete(trainable); };
   }
 
@@ -329,7 +334,8 @@ class Worker::Execution {
   void update(int64_t round, Lane& lane, const at::Tensor& square_sum) {
     lane.stage->update(round, square_sum);
     const StageTurns& turns = lane.stage->turns();
-    const int64_t end = to_run(turns.round_begin(round, span_) + turns.round_size(round, span_) - 1) + 1;
+    const Span own = span_->own();
+    const int64_t end = *to_run(turns.round_begin(round, own) + turns.round_size(round, own) - 1) + 1;
     const bool last = lane.stage->stage() + 1 == worker_.shape_.stages();
     if (last && square_sum.defined() && hooks_.gradient_norm) {
       lane.stage->deferred().push(square_sum, [this, end](const at::Tensor& sum) {
@@ -378,17 +384,34 @@ class Worker::Execution {
 
   Worker& worker_;
   const EvaluationProgram* program_;
-  Span span_;
+  const std::shared_ptr<const PipelineSpan> span_;
+  const Span listed_;  // what actions_ has, as the pipeline counts: all that it could get
   const WorkerHooks& hooks_;
   std::vector<Action> actions_;
   std::vector<Lane> lanes_;
 };
 
+std::shared_ptr<PipelineSpan> Worker::open(Span span) {
+  if (opened_ && opened_->of_run() == span) return opened_;
+  if (minibatches_) {
+    const int64_t interval = stage().turns().round_length();
+    opened_ = std::make_shared<SharedSpan>(span, interval, turn_.index, *minibatches_);
+  } else {
+    opened_ = std::make_shared<TurnSpan>(span, turn_);
+  }
+  return opened_;
+}
+
+std::shared_ptr<PipelineSpan> Worker::open_evaluation(Span span) const {
+  return std::make_shared<TurnSpan>(span, turn_);
+}
+
 void Worker::train(Span span, const WorkerHooks& hooks, std::optional<int64_t> began) {
   const c10::DeviceGuard on_device(stage().device());
   const at::AutoGradMode with_gradients(true);
-  for (const auto& stage : stages_) stage->begin(span, began.value_or(span.first), hooks.checkpoints);
-  Execution(*this, plan_.schedule.c_str(), nullptr, span, hooks).run();
+  const auto opened = open(span);
+  for (const auto& stage : stages_) stage->begin(opened, began.value_or(span.first), hooks.checkpoints);
+  Execution(*this, plan_.schedule.c_str(), nullptr, opened, hooks).run();
   const bool cut_short = hooks.stop_before && hooks.stop_before() < span.end();
   if (!cut_short) drain();
 }
@@ -402,7 +425,7 @@ void Worker::end_span(int64_t n) {
 void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks) {
   const c10::DeviceGuard on_device(stage().device());
   const at::AutoGradMode without_gradients(false);
-  Execution(*this, "forward", &program, span, hooks).run();
+  Execution(*this, "forward", &program, open_evaluation(span), hooks).run();
 }
 
 void Worker::drain() {

@@ -21,6 +21,12 @@ namespace pipewright {
 
 class CudaPlugin;
 
+/// Of pipelines side by side, what they ask of rank 0. Borrowed.
+struct PipelineServices {
+  Groups* groups = nullptr;                ///< where they average their weights in groups
+  MinibatchSource* minibatches = nullptr;  ///< where these are handed out (shares_minibatches)
+};
+
 /// What a worker asks of its surroundings. All calls come from the worker's thread. Minibatches, also those
 /// of actions, are counted as the run counts them; rounds as the stage does.
 struct WorkerHooks {
@@ -67,11 +73,11 @@ struct WorkerCounts {
 
 class Worker {
  public:
-  /// `plan` fits `model.graph`; `transport` may be null when the world has one rank, `groups` where weights
-  /// are not averaged with some of the replicas (graph/sync_rules.h). Borrows these two only. The rank's
-  /// stages start from what `source` has for them, as StageReplica says.
+  /// `plan` fits `model.graph`; `transport` may be null when the world has one rank, `services` have what
+  /// rules.sync asks for (graph/sync_rules.h) where there are several replicas. Borrows these two only. The
+  /// rank's stages start from what `source` has for them, as StageReplica says.
   Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport, const TrainingRules& rules,
-         StateSource* source = nullptr, Groups* groups = nullptr);
+         StateSource* source = nullptr, PipelineServices services = {});
   ~Worker();
 
   /// The stages of this rank, ascending: one, or several with schedule "interleaved".
@@ -81,6 +87,10 @@ class Worker {
   /// In the run's plan; equal for all stages of the rank.
   int64_t replica() const { return stages_[0]->replica(); }
 
+  /// What this rank's pipeline trains of a span. Before train() of it, or in it.
+  std::shared_ptr<PipelineSpan> open(Span span);
+  /// What it evaluates of one.
+  std::shared_ptr<PipelineSpan> open_evaluation(Span span) const;
   /// Trains the span from an empty pipeline to an empty one. At its end the replicas of a stage are made
   /// equal (ReplicaSync::at_drain; docs/semantics.md) unless stop_before cut the span short. `began`: as
   /// StageReplica::begin(), the span's first minibatch if there is none.
@@ -101,7 +111,9 @@ class Worker {
   void drain();
 
   PipelineTurn turn_;
-  Plan plan_;  // of this rank's pipeline
+  MinibatchSource* minibatches_;          // null: the pipelines take turns
+  std::shared_ptr<PipelineSpan> opened_;  // the last one
+  Plan plan_;                             // of this rank's pipeline
   PipelineShape shape_;
   StreamTags tags_;
   double clipping_norm_;

@@ -133,15 +133,18 @@ TEST_CASE("sync none: a signal leaves an average, from which any synchronisation
 }
 
 TEST_CASE(
-    "sync partial-reduce: any plan ends as the serial reference that repeats its groups, and goes on from "
-    "checkpoints") {
+    "sync partial-reduce and shared minibatches: any plan ends as the serial reference that repeats what "
+    "rank 0 "
+    "decided, and goes on from checkpoints") {
   const TemporaryFolder folder;
   const auto [plan, transport, sync] = GENERATE(table<std::string, std::string, std::string>(
       {{"1f1b", "shm", "partial-reduce:window=4"},
-       {"1f1b", "gloo", "partial-reduce:window=4,scope=pipeline"},
+       {"1f1b", "gloo", "partial-reduce:window=4,scope=pipeline,minibatches=turns"},
+       {"gpipe", "shm", "none:minibatches=shared"},
        {"dp", "gloo", "partial-reduce:window=1"}}));
-  const std::string file =
-      plan == "dp" ? write_plan(folder, "plan.json", {3}) : write_plan(folder, "plan.json", {2, 2});
+  const std::string file = plan == "dp"      ? write_plan(folder, "plan.json", {3})
+                           : plan == "gpipe" ? write_flush_plan(folder, "plan.json", {2, 2}, "gpipe")
+                                             : write_plan(folder, "plan.json", {2, 2});
   // One pipeline is slower than the others, now and then.
   const std::vector<std::string> rules = {"--momentum",
                                           "0.9",
@@ -162,19 +165,20 @@ TEST_CASE(
   CHECK(read_document<Summary>(whole / "summary.json").status == "done");
   CHECK(fs::file_size(whole / "groups.jsonl") > 0);
   check_verified(folder, whole);
-  size_t resumed = 0;
-  for (const auto& entry : fs::directory_iterator(whole / "checkpoints")) {
-    if (entry.path().filename() == "minibatch-" + std::to_string(kMinibatches) || resumed == 1) continue;
-    const fs::path again = folder / "again";
-    finish(folder, again, rules + std::vector<std::string>{"--resume", entry.path().string()});
-    CHECK(losses(again).size() == static_cast<size_t>(kMinibatches));
-    // Its first checkpoint is behind its begin, and which groups lie between is not written.
-    const Outcome verified = runtime(folder, {"verify", "--run", again.string()});
-    CHECK(verified.code == 2);
-    CHECK_THAT(verified.error, Catch::Contains("verified from where it began"));
-    ++resumed;
+  // The first one, so that others are behind it.
+  fs::path first;
+  for (int64_t k = 0; k < kMinibatches - 1 && first.empty(); ++k) {
+    const fs::path checkpoint = whole / "checkpoints" / ("minibatch-" + std::to_string(k));
+    if (fs::exists(checkpoint)) first = checkpoint;
   }
-  CHECK(resumed == 1);
+  REQUIRE_FALSE(first.empty());
+  const fs::path again = folder / "again";
+  finish(folder, again, rules + std::vector<std::string>{"--resume", first.string()});
+  CHECK(losses(again).size() == static_cast<size_t>(kMinibatches));
+  // Its first checkpoint is behind its begin, and what was decided between is not written.
+  const Outcome verified = runtime(folder, {"verify", "--run", again.string()});
+  CHECK(verified.code == 2);
+  CHECK_THAT(verified.error, Catch::Contains("verified from where it began"));
 }
 
 TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what cannot be is said") {
@@ -212,6 +216,42 @@ TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what ca
     CHECK_THAT(refused.error, Catch::Contains(message));
     CHECK_FALSE(fs::exists(folder / "refused"));
   }
+}
+
+TEST_CASE("shared minibatches: a slow pipeline trains fewer, and a signal or a change of plan loses none") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {2, 2});
+  const std::string b = write_plan(folder, "b.json", {4});
+  const std::vector<std::string> rules = {"--momentum",
+                                          "0.9",
+                                          "--sync",
+                                          "none:minibatches=shared",
+                                          "--plan",
+                                          a,
+                                          "--disturb",
+                                          "random:rank=1,probability=1,duration=5ms",
+                                          "--checkpoint-every-epochs",
+                                          "1"};
+  const fs::path run = folder / "run";
+  finish(folder, run, rules + std::vector<std::string>{"--adapt", write_changes(folder, {{17, b}, {40, a}})});
+  check_verified(folder, run);
+
+  const fs::path stopped = folder / "stopped";
+  {
+    Launch launch(folder, stopped, rules + std::vector<std::string>{"--minibatches", "1000000"});
+    REQUIRE(eventually(60s,
+                       [&] { return fs::exists(stopped / "metrics.jsonl") && losses(stopped).size() > 40; }));
+    launch.process.signal(SIGTERM);
+    REQUIRE(launch.code() == 143);
+  }
+  check_verified(folder, stopped);
+  const auto summary = read_document<Summary>(stopped / "summary.json");
+  int64_t of_slow = 0, of_fast = 0;
+  for (const RankSummary& rank : summary.ranks) {
+    REQUIRE(rank.times);
+    (rank.replica == 1 ? of_slow : of_fast) += rank.times->minibatches;
+  }
+  CHECK(of_slow < of_fast);
 }
 
 TEST_CASE("sync partial-reduce: a rank that dies ends the run, whoever waits for its group") {

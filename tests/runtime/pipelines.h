@@ -157,6 +157,8 @@ struct RankExtras {
   std::function<void(Worker&)> finish;
   std::optional<int64_t> began;  ///< of the only span (Worker::train)
   std::function<std::unique_ptr<Groups>(int64_t rank)> groups = {};  ///< for rules.sync that makes some
+  /// For one under which pipelines share minibatches.
+  std::function<std::unique_ptr<MinibatchSource>(int64_t rank)> minibatches = {};
 };
 
 /// Trains the spans with one thread a rank.
@@ -179,7 +181,8 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
   const auto train_rank = [&](int64_t rank, Transport* transport) {
     at::set_num_threads(1);
     const auto groups = extras.groups ? extras.groups(rank) : nullptr;
-    Worker worker(model, plan, rank, transport, rules, nullptr, groups.get());
+    const auto handed_out = extras.minibatches ? extras.minibatches(rank) : nullptr;
+    Worker worker(model, plan, rank, transport, rules, nullptr, {groups.get(), handed_out.get()});
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
@@ -242,7 +245,7 @@ inline void check_run(const Plan& plan, const TrainingRules& rules, const std::v
   CHECK(std::vector<double>(run.losses.begin() + spans[0].first, run.losses.end()) == expected.losses);
   CHECK(run.gradient_norms == expected.gradient_norms);
   check_state(run, expected);
-  if (spans.size() != 1) return;
+  if (spans.size() != 1 || shares_minibatches(rules.sync)) return;
   std::vector<std::vector<int64_t>> updates(plan.stages.size());  // by stage, pipeline
   const int64_t pipelines = turn_of(plan, sync_facts(rules.sync), 0).count;
   for (int64_t i = 0; i < pipelines; ++i) {

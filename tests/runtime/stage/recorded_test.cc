@@ -202,7 +202,7 @@ TEST_CASE("recordings: weights that have moved are not read where they were") {
       if (k % 3 == 0) {
         // Somebody restores the stage: its weights are other tensors then.
         if (k > 0) stage.restore(stage.state_before(k));
-        stage.begin({k, 3});
+        stage.begin(std::make_shared<TurnSpan>(Span{k, 3}, PipelineTurn{}), k);
       }
       std::vector<at::Tensor> fields;
       for (const auto& name : stage.program().fields())

@@ -2,6 +2,7 @@
 // reference that repeats their groups, and against what must follow from its meaning.
 #include <cstdlib>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "models/zoo/registry.h"
@@ -31,24 +32,28 @@ class ServedGroups {
   ServedGroups(const Plan& plan, const std::string& sync)
       : stages_(static_cast<int64_t>(plan.stages.size())),
         pipelines_(static_cast<int64_t>(plan.stages[0].ranks.size())),
-        of_whole_pipelines_(partial_reduce_rules(sync).of_whole_pipelines),
+        of_whole_pipelines_(sync_facts(sync).averages_weights &&
+                            partial_reduce_rules(sync).of_whole_pipelines),
         groups_(plan.stages.size()) {
     GroupServer::Settings settings;
     settings.secret = "test";
-    settings.rules = partial_reduce_rules(sync);
+    if (sync_facts(sync).averages_weights) settings.rules = partial_reduce_rules(sync);
+    settings.handed_out = [this](int64_t, const Span& span, int64_t pipeline, const Span& part) {
+      minibatches_[span.first][pipeline].push_back(part);
+    };
     settings.decided = [this](int64_t, const GroupDecision& decision) {
       if (!decision.passed_on) groups_[static_cast<size_t>(decision.stage)].push_back(decision.pipelines);
     };
     server_ = std::make_unique<GroupServer>(std::move(settings));
   }
 
-  std::unique_ptr<Groups> client() const {
+  GroupClientSettings client() const {
     GroupClientSettings settings;
     settings.host = "127.0.0.1";
     settings.server = {server_->port(), "test"};
     settings.stages = stages_;
     settings.pipelines = pipelines_;
-    return connect_groups(std::move(settings));
+    return settings;
   }
 
   /// Behind the run.
@@ -57,17 +62,21 @@ class ServedGroups {
     if (of_whole_pipelines_) return GroupsByStage(groups_.size(), groups_.back());
     return groups_;
   }
+  /// Behind groups().
+  const PartsBySpan& minibatches() const { return minibatches_; }
 
  private:
   const int64_t stages_, pipelines_;
   const bool of_whole_pipelines_;
   GroupsByStage groups_;
+  PartsBySpan minibatches_;
   std::unique_ptr<GroupServer> server_;
 };
 
 struct Ran {
   PipelineRun run;
   GroupsByStage groups;
+  PartsBySpan minibatches;
 };
 
 // `delays`: ranks sleep now and then, so that groups are of all sizes.
@@ -76,7 +85,10 @@ Ran run(const Model& model, const Plan& plan, const TrainingRules& rules, const 
         uint64_t delays = 0) {
   ServedGroups served(plan, rules.sync);
   RankExtras extras;
-  extras.groups = [&](int64_t) { return served.client(); };
+  if (sync_facts(rules.sync).averages_weights)
+    extras.groups = [&](int64_t) { return connect_groups(served.client()); };
+  if (shares_minibatches(rules.sync))
+    extras.minibatches = [&](int64_t) { return connect_minibatches(served.client()); };
   std::vector<std::mt19937_64> random;
   for (int64_t r = 0; r < plan.world_size; ++r) random.emplace_back(delays * 1000 + static_cast<uint64_t>(r));
   const auto before = [&](int64_t rank, const Action& action) {
@@ -87,6 +99,7 @@ Ran run(const Model& model, const Plan& plan, const TrainingRules& rules, const 
   Ran ran;
   ran.run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before, extras);
   ran.groups = served.groups();
+  ran.minibatches = served.minibatches();
   return ran;
 }
 
@@ -103,7 +116,8 @@ TEST_CASE(
     RandomJobs jobs(static_cast<uint64_t>(seed));
     const std::string sync =
         "partial-reduce:window=" + std::to_string(std::vector<int>{1, 2, 10}[static_cast<size_t>(seed) % 3]) +
-        (seed % 2 == 0 ? ",scope=stage" : ",scope=pipeline") + (seed % 5 == 0 ? ",pairs-above=2" : "");
+        (seed % 2 == 0 ? ",scope=stage" : ",scope=pipeline") + (seed % 5 == 0 ? ",pairs-above=2" : "") +
+        (seed % 4 < 2 ? ",minibatches=turns" : "");
     RandomJob job = jobs.next_side_by_side(sync, 6);
     if (!job.plan.tied_parameters.empty() && seed % 2 == 0) {
       CHECK_THROWS_WITH(check_side_by_side(job.plan, sync, job.rules.gradient_accumulation),
@@ -119,13 +133,89 @@ TEST_CASE(
                         static_cast<uint64_t>(seed) + 1);
     for (const auto& stage : ran.groups)
       for (const auto& group : stage) ++sizes[group.size()];
-    PlanSpans part{job.plan, job.spans, ran.groups};
+    PlanSpans part{job.plan, job.spans, ran.groups, ran.minibatches};
     if (job.plan.stages[0].ranks.size() == 1) part.groups.clear();
     const ReferenceResult expected = train_serially(
         job.model, {part}, job.rules, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
     check_run(job.plan, job.rules, job.spans, ran.run, expected);
   }
   for (const size_t size : {1, 2, 3}) CHECK(sizes[size] > 0);
+}
+
+TEST_CASE(
+    "shared minibatches: whatever plan, rules and delays, each is one pipeline's, and the serial program "
+    "that "
+    "is told whose ends with the same bits") {
+  at::set_num_threads(1);
+  const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
+  int64_t uneven = 0;
+  for (int64_t seed = 0; seed < cases(); ++seed) {
+    RandomJobs jobs(static_cast<uint64_t>(seed) + 7000);
+    RandomJob job = jobs.next_side_by_side("none:minibatches=shared", 6);
+    job.rules.total_minibatches = job.spans.back().end();
+    CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.rules.optimizer.name);
+    const auto minibatches = random_minibatches(job.model.graph, job.spans.back().end(), 5);
+    const Ran ran = run(job.model, job.plan, job.rules, job.spans, minibatches,
+                        world_of(transports[static_cast<size_t>(seed) % transports.size()], job.plan),
+                        static_cast<uint64_t>(seed) + 1);
+    for (const auto& [first, pipelines] : ran.minibatches) {
+      std::set<int64_t> counts;
+      for (const auto& [pipeline, parts] : pipelines) {
+        int64_t count = 0;
+        for (const Span& part : parts) count += part.count;
+        counts.insert(count);
+      }
+      uneven += counts.size() > 1 ? 1 : 0;
+    }
+    const PlanSpans part{job.plan, job.spans, {}, ran.minibatches};
+    const ReferenceResult expected = train_serially(
+        job.model, {part}, job.rules, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+    check_run(job.plan, job.rules, job.spans, ran.run, expected);
+  }
+  CHECK(uneven > 0);
+}
+
+TEST_CASE("a pipeline that is slow trains few minibatches, and the others do not wait for it") {
+  at::set_num_threads(1);
+  const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
+  const Plan plan = plan_of(model, {2, 2}, {2, 1});
+  TrainingRules rules;
+  rules.sync = "none:minibatches=shared";
+  rules.total_minibatches = 60;
+  const auto minibatches = random_minibatches(model.graph, 60, 10);
+  ServedGroups served(plan, rules.sync);
+  RankExtras extras;
+  extras.minibatches = [&](int64_t) { return connect_minibatches(served.client()); };
+  const auto slow = [&](int64_t rank, const Action& action) {
+    if (action.kind != ActionKind::kForward || plan.stages[1].ranks[0] != rank) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  };
+  run_pipeline(model, plan, rules, {{0, 60}}, minibatches, make_world("local", 4), slow, extras);
+  served.groups();
+  int64_t of_slow = 0;
+  for (const Span& part : served.minibatches().at(0).at(0)) of_slow += part.count;
+  CHECK(of_slow >= 1);
+  CHECK(of_slow < 20);
+}
+
+TEST_CASE("the serial program refuses minibatches of another run") {
+  at::set_num_threads(1);
+  const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
+  const Plan plan = plan_of(model, {2, 2}, {2, 1});
+  TrainingRules rules;
+  rules.sync = "none:minibatches=shared";
+  const auto minibatches = random_minibatches(model.graph, 4, 10);
+  const auto train = [&](PartsBySpan parts) {
+    train_serially(model, {{plan, {{0, 4}}, {}, std::move(parts)}}, rules,
+                   [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+  };
+  CHECK_NOTHROW(train({{0, {{0, {{0, 3}}}, {1, {{3, 1}}}}}}));
+  CHECK_NOTHROW(train({{0, {{1, {{0, 9}}}}}}));
+  CHECK_THROWS_WITH(train({{0, {{0, {{0, 3}}}}}}), Catch::Contains("minibatch 3 was handed out to nobody"));
+  CHECK_THROWS_WITH(train({{2, {{0, {{0, 4}}}}}}), Catch::Contains("minibatch 0 was handed out to nobody"));
+  CHECK_THROWS_WITH(train({{0, {{0, {{0, 4}}}, {1, {{3, 1}}}}}}),
+                    Catch::Contains("minibatch 3 was handed out twice"));
+  CHECK_THROWS_WITH(train({{0, {{2, {{0, 4}}}}}}), Catch::Contains("handed out to pipeline 2"));
 }
 
 TEST_CASE("partial reduce with a window of 1 and plain SGD is one pipeline that all-reduces, to rounding") {
@@ -141,7 +231,7 @@ TEST_CASE("partial reduce with a window of 1 and plain SGD is one pipeline that 
   const PipelineRun together =
       run_pipeline(model, plan, rules, {{0, 12}}, minibatches, make_world("local", 6));
   for (const char* scope : {"stage", "pipeline"}) {
-    rules.sync = std::string("partial-reduce:window=1,scope=") + scope;
+    rules.sync = std::string("partial-reduce:window=1,minibatches=turns,scope=") + scope;
     const Ran ran = run(model, plan, rules, {{0, 12}}, minibatches, make_world("local", 6), 3);
     for (const auto& stage : ran.groups) {
       CHECK(stage.size() == 4);
@@ -160,7 +250,7 @@ TEST_CASE("the serial program refuses groups of another run") {
   const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
   const Plan plan = plan_of(model, {2, 2}, {2, 1});
   TrainingRules rules;
-  rules.sync = "partial-reduce";
+  rules.sync = "partial-reduce:minibatches=turns";
   auto minibatches = random_minibatches(model.graph, 4, 10);
   const auto train = [&](GroupsByStage groups) {
     const auto count = static_cast<int64_t>(minibatches.size());
