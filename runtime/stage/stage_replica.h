@@ -166,7 +166,8 @@ class StageReplica {
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
   std::string no_recordings_;
 
-  std::shared_ptr<PipelineSpan> span_;
+  // Before the first one: nothing. A stage of a plan that goes again without a step has a state, too.
+  std::shared_ptr<PipelineSpan> span_ = std::make_shared<TurnSpan>(Span{0, 0}, PipelineTurn{});
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;
