@@ -58,6 +58,13 @@ size_t first_bad_byte(const std::string& text) {
   return std::string::npos;
 }
 
+// The serial reference has to reach the runtime's numbers by another way: it asks no row.
+bool is_of_reference(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return file.parent_path() == "runtime/verify" &&
+         (name.rfind("serial_", 0) == 0 || name == "reference.cc" || name == "one_device_plan.cc");
+}
+
 }  // namespace
 
 TEST_CASE("no name of a test has a semicolon: CMake would take it apart, and neither half is a test") {
@@ -134,20 +141,23 @@ TEST_CASE(
       "(schedule|weights|sync|transport|strategy|objective|optimizer.name|policy.name)[A-Za-z_.()>-]* *[!=]= "
       "*"
       "\"[a-z0-9-]+\"");
-  size_t looked_at = 0;
+  size_t looked_at = 0, of_reference = 0;
   for (const auto& file : tree()) {
     if (!has_suffix(file, {".cc", ".h"}) ||
         !is_below(file, {"graph", "models", "optimizer", "profiler", "runtime"}))
       continue;
-    if (file == "runtime/verify/reference.cc") continue;  // it has to reach the same numbers by another way
+    const std::string& text = text_of(file);
+    if (is_of_reference(file)) {
+      of_reference += std::regex_search(text, comparison);
+      continue;
+    }
     ++looked_at;
     std::smatch found;
-    const std::string& text = text_of(file);
     INFO(file.string());
     const bool compared = std::regex_search(text, found, comparison);
     INFO((compared ? found.str() : ""));
     CHECK_FALSE(compared);
   }
   CHECK(looked_at > 100);
-  CHECK(std::regex_search(text_of("runtime/verify/reference.cc"), comparison));
+  CHECK(of_reference > 0);
 }

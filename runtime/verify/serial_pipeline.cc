@@ -1,0 +1,163 @@
+#include "runtime/verify/serial_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/error.h"
+#include "graph/update_rules.h"
+#include "runtime/stage/partition.h"
+#include "runtime/verify/serial_gradients.h"
+#include "runtime/verify/serial_pass.h"
+
+namespace pipewright {
+
+SerialPipeline::SerialPipeline(const Model& model, const Plan& plan, const TrainingRules& rules,
+                               int64_t index, int64_t count)
+    : plan_(plan),
+      rules_(rules),
+      index_(index),
+      count_(count),
+      differentiable_(differentiable_values(model.graph)) {
+  const auto interfaces = partition(model.graph, plan);
+  const auto weight_rule = weight_rule_of(plan, rules.gradient_accumulation);
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    stages_.emplace_back(model, interfaces[s], plan.stages[s], weight_rule[s], s + 1 == plan.stages.size(),
+                         rules);
+}
+
+void SerialPipeline::restore(const std::function<std::optional<StageState>(size_t)>& start) {
+  for (size_t s = 0; s < stages_.size(); ++s)
+    if (const auto state = start(s)) stages_[s].restore(*state);
+}
+
+SerialPipeline::Carried SerialPipeline::carried() const {
+  Carried carried;
+  for (const SerialStage& stage : stages_) {
+    for (size_t i = 0; i < stage.segment.parameters().size(); ++i)
+      carried.tensors.emplace(stage.segment.parameters()[i], stage.latest()[i]);
+    for (size_t b = 0; b < stage.segment.buffers().size(); ++b)
+      carried.tensors.emplace(stage.segment.buffers()[b], stage.buffers[0][b]);
+    for (size_t i = 0; i < stage.trainable.size(); ++i)
+      carried.optimizer.emplace(stage.trainable_name(i), stage.rules[i]->state());
+  }
+  return carried;
+}
+
+void SerialPipeline::go_on_from(const Carried& carried) {
+  for (SerialStage& stage : stages_) {
+    StageState state;
+    for (const std::string& name : stage.segment.parameters())
+      state.weights.push_back(carried.tensors.at(name));
+    for (const std::string& name : stage.segment.buffers()) state.buffers.push_back(carried.tensors.at(name));
+    stage.restore(state);
+    for (size_t i = 0; i < stage.trainable.size(); ++i) {
+      UpdateState remembered = carried.optimizer.at(stage.trainable_name(i));
+      for (auto& [name, slots] : remembered.slots)
+        for (at::Tensor& slot : slots) slot = slot.clone();
+      stage.rules[i]->restore(std::move(remembered));
+    }
+  }
+}
+
+void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out) {
+  int64_t first = 0;
+  minibatches_.clear();
+  if (handed_out) {
+    minibatches_ = *handed_out;
+    first = minibatches_.empty() ? 0 : minibatches_.front() % stages_[0].rule.round_length;
+  } else {
+    for (int64_t k = span.first; k < span.end(); ++k)
+      if (k % count_ == index_) minibatches_.push_back(k);
+    first = (span.first + count_ - 1 - index_) / count_;
+  }
+  span_ = {first, static_cast<int64_t>(minibatches_.size())};
+  for (SerialStage& stage : stages_) stage.begin(first);
+}
+
+bool SerialPipeline::can_train(int64_t k) const {
+  return std::all_of(stages_.begin(), stages_.end(), [&](const SerialStage& stage) {
+    return stage.version_of(k) <= stage.latest_version() - (stage.awaits_group ? 1 : 0);
+  });
+}
+
+double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
+  for (SerialStage& stage : stages_) stage.forget_before(k);
+  SerialPass pass(stages_, differentiable_, k);
+  const double loss = pass.forward(fields, {rules_.random_seed(), in_run(k)});
+  pass.backward();
+  end_rounds(k);
+  return loss;
+}
+
+// What the stages whose round ends with minibatch k update with becomes due.
+void SerialPipeline::end_rounds(int64_t k) {
+  const at::NoGradGuard no_grad;
+  std::vector<size_t> ended;
+  const auto begin_of = [&](const SerialStage& stage) {
+    return std::max(span_.first, k / stage.rule.round_length * stage.rule.round_length);
+  };
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    SerialStage& stage = stages_[s];
+    if ((k + 1) % stage.rule.round_length != 0 && k + 1 != span_.end()) continue;
+    ended.push_back(s);
+    stage.end_round(begin_of(stage), k + 1);
+  }
+  add_tied_gradients(stages_, ended, plan_.tied_parameters);
+  if (rules_.gradient_clipping_norm > 0) {
+    if (const auto norm = clip_gradients(stages_, ended, plan_, rules_.gradient_clipping_norm))
+      gradient_norms_[in_run(k) + 1] = *norm;
+  }
+  for (const size_t s : ended)
+    stages_[s].due.push_back({begin_of(stages_[s]), std::exchange(stages_[s].gradient, {})});
+}
+
+bool SerialPipeline::update(size_t s) {
+  SerialStage& stage = stages_[s];
+  if (stage.due.empty() || stage.awaits_group) return false;
+  const at::NoGradGuard no_grad;
+  stage.update(stage.due.front().gradient, learning_rate(stage, stage.due.front().begin));
+  stage.due.pop_front();
+  return true;
+}
+
+// Of the round that begins with minibatch `begin`.
+double SerialPipeline::learning_rate(const SerialStage& stage, int64_t begin) const {
+  double rate = learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, in_run(begin),
+                                 rules_.minibatches_per_epoch, rules_.total_minibatches);
+  if (rules_.learning_rate_scaling == "pipedream")
+    rate *= static_cast<double>(stage.rule.round_length) / static_cast<double>(stages_[0].rule.round_length);
+  return rate;
+}
+
+bool SerialPipeline::is_done() const {
+  return std::all_of(stages_.begin(), stages_.end(),
+                     [](const SerialStage& stage) { return stage.due.empty() && !stage.awaits_group; });
+}
+
+void SerialPipeline::end() {
+  const at::NoGradGuard no_grad;
+  for (SerialStage& stage : stages_) stage.average_buffers();
+}
+
+std::map<int64_t, double> SerialPipeline::take_gradient_norms() { return std::exchange(gradient_norms_, {}); }
+
+ReferenceResult SerialPipeline::result() const {
+  ReferenceResult result;
+  for (const SerialStage& stage : stages_) {
+    const auto& names = stage.segment.parameters();
+    for (size_t i = 0; i < names.size(); ++i) {
+      const at::Tensor weight = stage.latest()[i].detach();
+      const auto [place, fresh] = result.weights.emplace(names[i], weight);
+      PW_CHECK(fresh || place->second.equal(weight), "copies of '" << names[i] << "' differ");
+    }
+    result.buffers.emplace_back();
+    for (const Tensors& replica : stage.buffers) {
+      result.buffers.back().emplace_back();
+      for (size_t b = 0; b < replica.size(); ++b)
+        result.buffers.back().back()[stage.segment.buffers()[b]] = replica[b];
+    }
+  }
+  return result;
+}
+
+}  // namespace pipewright

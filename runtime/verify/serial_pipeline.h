@@ -1,0 +1,77 @@
+// A pipeline of the reference: its stages, and the minibatches of a span, trained one after the other.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/schedule/shape.h"
+#include "runtime/verify/reference.h"
+#include "runtime/verify/serial_stage.h"
+
+namespace pipewright {
+
+/// Of the run's minibatches it trains some, which it counts itself. Those in its turn (index, index + count,
+/// ...) are 0, 1, ...; those that were handed out to it begin in each span with (the first one) mod (the
+/// length of a round).
+class SerialPipeline {
+ public:
+  /// `plan`: its own. It is pipeline `index` of `count`.
+  SerialPipeline(const Model& model, const Plan& plan, const TrainingRules& rules, int64_t index,
+                 int64_t count);
+
+  void restore(const std::function<std::optional<StageState>(size_t)>& start);
+  /// What the next plan goes on from, by parameter and buffer (replica 0's).
+  struct Carried {
+    std::map<std::string, at::Tensor> tensors;
+    std::map<std::string, UpdateState> optimizer;
+  };
+  Carried carried() const;
+  void go_on_from(const Carried& carried);
+
+  /// `span`: of the run. `handed_out`: null where it trains those in its turn.
+  void begin(Span span, const std::vector<int64_t>* handed_out);
+  /// As this pipeline counts.
+  Span span() const { return span_; }
+  /// The run's number of its minibatch `own` of the span.
+  int64_t in_run(int64_t own) const { return minibatches_.at(static_cast<size_t>(own - span_.first)); }
+  /// All weights are there that minibatch k reads, as they will stay.
+  bool can_train(int64_t k) const;
+  /// Minibatch k of its own, but for its updates; returns the loss.
+  double train(int64_t k, const MinibatchFields& fields);
+  /// Makes the next update of stage s, if one is due and the one before is done with.
+  bool update(size_t s);
+  bool is_done() const;
+  /// The span has been trained and the pipeline is empty.
+  void end();
+
+  SerialStage& stage(size_t s) { return stages_[s]; }
+  size_t stage_count() const { return stages_.size(); }
+  const TrainingRules& rules() const { return rules_; }
+  /// Of the last stage's updates since the last call, by the run's minibatch behind the round.
+  std::map<int64_t, double> take_gradient_norms();
+  /// Weights and buffers. CheckError if copies of a tied parameter differ.
+  ReferenceResult result() const;
+
+ private:
+  void end_rounds(int64_t k);
+  double learning_rate(const SerialStage& stage, int64_t begin) const;
+
+  Plan plan_;
+  TrainingRules rules_;
+  int64_t index_, count_;
+  Span span_;                         // as this pipeline counts
+  std::vector<int64_t> minibatches_;  // of the span, as the run counts, from span_.first on
+  std::set<std::string> differentiable_;
+  std::vector<SerialStage> stages_;
+  std::map<int64_t, double> gradient_norms_;
+};
+
+/// Those of a plan, side by side.
+using SerialPipelines = std::vector<std::unique_ptr<SerialPipeline>>;
+
+}  // namespace pipewright

@@ -1,0 +1,73 @@
+// A stage of the reference: all its replicas at once, every version of its weights that is still read, and
+// the gradients of the round under way.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/plan.h"
+#include "models/definition/model.h"
+#include "models/run/interpreter.h"
+#include "runtime/stage/partition.h"
+#include "runtime/stage/stage_replica.h"
+#include "runtime/update/update_rule.h"
+#include "runtime/verify/serial_versions.h"
+
+namespace pipewright {
+
+using Tensors = std::vector<at::Tensor>;
+
+struct SerialStage {
+  /// Starts from the initialisers of the model. `last`: of the plan.
+  SerialStage(const Model& model, const StageInterface& interface, const Stage& stage, const SerialRule& rule,
+              bool last, const TrainingRules& rules);
+  /// Goes on from a copy of `state`, with every replica's buffers as it says.
+  void restore(const StageState& state);
+
+  /// A span begins with minibatch `first`; the versions are those of before it.
+  void begin(int64_t first);
+  size_t replica_of(int64_t k) const {
+    return cycle[static_cast<size_t>(k % static_cast<int64_t>(cycle.size()))];
+  }
+  /// The number of the version that minibatch k of the span reads; it may be still to come.
+  int64_t version_of(int64_t k) const;
+  int64_t latest_version() const { return versions.rbegin()->first; }
+  const Tensors& latest() const { return versions.rbegin()->second; }
+  /// The trainable ones of a version.
+  Tensors leaves(const Tensors& version) const;
+  const std::string& trainable_name(size_t i) const { return segment.parameters()[trainable[i]]; }
+  /// Forgets the versions that nobody reads from minibatch k on.
+  void forget_before(int64_t k);
+
+  /// The gradients of the minibatches [begin, end), of all replicas: their mean goes to `gradient`.
+  void end_round(int64_t begin, int64_t end);
+  /// A new version: the latest, stepped with `gradient` at the learning rate.
+  void update(const Tensors& gradient, double rate);
+  /// The drained replicas' floating buffers become their mean.
+  void average_buffers();
+
+  StageInterface interface;
+  std::vector<size_t> cycle;  ///< replica by place in the cycle
+  SerialRule rule;
+  Segment segment;
+  std::vector<size_t> trainable;        ///< positions in the segment's parameters
+  int64_t first_minibatch = 0;          ///< of the span
+  int64_t first_version = 0;            ///< at the begin of the span
+  std::map<int64_t, Tensors> versions;  ///< by number of updates
+  std::vector<Tensors> buffers;         ///< by replica
+  std::vector<Tensors> sums;            ///< by replica: gradients of the round
+  Tensors gradient;                     ///< of the round that has ended, until it is due
+  struct Due {
+    int64_t begin = 0;  ///< the first minibatch of the round within the span
+    Tensors gradient;
+  };
+  std::deque<Due> due;        ///< updates that have not been made yet
+  bool awaits_group = false;  ///< the latest version is not what it will be when its group has averaged it
+  std::vector<std::unique_ptr<UpdateRule>> rules;  ///< by trainable parameter
+  std::vector<double> rate_scales;                 ///< likewise
+};
+
+}  // namespace pipewright
