@@ -127,6 +127,10 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   job.changes = policy->known();
   job.decides = policy->decides();
   job.disturbances = Disturbances(run.disturb);
+  if (job.disturbances.slows_links() && device.is_cuda()) {
+    throw InputError("disturb: link: what a GPU sends cannot be held back",
+                     "Make ranks slow (--disturb fixed), or train on --device cpu.");
+  }
   if (run.cuda_graphs && !sync_facts(run.sync).keeps_replicas_equal) {
     throw InputError("cuda_graphs does not go with sync '" + run.sync +
                          "': weights are replaced at every drain, recordings know where they lie",

@@ -29,7 +29,7 @@ std::optional<PlanDecision> SlowRankPlan::decide(const RunNow& now) {
 
 std::unique_ptr<AdaptPolicy> slow_rank_plan(SpecOptions& options) {
   const std::string file = options.string("plan", "");
-  const double factor = options.number("factor", 1.5, RankMonitor::kQuiet, 1000);
+  const double factor = options.number("factor", 1.5, LevelMonitor::kQuiet, 1000);
   std::optional<int64_t> rank;
   if (options.has("rank")) rank = options.integer("rank", 0, 0, kMostCount);
   options.finish();

@@ -36,6 +36,29 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+Json to_json(const SpeedChange& change) {
+  return {{"minibatch", change.minibatch},
+          {"found", change.found},
+          {"before_seconds", change.before_seconds},
+          {"after_seconds", change.after_seconds},
+          {"slowdown", change.slowdown}};
+}
+
+SpeedChange change_of(const Json& json) {
+  return {json.at("minibatch"), json.at("found"), json.at("before_seconds"), json.at("after_seconds"),
+          json.at("slowdown")};
+}
+
+// "2.1 times as long as when the run was quiet since minibatch 812 (8.7 ms, before 4.1 ms a minibatch)"
+std::string change_text(const SpeedChange& change, const std::string& quiet, const std::string& of) {
+  char factor[64];
+  std::snprintf(factor, sizeof factor, "%.*f times as long as when the run was quiet",
+                change.slowdown < 10 ? 1 : 0, change.slowdown);
+  return (change.slowdown == 1 ? quiet : factor) + " since minibatch " + std::to_string(change.minibatch) +
+         " (" + format_seconds(change.after_seconds) + ", before " + format_seconds(change.before_seconds) +
+         " " + of + ")";
+}
+
 }  // namespace
 
 std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
@@ -86,12 +109,8 @@ std::string trace_line(const std::string& document) {
 std::string speed_line(int64_t rank, const SpeedChange& change) {
   Json json;
   json["kind"] = "speed";
-  json["speed"] = {{"rank", rank},
-                   {"minibatch", change.minibatch},
-                   {"found", change.found},
-                   {"before_seconds", change.before_seconds},
-                   {"after_seconds", change.after_seconds},
-                   {"slowdown", change.slowdown}};
+  json["speed"] = to_json(change);
+  json["speed"]["rank"] = rank;
   return json.dump();
 }
 
@@ -121,7 +140,7 @@ int64_t Journal::start_with_past() {
   const auto keep = [&](const std::string& line, const Json& json) {
     file.write(line.data(), line.size());
     file.write("\n", 1);
-    if (json.contains("speed")) {
+    if (json.contains("speed") || json.contains("link")) {
       // It stays as it is.
     } else if (json.contains("generation")) {
       JsonReader reader(json["generation"], "metrics.jsonl");
@@ -227,20 +246,26 @@ void Journal::write_generations() {
 // Written when it comes: that may be before the lines of the minibatches that it speaks of.
 void Journal::take_speed(const Json& speed) {
   metrics_->append(Json{{"speed", speed}}.dump());
-  if (settings_.heard_speed)
-    settings_.heard_speed(speed.at("rank"),
-                          {speed.at("minibatch"), speed.at("found"), speed.at("before_seconds"),
-                           speed.at("after_seconds"), speed.at("slowdown")});
+  if (settings_.heard_speed) settings_.heard_speed(speed.at("rank"), change_of(speed));
+  say("rank " + std::to_string(speed.at("rank").get<int64_t>()) + " computes " +
+      change_text(change_of(speed), "as fast as when the run was quiet, again,", "a minibatch"));
+}
+
+// Written when it is found.
+void Journal::take(const LinkChange& found) {
+  Json link = to_json(found.change);
+  link["from"] = found.sender;
+  link["to"] = found.receiver;
+  metrics_->append(Json{{"link", link}}.dump());
+  say("link from rank " + std::to_string(found.sender) + " to rank " + std::to_string(found.receiver) +
+      " takes " + change_text(found.change, "as long as when the run was quiet, again,", "a message"));
+}
+
+// A line of its own, beside those of the progress.
+void Journal::say(const std::string& line) {
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
-  const double slowdown = speed.at("slowdown");
-  char factor[64];
-  std::snprintf(factor, sizeof factor, "%.2g times as long as when the run was quiet", slowdown);
-  std::fprintf(stderr, "rank %ld computes %s since minibatch %ld (%s, before %s a minibatch)\n",
-               speed.at("rank").get<int64_t>(),
-               slowdown == 1 ? "as fast as when the run was quiet, again," : factor,
-               speed.at("minibatch").get<int64_t>(), format_seconds(speed.at("after_seconds")).c_str(),
-               format_seconds(speed.at("before_seconds")).c_str());
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void Journal::take_evaluation(const Json& line) {

@@ -17,6 +17,7 @@
 #include "graph/summary.h"
 #include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/journal/metrics_file.h"
+#include "runtime/monitor/link_judge.h"
 #include "runtime/monitor/rank_monitor.h"
 
 namespace pipewright {
@@ -70,6 +71,8 @@ class Journal {
 
   /// RunError if metrics.jsonl cannot be written on, or (looked at once a second) is not there any more.
   void take(int64_t rank, const std::string& line);
+  /// Likewise.
+  void take(const LinkChange& change);
   /// Ends the progress line. No line may be taken afterwards. RunError if metrics.jsonl is not there any
   /// more.
   void close();
@@ -91,6 +94,7 @@ class Journal {
   void write_evaluation(std::pair<int64_t, int64_t> place);
   void write_generations();
   void take_speed(const Json& line);
+  void say(const std::string& line);
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
 

@@ -12,6 +12,7 @@
 #include "runtime/launch/rendezvous.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/connect.h"
+#include "runtime/transport/slowed.h"
 #include "runtime/worker/plan_links.h"
 
 namespace pipewright {
@@ -35,7 +36,7 @@ JobEnded seen_from_here(const Failure& failure, const std::string& here) {
 }  // namespace
 
 RankSession::RankSession(const Job& job, const Place& place)
-    : job_(job), place_(place), folder_(job.run.output) {}
+    : job_(job), place_(place), folder_(job.run.output), message_delays_(job.disturbances, place.rank) {}
 
 void RankSession::run(RankTask& task) {
   std::optional<LoneWatch> lone;
@@ -198,6 +199,10 @@ void RankSession::connect_links(const Plan& plan, const std::string& name) {
   settings.links = links_of(plan, StreamTags(static_cast<int64_t>(plan.stages.size())),
                             job_.run.gradient_clipping_norm > 0, sync_facts(job_.run.sync));
   auto transport = connect_ranks(*store_, name, place_.rank, place_.world_size, settings);
+  if (job_.disturbances.slows_links()) {
+    transport = make_slowed_transport(std::move(transport),
+                                      [this](int64_t peer) { return message_delays_.take(peer); });
+  }
   const std::lock_guard lock(transport_mutex_);
   transport_.swap(transport);  // the one before lives until all ranks have left it
   if (const auto failure = control_->failure()) transport_->abort(failure->message);

@@ -13,6 +13,7 @@
 #include "runtime/control/control.h"
 #include "runtime/control/progress.h"
 #include "runtime/job/job.h"
+#include "runtime/launch/message_delays.h"
 #include "runtime/launch/place.h"
 #include "runtime/transport/store.h"
 #include "runtime/transport/transport.h"
@@ -57,6 +58,7 @@ class RankSession {
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
   Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
+  MessageDelays& message_delays() { return message_delays_; }  ///< without any, nothing asks them
   Store* store() { return store_ ? &*store_ : nullptr; }  ///< likewise; the session's thread's
   /// All ranks call it when another plan comes into force and nothing of theirs travels any more. What
   /// belongs to devices is connected for the plan; the host's links stay.
@@ -84,6 +86,7 @@ class RankSession {
   const Job& job_;
   const Place place_;
   const std::filesystem::path folder_;
+  MessageDelays message_delays_;
   std::optional<Store> server_;
   std::optional<Store> store_;
   std::unique_ptr<Control> control_;

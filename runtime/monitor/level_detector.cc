@@ -82,7 +82,9 @@ std::optional<LevelChange> LevelDetector::judge(double low) {
   change.found = samples_ - 1;
   change.first = samples_ - static_cast<int64_t>(candidates_.size()) * settings_.window;
   change.before = level_;
-  change.after = candidates_.back();  // the first of them may hold samples from before the step
+  // The first of them may hold samples from before the step. What else disturbs a window makes it higher.
+  change.after = candidates_.back();
+  if (below && candidates_.size() > 2) change.after = std::min(change.after, *(candidates_.end() - 2));
   expect(change.after);
   settling_ = settings_.learn;
   resting_ = settings_.cool_down;

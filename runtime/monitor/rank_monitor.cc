@@ -1,16 +1,8 @@
 #include "runtime/monitor/rank_monitor.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace pipewright {
-namespace {
-
-// More samples than a change lies back when it is found.
-constexpr size_t kRemembered = 64;
-
-}  // namespace
 
 std::optional<SpeedChange> RankMonitor::ran(const Action& action, double seconds) {
   const bool ends = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
@@ -41,16 +33,8 @@ std::optional<SpeedChange> RankMonitor::take_sample(int64_t minibatch) {
   const Sample sample = sample_;
   sample_ = {};
   sample_.first_minibatch = minibatch + 1;
-  first_of_.push_back(sample.first_minibatch);
-  if (first_of_.size() > kRemembered) first_of_.erase(first_of_.begin());
-  const int64_t index = samples_++;
-  const auto change = detector_.add(sample.seconds / static_cast<double>(sample.backwards));
-  if (!change) return std::nullopt;
-  slowdown_ *= change->factor();
-  if (std::abs(std::log(slowdown_)) < std::log(kQuiet)) slowdown_ = 1;
-  const auto back = std::min<int64_t>(index - change->first, static_cast<int64_t>(first_of_.size()) - 1);
-  return SpeedChange{first_of_[first_of_.size() - 1 - static_cast<size_t>(back)], minibatch, change->before,
-                     change->after, slowdown_};
+  return level_.add(sample.seconds / static_cast<double>(sample.backwards), sample.first_minibatch,
+                    minibatch);
 }
 
 void RankMonitor::drained() {
@@ -60,8 +44,7 @@ void RankMonitor::drained() {
 
 void RankMonitor::plan_changed() {
   drained();
-  detector_.restart();
-  first_of_.clear();
+  level_.restart();
 }
 
 }  // namespace pipewright

@@ -5,20 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "runtime/monitor/level_detector.h"
+#include "runtime/monitor/level_monitor.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
-
-/// A rank has begun to compute more slowly, or faster again.
-struct SpeedChange {
-  int64_t minibatch = 0;                         ///< the first of those that show it
-  int64_t found = 0;                             ///< the one with which it was found
-  double before_seconds = 0, after_seconds = 0;  ///< of compute, for a minibatch
-  double slowdown = 1;                           ///< from now on, against the time when the run was quiet
-};
 
 /// Fed with every action of one rank's training, in order. Compute is added up over whole turns of the
 /// pipeline (as many backwards as forwards) that last kSampleSeconds at least: shorter ones would see a core
@@ -26,10 +17,8 @@ struct SpeedChange {
 class RankMonitor {
  public:
   static constexpr double kSampleSeconds = 0.05;
-  /// A slowdown nearer to 1 than this is none.
-  static constexpr double kQuiet = 1.1;
 
-  explicit RankMonitor(DetectorSettings settings = {}) : detector_(settings) {}
+  explicit RankMonitor(DetectorSettings settings = {}) : level_(settings) {}
 
   /// `seconds`: that the action computed; waits for samples or messages are none of it.
   std::optional<SpeedChange> ran(const Action& action, double seconds);
@@ -38,9 +27,9 @@ class RankMonitor {
   /// Another plan: the rank computes something else, and is as slow as it was. The baseline is learned again.
   void plan_changed();
 
-  double slowdown() const { return slowdown_; }
+  double slowdown() const { return level_.slowdown(); }
   /// For a minibatch, when quiet; 0 while it is learned.
-  double baseline_seconds() const { return detector_.level() / slowdown_; }
+  double baseline_seconds() const { return level_.baseline_seconds(); }
 
  private:
   struct Sample {
@@ -51,15 +40,12 @@ class RankMonitor {
 
   std::optional<SpeedChange> take_sample(int64_t minibatch);
 
-  LevelDetector detector_;
-  double slowdown_ = 1;
+  LevelMonitor level_;
   int64_t in_flight_ = 0;  // forwards whose backward has not ended
   int64_t half_done_ = 0;  // of them, those whose backward has run in part
   /// Both, where a sample begins and ends; none: the pipeline fills.
   std::optional<std::pair<int64_t, int64_t>> balanced_;
   Sample sample_;
-  std::vector<int64_t> first_of_;  // minibatch that each of the detector's last samples begins with
-  int64_t samples_ = 0;
 };
 
 }  // namespace pipewright

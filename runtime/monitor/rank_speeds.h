@@ -17,6 +17,10 @@ class RankSpeeds {
     const std::lock_guard lock(mutex_);
     last_.at(static_cast<size_t>(rank)) = change;
   }
+  double slowdown(int64_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return last_.at(static_cast<size_t>(rank)).slowdown;
+  }
   /// By rank: its last change. A rank whose speed has never changed has a slowdown of 1 and 0 seconds.
   std::vector<SpeedChange> last() const {
     const std::lock_guard lock(mutex_);

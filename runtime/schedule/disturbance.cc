@@ -62,9 +62,7 @@ struct Window {
     if (window.to < window.from) options.fail("to", "lies before 'from'");
     return window;
   }
-  bool holds(const DisturbedAction& what) const {
-    return from <= what.action.index && what.action.index < to;
-  }
+  bool holds(int64_t minibatch) const { return from <= minibatch && minibatch < to; }
 };
 
 class Fixed : public Disturbance {
@@ -79,7 +77,7 @@ class Fixed : public Disturbance {
     return fixed;
   }
   double extra_seconds(const DisturbedAction& what) const override {
-    return target_.holds(what) && window_.holds(what) ? (factor_ - 1) * what.seconds : 0;
+    return target_.holds(what) && window_.holds(what.action.index) ? (factor_ - 1) * what.seconds : 0;
   }
   void check(const Plan& plan) const override { target_.check(plan, "fixed"); }
 
@@ -106,7 +104,7 @@ class Random : public Disturbance {
     return random;
   }
   double extra_seconds(const DisturbedAction& what) const override {
-    if (!target_.holds(what) || !window_.holds(what)) return 0;
+    if (!target_.holds(what) || !window_.holds(what.action.index)) return 0;
     KeyedRandom random({seed_, static_cast<uint64_t>(what.rank), static_cast<uint64_t>(what.action.index),
                         static_cast<uint64_t>(what.action.kind)});
     const bool waits = random.uniform() < probability_;
@@ -143,6 +141,37 @@ class Traced : public Disturbance {
   SpeedTrace trace_;
 };
 
+/// A link in one direction.
+class Link : public Disturbance {
+ public:
+  static std::unique_ptr<Disturbance> make(SpecOptions& options) {
+    auto link = std::make_unique<Link>();
+    link->sender_ = options.integer("sender", 0, 0, kMostRanks);
+    link->receiver_ = options.integer("receiver", 0, 0, kMostRanks);
+    const std::string delay = options.string("delay", "");
+    link->window_ = Window::of(options);
+    options.finish();
+    for (const char* needed : {"sender", "receiver", "delay"})
+      if (!options.has(needed)) options.fail(needed, "missing", "e.g. sender=0,receiver=1,delay=20ms");
+    if (link->sender_ == link->receiver_) options.fail("receiver", "is the sender");
+    link->delay_seconds_ = parse_seconds(delay, "--disturb link: delay");
+    return link;
+  }
+  double message_seconds(const DisturbedMessage& what) const override {
+    const bool mine = what.sender == sender_ && what.receiver == receiver_ && window_.holds(what.minibatch);
+    return mine ? delay_seconds_ : 0;
+  }
+  bool slows_links() const override { return true; }
+  void check(const Plan& plan) const override {
+    for (const int64_t rank : {sender_, receiver_}) demand_rank(plan, rank, "link");
+  }
+
+ private:
+  int64_t sender_ = 0, receiver_ = 0;
+  Window window_;
+  double delay_seconds_ = 0;
+};
+
 bool is_disturbed(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
          kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight;
@@ -155,6 +184,7 @@ const std::vector<DisturbanceRow>& disturbance_rows() {
       {"fixed", Fixed::make, "a rank or a pipeline computes so many times as long"},
       {"random", Random::make, "now and then a forward or backward waits"},
       {"trace", Traced::make, "ranks compute as slowly as a file says, over time"},
+      {"link", Link::make, "messages from a rank to another take longer"},
   };
   return rows;
 }
@@ -184,6 +214,16 @@ double Disturbances::extra_seconds(const DisturbedAction& what) const {
   double extra = 0;
   for (const auto& one : all_) extra += one->extra_seconds(what);
   return extra;
+}
+
+double Disturbances::message_seconds(const DisturbedMessage& what) const {
+  double seconds = 0;
+  for (const auto& one : all_) seconds += one->message_seconds(what);
+  return seconds;
+}
+
+bool Disturbances::slows_links() const {
+  return std::any_of(all_.begin(), all_.end(), [](const auto& one) { return one->slows_links(); });
 }
 
 }  // namespace pipewright

@@ -1,6 +1,6 @@
-// Disturbances: ranks that compute more slowly than they could, at known minibatches and always the same
-// ones. A run waits so long where it computes (and says that this was injected); a simulation counts the same
-// seconds.
+// Disturbances: ranks that compute more slowly than they could, and links on which messages take longer, at
+// known minibatches and always the same ones. A run waits so long where it computes (and says that this was
+// injected), or holds the message back; a simulation counts the same seconds.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,21 @@ struct DisturbedAction {
   double now_seconds = 0;  ///< since training began, when it begins
 };
 
+/// An activation or a gradient on its way to another rank.
+struct DisturbedMessage {
+  int64_t sender = 0, receiver = 0;
+  int64_t minibatch = 0;
+};
+
 /// One kind of slowness. The same answer for the same question, on every rank and in every run.
 class Disturbance {
  public:
   virtual ~Disturbance() = default;
   /// What a forward or a backward (BI, BW) takes longer; never negative.
-  virtual double extra_seconds(const DisturbedAction& what) const = 0;
+  virtual double extra_seconds(const DisturbedAction&) const { return 0; }
+  /// What a message occupies its link longer; never negative. Its sender does not wait.
+  virtual double message_seconds(const DisturbedMessage&) const { return 0; }
+  virtual bool slows_links() const { return false; }
   /// PlanError for a rank or a pipeline that the plan has not.
   virtual void check(const Plan& plan) const = 0;
 };
@@ -52,6 +61,8 @@ class Disturbances {
   void check(const Plan& plan) const;
   /// Of all together. 0 for what does not compute and for updates.
   double extra_seconds(const DisturbedAction& what) const;
+  double message_seconds(const DisturbedMessage& what) const;
+  bool slows_links() const;
 
  private:
   std::vector<std::shared_ptr<const Disturbance>> all_;

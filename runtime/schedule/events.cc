@@ -109,6 +109,7 @@ class Events {
     size_t message = 0;
     int64_t receiver = 0;
     double bytes = 0, seconds = 0;
+    double extra_seconds = 0;  // of them, or behind the network's: a disturbance
   };
   struct Rank {
     size_t position = 0;
@@ -263,7 +264,9 @@ class Events {
     const int64_t other = stage + (gradient ? -1 : 1);
     Transfer transfer{at.position, messages_.of(action, stage)};
     transfer.receiver = first_rank_[other] + turns_[other].replica_of(action.index);
-    transfer.seconds = gradient ? times.send_gradient_seconds : times.send_activation_seconds;
+    transfer.extra_seconds = timeline_.message_seconds(rank, action, stage);
+    transfer.seconds =
+        transfer.extra_seconds + (gradient ? times.send_gradient_seconds : times.send_activation_seconds);
     if (network_) {
       const StageMessages& bytes = options_.messages[stage];
       transfer.bytes = static_cast<double>(gradient ? bytes.gradient_bytes : bytes.activation_bytes);
@@ -286,7 +289,8 @@ class Events {
     const Transfer& transfer = ranks_[rank].link[gradient].front();
     message_[transfer.message].begin = now_;
     const int64_t flow = flow_of(rank, gradient);
-    const double latency = network_ ? path_of(rank, transfer.receiver).latency_seconds : 0;
+    const double latency =
+        network_ ? transfer.extra_seconds + path_of(rank, transfer.receiver).latency_seconds : 0;
     if (!network_)
       push(now_ + transfer.seconds, kArrives, flow);
     else if (latency > 0)

@@ -30,7 +30,8 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
     const StageTimes& times = timeline.times_of(stage);
     double& link_free = gradient ? clock.gradients_free : clock.activations_free;
     const double start = std::max(clock.now, link_free);
-    link_free = start + (gradient ? times.send_gradient_seconds : times.send_activation_seconds);
+    link_free = start + (gradient ? times.send_gradient_seconds : times.send_activation_seconds) +
+                timeline.message_seconds(rank, action, stage);
     arrival[message] = link_free;
     timeline.sent(rank, action, start, link_free);
     if (!blocking_transfers) return;

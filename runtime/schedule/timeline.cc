@@ -64,6 +64,13 @@ double Timeline::extra_seconds(int64_t rank, const Action& action, double second
       {shape_.number_of(rank), placements_[static_cast<size_t>(rank)].replica, action, seconds, now});
 }
 
+double Timeline::extra_message_seconds(int64_t rank, const Action& action, int64_t stage) const {
+  const int64_t other = stage + (action.kind == ActionKind::kSendGradient ? -1 : 1);
+  const int64_t receiver =
+      first_ranks(shape_)[static_cast<size_t>(other)] + StageTurns(shape_, other).replica_of(action.index);
+  return disturbances_->message_seconds({shape_.number_of(rank), shape_.number_of(receiver), action.index});
+}
+
 double Timeline::total_seconds() const {
   double total = 0;
   for (const Rank& rank : ranks_) total = std::max({total, rank.end, rank.last_sent});

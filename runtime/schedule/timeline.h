@@ -53,6 +53,10 @@ class Timeline {
     const double alone = seconds_of(action.kind, stage);
     return disturbances_ == nullptr ? alone : alone + extra_seconds(rank, action, alone, now);
   }
+  /// Of a message that `rank` sends at `stage`, beyond what its link takes anyway.
+  double message_seconds(int64_t rank, const Action& action, int64_t stage) const {
+    return disturbances_ == nullptr ? 0 : extra_message_seconds(rank, action, stage);
+  }
   void disturb(const Disturbances* disturbances) { disturbances_ = disturbances; }
 
   /// Of what the ranks of these stages exchange before an update, all at once.
@@ -129,6 +133,7 @@ class Timeline {
     while (all_completed_ < span_.count && completed_[all_completed_] >= 0) ++all_completed_;
   }
   double extra_seconds(int64_t rank, const Action& action, double seconds, double now) const;
+  double extra_message_seconds(int64_t rank, const Action& action, int64_t stage) const;
   void keep(int64_t rank, const Action& action, double begin, double end) {
     if (actions_) actions_->push_back({rank, action, begin, end});
   }

@@ -58,11 +58,52 @@ void SpeedObserver::after(const Action& action, Clock::time_point begin, Clock::
     tell_(*change);
 }
 
+namespace {
+
+// So often rank 0 hears of messages.
+constexpr auto kTell = std::chrono::milliseconds(250);
+
+}  // namespace
+
+MessageObserver::MessageObserver(Settings settings) : settings_(std::move(settings)) {
+  log_.generation = settings_.generation;
+  log_.clock = clock_of_host();
+}
+
+void MessageObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
+  if (!is_of_message(action.kind)) return;
+  const MessageEnd which = message_end(action, settings_.first_stage);
+  ++messages_[2 * static_cast<int>(which.is_gradient) + static_cast<int>(which.is_sender)];
+  if (sampler_.takes(action.index)) {
+    // All ranks of a host read this one alike, and hosts keep it together.
+    const double ended =
+        seconds(std::chrono::system_clock::now().time_since_epoch()) - seconds(Clock::now() - end);
+    log_.ends.push_back(which);
+    log_.ends.back().began_seconds = ended - seconds(end - begin);
+    log_.ends.back().ended_seconds = ended;
+  }
+  if (end - told_ >= kTell) tell(end);
+}
+
+void MessageObserver::tell(Clock::time_point now) {
+  sampler_.adjust(*std::max_element(std::begin(messages_), std::end(messages_)), seconds(now - told_));
+  std::fill(std::begin(messages_), std::end(messages_), 0);
+  told_ = now;
+  if (log_.ends.empty()) return;
+  settings_.tell(log_.to_line());
+  log_.ends.clear();
+}
+
 void TraceObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
   const int64_t minibatch = action.index * (is_of_round(action.kind) ? settings_.round_length : 1);
   if (minibatch >= settings_.minibatches) return;
   trace_.add(trace_span(settings_.rank, action, seconds(begin - settings_.started),
                         seconds(end - settings_.started)));
+}
+
+void Disturber::before(const Action& action) {
+  if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient)
+    settings_.delays.begin(action.index);
 }
 
 void Disturber::prolong(const Action& action, Clock::time_point begin) {

@@ -4,6 +4,8 @@
 #include <functional>
 
 #include "graph/summary.h"
+#include "runtime/launch/message_delays.h"
+#include "runtime/monitor/message_log.h"
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/schedule/disturbance.h"
 #include "runtime/schedule/draw.h"
@@ -67,6 +69,28 @@ class SpeedObserver : public ActionObserver {
   std::function<void(const SpeedChange&)> tell_;
 };
 
+/// Notes when messages were sent, asked for and there, and tells it a few times a second: the ends of this
+/// rank, for the LinkJudge of rank 0.
+class MessageObserver : public ActionObserver {
+ public:
+  struct Settings {
+    int64_t first_stage = 0;
+    int64_t generation = 0;
+    std::function<void(std::string line)> tell;
+  };
+  explicit MessageObserver(Settings settings);
+  void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
+
+ private:
+  void tell(Clock::time_point now);
+
+  const Settings settings_;
+  MessageLog log_;
+  MessageSampler sampler_;
+  Clock::time_point told_ = Clock::now();
+  int64_t messages_[4] = {};  // since then, by kind
+};
+
 /// The first minibatches of the run as spans of trace.json.
 class TraceObserver : public ActionObserver {
  public:
@@ -84,7 +108,8 @@ class TraceObserver : public ActionObserver {
   TraceWriter& trace_;
 };
 
-/// Makes the rank slow on purpose (`--disturb`), in short steps between which `check` may throw.
+/// Makes the rank slow on purpose (`--disturb`), in short steps between which `check` may throw, and says
+/// which messages its links hold back.
 class Disturber : public ActionObserver {
  public:
   struct Settings {
@@ -92,8 +117,10 @@ class Disturber : public ActionObserver {
     int64_t rank = 0, replica = 0;
     Clock::time_point started;
     std::function<void()> check;
+    MessageDelays& delays;
   };
   Disturber(Settings settings, MeasuredTimes& times) : settings_(std::move(settings)), times_(times) {}
+  void before(const Action& action) override;
   void prolong(const Action& action, Clock::time_point begin) override;
 
  private:

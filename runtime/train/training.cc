@@ -78,6 +78,8 @@ void Training::open() {
   lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
     if (line == kSavedLine) {
       ++saved_stages_;
+    } else if (MessageLog::is_line(line)) {
+      for (const LinkChange& change : links_.take(rank, MessageLog::from_line(line))) journal_->take(change);
     } else if (!keeper_->take(line)) {
       journal_->take(rank, line);
     }

@@ -28,6 +28,7 @@
 #include "runtime/journal/line_thread.h"
 #include "runtime/launch/place.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/monitor/link_judge.h"
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/draw.h"
@@ -124,6 +125,7 @@ class Training : private RankTask {
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;        // rank 0
   RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
+  LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
   std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
   std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
   std::filesystem::path last_checkpoint_;           // rank 0

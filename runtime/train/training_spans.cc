@@ -44,9 +44,15 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   const int64_t round_length = StageTurns(generation_->shape(), stage).round_length();
   add(std::make_shared<TraceObserver>(
       TraceObserver::Settings{rank, job_.run.trace_minibatches, round_length, started_}, trace_));
+  // The host does not wait for what a GPU sends another: when such a message is there nobody knows.
+  if (session_.transport() && job_.device.is_cpu()) {
+    add(std::make_shared<MessageObserver>(MessageObserver::Settings{
+        stage, generation_->number(), [this](std::string line) { control().post(std::move(line)); }}));
+  }
   if (job_.disturbances.empty()) return;
   add(std::make_shared<Disturber>(
-      Disturber::Settings{job_.disturbances, rank, worker.replica(), started_, [this] { control().check(); }},
+      Disturber::Settings{job_.disturbances, rank, worker.replica(), started_, [this] { control().check(); },
+                          session_.message_delays()},
       times_));
 }
 

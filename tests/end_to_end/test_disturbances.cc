@@ -62,7 +62,8 @@ TEST_CASE("a disturbed run computes the same bits, later, and says how long its 
   // backwards.
   const Run slow =
       jobs.launch("slow", {"--disturb", "random:rank=1,probability=1,duration=10ms,from=10,to=40",
-                           "--disturb", "random:rank=0,probability=0.25,duration=1ms,seed=7"});
+                           "--disturb", "random:rank=0,probability=0.25,duration=1ms,seed=7", "--disturb",
+                           "link:sender=1,receiver=0,delay=3ms,from=5,to=50"});
   INFO(quiet.error << slow.error);
   REQUIRE(quiet.code == 0);
   REQUIRE(slow.code == 0);
@@ -83,6 +84,9 @@ TEST_CASE("a disturbance that the plan has no rank for is refused before anythin
   const Run run = jobs.launch("refused", {"--disturb", "fixed:rank=2,factor=3"});
   CHECK(run.code == 3);
   CHECK(run.error.find("--disturb fixed: rank 2, but the plan has ranks 0..1") != std::string::npos);
+  const Run link = jobs.launch("link", {"--disturb", "link:sender=0,receiver=5,delay=3ms"});
+  CHECK(link.code == 3);
+  CHECK(link.error.find("--disturb link: rank 5, but the plan has ranks 0..1") != std::string::npos);
   const Run unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
   CHECK(unknown.code == 2);
   CHECK(unknown.error.find("did you mean 'fixed'?") != std::string::npos);
@@ -110,6 +114,35 @@ TEST_CASE("a rank that becomes slow while it trains is named, and so is the end 
   CHECK(speeds[1]["minibatch"] >= 180);
   CHECK(speeds[1]["slowdown"].get<double>() < 1.3);
   CHECK(run.error.find("rank 1 computes ") != std::string::npos);
+  CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
+}
+
+TEST_CASE("a link that becomes slow while it trains is named, no rank is, and so is the end of it") {
+  Jobs jobs;
+  // All computing takes 10 ms a minibatch; messages from rank 1 to rank 0 60 ms from minibatch 400 to 500.
+  const Run run = jobs.launch("slow",
+                              {"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                               "link:sender=1,receiver=0,delay=60ms,from=400,to=500"},
+                              800);
+  INFO(run.error);
+  REQUIRE(run.code == 0);
+  std::vector<Json> links;
+  for (const std::string& line : complete_lines(run.folder / "metrics.jsonl")) {
+    const Json json = parse_json(line, "metrics.jsonl");
+    // What else this machine does may show, but not as much as that.
+    if (json.contains("speed")) CHECK(json["speed"]["slowdown"] < 3);
+    if (json.contains("link") && json["link"]["from"] == 1 && json["link"]["found"] >= 400)
+      links.push_back(json["link"]);
+  }
+  REQUIRE(links.size() >= 2);
+  CHECK(links.front()["to"] == 0);
+  CHECK(links.front()["minibatch"] >= 380);
+  CHECK(links.front()["minibatch"] <= 420);
+  CHECK(links.front()["found"] < 500);
+  CHECK(links.front()["slowdown"].get<double>() > 2);
+  CHECK(links.front()["after_seconds"].get<double>() > 0.02);
+  CHECK(links.back()["slowdown"].get<double>() < 2);
+  CHECK(run.error.find("link from rank 1 to rank 0 takes ") != std::string::npos);
   CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
 }
 

@@ -66,6 +66,48 @@ TEST_CASE("a fixed disturbance multiplies what a rank or a pipeline computes, be
   CHECK(extra({"fixed:factor=2", "fixed:rank=1,factor=2"}, 1, 0) == 2);  // both
 }
 
+TEST_CASE("a slow link holds the messages of some minibatches back, in one direction") {
+  const Disturbances slow({"link:sender=0,receiver=2,delay=20ms,from=10,to=20"});
+  CHECK(slow.slows_links());
+  CHECK(slow.message_seconds({0, 2, 10}) == 0.02);
+  CHECK(slow.message_seconds({0, 2, 19}) == 0.02);
+  CHECK(slow.message_seconds({0, 2, 20}) == 0);
+  CHECK(slow.message_seconds({2, 0, 10}) == 0);
+  CHECK(slow.message_seconds({1, 2, 10}) == 0);
+  CHECK(slow.extra_seconds({0, 0, {ActionKind::kForward, 10}, 1, 0}) == 0);
+  CHECK_FALSE(Disturbances({"fixed:factor=2"}).slows_links());
+  CHECK(refusal("link:sender=0,receiver=0,delay=1ms").find("is the sender") != std::string::npos);
+  CHECK(refusal("link:sender=0,delay=1ms").find("receiver") != std::string::npos);
+  CHECK(refusal("link:sender=0,receiver=1,delay=1").find("delay") != std::string::npos);  // no unit
+}
+
+TEST_CASE("a simulation holds messages back as long as a run does, with and without a network") {
+  // One minibatch at a time: each message there and back counts.
+  const StageTimes times{.forward_seconds = 1,
+                         .backward_seconds = 2,
+                         .send_activation_seconds = 0.5,
+                         .send_gradient_seconds = 0.5};
+  const Disturbances there({"link:sender=0,receiver=1,delay=3s,from=4,to=8"});
+  const Disturbances back({"link:sender=1,receiver=0,delay=7s,from=4,to=8"});
+  for (const int engine : {0, 1, 2}) {
+    CAPTURE(engine);
+    SimulationOptions options;
+    if (engine == 1) options.send_queue = 1000;
+    if (engine == 2) {
+      options.network = {{.count = 2, .bandwidth_bytes_per_second = 1000}};
+      options.messages = {{500, 0, 0}, {0, 500, 0}};
+    }
+    const auto seconds = [&](const Disturbances* disturbances) {
+      options.disturbances = disturbances;
+      return simulate("model-parallel", {{1, 1}, {1, 1}}, {times, times}, {0, 10}, options).total_seconds;
+    };
+    const double alone = seconds(nullptr);
+    CHECK(alone == Approx(10 * 7));
+    CHECK(seconds(&there) == Approx(alone + 4 * 3));
+    CHECK(seconds(&back) == Approx(alone + 4 * 7));
+  }
+}
+
 TEST_CASE("random waits depend on seed, rank, minibatch and action alone, and are as frequent as asked") {
   const auto waits = [](const std::string& options, int64_t rank) {
     const Disturbances one({"random:probability=0.1,duration=50ms" + options});
