@@ -17,11 +17,13 @@ bool are_shared(SpecOptions& options, const std::string& unless_given) {
 
 const std::vector<SyncFacts>& sync_rules() {
   static const std::vector<SyncFacts> rows = {
-      {SyncKind::kAllReduce, "all-reduce", true, false,
+      {SyncKind::kAllReduce, "all-reduce", true, false, false,
        "gradients are summed over the replicas at every update"},
-      {SyncKind::kPartialReduce, "partial-reduce", false, true,
+      {SyncKind::kPartialReduce, "partial-reduce", false, true, true,
        "every pipeline trains by itself and averages weights with those that are ready when it is"},
-      {SyncKind::kNone, "none", false, false,
+      {SyncKind::kAdpsgdLockstep, "adpsgd-lockstep", false, true, false,
+       "every pipeline trains by itself and averages weights with another one, drawn for every update"},
+      {SyncKind::kNone, "none", false, false, false,
        "every pipeline trains by itself; all are averaged when the pipeline drains"},
   };
   return rows;
@@ -42,10 +44,15 @@ bool shares_minibatches(const std::string& sync) {
       return shared;
     }
     case SyncKind::kAllReduce:
+    case SyncKind::kAdpsgdLockstep:
       SpecOptions(parse_spec(sync, "sync")).finish();
       return false;
   }
   return false;
+}
+
+bool averages_whole_pipelines(const std::string& sync) {
+  return sync_facts(sync).kind != SyncKind::kPartialReduce || partial_reduce_rules(sync).of_whole_pipelines;
 }
 
 void check_sync(const std::string& sync) { shares_minibatches(sync); }

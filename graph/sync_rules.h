@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-enum class SyncKind { kAllReduce, kPartialReduce, kNone };
+enum class SyncKind { kAllReduce, kPartialReduce, kAdpsgdLockstep, kNone };
 
 struct SyncFacts {
   SyncKind kind;
@@ -18,6 +18,8 @@ struct SyncFacts {
   bool keeps_replicas_equal;
   /// After an update a replica may average its weights with others that have made one.
   bool averages_weights;
+  /// With whom depends on who is ready when: rank 0 decides it.
+  bool groups_by_arrival;
   const char* summary;
 };
 const std::vector<SyncFacts>& sync_rules();
@@ -26,6 +28,9 @@ const SyncFacts& sync_facts(const std::string& sync);
 /// Pipelines ask rank 0 for what they train next, so that a fast one trains more; else they take turns. Of a
 /// SPEC of a row that does not keep replicas equal; false for the others. InputError as check_sync().
 bool shares_minibatches(const std::string& sync);
+/// All stages of a pipeline's update average with the same pipelines, so copies of a tied parameter stay
+/// equal. Of a SPEC of a row that averages weights. InputError as check_sync().
+bool averages_whole_pipelines(const std::string& sync);
 /// InputError for an unknown name, and for options that it does not have or whose values are out of range.
 void check_sync(const std::string& sync);
 

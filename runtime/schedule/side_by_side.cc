@@ -55,7 +55,7 @@ void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradi
             std::to_string(plan.microbatches) + " microbatches",
         "Give a plan with a multiple of " + std::to_string(count) + " microbatches, or --sync all-reduce.");
   }
-  if (facts.averages_weights && count > 1 && !partial_reduce_rules(sync).of_whole_pipelines &&
+  if (facts.averages_weights && count > 1 && !averages_whole_pipelines(sync) &&
       !plan.tied_parameters.empty()) {
     throw PlanError(what + ": each stage averages its weights with others, and the copies of '" +
                         plan.tied_parameters.front().name + "', which several stages hold, would differ",

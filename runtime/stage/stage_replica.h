@@ -125,6 +125,8 @@ class StageReplica {
   double learning_rate(int64_t round) const;
   /// Of the update that minibatch k is part of.
   double learning_rate_of(int64_t k) const { return learning_rate(turns_.round_of(span_->to_own(k))); }
+  /// Under way, or the last one.
+  const PipelineSpan& span() const { return *span_; }
   /// Made in the span under way, or the last one.
   int64_t updates_of_span() const { return versions_->updates() - first_version_; }
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they

@@ -1,13 +1,10 @@
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/div.h>
-
 #include <chrono>
 #include <optional>
 
 #include "graph/error.h"
 #include "runtime/groups/group_wait.h"
-#include "runtime/sync/gradient_exchange.h"
 #include "runtime/sync/replica_syncs.h"
+#include "runtime/sync/weight_average.h"
 
 namespace pipewright {
 namespace {
@@ -35,7 +32,7 @@ class PartialReduceSync : public ReplicaSync {
     const std::vector<int64_t> group = settings_.groups->await(stage_.stage());
     asked_ = false;
     wait_.found(static_cast<int64_t>(group.size()));
-    const int64_t sent_bytes = group.size() == 1 ? 0 : average(group);
+    const int64_t sent_bytes = average_weights(transport_, stage_, settings_, group);
     last_ = Clock::now();
     return sent_bytes;
   }
@@ -53,24 +50,6 @@ class PartialReduceSync : public ReplicaSync {
     if (asked_) return;
     settings_.groups->ask(stage_.stage(), stage_.replica(), wait_.now());
     asked_ = true;
-  }
-
-  // The newest version's weights, which nobody has read yet, in place.
-  int64_t average(const std::vector<int64_t>& group) {
-    const at::NoGradGuard no_grad;
-    std::vector<int64_t> ranks;
-    for (const int64_t pipeline : group) ranks.push_back(settings_.ranks.at(static_cast<size_t>(pipeline)));
-    std::vector<at::Tensor> weights, sums;
-    for (const size_t i : stage_.program().trainable()) {
-      weights.push_back(stage_.weights()[i].detach());
-      // Over the host: a communicator of a device is made by all of its ranks, and groups are any of them.
-      sums.push_back(weights.back().cpu());
-    }
-    const int64_t sent_bytes =
-        sum_over_replicas(transport_, ranks, settings_.tags.of(Stream::kReplicaSum, stage_.stage()), sums);
-    for (size_t i = 0; i < weights.size(); ++i)
-      weights[i].copy_(at::div(sums[i], static_cast<double>(group.size())));
-    return sent_bytes;
   }
 
   Transport& transport_;

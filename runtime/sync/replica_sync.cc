@@ -22,6 +22,8 @@ std::unique_ptr<ReplicaSync> make_replica_sync(const std::string& sync, Transpor
       return make_all_reduce_sync(transport, stage, std::move(settings));
     case SyncKind::kPartialReduce:
       return make_partial_reduce_sync(transport, stage, std::move(settings), partial_reduce_rules(sync));
+    case SyncKind::kAdpsgdLockstep:
+      return make_lockstep_sync(transport, stage, std::move(settings));
     case SyncKind::kNone:
       return make_drain_sync(transport, stage, std::move(settings));
   }

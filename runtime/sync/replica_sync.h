@@ -40,8 +40,9 @@ struct ReplicaSyncSettings {
   std::vector<int64_t> ranks;  ///< of the stage's replicas in the run's plan, two or more
   StreamTags tags{1};
   std::vector<std::string> slots = {};  ///< that the update rule keeps for each weight
+  uint64_t seed = 0;                    ///< of the run
   bool early = false;                   ///< sums may be made while the backward still runs
-  Groups* groups = nullptr;             ///< where some of them average their weights (averages_weights)
+  Groups* groups = nullptr;             ///< of SyncFacts::groups_by_arrival
 };
 
 /// `sync` is a SPEC (check_sync). Borrows transport, stage and groups.

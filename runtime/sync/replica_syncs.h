@@ -22,4 +22,9 @@ std::unique_ptr<ReplicaSync> make_partial_reduce_sync(Transport& transport, Stag
                                                       ReplicaSyncSettings settings,
                                                       const PartialReduceRules& rules);
 
+/// As the drain's; and after each update a replica's weights become the mean of its own and of the replica's
+/// that LockstepPairs names, for which it waits.
+std::unique_ptr<ReplicaSync> make_lockstep_sync(Transport& transport, StageReplica& stage,
+                                                ReplicaSyncSettings settings);
+
 }  // namespace pipewright

@@ -105,13 +105,13 @@ void Training::serve_groups() {
   if (!session_.store() || session_.place().rank != 0) return;
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
-  const bool averages = sync_facts(job_.run.sync).averages_weights;
-  if (!averages && !shares_minibatches(job_.run.sync)) return;
+  const bool groups = sync_facts(job_.run.sync).groups_by_arrival;
+  if (!groups && !shares_minibatches(job_.run.sync)) return;
   group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
   GroupServer::Settings settings;
   settings.host = session_.place().master_address;
   settings.secret = new_secret();
-  if (averages) settings.rules = partial_reduce_rules(job_.run.sync);
+  if (groups) settings.rules = partial_reduce_rules(job_.run.sync);
   const auto log = [this](const auto&... what) {
     try {
       group_log_->write(what...);

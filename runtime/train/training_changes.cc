@@ -224,12 +224,12 @@ void Training::connect_services(int64_t generation) {
   groups_.reset();
   minibatches_.reset();
   const Plan& plan = job_.plan_of(generation);
-  const bool averages = sync_facts(job_.run.sync).averages_weights;
+  const bool groups = sync_facts(job_.run.sync).groups_by_arrival;
   const bool shares = shares_minibatches(job_.run.sync);
   const bool several = plan.stages.front().ranks.size() > 1;
-  if ((!averages && !shares) || !several || session_.place().rank >= plan.world_size) return;
+  if ((!groups && !shares) || !several || session_.place().rank >= plan.world_size) return;
   const GroupClientSettings settings = group_client_settings(generation);
-  if (averages) groups_ = connect_groups(settings);
+  if (groups) groups_ = connect_groups(settings);
   if (shares) minibatches_ = connect_minibatches(settings);
 }
 

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/sync_rules.h"
+#include "runtime/verify/lockstep_groups.h"
 #include "runtime/verify/serial_groups.h"
 #include "runtime/verify/serial_minibatches.h"
 #include "runtime/verify/serial_pipeline.h"
@@ -113,7 +114,9 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
     }
     pipelines = std::move(next);
     const auto count = static_cast<int64_t>(pipelines.size());
-    SerialGroups groups(part.groups, pipelines.size());
+    const bool in_step = count > 1 && sync_facts(rules.sync).kind == SyncKind::kAdpsgdLockstep;
+    const GroupsByStage given = in_step ? lockstep_groups(part.plan, rules, part.spans) : part.groups;
+    SerialGroups groups(given, pipelines.size());
     for (const Span& span : part.spans) {
       const bool in_turn = count == 1 || !shares_minibatches(rules.sync);
       const HandedOut handed_out =

@@ -52,9 +52,9 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
 class WrittenGroups {
  public:
   WrittenGroups(const Job& job, const std::filesystem::path& run_folder, int64_t first) {
-    const bool averages = sync_facts(job.run.sync).averages_weights;
-    if (!averages && !shares_minibatches(job.run.sync)) return;
-    of_whole_pipelines_ = averages && partial_reduce_rules(job.run.sync).of_whole_pipelines;
+    const bool groups = sync_facts(job.run.sync).groups_by_arrival;
+    if (!groups && !shares_minibatches(job.run.sync)) return;
+    of_whole_pipelines_ = groups && averages_whole_pipelines(job.run.sync);
     const auto file = run_folder / kGroupLogName;
     LoggedGroups logged = read_group_log(file);
     if (logged.first_minibatch != first) {

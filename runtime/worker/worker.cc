@@ -61,6 +61,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
                                       {.ranks = ranks,
                                        .tags = tags_,
                                        .slots = slot_names(rules.optimizer),
+                                       .seed = rules.random_seed(),
                                        .early = rules.device.is_cpu() && has_spare_core(),
                                        .groups = services.groups});
   }

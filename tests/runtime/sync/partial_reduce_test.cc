@@ -32,12 +32,11 @@ class ServedGroups {
   ServedGroups(const Plan& plan, const std::string& sync)
       : stages_(static_cast<int64_t>(plan.stages.size())),
         pipelines_(static_cast<int64_t>(plan.stages[0].ranks.size())),
-        of_whole_pipelines_(sync_facts(sync).averages_weights &&
-                            partial_reduce_rules(sync).of_whole_pipelines),
+        of_whole_pipelines_(sync_facts(sync).groups_by_arrival && averages_whole_pipelines(sync)),
         groups_(plan.stages.size()) {
     GroupServer::Settings settings;
     settings.secret = "test";
-    if (sync_facts(sync).averages_weights) settings.rules = partial_reduce_rules(sync);
+    if (sync_facts(sync).groups_by_arrival) settings.rules = partial_reduce_rules(sync);
     settings.handed_out = [this](int64_t, const Span& span, int64_t pipeline, const Span& part) {
       minibatches_[span.first][pipeline].push_back(part);
     };
@@ -85,7 +84,7 @@ Ran run(const Model& model, const Plan& plan, const TrainingRules& rules, const 
         uint64_t delays = 0) {
   ServedGroups served(plan, rules.sync);
   RankExtras extras;
-  if (sync_facts(rules.sync).averages_weights)
+  if (sync_facts(rules.sync).groups_by_arrival)
     extras.groups = [&](int64_t) { return connect_groups(served.client()); };
   if (shares_minibatches(rules.sync))
     extras.minibatches = [&](int64_t) { return connect_minibatches(served.client()); };

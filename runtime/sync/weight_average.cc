@@ -1,0 +1,29 @@
+#include "runtime/sync/weight_average.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+
+#include "runtime/sync/gradient_exchange.h"
+
+namespace pipewright {
+
+int64_t average_weights(Transport& transport, StageReplica& stage, const ReplicaSyncSettings& settings,
+                        const std::vector<int64_t>& group) {
+  if (group.size() == 1) return 0;
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> ranks;
+  for (const int64_t pipeline : group) ranks.push_back(settings.ranks.at(static_cast<size_t>(pipeline)));
+  std::vector<at::Tensor> weights, sums;
+  for (const size_t i : stage.program().trainable()) {
+    weights.push_back(stage.weights()[i].detach());
+    // Over the host: a communicator of a device is made by all of its ranks, and groups are any of them.
+    sums.push_back(weights.back().cpu());
+  }
+  const int64_t sent_bytes =
+      sum_over_replicas(transport, ranks, settings.tags.of(Stream::kReplicaSum, stage.stage()), sums);
+  for (size_t i = 0; i < weights.size(); ++i)
+    weights[i].copy_(at::div(sums[i], static_cast<double>(group.size())));
+  return sent_bytes;
+}
+
+}  // namespace pipewright
