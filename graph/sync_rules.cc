@@ -23,6 +23,8 @@ const std::vector<SyncFacts>& sync_rules() {
        "every pipeline trains by itself and averages weights with those that are ready when it is"},
       {SyncKind::kAdpsgdLockstep, "adpsgd-lockstep", false, true, false,
        "every pipeline trains by itself and averages weights with another one, drawn for every update"},
+      {SyncKind::kHetPipe, "hetpipe", false, true, false,
+       "every pipeline trains by itself and adds what a wave of its updates brought to weights of all"},
       {SyncKind::kNone, "none", false, false, false,
        "every pipeline trains by itself; all are averaged when the pipeline drains"},
   };
@@ -43,6 +45,9 @@ bool shares_minibatches(const std::string& sync) {
       options.finish();
       return shared;
     }
+    case SyncKind::kHetPipe:
+      hetpipe_rules(sync);
+      return false;
     case SyncKind::kAllReduce:
     case SyncKind::kAdpsgdLockstep:
       SpecOptions(parse_spec(sync, "sync")).finish();
@@ -71,6 +76,15 @@ PartialReduceRules partial_reduce_rules(const std::string& sync) {
   options.finish();
   if (rules.most_wait < rules.wait)
     options.fail("most-wait", "less than wait, which is " + std::to_string(rules.wait));
+  return rules;
+}
+
+HetPipeRules hetpipe_rules(const std::string& sync) {
+  SpecOptions options(parse_spec(sync, "sync"));
+  HetPipeRules rules;
+  rules.distance = options.integer("distance", rules.distance, 0, kMostCount);
+  rules.wave_updates = options.integer("wave", rules.wave_updates, 0, kMostCount);
+  options.finish();
   return rules;
 }
 

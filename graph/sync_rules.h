@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-enum class SyncKind { kAllReduce, kPartialReduce, kAdpsgdLockstep, kNone };
+enum class SyncKind { kAllReduce, kPartialReduce, kAdpsgdLockstep, kHetPipe, kNone };
 
 struct SyncFacts {
   SyncKind kind;
@@ -52,5 +52,15 @@ struct PartialReduceRules {
 };
 /// InputError as check_sync(). `sync` is of the kind kPartialReduce.
 PartialReduceRules partial_reduce_rules(const std::string& sync);
+
+/// The options of "hetpipe" (HetPipe, USENIX ATC 2020; docs/semantics.md).
+struct HetPipeRules {
+  /// A pipeline may end so many waves more than the one that has ended fewest.
+  int64_t distance = 0;
+  /// Updates of a pipeline in a wave; 0: as many as are in flight in it.
+  int64_t wave_updates = 0;
+};
+/// InputError as check_sync(). `sync` is of the kind kHetPipe.
+HetPipeRules hetpipe_rules(const std::string& sync);
 
 }  // namespace pipewright

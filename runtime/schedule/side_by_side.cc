@@ -30,6 +30,12 @@ Plan pipeline_of(const Plan& plan, PipelineTurn turn) {
   return own;
 }
 
+int64_t updates_in_flight(const Plan& pipeline, int64_t gradient_accumulation) {
+  const int64_t interval =
+      weight_rule_facts(pipeline.weights).one_update_for_all ? pipeline.microbatches : gradient_accumulation;
+  return (pipeline.stages.front().in_flight + interval - 1) / interval;
+}
+
 void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradient_accumulation) {
   const SyncFacts& facts = sync_facts(sync);
   if (facts.keeps_replicas_equal) return;

@@ -32,6 +32,9 @@ PipelineTurn turn_of(const Plan& plan, const SyncFacts& sync, int64_t replica);
 /// plan itself for 0 of 1.
 Plan pipeline_of(const Plan& plan, PipelineTurn turn);
 
+/// Minibatches that are in flight in a pipeline, over its update interval, rounded up.
+int64_t updates_in_flight(const Plan& pipeline, int64_t gradient_accumulation);
+
 /// PlanError unless the plan can be run so under the SPEC `sync`: equal replicas without shares, an interval
 /// that they can divide, copies of tied parameters that stay equal, and pipelines that run by themselves
 /// (check_plan_runs).

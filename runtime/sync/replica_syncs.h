@@ -27,4 +27,10 @@ std::unique_ptr<ReplicaSync> make_partial_reduce_sync(Transport& transport, Stag
 std::unique_ptr<ReplicaSync> make_lockstep_sync(Transport& transport, StageReplica& stage,
                                                 ReplicaSyncSettings settings);
 
+/// As the drain's; and a pipeline's updates are waves. What each wave has changed in the weights is summed
+/// over all pipelines, while they go on; where a wave ends the pipeline waits for the sum of the one
+/// `distance` before it.
+std::unique_ptr<ReplicaSync> make_hetpipe_sync(Transport& transport, StageReplica& stage,
+                                               ReplicaSyncSettings settings, const HetPipeRules& rules);
+
 }  // namespace pipewright

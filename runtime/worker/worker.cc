@@ -57,13 +57,15 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     stages.push_back(stages_.back().get());
     syncs_.emplace_back();
     if (ranks.size() == 1) continue;
-    syncs_.back() = make_replica_sync(rules.sync, *transport, *stages_.back(),
-                                      {.ranks = ranks,
-                                       .tags = tags_,
-                                       .slots = slot_names(rules.optimizer),
-                                       .seed = rules.random_seed(),
-                                       .early = rules.device.is_cpu() && has_spare_core(),
-                                       .groups = services.groups});
+    syncs_.back() =
+        make_replica_sync(rules.sync, *transport, *stages_.back(),
+                          {.ranks = ranks,
+                           .tags = tags_,
+                           .slots = slot_names(rules.optimizer),
+                           .updates_in_flight = updates_in_flight(plan_, rules.gradient_accumulation),
+                           .seed = rules.random_seed(),
+                           .early = rules.device.is_cpu() && has_spare_core(),
+                           .groups = services.groups});
   }
   tied_ = std::make_unique<TiedExchange>(plan_, stages, tags_);
 }

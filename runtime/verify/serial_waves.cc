@@ -1,0 +1,107 @@
+#include "runtime/verify/serial_waves.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+namespace pipewright {
+namespace {
+
+Tensors trained(const SerialStage& stage) {
+  Tensors weights;
+  for (const size_t i : stage.trainable) weights.push_back(stage.latest()[i].detach().clone());
+  return weights;
+}
+
+void set_trained(SerialStage& stage, const Tensors& weights) {
+  for (size_t i = 0; i < weights.size(); ++i)
+    stage.versions.rbegin()->second[stage.trainable[i]] = weights[i].clone().requires_grad_(true);
+}
+
+}  // namespace
+
+SerialWaves::SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pipelines)
+    : distance_(hetpipe_rules(rules.sync).distance),
+      wave_updates_(hetpipe_rules(rules.sync).wave_updates),
+      pipelines_(pipelines) {
+  if (wave_updates_ > 0) return;
+  const bool intervals = plan.weights == "flush" || plan.weights == "2bw";
+  const int64_t interval =
+      intervals ? plan.microbatches / static_cast<int64_t>(pipelines) : rules.gradient_accumulation;
+  for (int64_t minibatches = 0; minibatches < plan.stages[0].in_flight; minibatches += interval) ++wave_updates_;
+}
+
+void SerialWaves::begin(SerialPipelines& pipelines) {
+  stages_.clear();
+  for (size_t s = 0; s < pipelines[0]->stage_count(); ++s) {
+    stages_.emplace_back();
+    stages_[s].global.push_back(trained(pipelines[0]->stage(s)));
+    for (size_t p = 0; p < pipelines_; ++p)
+      stages_[s].pipelines.push_back({trained(pipelines[p]->stage(s)), {}, false});
+  }
+}
+
+void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s) {
+  const at::NoGradGuard no_grad;
+  SerialStage& own = pipelines[pipeline]->stage(s);
+  if ((own.latest_version() - own.first_version) % wave_updates_ != 0) return;
+  StageWaves& stage = stages_[s];
+  end_wave(own, stage.pipelines[pipeline]);
+  stage.pipelines[pipeline].waits = own.awaits_group = true;
+  sum_waves(stage);
+  for (size_t p = 0; p < pipelines_; ++p) {
+    PipelineWaves& waves = stage.pipelines[p];
+    SerialStage& each = pipelines[p]->stage(s);
+    const auto ended = static_cast<int64_t>(waves.changes.size());
+    const int64_t of_all = ended - distance_;  // waves that it must have had of all
+    if (!waves.waits || of_all >= static_cast<int64_t>(stage.global.size())) continue;
+    if (of_all > 0) {
+      Tensors weights = stage.global[static_cast<size_t>(of_all)];
+      for (int64_t wave = of_all; wave < ended; ++wave)
+        for (size_t i = 0; i < weights.size(); ++i)
+          weights[i] = weights[i] + waves.changes[static_cast<size_t>(wave)][i];
+      set_trained(each, weights);
+    }
+    waves.start = trained(each);
+    waves.waits = each.awaits_group = false;
+  }
+}
+
+void SerialWaves::end(SerialPipelines& pipelines) {
+  const at::NoGradGuard no_grad;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    int64_t most = 0;
+    for (const auto& pipeline : pipelines)
+      most = std::max(most, pipeline->stage(s).latest_version() - pipeline->stage(s).first_version);
+    const auto waves = static_cast<size_t>((most + wave_updates_ - 1) / wave_updates_);
+    for (size_t p = 0; p < pipelines_; ++p) {
+      PipelineWaves& own = stages_[s].pipelines[p];
+      for (; own.changes.size() < waves; own.start = trained(pipelines[p]->stage(s)))
+        end_wave(pipelines[p]->stage(s), own);
+    }
+    sum_waves(stages_[s]);
+    for (const auto& pipeline : pipelines) set_trained(pipeline->stage(s), stages_[s].global.back());
+  }
+}
+
+void SerialWaves::end_wave(const SerialStage& stage, PipelineWaves& waves) const {
+  Tensors change = trained(stage);
+  for (size_t i = 0; i < change.size(); ++i) change[i] = change[i] - waves.start[i];
+  waves.changes.push_back(std::move(change));
+}
+
+void SerialWaves::sum_waves(StageWaves& stage) const {
+  for (size_t wave = stage.global.size() - 1;; ++wave) {
+    for (const PipelineWaves& each : stage.pipelines)
+      if (each.changes.size() <= wave) return;
+    Tensors weights = stage.global.back();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      at::Tensor sum = stage.pipelines[0].changes[wave][i];
+      for (size_t p = 1; p < pipelines_; ++p) sum = sum + stage.pipelines[p].changes[wave][i];
+      weights[i] = weights[i] + sum / static_cast<double>(pipelines_);
+    }
+    stage.global.push_back(std::move(weights));
+  }
+}
+
+}  // namespace pipewright

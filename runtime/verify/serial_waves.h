@@ -1,0 +1,38 @@
+// Pipelines of the reference that add waves of updates to weights of all ("hetpipe").
+#pragma once
+
+#include <vector>
+
+#include "runtime/verify/serial_groups.h"
+
+namespace pipewright {
+
+class SerialWaves : public SerialTies {
+ public:
+  /// Of `plan`, which has so many pipelines.
+  SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pipelines);
+
+  void begin(SerialPipelines& pipelines) override;
+  void updated(SerialPipelines& pipelines, size_t pipeline, size_t s) override;
+  void end(SerialPipelines& pipelines) override;
+
+ private:
+  struct PipelineWaves {
+    Tensors start;                 ///< trained weights, of the wave under way
+    std::vector<Tensors> changes;  ///< by wave of the span that it has ended
+    bool waits = false;            ///< for others
+  };
+  struct StageWaves {
+    std::vector<Tensors> global;  ///< [j]: the trained weights with the waves before j of all pipelines
+    std::vector<PipelineWaves> pipelines;
+  };
+  void end_wave(const SerialStage& stage, PipelineWaves& waves) const;
+  void sum_waves(StageWaves& stage) const;
+
+  const int64_t distance_;
+  int64_t wave_updates_;
+  const size_t pipelines_;
+  std::vector<StageWaves> stages_;
+};
+
+}  // namespace pipewright
