@@ -9,12 +9,13 @@
 #include "runtime/verify/serial_groups.h"
 #include "runtime/verify/serial_minibatches.h"
 #include "runtime/verify/serial_pipeline.h"
+#include "runtime/verify/serial_waves.h"
 
 namespace pipewright {
 namespace {
 
 // Trains a span, one minibatch or update after the other, in any order in which each finds what it reads.
-std::vector<double> train_span(SerialPipelines& pipelines, SerialGroups& groups, Span span,
+std::vector<double> train_span(SerialPipelines& pipelines, SerialTies& ties, Span span,
                                const HandedOut* handed_out,
                                const std::function<MinibatchFields(int64_t)>& fields) {
   std::vector<double> losses(static_cast<size_t>(span.count));
@@ -29,6 +30,7 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialGroups& groups,
     pipeline->begin(span, handed_out ? &handed_out->at(next.size()) : nullptr);
     next.push_back(pipeline->span().first);
   }
+  ties.begin(pipelines);
   for (bool moves = true; moves;) {
     moves = false;
     for (size_t i = 0; i < pipelines.size(); ++i) {
@@ -40,7 +42,7 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialGroups& groups,
       }
       for (size_t s = 0; s < pipeline.stage_count(); ++s) {
         while (pipeline.update(s)) {
-          groups.updated(pipelines, i, s);
+          ties.updated(pipelines, i, s);
           moves = true;
         }
       }
@@ -53,7 +55,17 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialGroups& groups,
                        "The groups cannot be those of this training.");
     }
   }
+  ties.end(pipelines);
   return losses;
+}
+
+// Between the `count` pipelines of a part.
+std::unique_ptr<SerialTies> ties_of(const PlanSpans& part, const TrainingRules& rules, size_t count) {
+  const SyncKind kind = sync_facts(rules.sync).kind;
+  if (count > 1 && kind == SyncKind::kHetPipe) return std::make_unique<SerialWaves>(part.plan, rules, count);
+  const bool in_step = count > 1 && kind == SyncKind::kAdpsgdLockstep;
+  return std::make_unique<SerialGroups>(in_step ? lockstep_groups(part.plan, rules, part.spans) : part.groups,
+                                        count);
 }
 
 // The pipelines of a plan: one, or, where replicas are not held together, one for each replica.
@@ -114,15 +126,13 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
     }
     pipelines = std::move(next);
     const auto count = static_cast<int64_t>(pipelines.size());
-    const bool in_step = count > 1 && sync_facts(rules.sync).kind == SyncKind::kAdpsgdLockstep;
-    const GroupsByStage given = in_step ? lockstep_groups(part.plan, rules, part.spans) : part.groups;
-    SerialGroups groups(given, pipelines.size());
+    const auto ties = ties_of(part, rules, pipelines.size());
     for (const Span& span : part.spans) {
       const bool in_turn = count == 1 || !shares_minibatches(rules.sync);
       const HandedOut handed_out =
           in_turn ? HandedOut() : handed_out_in(span, part.minibatches, pipelines.size());
       const std::vector<double> of_span =
-          train_span(pipelines, groups, span, in_turn ? nullptr : &handed_out, fields);
+          train_span(pipelines, *ties, span, in_turn ? nullptr : &handed_out, fields);
       losses.insert(losses.end(), of_span.begin(), of_span.end());
       for (const auto& pipeline : pipelines) pipeline->end();
       if (count > 1) average_drained(pipelines);

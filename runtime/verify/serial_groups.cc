@@ -73,11 +73,11 @@ void average_drained_stage(const Stages& stages, const std::vector<std::string>&
 
 }  // namespace
 
-SerialGroups::SerialGroups(const GroupsByStage& groups, size_t pipelines)
-    : groups_(groups), next_(groups.size()), here_(groups.size()) {
-  for (size_t s = 0; s < groups.size(); ++s) {
-    here_[s].resize(groups[s].size());
-    for (const std::vector<int64_t>& group : groups[s])
+SerialGroups::SerialGroups(GroupsByStage groups, size_t pipelines)
+    : groups_(std::move(groups)), next_(groups_.size()), here_(groups_.size()) {
+  for (size_t s = 0; s < groups_.size(); ++s) {
+    here_[s].resize(groups_[s].size());
+    for (const std::vector<int64_t>& group : groups_[s])
       for (const int64_t member : group)
         if (member < 0 || member >= static_cast<int64_t>(pipelines))
           throw InputError("a group of stage " + std::to_string(s) + " has pipeline " +

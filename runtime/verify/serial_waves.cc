@@ -28,7 +28,8 @@ SerialWaves::SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pi
   const bool intervals = plan.weights == "flush" || plan.weights == "2bw";
   const int64_t interval =
       intervals ? plan.microbatches / static_cast<int64_t>(pipelines) : rules.gradient_accumulation;
-  for (int64_t minibatches = 0; minibatches < plan.stages[0].in_flight; minibatches += interval) ++wave_updates_;
+  for (int64_t minibatches = 0; minibatches < plan.stages[0].in_flight; minibatches += interval)
+    ++wave_updates_;
 }
 
 void SerialWaves::begin(SerialPipelines& pipelines) {

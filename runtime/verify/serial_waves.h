@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/verify/serial_groups.h"
+#include "runtime/verify/serial_ties.h"
 
 namespace pipewright {
 

@@ -1,5 +1,5 @@
-// HetPipe: pipelines that add waves of updates to weights of all, against the serial reference and against what must
-// follow from its meaning.
+// HetPipe: pipelines that add waves of updates to weights of all, against the serial reference and against
+// what must follow from its meaning.
 #include <mutex>
 #include <thread>
 
@@ -19,7 +19,9 @@ std::string hetpipe(int64_t distance, int64_t wave) {
 
 }  // namespace
 
-TEST_CASE("hetpipe: whatever plan, rules, distance and waves, weights and losses are the serial program's, bit for bit") {
+TEST_CASE(
+    "hetpipe: whatever plan, rules, distance and waves, weights and losses are the serial program's, bit for "
+    "bit") {
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
   for (int64_t seed = 0; seed < 100; ++seed) {
@@ -30,12 +32,15 @@ TEST_CASE("hetpipe: whatever plan, rules, distance and waves, weights and losses
     job.rules.total_minibatches = job.spans.back().end();
     CAPTURE(seed, sync, job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);
     const auto minibatches = random_minibatches(job.model.graph, job.spans.back().end(), 5);
-    auto world = job.plan.world_size == 1
-                     ? std::vector<std::unique_ptr<Transport>>()
-                     : make_world(transports[static_cast<size_t>(seed) % transports.size()], job.plan.world_size);
-    const PipelineRun run = run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world));
-    const ReferenceResult expected = train_serially(
-        job.model, job.plan, job.rules, job.spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+    auto world =
+        job.plan.world_size == 1
+            ? std::vector<std::unique_ptr<Transport>>()
+            : make_world(transports[static_cast<size_t>(seed) % transports.size()], job.plan.world_size);
+    const PipelineRun run =
+        run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world));
+    const ReferenceResult expected =
+        train_serially(job.model, job.plan, job.rules, job.spans,
+                       [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
     check_run(job.plan, job.rules, job.spans, run, expected);
   }
 }
@@ -61,7 +66,9 @@ TEST_CASE("hetpipe in step, a wave an update, with plain SGD is one pipeline tha
   }
 }
 
-TEST_CASE("hetpipe: nobody begins a wave more than the distance ahead of the slowest, and a fast pipeline goes that far") {
+TEST_CASE(
+    "hetpipe: nobody begins a wave more than the distance ahead of the slowest, and a fast pipeline goes "
+    "that far") {
   at::set_num_threads(1);
   const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
   const int64_t wave = 2, waves = 8;
@@ -76,11 +83,13 @@ TEST_CASE("hetpipe: nobody begins a wave more than the distance ahead of the slo
     int64_t furthest = 0;
     const auto before = [&](int64_t rank, const Action& action) {
       const bool slow = rank == plan.stages[0].ranks[1];
-      if (slow && action.kind == ActionKind::kForward) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (slow && action.kind == ActionKind::kForward)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (action.kind != ActionKind::kUpdate) return;
       const std::lock_guard lock(mutex);
       const int64_t own = updates[rank]++;
-      const auto& stage = plan.stages[plan.stages[0].ranks[0] == rank || plan.stages[0].ranks[1] == rank ? 0 : 1];
+      const auto& stage =
+          plan.stages[plan.stages[0].ranks[0] == rank || plan.stages[0].ranks[1] == rank ? 0 : 1];
       for (const int64_t other : stage.ranks) {
         if (other == rank || own % wave != 0) continue;
         // It has begun the last update of the wave `distance` + 1 before, at least.
@@ -89,7 +98,8 @@ TEST_CASE("hetpipe: nobody begins a wave more than the distance ahead of the slo
         furthest = std::max(furthest, own / wave - updates[other] / wave);
       }
     };
-    run_pipeline(model, plan, rules, {{0, rules.total_minibatches}}, minibatches, make_world("local", 4), before);
+    run_pipeline(model, plan, rules, {{0, rules.total_minibatches}}, minibatches, make_world("local", 4),
+                 before);
     CAPTURE(distance);
     CHECK(furthest >= distance);
   }
