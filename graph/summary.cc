@@ -170,11 +170,49 @@ Json GenerationSummary::to_json() const {
   return json;
 }
 
+SyncSummary SyncSummary::from_json(JsonReader reader) {
+  reader.expect({"rule", "pipelines", "group_sizes", "columns", "longest_window_updates"});
+  SyncSummary sync;
+  sync.rule = reader.string("rule");
+  sync.pipelines = reader.integer("pipelines", 1, kMostRanks);
+  sync.group_sizes = reader.integers("group_sizes", 0, kMostCount);
+  sync.columns = reader.integer("columns", 0, kMostCount);
+  sync.longest_window_updates = reader.number("longest_window_updates", 0, kLargestNumber);
+  reader.finish();
+  return sync;
+}
+
+Json SyncSummary::to_json() const {
+  Json json;
+  json["rule"] = rule;
+  json["pipelines"] = pipelines;
+  json["group_sizes"] = group_sizes;
+  json["columns"] = columns;
+  json["longest_window_updates"] = longest_window_updates;
+  return json;
+}
+
 Summary Summary::from_json(JsonReader& reader) {
-  reader.expect({"schema", "status", "world_size", "strategy", "schedule", "weights", "minibatches",
-                 "samples", "cores", "wall_seconds", "minibatch_seconds", "samples_per_second",
-                 "predicted_minibatch_seconds", "minibatch_flops", "flops_per_second", "train_loss",
-                 "evaluation", "generations", "ranks"});
+  reader.expect({"schema",
+                 "status",
+                 "world_size",
+                 "strategy",
+                 "schedule",
+                 "weights",
+                 "minibatches",
+                 "samples",
+                 "cores",
+                 "wall_seconds",
+                 "minibatch_seconds",
+                 "samples_per_second",
+                 "predicted_minibatch_seconds",
+                 "minibatch_flops",
+                 "flops_per_second",
+                 "train_loss",
+                 "evaluation",
+                 "generations",
+                 "sync",
+                 "ranks"});
   Summary summary;
   summary.status = reader.string_one_of("status", statuses());
   summary.world_size = reader.integer("world_size", 1, kMostRanks);
@@ -207,6 +245,7 @@ Summary Summary::from_json(JsonReader& reader) {
     for (JsonReader& generation : reader.objects("generations"))
       summary.generations.push_back(GenerationSummary::from_json(generation));
   }
+  if (reader.has("sync")) summary.sync = SyncSummary::from_json(reader.object("sync"));
   for (JsonReader& rank : reader.objects("ranks")) summary.ranks.push_back(rank_from_json(rank));
   return summary;
 }
@@ -236,6 +275,7 @@ Json Summary::to_json() const {
   }
   for (const GenerationSummary& generation : generations)
     json["generations"].push_back(generation.to_json());
+  if (sync) json["sync"] = sync->to_json();
   json["ranks"] = Json::array();
   for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));
   return json;

@@ -89,6 +89,22 @@ struct GenerationSummary {
   Json to_json() const;
 };
 
+/// How pipelines side by side were held together.
+struct SyncSummary {
+  std::string rule;       ///< SPEC (graph/sync_rules.h)
+  int64_t pipelines = 2;  ///< of the last plan
+  /// Where groups come about by arrival: how many there were of 1, 2, ... members, at all stages. The
+  /// process's own: not those of a run that it goes on from.
+  std::vector<int64_t> group_sizes;
+  int64_t columns =
+      0;  ///< updates at which all waited for all, so that the groups connect all pipelines in time
+  /// The most updates of a pipeline, in the mean over all, until the groups of a stage had connected all.
+  double longest_window_updates = 0;
+
+  static SyncSummary from_json(JsonReader reader);
+  Json to_json() const;
+};
+
 struct Summary {
   static constexpr const char* kSchema = "pipewright.summary/1";
 
@@ -110,6 +126,7 @@ struct Summary {
   double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
   std::vector<GenerationSummary> generations;  ///< optional key; empty: the run's plan did not change
+  std::optional<SyncSummary> sync;             ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
   static Summary from_json(JsonReader& reader);

@@ -70,6 +70,20 @@ std::string generation_rows(const std::string& name, const Summary& summary) {
   return rows;
 }
 
+// One row for a run of pipelines side by side.
+std::string sync_row(const std::string& name, const Summary& summary) {
+  if (!summary.sync) return "";
+  const SyncSummary& sync = *summary.sync;
+  std::string sizes, minibatches;
+  for (const int64_t count : sync.group_sizes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(count);
+  for (const RankSummary& rank : summary.ranks)
+    if (rank.stage == 0 && rank.times)
+      minibatches += (minibatches.empty() ? "" : ", ") + std::to_string(rank.times->minibatches);
+  return "| " + name + " | " + sync.rule + " | " + std::to_string(sync.pipelines) + " | " + minibatches +
+         " | " + (sizes.empty() ? "-" : sizes) + " | " +
+         (sizes.empty() ? "-" : text("%.1f", sync.longest_window_updates)) + " |\n";
+}
+
 // How far the losses of the other runs are from the first one's; nothing for one run.
 std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
   if (folders.size() < 2) return "";
@@ -100,7 +114,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
       "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
       "peak | kept by the allocator | process at most |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-  std::string changes;
+  std::string changes, syncs;
   double first_rate = 0;
   std::string slow;
   bool crowded_any = false;
@@ -133,6 +147,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     table += "|";
     memory += memory_rows(run_name(folder), summary);
     changes += generation_rows(run_name(folder), summary);
+    syncs += sync_row(run_name(folder), summary);
     cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
     cell(timed(text("%.0f", summary.samples_per_second)));
@@ -162,7 +177,16 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
         changes;
   }
-  return table + slow + changes + loss_rows(folders) + memory;
+  if (!syncs.empty()) {
+    syncs =
+        "\nPipelines side by side: minibatches of each, groups of 1, 2, ... that averaged weights, most "
+        "updates until "
+        "groups had connected all:\n\n"
+        "| run | sync | pipelines | minibatches | groups | longest window |\n"
+        "| --- | --- | --- | --- | --- | --- |\n" +
+        syncs;
+  }
+  return table + slow + changes + syncs + loss_rows(folders) + memory;
 }
 
 }  // namespace pipewright

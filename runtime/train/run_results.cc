@@ -6,6 +6,7 @@
 #include "graph/digest.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/sync_rules.h"
 #include "models/device/device.h"
 #include "models/memory/memory_meter.h"
 #include "models/memory/process_memory.h"
@@ -34,6 +35,22 @@ void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
     *rank.predicted_memory += predicted;
   }
   rank.weights_digest = weights.text();
+}
+
+std::optional<SyncSummary> sync_summary(const Job& job, const Plan& plan, const GroupStatistics& groups) {
+  const auto pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());
+  if (sync_facts(job.run.sync).keeps_replicas_equal || pipelines == 1) return std::nullopt;
+  SyncSummary sync;
+  sync.rule = job.run.sync;
+  sync.pipelines = pipelines;
+  for (const auto& [size, count] : groups.groups) {
+    sync.group_sizes.resize(static_cast<size_t>(size));
+    sync.group_sizes.back() = count;
+  }
+  sync.columns = groups.columns;
+  sync.longest_window_updates =
+      static_cast<double>(groups.longest_window_updates) / static_cast<double>(pipelines);
+  return sync;
 }
 
 }  // namespace
@@ -105,7 +122,8 @@ std::string cuda_graphs_text(const Worker& worker) {
 }
 
 Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
-                      const Journal& journal, const std::string& status, double wall_seconds) {
+                      const Journal& journal, const std::string& status, double wall_seconds,
+                      const GroupStatistics& groups) {
   Summary summary = journal.summary();
   summary.status = status;
   summary.world_size = job.world_size();
@@ -114,6 +132,7 @@ Summary write_results(const std::filesystem::path& folder, const Job& job, const
   summary.weights = plan.weights;
   summary.cores = host_cores();
   summary.wall_seconds = wall_seconds;
+  summary.sync = sync_summary(job, plan, groups);
   if (plan.predicted) summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
   summary.minibatch_flops = count_flops(job.model.graph).training;
   if (summary.minibatch_seconds > 0)

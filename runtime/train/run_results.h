@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "models/memory/memory_meter.h"
+#include "runtime/groups/group_scheduler.h"
 #include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
 #include "runtime/launch/place.h"
@@ -31,9 +32,10 @@ RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place
 std::string cuda_graphs_text(const Worker& worker);
 
 /// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.
-/// `plan`: the one in force at the end.
+/// `plan`: the one in force at the end. `groups`: what was decided for pipelines that average by arrival.
 Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
-                      const Journal& journal, const std::string& status, double wall_seconds);
+                      const Journal& journal, const std::string& status, double wall_seconds,
+                      const GroupStatistics& groups = {});
 
 /// NumericalError that names the first two replicas of a stage that ended with different weights: each update
 /// of theirs is made from the same sums.

@@ -243,7 +243,8 @@ void Training::close(const std::string& status) {
     remove_weights_parts(folder_);
   }
   const Summary summary =
-      write_results(folder_, job_, plan_in_force(), *journal_, lost ? "failed" : status, elapsed_seconds());
+      write_results(folder_, job_, plan_in_force(), *journal_, lost ? "failed" : status, elapsed_seconds(),
+                    group_server_ ? group_server_->statistics() : GroupStatistics{});
   if (lost && status != "failed") std::rethrow_exception(lost);
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
     if (!data) continue;

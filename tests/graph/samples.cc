@@ -224,6 +224,7 @@ Summary sample_summary() {
   summary.flops_per_second = 150588235.29411766;
   summary.train_loss = 0.6931471805599453;
   summary.evaluation = EvaluationSummary{0.7, 0.515625, 512};
+  summary.sync = SyncSummary{"partial-reduce:window=4", 2, {3, 9}, 1, 3.5};
   summary.ranks = {{0, 0, 0, "node-a", 0.91, 1e-3, 2e-4, 4096, 3264, 262144, 2, 3, 512},
                    {1, 0, 1, "node-a", 0.90, 2e-3, 3e-4, 4096, 3264, 262144, 2, 3, 512},
                    {2, 1, 0, "node-b", 0.99, 1e-4, 0, 1200, 996, 262144, 1, 1, 1024}};
@@ -416,6 +417,7 @@ Summary random_summary(std::mt19937_64& random) {
   } else if (coin(random)) {
     summary.evaluation.reset();
   }
+  if (coin(random)) summary.sync.reset();
   for (RankSummary& rank : summary.ranks) {
     rank.busy_fraction = fraction(random);
     rank.peak_memory_bytes = bytes(random);
