@@ -2,6 +2,7 @@
 // what must follow from its meaning.
 #include <set>
 
+#include "graph/random.h"
 #include "models/zoo/registry.h"
 #include "runtime/groups/lockstep_pairs.h"
 #include "tests/runtime/pipelines.h"
