@@ -1,13 +1,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
 
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/sync/gradient_exchange.h"
 #include "runtime/sync/replica_syncs.h"
-#include "runtime/sync/weight_average.h"
 
 namespace pipewright {
 namespace {
@@ -23,8 +25,7 @@ class DrainSync : public ReplicaSync {
     const at::NoGradGuard no_grad;
     StageState state = stage_.state();
     int64_t sent_bytes = 0;
-    add_updates(state,
-                most_updates_of_span(transport_, stage_, settings_, sent_bytes) - stage_.updates_of_span());
+    add_updates(state, most_updates(sent_bytes) - stage_.updates_of_span());
     std::vector<at::Tensor*> averaged;
     for (const size_t i : stage_.program().trainable()) averaged.push_back(&state.weights[i]);
     for (at::Tensor& buffer : state.buffers)
@@ -39,6 +40,16 @@ class DrainSync : public ReplicaSync {
   }
 
  private:
+  // Of a replica in the span.
+  int64_t most_updates(int64_t& sent_bytes) const {
+    std::vector<at::Tensor> updates = {at::zeros({static_cast<int64_t>(settings_.ranks.size())},
+                                                 at::TensorOptions(at::kDouble).device(stage_.device()))};
+    updates[0][stage_.replica()] = static_cast<double>(stage_.updates_of_span());
+    sent_bytes += sum_over_replicas(transport_, settings_.ranks,
+                                    settings_.tags.of(Stream::kBufferSum, stage_.stage()), updates);
+    return static_cast<int64_t>(updates[0].max().item<double>());
+  }
+
   // As if this replica had made so many updates more: it may be the only one that has made none yet, and has
   // no slots then.
   void add_updates(StageState& state, int64_t further) const {

@@ -1,8 +1,10 @@
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "models/memory/memory_meter.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/sync/replica_syncs.h"
 #include "runtime/sync/sum_queue.h"
 #include "runtime/sync/weight_average.h"
@@ -40,20 +42,23 @@ class HetPipeSync : public ReplicaSync {
     return sums_.take_sent_bytes();
   }
 
-  int64_t at_drain() override {
+  // Others may wait for waves of any of this rank's stages: all are handed on before any is waited for.
+  void no_more_updates() override {
     const at::NoGradGuard no_grad;
     begin();
-    int64_t sent_bytes = 0;
-    const int64_t updates = most_updates_of_span(transport_, stage_, settings_, sent_bytes);
     // The last wave may be of fewer updates, and of none where another pipeline has made one more.
-    for (; waves_ < (updates + wave_updates_ - 1) / wave_updates_; start_ = on_host(trained())) end_wave();
+    for (; waves_ < waves_of_all(); start_ = on_host(trained())) end_wave();
+  }
+
+  int64_t at_drain() override {
+    const at::NoGradGuard no_grad;
     while (!own_.empty()) take_oldest();
     StageState state = stage_.state();
     for (size_t i = 0; i < global_.size(); ++i)
       state.weights[stage_.program().trainable()[i]] = global_[i].to(stage_.device());
     stage_.replace(std::move(state));
     begun_ = false;
-    return sent_bytes + sums_.take_sent_bytes() + drain_->at_drain();
+    return sums_.take_sent_bytes() + drain_->at_drain();
   }
 
  private:
@@ -68,6 +73,19 @@ class HetPipeSync : public ReplicaSync {
     for (const at::Tensor& tensor : tensors)
       copies.push_back(tensor.is_cpu() ? tensor.clone() : tensor.cpu());
     return copies;
+  }
+
+  // Of the pipeline that has most, in the span, of which all know by now where it ends.
+  int64_t waves_of_all() const {
+    const auto pipelines = static_cast<int64_t>(settings_.ranks.size());
+    const StageTurns& turns = stage_.turns();
+    int64_t updates = 0;
+    for (int64_t p = 0; p < pipelines; ++p) {
+      const Span own = PipelineTurn{p, pipelines}.own(stage_.span().of_run());
+      if (own.count > 0)
+        updates = std::max(updates, turns.round_of(own.end() - 1) - turns.round_of(own.first) + 1);
+    }
+    return (updates + wave_updates_ - 1) / wave_updates_;
   }
 
   void begin() {

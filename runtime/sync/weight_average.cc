@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/zeros.h>
 
 #include "runtime/sync/gradient_exchange.h"
 
@@ -25,18 +24,6 @@ int64_t average_weights(Transport& transport, StageReplica& stage, const Replica
   for (size_t i = 0; i < weights.size(); ++i)
     weights[i].copy_(at::div(sums[i], static_cast<double>(group.size())));
   return sent_bytes;
-}
-
-int64_t most_updates_of_span(Transport& transport, const StageReplica& stage,
-                             const ReplicaSyncSettings& settings, int64_t& sent_bytes) {
-  const at::NoGradGuard no_grad;
-  const auto replicas = static_cast<int64_t>(settings.ranks.size());
-  std::vector<at::Tensor> updates = {
-      at::zeros({replicas}, at::TensorOptions(at::kDouble).device(stage.device()))};
-  updates[0][stage.replica()] = static_cast<double>(stage.updates_of_span());
-  sent_bytes += sum_over_replicas(transport, settings.ranks,
-                                  settings.tags.of(Stream::kBufferSum, stage.stage()), updates);
-  return static_cast<int64_t>(updates[0].max().item<double>());
 }
 
 }  // namespace pipewright

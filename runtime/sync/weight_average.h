@@ -11,8 +11,4 @@ namespace pipewright {
 int64_t average_weights(Transport& transport, StageReplica& stage, const ReplicaSyncSettings& settings,
                         const std::vector<int64_t>& group);
 
-/// Of all replicas of the stage, in the span that drains: the most that one has made. All call it.
-int64_t most_updates_of_span(Transport& transport, const StageReplica& stage,
-                             const ReplicaSyncSettings& settings, int64_t& sent_bytes);
-
 }  // namespace pipewright
