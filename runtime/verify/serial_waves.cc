@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <set>
 
 namespace pipewright {
 namespace {
@@ -35,25 +36,41 @@ SerialWaves::SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pi
 void SerialWaves::begin(SerialPipelines& pipelines) {
   stages_.clear();
   for (size_t s = 0; s < pipelines[0]->stage_count(); ++s) {
-    stages_.emplace_back();
-    stages_[s].global.push_back(trained(pipelines[0]->stage(s)));
+    StageWaves& stage = stages_.emplace_back();
+    stage.global.push_back(trained(pipelines[0]->stage(s)));
+    int64_t most = 0;
+    for (const auto& pipeline : pipelines) {
+      const SerialStage& own = pipeline->stage(s);
+      std::set<int64_t> rounds;
+      for (int64_t k = pipeline->span().first; k < pipeline->span().end(); ++k)
+        rounds.insert(k / own.rule.round_length);
+      stage.pipelines.push_back({trained(own), {}, false, static_cast<int64_t>(rounds.size())});
+      most = std::max(most, stage.pipelines.back().updates);
+    }
+    stage.waves = static_cast<size_t>((most + wave_updates_ - 1) / wave_updates_);
     for (size_t p = 0; p < pipelines_; ++p)
-      stages_[s].pipelines.push_back({trained(pipelines[p]->stage(s)), {}, false});
+      if (stage.pipelines[p].updates == 0) end_last_waves(pipelines[p]->stage(s), stage, stage.pipelines[p]);
   }
 }
 
 void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s) {
   const at::NoGradGuard no_grad;
   SerialStage& own = pipelines[pipeline]->stage(s);
-  if ((own.latest_version() - own.first_version) % wave_updates_ != 0) return;
   StageWaves& stage = stages_[s];
-  end_wave(own, stage.pipelines[pipeline]);
-  stage.pipelines[pipeline].waits = own.awaits_group = true;
+  PipelineWaves& updated = stage.pipelines[pipeline];
+  const int64_t updates = own.latest_version() - own.first_version;
+  const bool ends_wave = updates % wave_updates_ == 0;
+  if (ends_wave) {
+    end_wave(own, updated);
+    updated.start = trained(own);  // until others are there: an empty wave may follow at once
+    updated.waits = own.awaits_group = true;
+  }
+  if (updates == updated.updates) end_last_waves(own, stage, updated);
   sum_waves(stage);
   for (size_t p = 0; p < pipelines_; ++p) {
     PipelineWaves& waves = stage.pipelines[p];
     SerialStage& each = pipelines[p]->stage(s);
-    const auto ended = static_cast<int64_t>(waves.changes.size());
+    const auto ended = (each.latest_version() - each.first_version) / wave_updates_;
     const int64_t of_all = ended - distance_;  // waves that it must have had of all
     if (!waves.waits || of_all >= static_cast<int64_t>(stage.global.size())) continue;
     if (of_all > 0) {
@@ -70,25 +87,18 @@ void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s)
 
 void SerialWaves::end(SerialPipelines& pipelines) {
   const at::NoGradGuard no_grad;
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    int64_t most = 0;
-    for (const auto& pipeline : pipelines)
-      most = std::max(most, pipeline->stage(s).latest_version() - pipeline->stage(s).first_version);
-    const auto waves = static_cast<size_t>((most + wave_updates_ - 1) / wave_updates_);
-    for (size_t p = 0; p < pipelines_; ++p) {
-      PipelineWaves& own = stages_[s].pipelines[p];
-      for (; own.changes.size() < waves; own.start = trained(pipelines[p]->stage(s)))
-        end_wave(pipelines[p]->stage(s), own);
-    }
-    sum_waves(stages_[s]);
+  for (size_t s = 0; s < stages_.size(); ++s)
     for (const auto& pipeline : pipelines) set_trained(pipeline->stage(s), stages_[s].global.back());
-  }
 }
 
 void SerialWaves::end_wave(const SerialStage& stage, PipelineWaves& waves) const {
   Tensors change = trained(stage);
   for (size_t i = 0; i < change.size(); ++i) change[i] = change[i] - waves.start[i];
   waves.changes.push_back(std::move(change));
+}
+
+void SerialWaves::end_last_waves(const SerialStage& own, StageWaves& stage, PipelineWaves& waves) const {
+  for (; waves.changes.size() < stage.waves; waves.start = trained(own)) end_wave(own, waves);
 }
 
 void SerialWaves::sum_waves(StageWaves& stage) const {

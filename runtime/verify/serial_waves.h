@@ -21,12 +21,15 @@ class SerialWaves : public SerialTies {
     Tensors start;                 ///< trained weights, of the wave under way
     std::vector<Tensors> changes;  ///< by wave of the span that it has ended
     bool waits = false;            ///< for others
+    int64_t updates = 0;           ///< that the pipeline makes in the span
   };
   struct StageWaves {
     std::vector<Tensors> global;  ///< [j]: the trained weights with the waves before j of all pipelines
     std::vector<PipelineWaves> pipelines;
+    size_t waves = 0;  ///< of the span: as many as the pipeline with most updates has
   };
   void end_wave(const SerialStage& stage, PipelineWaves& waves) const;
+  void end_last_waves(const SerialStage& own, StageWaves& stage, PipelineWaves& waves) const;
   void sum_waves(StageWaves& stage) const;
 
   const int64_t distance_;
