@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "runtime/groups/group_client.h"
-#include "runtime/groups/group_scheduler.h"
 #include "runtime/groups/group_server.h"
+#include "runtime/side_by_side/group_scheduler.h"
 
 namespace {
 

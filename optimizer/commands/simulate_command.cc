@@ -11,6 +11,7 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/commands/sync_comparison.h"
 #include "optimizer/plan/evaluate.h"
 #include "runtime/schedule/disturbance.h"
 #include "runtime/schedule/draw.h"
@@ -43,6 +44,23 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, const P
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
 }
 
+void compare_syncs(const po::variables_map& values, const Plan& plan, const MeasuredPlan& measured,
+                   int64_t minibatches, const Disturbances* disturbances) {
+  for (const char* other : {"transfers", "slot", "output", "memory-over-time", "trace"}) {
+    if (values.count(other) == 0 || values[other].defaulted()) continue;
+    throw InputError(std::string("--") + other + ": not together with --sync",
+                     "Leave it out; --output and the like draw the plan with its replicas held equal.");
+  }
+  const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
+  const TextTable table = sync_comparison(plan, measured, syncs, minibatches, disturbances);
+  const int64_t width = output_width(values);
+  const std::string head = std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side of " +
+                           std::to_string(plan.stages.size()) + " stages, " + std::to_string(minibatches) +
+                           " minibatches" + (disturbances ? ", disturbed" : "") +
+                           "; links are nobody else's, the average at the end is left out\n\n";
+  std::cout << wrapped(head, width) << table.text(width);
+}
+
 }  // namespace
 
 void run_simulate(const Arguments& arguments) {
@@ -55,9 +73,13 @@ void run_simulate(const Arguments& arguments) {
        "overlapped: beside compute; blocking: both ends wait")  //
       ("disturb", po::value<std::vector<std::string>>()->composing(),
        "ranks that are slow, as the runtime's --disturb takes them; may be given several times")  //
-      ("output", po::value<std::string>(), "file.svg: the timeline")                              //
-      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")         //
-      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")     //
+      ("sync", po::value<std::vector<std::string>>()->composing(),
+       "the plan's pipelines side by side under this --sync of the runtime, beside all-reduce; \"all\": "
+       "under every "
+       "one; may be given several times; default: held equal")                                 //
+      ("output", po::value<std::string>(), "file.svg: the timeline")                           //
+      ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
+      ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
       ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer simulate --plan FILE --profile FILE "
@@ -92,6 +114,8 @@ void run_simulate(const Arguments& arguments) {
     disturbances = Disturbances(values["disturb"].as<std::vector<std::string>>());
   disturbances.check(plan);
   if (!disturbances.empty()) how.disturbances = &disturbances;
+  if (values.count("sync") != 0)
+    return compare_syncs(values, plan, measured, span.count, disturbances.empty() ? nullptr : &disturbances);
   const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +

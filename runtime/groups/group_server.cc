@@ -16,7 +16,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "runtime/groups/group_messages.h"
-#include "runtime/groups/minibatch_queue.h"
+#include "runtime/side_by_side/minibatch_queue.h"
 #include "runtime/transport/listen.h"
 
 namespace pipewright {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "graph/sync_rules.h"
-#include "runtime/groups/group_scheduler.h"
 #include "runtime/schedule/shape.h"
+#include "runtime/side_by_side/group_scheduler.h"
 
 namespace pipewright {
 

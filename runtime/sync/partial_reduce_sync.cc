@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "graph/error.h"
-#include "runtime/groups/group_wait.h"
+#include "runtime/side_by_side/group_wait.h"
 #include "runtime/sync/replica_syncs.h"
 #include "runtime/sync/weight_average.h"
 

@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "models/memory/memory_meter.h"
-#include "runtime/groups/group_scheduler.h"
 #include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
 #include "runtime/launch/place.h"
+#include "runtime/side_by_side/group_scheduler.h"
 #include "runtime/worker/worker.h"
 
 namespace pipewright {

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/groups/lockstep_pairs.h"
+#include "runtime/side_by_side/lockstep_pairs.h"
 
 namespace pipewright {
 

@@ -162,8 +162,12 @@ TEST_CASE(
                                           "random:rank=1,probability=0.3,duration=5ms"};
   const fs::path whole = folder / "whole";
   finish(folder, whole, rules);
-  CHECK(read_document<Summary>(whole / "summary.json").status == "done");
+  const auto summary = read_document<Summary>(whole / "summary.json");
+  CHECK(summary.status == "done");
   CHECK(fs::file_size(whole / "groups.jsonl") > 0);
+  REQUIRE(summary.sync);
+  CHECK(summary.sync->rule == sync);
+  CHECK(summary.sync->group_sizes.empty() == (sync.rfind("none", 0) == 0));
   check_verified(folder, whole);
   // The first one, so that others are behind it.
   fs::path first;
@@ -208,7 +212,10 @@ TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what ca
            {"partial-reduce:window=0", "window"},
            {"partial", "partial-reduce"},
            {"partial-reduce:wait=0.4,most-wait=0.1", "most-wait"},
-           {"none:window=1", "window"}}) {
+           {"none:window=1", "window"},
+           {"adpsgd-lockstep:minibatches=shared", "minibatches"},
+           {"hetpipe:distance=-1", "distance"},
+           {"hetpip", "hetpipe"}}) {
     const Outcome refused = runtime(
         folder, std::vector<std::string>{"launch"} + job(folder / "refused", {"--plan", a, "--sync", sync}));
     INFO(sync << ": " << refused.error);
@@ -266,4 +273,84 @@ TEST_CASE("sync partial-reduce: a rank that dies ends the run, whoever waits for
   ::kill(launch.process.children().back(), SIGKILL);
   CHECK(launch.code() != 0);
   CHECK(read_document<Summary>(run / "summary.json").status == "failed");
+}
+
+TEST_CASE(
+    "sync adpsgd-lockstep and hetpipe: any plan ends as the serial reference, and so from every checkpoint") {
+  const TemporaryFolder folder;
+  const auto [plan, transport, sync] =
+      GENERATE(table<std::string, std::string, std::string>({{"1f1b", "shm", "adpsgd-lockstep"},
+                                                             {"dp", "gloo", "adpsgd-lockstep"},
+                                                             {"1f1b", "gloo", "hetpipe:distance=2"},
+                                                             {"gpipe", "shm", "hetpipe:wave=3,distance=1"},
+                                                             {"dp", "shm", "hetpipe"}}));
+  const std::string file = plan == "dp"      ? write_plan(folder, "plan.json", {3})
+                           : plan == "gpipe" ? write_flush_plan(folder, "plan.json", {2, 2}, "gpipe")
+                                             : write_plan(folder, "plan.json", {2, 2});
+  const std::vector<std::string> rules = {"--momentum",
+                                          "0.9",
+                                          "--sync",
+                                          sync,
+                                          "--plan",
+                                          shuffled(folder, file, 5),
+                                          "--transport",
+                                          transport,
+                                          "--checkpoint-every-minibatches",
+                                          "25",
+                                          "--checkpoint-keep",
+                                          "9",
+                                          "--disturb",
+                                          "random:rank=1,probability=0.3,duration=5ms"};
+  CAPTURE(plan, transport, sync);
+  const fs::path whole = folder / "whole";
+  finish(folder, whole, rules);
+  const auto summary = read_document<Summary>(whole / "summary.json");
+  CHECK(summary.status == "done");
+  REQUIRE(summary.sync);
+  CHECK(summary.sync->rule == sync);
+  CHECK_FALSE(fs::exists(whole / "groups.jsonl"));
+  check_verified(folder, whole);
+  size_t resumed = 0;
+  for (const auto& entry : fs::directory_iterator(whole / "checkpoints")) {
+    if (entry.path().filename() == "minibatch-" + std::to_string(kMinibatches)) continue;
+    const fs::path again = folder / "again";
+    fs::remove_all(again);
+    finish(folder, again, rules + std::vector<std::string>{"--resume", entry.path().string()});
+    check_equal(again, whole);
+    ++resumed;
+  }
+  CHECK(resumed >= 3);
+}
+
+TEST_CASE("sync adpsgd-lockstep and hetpipe: the plan changes, a signal stops them, a dead rank ends them") {
+  const TemporaryFolder folder;
+  const std::string a = write_plan(folder, "a.json", {2, 2});
+  const std::string b = write_plan(folder, "b.json", {4});
+  const std::string sync = GENERATE("adpsgd-lockstep", "hetpipe:distance=1");
+  CAPTURE(sync);
+  const std::vector<std::string> rules = {"--momentum", "0.9", "--sync", sync, "--plan", a};
+  const fs::path run = folder / "run";
+  finish(folder, run,
+         rules + std::vector<std::string>{"--adapt", write_changes(folder, {{13, b}, {40, a}}),
+                                          "--checkpoint-every-epochs", "1"});
+  CHECK(read_document<Summary>(run / "summary.json").generations.size() == 3);
+  check_verified(folder, run);
+
+  const fs::path stopped = folder / "stopped";
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    Launch launch(folder, stopped, rules + std::vector<std::string>{"--minibatches", "1000000"});
+    REQUIRE(eventually(60s,
+                       [&] { return fs::exists(stopped / "metrics.jsonl") && losses(stopped).size() > 20; }));
+    REQUIRE(launch.process.children().size() == 4);
+    if (signal == SIGTERM) {
+      launch.process.signal(SIGTERM);
+      REQUIRE(launch.code() == 143);
+      check_verified(folder, stopped);
+      fs::remove_all(stopped);
+    } else {
+      ::kill(launch.process.children().back(), SIGKILL);
+      CHECK(launch.code() != 0);
+      CHECK(read_document<Summary>(stopped / "summary.json").status == "failed");
+    }
+  }
 }

@@ -4,7 +4,7 @@
 
 #include "graph/random.h"
 #include "models/zoo/registry.h"
-#include "runtime/groups/lockstep_pairs.h"
+#include "runtime/side_by_side/lockstep_pairs.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
 

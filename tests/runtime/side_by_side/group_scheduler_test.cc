@@ -1,6 +1,6 @@
 // Groups by arrival, in virtual time: thousands of schedules of pipelines that are slow in every way, against
 // what must hold of every decision (SDPipe's invariants), and examples by hand.
-#include "runtime/groups/group_scheduler.h"
+#include "runtime/side_by_side/group_scheduler.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/groups/group_wait.h"
+#include "runtime/side_by_side/group_wait.h"
 
 using namespace pipewright;
 using namespace std::chrono_literals;

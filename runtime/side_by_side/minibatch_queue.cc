@@ -1,4 +1,4 @@
-#include "runtime/groups/minibatch_queue.h"
+#include "runtime/side_by_side/minibatch_queue.h"
 
 #include <algorithm>
 #include <string>

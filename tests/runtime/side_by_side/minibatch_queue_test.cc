@@ -1,5 +1,5 @@
 // Handing minibatches out: each of a span to one pipeline, whatever the order in which they ask.
-#include "runtime/groups/minibatch_queue.h"
+#include "runtime/side_by_side/minibatch_queue.h"
 
 #include <catch2/catch.hpp>
 #include <random>

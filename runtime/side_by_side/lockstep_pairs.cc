@@ -1,4 +1,4 @@
-#include "runtime/groups/lockstep_pairs.h"
+#include "runtime/side_by_side/lockstep_pairs.h"
 
 #include <algorithm>
 #include <numeric>

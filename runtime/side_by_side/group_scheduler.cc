@@ -1,4 +1,4 @@
-#include "runtime/groups/group_scheduler.h"
+#include "runtime/side_by_side/group_scheduler.h"
 
 #include <algorithm>
 #include <numeric>
