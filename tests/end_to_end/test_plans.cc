@@ -4,9 +4,11 @@
 #include <numeric>
 #include <random>
 
+#include "graph/error.h"
 #include "graph/topology.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/turns.h"
 #include "tests/end_to_end/jobs.h"
 
@@ -71,6 +73,22 @@ class RandomPlans {
     return plan;
   }
 
+  /// One of those that the plan can be trained under.
+  std::string sync_for(const Plan& plan) {
+    std::vector<std::string> possible;
+    for (const char* sync :
+         {"all-reduce", "none", "none:minibatches=shared", "partial-reduce:window=2",
+          "partial-reduce:scope=pipeline", "adpsgd-lockstep", "hetpipe:distance=1,wave=2"}) {
+      try {
+        check_side_by_side(plan, sync, 1);
+        possible.emplace_back(sync);
+      } catch (const PlanError&) {
+        continue;
+      }
+    }
+    return possible[static_cast<size_t>(between(0, static_cast<int64_t>(possible.size()) - 1))];
+  }
+
   int64_t between(int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random_);
   }
@@ -108,7 +126,7 @@ void verify_plan(const TemporaryFolder& folder, const std::filesystem::path& pla
 
 TEST_CASE("plans: whatever ranks a plan gives its stages, the launched ranks equal the serial reference") {
   const char* given = std::getenv("PIPEWRIGHT_LAUNCHED_PLANS");
-  const int plans = given ? std::atoi(given) : 6;
+  const int plans = given ? std::atoi(given) : 8;
   const TemporaryFolder folder;
   const Graph graph = graph_of(kEndlessModel, 8, folder);
   for (int i = 0; i < plans; ++i) {
@@ -116,8 +134,9 @@ TEST_CASE("plans: whatever ranks a plan gives its stages, the launched ranks equ
     const Plan plan = random.next(4);
     plan.validate("random plan");
     write_document(folder / "plan.json", plan);
-    INFO("plan " << i);
-    verify_plan(folder, folder / "plan.json", {"--transport", i % 2 == 0 ? "shm" : "gloo"});
+    const std::string sync = random.sync_for(plan);
+    INFO("plan " << i << ", sync " << sync);
+    verify_plan(folder, folder / "plan.json", {"--transport", i % 2 == 0 ? "shm" : "gloo", "--sync", sync});
   }
 }
 
