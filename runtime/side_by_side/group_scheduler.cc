@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "graph/error.h"
 
@@ -82,11 +83,14 @@ std::vector<GroupDecision> GroupScheduler::leave(int64_t stage, int64_t pipeline
   here.gone[p] = true;
   std::vector<GroupDecision> decisions;
   if (decides(stage)) close_if_complete(stage, decisions);
-  if (here.all_have_left()) {
-    here.gone.assign(here.gone.size(), false);
-    begin_window(here);
-  } else {
-    note_connection(here);
+  const bool next_span = here.all_have_left();
+  if (next_span) here.gone.assign(here.gone.size(), false);
+  if (decides(stage)) {
+    if (next_span) {
+      begin_window(here);
+    } else {
+      note_connection(here);
+    }
   }
   lay_columns();
   return decisions;
