@@ -54,10 +54,11 @@ void compare_syncs(const po::variables_map& values, const Plan& plan, const Meas
   const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
   const TextTable table = sync_comparison(plan, measured, syncs, minibatches, disturbances);
   const int64_t width = output_width(values);
-  const std::string head = std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side of " +
-                           std::to_string(plan.stages.size()) + " stages, " + std::to_string(minibatches) +
-                           " minibatches" + (disturbances ? ", disturbed" : "") +
-                           "; links are nobody else's, the average at the end is left out\n\n";
+  const size_t stages = plan.stages.size();
+  const std::string head =
+      std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side, each of " +
+      std::to_string(stages) + (stages == 1 ? " stage, " : " stages, ") + std::to_string(minibatches) +
+      " minibatches" + (disturbances ? ", disturbed" : "") + ", without the average at the end\n\n";
   std::cout << wrapped(head, width) << table.text(width);
 }
 
