@@ -44,22 +44,23 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, const P
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
 }
 
-void compare_syncs(const po::variables_map& values, const Plan& plan, const MeasuredPlan& measured,
-                   int64_t minibatches, const Disturbances* disturbances) {
+void print_syncs(const po::variables_map& values, const Plan& plan, const MeasuredPlan& measured,
+                 int64_t minibatches, const Disturbances* disturbances) {
   for (const char* other : {"transfers", "slot", "output", "memory-over-time", "trace"}) {
     if (values.count(other) == 0 || values[other].defaulted()) continue;
     throw InputError(std::string("--") + other + ": not together with --sync",
                      "Leave it out; --output and the like draw the plan with its replicas held equal.");
   }
   const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
-  const TextTable table = sync_comparison(plan, measured, syncs, minibatches, disturbances);
+  const SyncComparison compared = compare_syncs(plan, measured, syncs, minibatches, disturbances);
   const int64_t width = output_width(values);
   const size_t stages = plan.stages.size();
   const std::string head =
       std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side, each of " +
       std::to_string(stages) + (stages == 1 ? " stage, " : " stages, ") + std::to_string(minibatches) +
       " minibatches" + (disturbances ? ", disturbed" : "") + ", without the average at the end\n\n";
-  std::cout << wrapped(head, width) << table.text(width);
+  std::cout << wrapped(head, width) << compared.table.text(width) << "\n"
+            << wrapped(compared.advice + "\n", width);
 }
 
 }  // namespace
@@ -116,7 +117,7 @@ void run_simulate(const Arguments& arguments) {
   disturbances.check(plan);
   if (!disturbances.empty()) how.disturbances = &disturbances;
   if (values.count("sync") != 0)
-    return compare_syncs(values, plan, measured, span.count, disturbances.empty() ? nullptr : &disturbances);
+    return print_syncs(values, plan, measured, span.count, disturbances.empty() ? nullptr : &disturbances);
   const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +

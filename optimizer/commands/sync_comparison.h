@@ -14,10 +14,14 @@ namespace pipewright {
 /// that is none.
 std::vector<std::string> syncs_to_compare(const std::vector<std::string>& given);
 
-/// A row for each of `syncs`: the plan's pipelines training `minibatches` of a run. PlanError for a plan that
-/// is not pipelines side by side. `disturbances` may be null.
-TextTable sync_comparison(const Plan& plan, const MeasuredPlan& measured,
-                          const std::vector<std::string>& syncs, int64_t minibatches,
-                          const Disturbances* disturbances);
+struct SyncComparison {
+  TextTable table;     ///< a row for each rule
+  std::string advice;  ///< a sentence: the fastest that averages weights on the way, if it gains 10 % or more
+};
+/// The plan's pipelines training `minibatches` of a run under each of `syncs`. PlanError for a plan that is
+/// not pipelines side by side. `disturbances` may be null.
+SyncComparison compare_syncs(const Plan& plan, const MeasuredPlan& measured,
+                             const std::vector<std::string>& syncs, int64_t minibatches,
+                             const Disturbances* disturbances);
 
 }  // namespace pipewright
