@@ -34,10 +34,10 @@ std::string fixed(double value, int digits) {
 
 std::vector<std::string> syncs_to_compare(const std::vector<std::string>& given) {
   std::vector<std::string> syncs;
-  for (const std::string& sync : given) {
-    if (sync != "all") {
-      check_sync(sync);
-      syncs.push_back(sync);
+  for (const std::string& word : given) {
+    if (word != "all") {
+      check_sync(word);
+      syncs.push_back(word);
       continue;
     }
     for (const SyncFacts& row : sync_rules()) syncs.emplace_back(row.name);

@@ -8,11 +8,9 @@
 
 namespace pipewright {
 
-GroupsByStage lockstep_groups(const Plan& plan, const TrainingRules& rules, const std::vector<Span>& spans) {
-  const auto pipelines = static_cast<int64_t>(plan.stages[0].ranks.size());
-  const bool intervals = plan.weights == "flush" || plan.weights == "2bw";
-  const int64_t interval = intervals ? plan.microbatches / pipelines : rules.gradient_accumulation;
-  const LockstepPairs pairs{rules.random_seed(), pipelines, interval};
+GroupsByStage lockstep_groups(size_t stages, int64_t pipelines, int64_t interval, uint64_t seed,
+                              const std::vector<Span>& spans) {
+  const LockstepPairs pairs{seed, pipelines, interval};
   std::vector<std::vector<int64_t>> groups;
   for (const Span& span : spans) {
     std::map<int64_t, std::set<int64_t>> updates;  // by round: the pipelines that have a minibatch in it
@@ -28,7 +26,7 @@ GroupsByStage lockstep_groups(const Plan& plan, const TrainingRules& rules, cons
       }
     }
   }
-  return GroupsByStage(plan.stages.size(), groups);
+  return GroupsByStage(stages, groups);
 }
 
 }  // namespace pipewright

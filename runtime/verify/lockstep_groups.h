@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/plan.h"
 #include "runtime/groups/group_log.h"
-#include "runtime/stage/stage_replica.h"
+#include "runtime/schedule/shape.h"
 
 namespace pipewright {
 
-/// Of the plan's N > 1 pipelines, over its spans: as a log of groups would have them.
-GroupsByStage lockstep_groups(const Plan& plan, const TrainingRules& rules, const std::vector<Span>& spans);
+/// Of pipelines that take minibatches in turn, over the spans of a plan of so many stages: as a log of groups
+/// would have them. `interval`: minibatches of a pipeline's update.
+GroupsByStage lockstep_groups(size_t stages, int64_t pipelines, int64_t interval, uint64_t seed,
+                              const std::vector<Span>& spans);
 
 }  // namespace pipewright

@@ -59,13 +59,19 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialTies& ties, Spa
   return losses;
 }
 
-// Between the `count` pipelines of a part.
-std::unique_ptr<SerialTies> ties_of(const PlanSpans& part, const TrainingRules& rules, size_t count) {
-  const SyncKind kind = sync_facts(rules.sync).kind;
-  if (count > 1 && kind == SyncKind::kHetPipe) return std::make_unique<SerialWaves>(part.plan, rules, count);
-  const bool in_step = count > 1 && kind == SyncKind::kAdpsgdLockstep;
-  return std::make_unique<SerialGroups>(in_step ? lockstep_groups(part.plan, rules, part.spans) : part.groups,
-                                        count);
+// Between the pipelines of a part.
+std::unique_ptr<SerialTies> ties_of(const PlanSpans& part, const TrainingRules& rules,
+                                    const SerialPipelines& pipelines) {
+  const size_t count = pipelines.size();
+  const SyncKind kind = count > 1 ? sync_facts(rules.sync).kind : SyncKind::kAllReduce;
+  const int64_t interval = pipelines[0]->stage(0).rule.round_length;
+  if (kind == SyncKind::kHetPipe) return std::make_unique<SerialWaves>(part.plan, interval, rules, count);
+  return std::make_unique<SerialGroups>(
+      kind == SyncKind::kAdpsgdLockstep
+          ? lockstep_groups(part.plan.stages.size(), static_cast<int64_t>(count), interval,
+                            rules.random_seed(), part.spans)
+          : part.groups,
+      count);
 }
 
 // The pipelines of a plan: one, or, where replicas are not held together, one for each replica.
@@ -126,7 +132,7 @@ ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>&
     }
     pipelines = std::move(next);
     const auto count = static_cast<int64_t>(pipelines.size());
-    const auto ties = ties_of(part, rules, pipelines.size());
+    const auto ties = ties_of(part, rules, pipelines);
     for (const Span& span : part.spans) {
       const bool in_turn = count == 1 || !shares_minibatches(rules.sync);
       const HandedOut handed_out =

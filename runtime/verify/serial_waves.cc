@@ -21,14 +21,11 @@ void set_trained(SerialStage& stage, const Tensors& weights) {
 
 }  // namespace
 
-SerialWaves::SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pipelines)
+SerialWaves::SerialWaves(const Plan& plan, int64_t interval, const TrainingRules& rules, size_t pipelines)
     : distance_(hetpipe_rules(rules.sync).distance),
       wave_updates_(hetpipe_rules(rules.sync).wave_updates),
       pipelines_(pipelines) {
   if (wave_updates_ > 0) return;
-  const bool intervals = plan.weights == "flush" || plan.weights == "2bw";
-  const int64_t interval =
-      intervals ? plan.microbatches / static_cast<int64_t>(pipelines) : rules.gradient_accumulation;
   for (int64_t minibatches = 0; minibatches < plan.stages[0].in_flight; minibatches += interval)
     ++wave_updates_;
 }

@@ -9,8 +9,8 @@ namespace pipewright {
 
 class SerialWaves : public SerialTies {
  public:
-  /// Of `plan`, which has so many pipelines.
-  SerialWaves(const Plan& plan, const TrainingRules& rules, size_t pipelines);
+  /// Of `plan`, which has so many pipelines. `interval`: minibatches of a pipeline's update.
+  SerialWaves(const Plan& plan, int64_t interval, const TrainingRules& rules, size_t pipelines);
 
   void begin(SerialPipelines& pipelines) override;
   void updated(SerialPipelines& pipelines, size_t pipeline, size_t s) override;
