@@ -109,6 +109,9 @@ class PipelinesSimulation {
 
   void push(double seconds, int64_t rank) { queue_.push({seconds, ++order_, rank}); }
   int64_t number(const Rank& rank) const { return rank.stage * what_.pipelines + rank.pipeline; }
+  int64_t called(int64_t stage, int64_t pipeline) const {
+    return what_.ranks[static_cast<size_t>(stage)][static_cast<size_t>(pipeline)];
+  }
   int64_t first_minibatch(const Action& action) const {
     return is_of_round(action.kind) ? action.index * interval_ : action.index;
   }
@@ -135,7 +138,7 @@ class PipelinesSimulation {
         return receive(rank, action);
       case ActionKind::kSendActivation:
       case ActionKind::kSendGradient:
-        send(rank, action);
+        send(rank, action, of_run);
         return true;
       case ActionKind::kAverage:
         return average(rank, action.index);
@@ -187,9 +190,11 @@ class PipelinesSimulation {
         return times.step_seconds + times.tied_seconds;
     }
     if (!what_.disturbances) return seconds;
-    const int64_t called = what_.ranks[static_cast<size_t>(rank.stage)][static_cast<size_t>(rank.pipeline)];
-    return seconds + what_.disturbances->extra_seconds(
-                         {called, rank.pipeline, {action.kind, of_run, action.stage}, seconds, now_});
+    return seconds + what_.disturbances->extra_seconds({called(rank.stage, rank.pipeline),
+                                                        rank.pipeline,
+                                                        {action.kind, of_run, action.stage},
+                                                        seconds,
+                                                        now_});
   }
 
   bool receive(Rank& rank, const Action& action) {
@@ -208,12 +213,16 @@ class PipelinesSimulation {
     return true;
   }
 
-  void send(Rank& rank, const Action& action) {
+  void send(Rank& rank, const Action& action, int64_t of_run) {
     const bool gradient = action.kind == ActionKind::kSendGradient;
     const StageTimes& times = what_.times[static_cast<size_t>(rank.stage)];
+    const int64_t to = rank.stage + (gradient ? -1 : 1);
     double& free = rank.free[gradient ? 1 : 0];
     free = std::max(free, now_) + (gradient ? times.send_gradient_seconds : times.send_activation_seconds);
-    const Message message{rank.pipeline, rank.stage + (gradient ? -1 : 1), gradient, action.index};
+    if (what_.disturbances)
+      free += what_.disturbances->message_seconds(
+          {called(rank.stage, rank.pipeline), called(to, rank.pipeline), of_run});
+    const Message message{rank.pipeline, to, gradient, action.index};
     arrivals_[message] = free;
     if (const auto waiting = awaited_.extract(message)) push(free, waiting.mapped());
   }

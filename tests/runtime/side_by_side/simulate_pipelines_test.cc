@@ -101,7 +101,16 @@ TEST_CASE("simulated pipelines: all-reduce is the plan with replicas, as the sim
     PipelineShape whole = what.pipeline;
     for (int64_t& replicas : whole.replicas) replicas = what.pipelines;
     if (whole.weights == WeightRule::kFlush) whole.microbatches *= what.pipelines;
-    const double expected = simulate(what.schedule, whole, what.times, what.minibatches).total_seconds;
+    std::vector<std::string> slow;
+    if (seed % 2 == 0) slow.push_back("fixed:rank=" + std::to_string(what.pipelines - 1) + ",factor=3");
+    if (seed % 3 == 0) slow.push_back("random:probability=0.2,duration=2s,seed=" + std::to_string(seed));
+    if (seed % 5 == 0 && what.times.size() > 1)
+      slow.push_back("link:sender=0,receiver=" + std::to_string(what.pipelines) + ",delay=1s");
+    const Disturbances disturbances(slow);
+    SimulationOptions options;
+    if (!slow.empty()) pipelines.what.disturbances = options.disturbances = &disturbances;
+    const double expected =
+        simulate(what.schedule, whole, what.times, Span{0, what.minibatches}, options).total_seconds;
     CHECK(pipelines.run("all-reduce").total_seconds == Approx(expected));
   }
 }
