@@ -156,12 +156,15 @@ std::string kind_of(const Plan& plan) {
   return "a straight pipeline";
 }
 
-/// The one to take; nothing if none fits.
+/// The one to take; nothing if none fits. Newer weights are worth having for nothing.
 std::optional<size_t> advised(const std::vector<Contender>& contenders) {
+  const auto staleness = [&](size_t i) { return updates_of(*contenders[i].plan).staleness; };
   std::optional<size_t> best;
   for (size_t i = 0; i < contenders.size(); ++i) {
     if (!contenders[i].plan) continue;
-    if (!best || seconds(contenders[i]) < kWorthwhile * seconds(contenders[*best])) best = i;
+    const double least = best ? seconds(contenders[*best]) : 0;
+    const bool newer = best && seconds(contenders[i]) < least && staleness(i) < staleness(*best);
+    if (!best || newer || seconds(contenders[i]) < kWorthwhile * least) best = i;
   }
   return best;
 }

@@ -21,7 +21,7 @@ namespace pipewright {
 struct StageLoad {
   double forward_seconds = 0;
   double backward_seconds = 0;
-  double backward_weight_seconds = 0;  ///< of these, for gradients of weights; only evaluation fills it
+  double backward_weight_seconds = 0;  ///< of these, for gradients of weights
   double behind_seconds = 0;           ///< of these and all later nodes; only searches under a limit fill it
   double least_seconds = 0;          ///< forward and backward, each node on the device that is fastest at it
   std::vector<PassSeconds> classes;  ///< on devices of the k-th class, at [k - 1]

@@ -138,6 +138,7 @@ class Sums {
       const ProfiledNode& node = flow_.profile.nodes[v];
       state_.forward_seconds += node.forward_seconds;
       state_.backward_seconds += node.backward_seconds();
+      state_.backward_weight_seconds += node.backward_weight_seconds;
       state_.least_seconds += flow_.least_seconds[v];
       for (size_t c = 0; c < state_.classes.size(); ++c) {
         state_.classes[c].forward_seconds += flow_.class_seconds[c][v].forward_seconds;
@@ -246,6 +247,8 @@ StageLoad load_between(const States& states, int i, int j) {
   // Sums in another order may differ by less than nothing.
   load.forward_seconds = std::max(0.0, to.forward_seconds - from.forward_seconds);
   load.backward_seconds = std::max(0.0, to.backward_seconds - from.backward_seconds);
+  load.backward_weight_seconds =
+      std::clamp(to.backward_weight_seconds - from.backward_weight_seconds, 0.0, load.backward_seconds);
   load.least_seconds = to.least_seconds - from.least_seconds;
   for (size_t c = 0; c < to.classes.size(); ++c) {
     load.classes.push_back({to.classes[c].forward_seconds - from.classes[c].forward_seconds,

@@ -1,5 +1,7 @@
 #include "optimizer/plan/candidate.h"
 
+#include "optimizer/search/stage_places.h"
+
 namespace pipewright {
 
 int64_t Candidate::devices() const {
@@ -31,6 +33,21 @@ std::vector<int64_t> Candidate::key(const std::vector<TopologyLevel>& levels) co
   return key;
 }
 
+namespace {
+
+bool obey(const std::vector<FoundStage>& stages, const StagePlaces& places) {
+  int64_t place = 0;
+  for (const FoundStage& stage : stages) {
+    if (place >= places.count() || !places.begins(place, stage.from)) return false;
+    const int64_t replicas = places.replicas(place);
+    if (replicas != 0 && stage.replicas != replicas) return false;
+    place = places.next(place);
+  }
+  return places.ends(place) && places.begins(place, stages.back().to);
+}
+
+}  // namespace
+
 bool Candidate::allowed_by(const Question& q) const {
   if (static_cast<int64_t>(stages.size()) < q.least_stages || devices() > q.devices) return false;
   if (q.all_devices && devices() != q.devices) return false;
@@ -39,6 +56,7 @@ bool Candidate::allowed_by(const Question& q) const {
     if (stage.replicas < 1 || stage.replicas > q.most_replicas) return false;
     replicated = replicated || stage.replicas > 1;
   }
+  if (q.places != nullptr && !obey(stages, *q.places)) return false;
   return replicated || !q.replicated;
 }
 

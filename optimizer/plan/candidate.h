@@ -22,7 +22,7 @@ struct Candidate {
   Candidate placed_on(const Ranks& ranks) const;
   /// What tells it from others, whose stages stand elsewhere or are others.
   std::vector<int64_t> key(const std::vector<TopologyLevel>& levels) const;
-  /// Stages, devices and replicas are what the question is about.
+  /// Stages, devices and replicas are what the question is about, and as demanded.
   bool allowed_by(const Question& question) const;
 };
 

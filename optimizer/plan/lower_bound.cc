@@ -14,6 +14,12 @@ namespace {
 /// Bounds are lower by this part, for sums in another order.
 constexpr double kBoundRounding = 1e-9;
 
+/// Minibatches come to the replicas one by one in turn, and no update waits for all of them.
+bool in_turn(const Question& q, const PlanRequest& request) {
+  return Pricer::takes(q, request) && !drains(request) &&
+         !weight_rule_facts(request.weights).needs_equal_turns();
+}
+
 }  // namespace
 
 double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
@@ -29,16 +35,21 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   if (q.one_in_flight) return whole.least_seconds / fastest;
   const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
   if (schedule_facts(request.schedule).several_stages) return shared;
-  if (Pricer::takes(q, request) && !q.single_stage && !request.demands.any() && q.states->exact &&
+  if (in_turn(q, request) && !q.single_stage && q.states->exact &&
       (q.inputs.placed() || q.memory_bytes > 0)) {
     return std::max(shared, least_period_anywhere(q));
   }
+  // The pool has plans that are less deep than the search keeps room for.
+  const bool shallower = q.memory_bytes > 0 && !q.single_stage && Pricer::takes(q, request);
+  if (shallower && !drains(request) && !in_turn(q, request)) return shared;
   if (q.inputs.placed()) {
     if (!q.states->exact) return shared;
     if (!drains(request)) return answer.bound_seconds;
     if (request.effort < 1) return shared;
     // The answer is but one of several candidates.
-    const std::optional<Answer> any = search(q);
+    Question roomy = q;
+    if (shallower) roomy.memory_bytes = 0;
+    const std::optional<Answer> any = search(roomy);
     return any ? any->bound_seconds : shared;
   }
   // On one level the search takes the exchange of update intervals for too long.
@@ -60,7 +71,7 @@ std::string family_of(const PlanRequest& request, const Question& q) {
   if (unequal && !drains(request) && !q.single_stage) return text + ", of stages on consecutive devices,";
   if (!q.model->simulated) return text + ", by this objective's formula,";
   const bool replicas = q.most_replicas > 1 && !q.single_stage;
-  return Pricer::takes(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
+  return in_turn(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
 }
 
 }  // namespace pipewright

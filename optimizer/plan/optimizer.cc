@@ -113,6 +113,7 @@ class Planning {
   std::optional<Answer> answer_to(const Question& question) const;
   void search_first();
   std::optional<Answer> first_answer();
+  bool may_be_shallow() const;
   std::optional<Answer> shallow_answer() const;
   [[noreturn]] void fail();
 
@@ -134,6 +135,7 @@ class Planning {
   std::string ties_;  // which cuts tied parameters forbid
 
   std::vector<NodeSet> pinned_;
+  std::optional<StagePlaces> places_;  // what is demanded, for the pool
   std::optional<WideAnswer> wide_;  // where there are too many cuts to search them all
   bool pooled_ = false;             // the plan is the best of a pool of candidates, as simulated
   std::vector<Answer> drained_;     // candidates of a pipeline that drains
@@ -213,7 +215,11 @@ void Planning::search_first() {
       !states_.exact && !question_.single_stage && !question_.one_in_flight && !question_.inputs.placed();
   if (widen) wide_ = search_widely(flow_, question_, states_, question_.memory_bytes > 0);
   if (wide_ && wide_->answer) states_ = std::move(wide_->states);
-  pooled_ = Pricer::takes(question_, request_) && !question_.single_stage && !request_.demands.any();
+  pooled_ = Pricer::takes(question_, request_) && !question_.single_stage;
+  if (request_.demands.any()) {
+    places_.emplace(states_, request_.demands, pinned_, question_.least_stages);
+    question_.places = &*places_;
+  }
   answer_ = first_answer();
   if (!answer_) answer_ = shallow_answer();
   if (!answer_ && request_.demands.any()) fail_demands(question_, request_, pinned_, ties_);
@@ -232,23 +238,28 @@ std::optional<Answer> Planning::first_answer() {
     drained_ = candidates(question_, request_, pinned_);
     return drained_.empty() ? std::nullopt : std::optional<Answer>(drained_.front());
   }
-  const bool slow = question_.inputs.placed() && states_.size() > kNearCuts &&
+  const bool slow = question_.inputs.placed() && !request_.demands.any() && states_.size() > kNearCuts &&
                     (question_.memory_bytes > 0 || request_.effort < 1);
   if (pooled_ && slow && !question_.all_devices) return near_answer_to(question_);
   return wide_ && !request_.demands.any() ? wide_->answer : answer_to(question_);
 }
 
+/// Whether the pool has plans that are less deep than keeps a pipeline full.
+bool Planning::may_be_shallow() const {
+  return pooled_ && !question_.all_devices && !question_.whole_interval && !question_.inputs.split_backward;
+}
+
 /// Depths that keep the pipeline full may be what does not fit.
 std::optional<Answer> Planning::shallow_answer() const {
-  if (!pooled_ || question_.memory_bytes == 0 || question_.all_devices) return std::nullopt;
+  if (!may_be_shallow() || question_.memory_bytes == 0) return std::nullopt;
   Question shallow = question_;
   shallow.least_depths = true;
   shallow.inputs.levels.clear();  // memory does not depend on where a stage is
-  return search(shallow);
+  return answer_to(shallow);
 }
 
 void Planning::fail() {
-  question_.least_depths = pooled_ && !question_.all_devices;  // the least memory is that of the least depths
+  question_.least_depths = may_be_shallow();  // the least memory is that of the least depths
   fail_infeasible(question_, request_.strategy, profile_.minibatch_samples, ties_);
 }
 
@@ -271,18 +282,19 @@ std::optional<Plan> Planning::priced(const Answer& found, const std::vector<int6
 /// The fastest, as simulated, of those that the answers lead to.
 std::optional<Plan> Planning::best_of_answers(double bound) {
   std::optional<Plan> best;
-  for (const Answer& candidate : drained_) {
+  for (const Answer& candidate : pooled_ ? std::vector<Answer>() : drained_) {
     std::optional<Plan> other = priced(candidate);
     if (!other || (best && seconds(*best) / seconds(*other) <= 1 + kRounding)) continue;
     best = std::move(other);
     stages_ = candidate.stages;
   }
   if (pooled_) {
-    const std::optional<PoolAnswer> fastest = best_as_simulated(question_, request_, {*answer_}, bound);
+    const std::optional<PoolAnswer> fastest = best_as_simulated(
+        question_, request_, drained_.empty() ? std::vector<Answer>{*answer_} : drained_, bound);
     if (fastest) best = priced({fastest->candidate.stages}, fastest->depths);
     notes_.capped = fastest && fastest->capped;
   }
-  if (!drains() && !best) best = priced({stages_ = answer_->stages});
+  if (!best && (pooled_ || !drains())) best = priced({stages_ = answer_->stages});
   return best;
 }
 

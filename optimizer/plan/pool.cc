@@ -5,9 +5,11 @@
 #include <map>
 #include <set>
 
+#include "graph/strategies.h"
 #include "optimizer/plan/moves.h"
 #include "optimizer/plan/pool_choice.h"
 #include "optimizer/plan/pool_seeds.h"
+#include "optimizer/plan/run_rules.h"
 #include "runtime/schedule/deepening.h"
 
 namespace pipewright {
@@ -20,11 +22,15 @@ constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
 constexpr size_t kStarts = 3;        // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
+constexpr double kIdle = 1e-2;  // of what a device has to do
 constexpr size_t kKept = 32;
-constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines gain no more
+constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines hardly ever gain more
+constexpr double kFarFetched = 1.7;       // and never more
 constexpr int64_t kReconsidered = 60000;  // minibatches of stages
+constexpr int64_t kFarFetchedOf = 30000;  // of these, with what is not likely
 constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
 constexpr int64_t kMostSpent = 800000;    // minibatches of stages
+constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one way to train of several
 
 constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::kUsual,
                                       Candidate::Room::kPlenty, Candidate::Room::kOne};
@@ -32,7 +38,14 @@ constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::
 class Pool {
  public:
   Pool(const Question& question, const PlanRequest& request, double bound)
-      : q_(question), pricer_(question, request), bound_(bound), effort_(request.effort) {}
+      : q_(question),
+        pricer_(question, request),
+        bound_(bound),
+        effort_(request.effort),
+        most_spent_(drains(request) ? kMostDrained : kMostSpent),
+        depth_by_devices_(searched_strategy(request.strategy).kind == StrategyKind::kBest &&
+                          question.places == nullptr &&
+                          schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst) {}
 
   void seed(const std::vector<Answer>& found) {
     add_shapes(single_stages(q_));  // their floors are their prices
@@ -46,9 +59,11 @@ class Pool {
       add_shapes(*every);
     } else {
       add_shapes(even_shapes(q_));
-      if (effort_ >= 1)
-        for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
-      for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
+      if (q_.places == nullptr) {  // these know of no demands
+        if (effort_ >= 1)
+          for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
+        for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
+      }
     }
     drain();
   }
@@ -70,9 +85,11 @@ class Pool {
   void reconsider() {
     if (!pricer_.placed()) return;
     const double before = best();
-    const int64_t until = pricer_.spent() + kReconsidered;
+    const int64_t begin = pricer_.spent();
     for (const auto& [rough, candidate] : given_up_) {
-      if (done() || pricer_.spent() > until || rough > kReconsiderable * best()) break;
+      const bool likely = rough <= kReconsiderable * best();
+      if (done() || rough > kFarFetched * best()) break;
+      if (pricer_.spent() > begin + (likely ? kReconsidered : kFarFetchedOf)) break;
       if (const auto price = pricer_.price(candidate, 0, kNever))
         if (price->seconds < best() * (1 - kGain)) keep({candidate, price->depths, price->seconds});
     }
@@ -98,7 +115,7 @@ class Pool {
   double best() const { return priced_.empty() ? kNever : priced_[0].seconds; }
   bool done() {
     if (best() <= bound_ * (1 + kNearBound)) return true;
-    if (static_cast<double>(spent_ + pricer_.spent()) < effort_ * static_cast<double>(kMostSpent))
+    if (static_cast<double>(spent_ + pricer_.spent()) < effort_ * static_cast<double>(most_spent_))
       return false;
     capped_ = true;
     return true;
@@ -124,7 +141,7 @@ class Pool {
   // --- candidates that wait, by what is likely ---
 
   void add(Candidate candidate) {
-    if (!candidate.allowed_by(q_)) return;
+    if (!candidate.allowed_by(q_) || (depth_by_devices_ && has_idle_stage(candidate.stages))) return;
     if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
     const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
     std::set<std::vector<bool>> known;  // which stages recompute
@@ -136,6 +153,15 @@ class Pool {
       if (known.insert(recompute).second) wait(candidate, pace);
       if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
     }
+  }
+
+  /// A stage of next to no work is there for the depth that its devices give all others.
+  bool has_idle_stage(const std::vector<FoundStage>& stages) const {
+    const States& states = *q_.states;
+    const double little = kIdle * work_before(states, states.last()) / static_cast<double>(q_.devices);
+    return stages.size() > 1 && std::any_of(stages.begin(), stages.end(), [&](const FoundStage& stage) {
+             return work_before(states, stage.to) - work_before(states, stage.from) < little;
+           });
   }
 
   void wait(Candidate candidate, const NetworkPace& pace) {
@@ -207,6 +233,8 @@ class Pool {
   Pricer pricer_;
   double bound_;
   double effort_;
+  int64_t most_spent_;
+  bool depth_by_devices_;  // of all stages, by how many there are behind the first
   int64_t spent_ = 0;
   bool capped_ = false;
   bool moving_ = false;

@@ -7,14 +7,19 @@
 #include "graph/limits.h"
 #include "optimizer/cost/levels.h"
 #include "optimizer/cost/tied.h"
+#include "optimizer/plan/drain_floor.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/run_rules.h"
+#include "runtime/schedule/schedule.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 namespace {
 
 constexpr double kPace = 2e-3;  // a bound is as near to the best pace as that: no depth for so little
+// Where all the depth there is room for takes so much more than is of use, no depths are of use.
+constexpr double kHopeless = 1.05;
+
 Plan skeleton(const Candidate& candidate) {
   Plan plan;
   for (const FoundStage& found : candidate.stages) {
@@ -31,14 +36,24 @@ Plan skeleton(const Candidate& candidate) {
 
 }  // namespace
 
-Pricer::Pricer(const Question& question, const PlanRequest& request) : q_(question), request_(request) {
+Pricer::Pricer(const Question& question, const PlanRequest& request)
+    : q_(question), request_(request), drains_(drains(request)) {
   if (!question.inputs.levels.empty()) loads_ = std::make_unique<LinkLoads>(question.inputs);
 }
 
 bool Pricer::takes(const Question& q, const PlanRequest& request) {
-  return schedule_facts(request.schedule).kind == ScheduleKind::k1F1B && !drains(request) &&
-         !weight_rule_facts(request.weights).needs_equal_turns() && q.inputs.speeds.empty() &&
-         q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
+  const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  return schedule.trains() && !schedule.several_stages && schedule.kind != ScheduleKind::kModelParallel &&
+         q.inputs.speeds.empty() && q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
+}
+
+int64_t Pricer::replicas_part(int64_t replicas) const { return (q_.interval + replicas - 1) / replicas; }
+
+int64_t Pricer::usual_depth(const Candidate& candidate, size_t s, int64_t later) const {
+  const int64_t replicas = candidate.stages[s].replicas;
+  if (schedule_facts(request_.schedule).depth == DepthChoice::kAsTheFirst)
+    later = candidate.devices() - candidate.stages[0].replicas;
+  return assumed_in_flight(q_, later, replicas);
 }
 
 std::vector<StageLoad> Pricer::loads_of(const Candidate& candidate) const {
@@ -68,10 +83,12 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
       auto wanted = static_cast<int64_t>(std::clamp(std::ceil(behind / (seconds * m) * (1 - kPace)), 1.0,
                                                     static_cast<double>(kMostInFlight)));
       if (candidate->room == Candidate::Room::kUsual)
-        wanted = std::max(wanted, in_flight_bound(later, stage.replicas));
+        wanted = std::max(wanted, usual_depth(*candidate, s, later));
       if (candidate->room == Candidate::Room::kPlenty && s + 1 < loads.size())  // the last holds nothing back
         wanted = std::max(wanted, 2 * in_flight_bound(later, stage.replicas) + 2);
       if (candidate->room == Candidate::Room::kOne) wanted = 1;
+      if (drains_) wanted = std::min(wanted, replicas_part(stage.replicas));
+      if (q_.whole_interval) wanted = replicas_part(stage.replicas);
       later += stage.replicas;
       int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, q_.memory_bytes, q_.inputs);
       if (fits < wanted && q_.recompute == Recompute::kWhereNeeded) {
@@ -93,12 +110,19 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
   } else {
     for (size_t s = 0; s < loads.size(); ++s) {
       const double own = q_.model->period(loads[s], candidate->stages[s].replicas, q_.inputs).total_seconds();
-      pace.floor_seconds = std::max(pace.floor_seconds, own);
+      // Where pipelines drain, the simulation alone says what they take.
+      if (!drains_) pace.floor_seconds = std::max(pace.floor_seconds, own);
       const auto bytes = static_cast<double>(loads[s].out_bytes);
       if (s + 1 < loads.size()) pace.between_seconds.push_back(2 * message_seconds(bytes, q_.inputs));
     }
-    pace.likely_seconds = pace.floor_seconds;
   }
+  if (drains_) {
+    std::vector<int64_t> replicas;
+    for (const FoundStage& stage : candidate->stages) replicas.push_back(stage.replicas);
+    const double floor = drain_floor_seconds(loads, replicas, q_.inputs, loads_ == nullptr);
+    pace.floor_seconds = std::max(pace.floor_seconds, floor);
+  }
+  pace.likely_seconds = std::max(pace.likely_seconds, pace.floor_seconds);
   if (q_.memory_bytes > 0) wait_for_room(*candidate, loads, &pace);
   return pace;
 }
@@ -108,7 +132,8 @@ void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLo
   const double busy = pace->floor_seconds;
   double trip = 0;  // of a minibatch from the stage on, there and back
   for (size_t s = loads.size(); s-- > 0;) {
-    trip += loads[s].compute_seconds() + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
+    const double later = q_.inputs.split_backward ? loads[s].backward_weight_seconds : 0;
+    trip += loads[s].compute_seconds() - later + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
     const int64_t replicas = candidate.stages[s].replicas;
     const double together = trip / static_cast<double>(replicas);
     const auto wanted =
@@ -122,6 +147,32 @@ void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLo
     pace->likely_seconds = std::max(pace->likely_seconds, (together + behind) / static_cast<double>(fits));
   }
   pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
+}
+
+std::optional<CandidatePrice> Pricer::with_all_depth(const std::vector<StageLoad>& loads, Plan plan,
+                                                     double limit) {
+  set_schedule(request_, &plan);
+  CostInputs inputs = q_.inputs;
+  set_run_rules(plan, &inputs);
+  PipelineShape shape = shape_of(plan);
+  std::vector<int64_t> most, usual = pipedream_in_flight(shape.replicas);
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const int64_t part = replicas_part(shape.replicas[s]);
+    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], part, q_.memory_bytes, inputs));
+    if (most.back() < 1) return std::nullopt;
+    usual[s] = std::min(usual[s], most[s]);
+  }
+  most.back() = 1;  // the last stage holds nothing back; running ahead it would keep gradients waiting
+  const std::vector<StageTimes> times = times_of(plan, loads, inputs);
+  const SimulationOptions how = links_in_common(plan, loads, inputs);
+  CandidatePrice price{std::numeric_limits<double>::infinity(), {}};
+  for (const std::vector<int64_t>& depths : {most, usual}) {
+    shape.in_flight = depths;
+    shape.in_flight = usable_in_flight(shape);
+    const double seconds = settled_minibatch_seconds(plan.schedule, shape, times, how, &spent_, limit);
+    if (seconds < price.seconds) price = {seconds, shape.in_flight};
+  }
+  return price;
 }
 
 std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double floor, double limit) {
@@ -139,16 +190,22 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
   DepthAim aim;
   aim.floor_seconds = floor;
   aim.most_seconds = limit;
+  const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
+  if (drains_ && searched) {
+    const std::optional<CandidatePrice> roomy = with_all_depth(loads, plan, kHopeless * limit);
+    if (!roomy || roomy->seconds > kHopeless * limit) return roomy;
+  }
   if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, &aim)) return std::nullopt;
   spent_ += aim.simulated;
   CostInputs inputs = q_.inputs;
   set_run_rules(plan, &inputs);
-  double seconds = aim.seconds;
-  if (seconds == 0) {  // too large for choosing depths
+  double seconds = drains_ && searched ? 0 : aim.seconds;
+  if (seconds == 0) {  // or too large for choosing depths
     seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
                                         links_in_common(plan, loads, inputs), &spent_);
   }
-  if (loads_ == nullptr) seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
+  if (loads_ == nullptr && !drains_)
+    seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
   CandidatePrice price;
   price.seconds = seconds;
   for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);

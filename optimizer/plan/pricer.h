@@ -17,14 +17,13 @@ struct CandidatePrice {
   std::vector<int64_t> depths;
 };
 
-/// For a question of training without drain on equal devices; borrows it and the request. The same for the
-/// same input.
+/// For a question of training on equal devices; borrows it and the request. The same for the same input.
 class Pricer {
  public:
   Pricer(const Question& question, const PlanRequest& request);
 
-  /// False where the question is of another kind: devices that differ, a schedule that drains, a formula that
-  /// is not simulated.
+  /// False where the question is of another kind: devices that differ, ranks of several stages, one minibatch
+  /// at a time, a formula that is not simulated.
   static bool takes(const Question& question, const PlanRequest& request);
 
   /// What no run of the candidate is faster than, and what is likely; infinite if it does not fit its memory.
@@ -43,8 +42,15 @@ class Pricer {
   /// Little's law the other way round: with no room for more in flight, so long at least.
   void wait_for_room(const Candidate& candidate, const std::vector<StageLoad>& loads,
                      NetworkPace* pace) const;
+  /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
+  /// the two, or some number above `limit`. The best depths are hardly faster.
+  std::optional<CandidatePrice> with_all_depth(const std::vector<StageLoad>& loads, Plan plan, double limit);
+  /// Of an update interval, most minibatches of one replica.
+  int64_t replicas_part(int64_t replicas) const;
+  int64_t usual_depth(const Candidate& candidate, size_t s, int64_t later) const;
   const Question& q_;
   const PlanRequest& request_;
+  const bool drains_;
   std::unique_ptr<LinkLoads> loads_;  // of the network
   int64_t spent_ = 0;
 };

@@ -17,7 +17,9 @@
 
 namespace pipewright {
 
-/// Borrows states and model.
+class StagePlaces;
+
+/// Borrows states, model and places.
 struct Question {
   const States* states = nullptr;
   const CostModel* model = nullptr;
@@ -45,6 +47,9 @@ struct Question {
   /// such end.
   int64_t interval = 0;
   bool whole_interval = false;  ///< all of them are: gpipe
+  /// What is demanded of stages (search/demands.h), for the pool of plans alone: search() does not look at
+  /// it.
+  const StagePlaces* places = nullptr;
 };
 
 struct FoundStage {

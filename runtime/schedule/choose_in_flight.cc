@@ -280,7 +280,9 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   if (row.depth != DepthChoice::kSearched) {
     if (row.depth == DepthChoice::kAsTheFirst) bounded.in_flight = hold_as_the_first(shape);
     bounded.in_flight = row.depths(bounded);
-    if (aim != &none) aim->seconds = settled_minibatch_seconds(schedule, bounded, times, options);
+    if (aim != &none)
+      aim->seconds =
+          settled_minibatch_seconds(schedule, bounded, times, options, &aim->simulated, aim->most_seconds);
     return bounded.in_flight;
   }
   if (facts_of(shape.weights).lag == WeightLag::kInterval)

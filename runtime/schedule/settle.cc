@@ -19,6 +19,7 @@ constexpr int64_t kMostMinibatchesOfStages = 400000;  // of one span, times stag
 constexpr double kGlance = 1.15;
 constexpr double kRough = 1.03;
 constexpr double kNearly = 1.005;
+constexpr double kFirstInterval = 1.05;  // later ones are hardly shorter than the first
 constexpr int64_t kLongestRound = 512;
 constexpr int64_t kSweepsForEvents = 4;  // without a network simulations are as much quicker
 
@@ -33,7 +34,13 @@ double total_seconds(const std::string& schedule, const PipelineShape& shape,
 
 /// What another interval adds.
 double interval_seconds(const std::string& schedule, const PipelineShape& shape,
-                        const std::vector<StageTimes>& times, const SimulationOptions& options) {
+                        const std::vector<StageTimes>& times, const SimulationOptions& options,
+                        int64_t* simulated, double most_seconds) {
+  const auto total = [&](int64_t count) {
+    if (simulated != nullptr)
+      *simulated += count * shape.stages() / (options.network.empty() ? kSweepsForEvents : 1);
+    return total_seconds(schedule, shape, times, count, options);
+  };
   // Intervals repeat when every stage's round robin is back where it was.
   int64_t repeat = shape.microbatches;
   for (int64_t s = 0; s < shape.stages(); ++s) {
@@ -41,10 +48,12 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
     if (together > 16 * shape.microbatches) break;
     repeat = together;
   }
-  double before = total_seconds(schedule, shape, times, repeat, options);
+  double before = total(repeat);
+  const double first = before / static_cast<double>(repeat);
+  if (first > kFirstInterval * most_seconds) return first;
   double one = -1;
   for (int64_t intervals = 2;; intervals *= 2) {
-    const double all = total_seconds(schedule, shape, times, intervals * repeat, options);
+    const double all = total(intervals * repeat);
     const double last = (all - before) / static_cast<double>(intervals / 2 * repeat);
     const bool longest = 2 * intervals * repeat * shape.stages() > kMostMinibatchesOfStages;
     if (longest || (one >= 0 && agree(one, last))) return last;
@@ -123,7 +132,8 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
                                  const std::vector<StageTimes>& times, const SimulationOptions& options,
                                  int64_t* simulated, double most_seconds) {
   check_times(shape, times);
-  if (facts_of(shape.weights).drains()) return interval_seconds(schedule, shape, times, options);
+  if (facts_of(shape.weights).drains())
+    return interval_seconds(schedule, shape, times, options, simulated, most_seconds);
   if (!options.network.empty())
     return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
   const bool plain = options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;

@@ -111,7 +111,7 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 /// otherwise spans are doubled until the last half of one and the quarter before it agree within 0.2 %. That
 /// ends at a few million actions: then what the longest span says. `simulated`, if given, grows by the
 /// minibatches simulated times stages, by a quarter of that without a network: what the time spent grows
-/// with. On a network it ends early where it is clearly above `most_seconds`, with some number above that.
+/// with. On a network, or with `flush`, it ends early well above `most_seconds`, with some number above that.
 double settled_minibatch_seconds(const std::string& schedule, const PipelineShape& shape,
                                  const std::vector<StageTimes>& times, const SimulationOptions& options = {},
                                  int64_t* simulated = nullptr,

@@ -13,13 +13,15 @@
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"
-#include "tests/optimizer/random_profile.h"
+#include "tests/optimizer/tiny_question.h"
 #include "tests/support/skip.h"
 
 namespace pipewright {
 namespace {
 
-using testing::pick;
+using testing::tiny_profile;
+using testing::tiny_question;
+using testing::TinyQuestion;
 
 /// Every plan for a tiny model: cuts, replicas, devices, recomputing, depths. Beside what is certainly no
 /// better than `enough`.
@@ -192,64 +194,6 @@ class EveryPlan {
   Plan best_;
 };
 
-Profile tiny_profile(std::mt19937& random) {
-  const bool chain = pick(random, 0, 1) == 0;
-  Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 3, 5)), chain, 50);
-  if (pick(random, 0, 1) == 0) return profile;
-  for (ProfiledNode& node : profile.nodes) {  // all different
-    node.forward_seconds *= 1 + 1e-3 * static_cast<double>(pick(random, 0, 500));
-    node.backward_input_seconds *= 1 + 1e-3 * static_cast<double>(pick(random, 0, 500));
-    node.outputs[0].bytes += pick(random, 0, 900);
-    node.saved_bytes += pick(random, 0, 900);
-  }
-  return profile;
-}
-
-struct Question {
-  const char* kind;
-  Topology topology;
-};
-
-Question tiny_question(std::mt19937& random, const Profile& profile) {
-  const double rates[] = {1e5, 3e5, 1e6, 3e6, 1e7, 1e9};
-  const auto rate = [&] { return rates[pick(random, 0, 5)]; };
-  const double latency = pick(random, 0, 2) == 0 ? 2e-4 : 0;
-  Question question{"flat", flat_topology(pick(random, 2, 5), rate(), latency, 0)};
-  switch (pick(random, 0, 4)) {
-    case 0:
-      return question;
-    case 1: {
-      question.kind = "flat, memory";
-      const Plan plan = make_plan(profile, question.topology, {});
-      int64_t most = 0;
-      for (const StagePrediction& stage : plan.predicted->stages)
-        most = std::max(most, stage.memory.total_bytes());
-      question.topology.memory_bytes = most * pick(random, 20, 99) / 100 + 1;
-      return question;
-    }
-    case 2:
-      question.kind = "flat, shared";
-      question.topology.levels[0].shared = true;
-      return question;
-    default:
-      break;
-  }
-  question.kind = "levels";
-  const bool wide = pick(random, 0, 1) == 0;
-  question.topology = flat_topology(wide ? 3 : 2, rate(), latency, 0);
-  question.topology.levels.push_back({wide ? 2 : pick(random, 2, 3), rate(), 2 * latency, false});
-  if (pick(random, 0, 2) == 0) question.topology.levels[pick(random, 0, 1)].shared = true;
-  if (pick(random, 0, 2) == 0) {
-    question.kind = "levels, memory";
-    const Plan plan = make_plan(profile, question.topology, {});
-    int64_t most = 0;
-    for (const StagePrediction& stage : plan.predicted->stages)
-      most = std::max(most, stage.memory.total_bytes());
-    question.topology.memory_bytes = most * pick(random, 20, 99) / 100 + 1;
-  }
-  return question;
-}
-
 TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below the bound") {
   const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");
   const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
@@ -264,7 +208,7 @@ TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below
   std::map<std::string, Row> rows;
   for (int64_t c = 0; c < cases; ++c) {
     const Profile profile = tiny_profile(random);
-    const Question question = tiny_question(random, profile);
+    const TinyQuestion question = tiny_question(random, profile);
     Row& row = rows[question.kind];
     ++row.cases;
     double seconds = std::numeric_limits<double>::infinity();
@@ -330,7 +274,7 @@ TEST_CASE("A stage recomputes for depth while the last, which needs none, does n
     std::mt19937 random(row.seed);
     for (int64_t c = 0; c <= row.number; ++c) {
       const Profile profile = tiny_profile(random);
-      const Question question = tiny_question(random, profile);
+      const TinyQuestion question = tiny_question(random, profile);
       if (c < row.number) continue;
       CHECK(make_plan(profile, question.topology, {}).predicted->minibatch_seconds <= row.seconds * 1.001);
     }
@@ -427,60 +371,6 @@ TEST_CASE(
       CHECK(plan.predicted->minibatch_seconds <= alone.predicted->minibatch_seconds * (1 + 1e-9));
     }
   }
-}
-
-double best_seconds(const Profile& profile, const Topology& topology, const std::string& strategy = "best") {
-  PlanRequest request;
-  request.strategy = strategy;
-  try {
-    return make_plan(profile, topology, request).predicted->minibatch_seconds;
-  } catch (const InfeasibleError&) {
-    return std::numeric_limits<double>::infinity();
-  }
-}
-
-TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy better than the best") {
-  if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
-  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
-  std::vector<std::string> names = {"alexnet"};
-  std::vector<std::vector<int64_t>> shapes = {{2}, {4}, {8}, {2, 2}, {2, 4}};
-  if (many) {
-    names = {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101"};
-    shapes = {{2}, {4}, {8}, {16}, {64}, {2, 8}, {4, 4}, {8, 2}};
-  }
-  std::vector<double> worst(4, 1);
-  const auto note = [&](size_t kind, double seconds, double with_less) {
-    if (with_less < 1e300) worst[kind] = std::max(worst[kind], seconds / with_less);
-  };
-  for (const std::string& name : names) {
-    const auto file = testing::shared_data() / "pipedream_profiles" / (name + ".txt");
-    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
-    std::map<std::pair<double, int64_t>, double> flat;  // of fewer devices
-    for (const std::vector<int64_t>& counts : shapes) {
-      for (const int64_t memory : {int64_t{0}, 8 * kGiB}) {
-        double slower = std::numeric_limits<double>::infinity();
-        for (const double bandwidth : {1.25e8, 1.25e9, 1.25e10, 1e11}) {
-          const Topology topology = levels_of(counts, {bandwidth, bandwidth / 8}, {}, memory);
-          const double seconds = best_seconds(profile, topology);
-          INFO(name << " on " << topology.to_json().dump());
-          note(0, seconds, slower);
-          slower = seconds;
-          if (memory > 0)
-            note(1, best_seconds(profile, levels_of(counts, {bandwidth, bandwidth / 8})), seconds);
-          if (counts.size() == 1) {
-            double& fewer = flat.try_emplace({bandwidth, memory}, 1e301).first->second;
-            note(2, seconds, fewer);
-            fewer = seconds;
-          }
-          for (const char* strategy : {"dp", "straight", "hybrid"})
-            note(3, seconds, best_seconds(profile, topology, strategy));
-        }
-      }
-    }
-  }
-  std::printf("worse by more bandwidth %.4f, memory %.4f, devices %.4f; than another strategy %.4f\n",
-              worst[0], worst[1], worst[2], worst[3]);
-  for (const double ratio : worst) CHECK(ratio <= 1.02);
 }
 
 }  // namespace

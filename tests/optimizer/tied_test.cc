@@ -307,8 +307,10 @@ TEST_CASE("plans with copies are as fast as any shape of tiny models") {
                 weights.c_str(), static_cast<long long>(row.cases), static_cast<long long>(row.beaten),
                 static_cast<long long>(row.far), row.worst);
   }
-  CHECK(rows["2bw"].far == 0);
-  CHECK(rows["2bw"].beaten <= 1);
+  for (const char* weights : {"2bw", "flush"}) {
+    CHECK(rows[weights].far == 0);
+    CHECK(rows[weights].beaten <= 1);
+  }
 }
 
 TEST_CASE("which cuts tied parameters forbid is a sentence, and nothing where none are tied") {

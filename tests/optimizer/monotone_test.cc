@@ -1,0 +1,178 @@
+// More of anything is not worse: devices, bandwidth, memory.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+
+#include "graph/pipedream.h"
+#include "optimizer/plan/optimizer.h"
+#include "tests/optimizer/tiny_question.h"
+#include "tests/support/skip.h"
+
+namespace pipewright {
+namespace {
+
+using testing::pick;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+double best_seconds(const Profile& profile, const Topology& topology, const PlanRequest& request = {}) {
+  try {
+    return make_plan(profile, topology, request).predicted->minibatch_seconds;
+  } catch (const InfeasibleError&) {
+    return kNever;
+  }
+}
+
+struct Worse {
+  int64_t cases = 0, worse = 0;  // by more than a percent
+  double worst = 1;
+  void note(double seconds, double with_less) {
+    if (std::isinf(with_less)) return;
+    ++cases;
+    const double ratio = with_less > 0 ? seconds / with_less : 1;
+    worst = std::max(worst, ratio);
+    worse += ratio > 1.01 ? 1 : 0;
+  }
+};
+
+void print(const std::map<std::string, Worse>& rows) {
+  for (const auto& [what, row] : rows) {
+    std::printf("more %s: %lld cases, worse by > 1 %%: %lld, worst %.4f\n", what.c_str(),
+                static_cast<long long>(row.cases), static_cast<long long>(row.worse), row.worst);
+  }
+}
+
+/// A topology with more of something, named.
+std::pair<const char*, Topology> with_more(std::mt19937& random, const Topology& less) {
+  Topology more = less;
+  TopologyLevel& level =
+      more.levels[static_cast<size_t>(pick(random, 0, static_cast<int64_t>(more.levels.size()) - 1))];
+  switch (pick(random, 0, less.memory_bytes > 0 ? 2 : 1)) {
+    case 0:
+      level.count += pick(random, 1, 2);
+      return {"devices", more};
+    case 1:
+      level.bandwidth_bytes_per_second *= 1 + static_cast<double>(pick(random, 1, 90)) / 10;
+      return {"bandwidth", more};
+    default:
+      more.memory_bytes = pick(random, 0, 2) == 0 ? 0 : more.memory_bytes * pick(random, 101, 200) / 100;
+      return {"memory", more};
+  }
+}
+
+TEST_CASE("More devices, bandwidth or memory is not worse, for tiny models") {
+  const char* set = std::getenv("PIPEWRIGHT_MONOTONE_CASES");
+  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const int64_t cases = set != nullptr ? std::atoll(set) : many ? 5000 : 200;
+  const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
+  std::mt19937 random(seed != nullptr ? std::atoi(seed) : 83);
+  std::map<std::string, Worse> rows;
+  for (int64_t c = 0; c < cases; ++c) {
+    const Profile profile = testing::tiny_profile(random);
+    const testing::TinyQuestion question = testing::tiny_question(random, profile);
+    PlanRequest request;
+    if (pick(random, 0, 2) == 0) {
+      request.schedule = pick(random, 0, 1) == 0 ? "1f1b-flush" : "zb-h1";
+      request.microbatches = 8;  // of as many samples an update, however many devices there are
+    }
+    const double less = best_seconds(profile, question.topology, request);
+    const auto [what, more] = with_more(random, question.topology);
+    const double seconds = best_seconds(profile, more, request);
+    rows[what].note(seconds, less);
+    if (seconds <= 1.01 * less) continue;
+    std::printf("case %lld, %s, more %s: %.4g, with less %.4g\n", static_cast<long long>(c), question.kind,
+                what, seconds, less);
+  }
+  print(rows);
+  for (const auto& [what, row] : rows) {
+    CHECK(row.worst <= 1.05);
+    CHECK(static_cast<double>(row.worse) <= 0.01 * static_cast<double>(row.cases));
+  }
+}
+
+// --- models of PipeDream ---
+
+Topology topology_of(const std::vector<int64_t>& counts, double bandwidth, bool shared,
+                     int64_t memory_bytes) {
+  Topology topology = flat_topology(counts[0], bandwidth, 0, memory_bytes);
+  topology.levels[0].shared = shared;
+  for (size_t l = 1; l < counts.size(); ++l) {
+    bandwidth /= 8;
+    topology.levels.push_back({counts[l], bandwidth, 0, false});
+  }
+  return topology;
+}
+
+/// Topologies with less of one thing, named.
+std::vector<std::pair<const char*, Topology>> with_less(const Topology& more) {
+  std::vector<std::pair<const char*, Topology>> all;
+  Topology less = more;
+  for (TopologyLevel& level : less.levels) level.bandwidth_bytes_per_second /= 3;
+  all.emplace_back("bandwidth", less);
+  less = more;
+  less.memory_bytes = more.memory_bytes == 0 ? 8 * kGiB : more.memory_bytes / 2;
+  all.emplace_back("memory", less);
+  less = more;
+  int64_t& count = less.levels.back().count;
+  count = count > 2 ? count - count / 3 : count - 1;
+  all.emplace_back("devices", less);
+  return all;
+}
+
+TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy better than the best") {
+  if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
+  const char* set = std::getenv("PIPEWRIGHT_SWEEP_CASES");
+  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const int64_t cases = set != nullptr ? std::atoll(set) : many ? 300 : 12;
+  const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
+  std::vector<std::string> names = {"alexnet", "vgg16", "squeezenet1_0"};
+  if (many || set != nullptr) {
+    for (const char* name : {"gnmt", "resnet50", "resnext50", "resnet101"}) names.emplace_back(name);
+  }
+  const std::vector<std::vector<int64_t>> shapes = {{2}, {4}, {8}, {16}, {4, 4}, {8, 2}, {2, 8}, {2, 4, 2}};
+  const double bandwidths[] = {1.25e7, 1.25e8, 3e8, 1.25e9, 3e9, 1.25e10, 3.2e10, 1e11, 2e11, 3e11};
+  const auto one_of = [](std::mt19937& random, const auto& all) {
+    return all[static_cast<size_t>(pick(random, 0, static_cast<int64_t>(std::size(all)) - 1))];
+  };
+  std::mt19937 random(seed != nullptr ? std::atoi(seed) : 5);
+  std::map<std::string, Profile> profiles;
+  std::map<std::string, Worse> rows;
+  for (int64_t c = 0; c < cases; ++c) {
+    const std::string name = one_of(random, names);
+    const auto file = testing::shared_data() / "pipedream_profiles" / (name + ".txt");
+    if (profiles.count(name) == 0) profiles[name] = parse_pipedream_profile(read_file(file), file.string());
+    const Profile& profile = profiles[name];
+    const int64_t memories[] = {0, 0, 4 * kGiB, 8 * kGiB, 16 * kGiB};
+    const Topology topology = topology_of(one_of(random, shapes), one_of(random, bandwidths),
+                                          pick(random, 0, 3) == 0, one_of(random, memories));
+    const double seconds = best_seconds(profile, topology);
+    const auto note = [&](const std::string& what, double other) {
+      rows[what].note(seconds, other);
+      if (seconds <= 1.01 * other) return;
+      std::printf("%s on %s: %.4g, %s %.4g\n", name.c_str(), topology.to_json().dump().c_str(), seconds,
+                  what.c_str(), other);
+    };
+    for (const auto& [what, less] : with_less(topology))
+      note("than with less " + std::string(what), best_seconds(profile, less));
+    for (const char* strategy : {"dp", "straight", "hybrid", "model-parallel"}) {
+      PlanRequest request;
+      request.strategy = strategy;
+      note("than " + std::string(strategy), best_seconds(profile, topology, request));
+    }
+    Topology alone = topology;
+    for (TopologyLevel& level : alone.levels) level.count = 1;
+    note("than one device", best_seconds(profile, alone));
+    if (set != nullptr) std::fflush(stdout);
+  }
+  for (const auto& [what, row] : rows) {
+    std::printf("%s: %lld cases, slower by > 1 %%: %lld, worst %.4f\n", what.c_str(),
+                static_cast<long long>(row.cases), static_cast<long long>(row.worse), row.worst);
+    CHECK(row.worst <= 1.02);
+  }
+}
+
+}  // namespace
+}  // namespace pipewright
