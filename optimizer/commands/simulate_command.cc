@@ -44,15 +44,15 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, const P
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
 }
 
-void print_syncs(const po::variables_map& values, const Plan& plan, const MeasuredPlan& measured,
-                 int64_t minibatches, const Disturbances* disturbances) {
+void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs& inputs, int64_t minibatches,
+                 const Disturbances* disturbances) {
   for (const char* other : {"transfers", "slot", "output", "memory-over-time", "trace"}) {
     if (values.count(other) == 0 || values[other].defaulted()) continue;
     throw InputError(std::string("--") + other + ": not together with --sync",
                      "Leave it out; --output and the like draw the plan with its replicas held equal.");
   }
   const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
-  const SyncComparison compared = compare_syncs(plan, measured, syncs, minibatches, disturbances);
+  const SyncComparison compared = compare_syncs(plan, inputs, syncs, minibatches, disturbances);
   const int64_t width = output_width(values);
   const size_t stages = plan.stages.size();
   const std::string head =
@@ -117,7 +117,7 @@ void run_simulate(const Arguments& arguments) {
   disturbances.check(plan);
   if (!disturbances.empty()) how.disturbances = &disturbances;
   if (values.count("sync") != 0)
-    return print_syncs(values, plan, measured, span.count, disturbances.empty() ? nullptr : &disturbances);
+    return print_syncs(values, plan, inputs, span.count, disturbances.empty() ? nullptr : &disturbances);
   const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +

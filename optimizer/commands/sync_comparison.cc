@@ -46,15 +46,24 @@ std::vector<std::string> syncs_to_compare(const std::vector<std::string>& given)
   return syncs;
 }
 
-SyncComparison compare_syncs(const Plan& plan, const MeasuredPlan& measured,
-                             const std::vector<std::string>& syncs, int64_t minibatches,
-                             const Disturbances* disturbances) {
+SyncComparison compare_syncs(const Plan& plan, const Inputs& inputs, const std::vector<std::string>& syncs,
+                             int64_t minibatches, const Disturbances* disturbances) {
   const auto count = static_cast<int64_t>(plan.stages.front().ranks.size());
+  for (const std::string& sync : syncs) check_side_by_side(plan, sync, 1);
+  check_side_by_side(plan, "none", 1);  // what they are compared with needs its pipelines, too
   const Plan own = pipeline_of(plan, {0, count});
   PipelinesToSimulate what;
   what.schedule = own.schedule;
   what.pipeline = shape_of(own);
-  what.times = measured.times;
+  if (what.pipeline.stages_per_rank > 1)
+    throw PlanError("--sync: ranks with several stages are not simulated side by side",
+                    "Give a plan of another schedule than '" + plan.schedule + "'.");
+  what.times = MeasuredPlan(plan, inputs).times;
+  for (int64_t p = 0; p < count; ++p) {
+    Plan of_one = pipeline_of(plan, {p, count});
+    of_one.world_size = plan.world_size;  // its ranks keep their numbers, and so their devices
+    what.own_times.push_back(MeasuredPlan(of_one, inputs).times);
+  }
   what.pipelines = count;
   what.minibatches = minibatches;
   what.disturbances = disturbances;
@@ -76,7 +85,6 @@ SyncComparison compare_syncs(const Plan& plan, const MeasuredPlan& measured,
   const double together = simulated("all-reduce").total_seconds;
   std::pair<double, std::string> fastest{kWorthIt, ""};
   for (const std::string& sync : syncs) {
-    check_side_by_side(plan, sync, 1);
     const SimulatedPipelines run = simulated(sync);
     const double gain = together / run.total_seconds;
     if (sync_facts(sync).averages_weights) fastest = std::max(fastest, {gain, sync});

@@ -18,10 +18,9 @@ struct SyncComparison {
   TextTable table;     ///< a row for each rule
   std::string advice;  ///< a sentence: the fastest that averages weights on the way, if it gains 10 % or more
 };
-/// The plan's pipelines training `minibatches` of a run under each of `syncs`. PlanError for a plan that is
-/// not pipelines side by side. `disturbances` may be null.
-SyncComparison compare_syncs(const Plan& plan, const MeasuredPlan& measured,
-                             const std::vector<std::string>& syncs, int64_t minibatches,
-                             const Disturbances* disturbances);
+/// The plan's pipelines training `minibatches` of a run under each of `syncs`, each pipeline on its own
+/// devices. PlanError for a plan that is not pipelines side by side. `disturbances` may be null.
+SyncComparison compare_syncs(const Plan& plan, const Inputs& inputs, const std::vector<std::string>& syncs,
+                             int64_t minibatches, const Disturbances* disturbances);
 
 }  // namespace pipewright

@@ -109,6 +109,11 @@ class PipelinesSimulation {
 
   void push(double seconds, int64_t rank) { queue_.push({seconds, ++order_, rank}); }
   int64_t number(const Rank& rank) const { return rank.stage * what_.pipelines + rank.pipeline; }
+  const StageTimes& times_of(const Rank& rank) const {
+    const auto& times =
+        what_.own_times.empty() ? what_.times : what_.own_times[static_cast<size_t>(rank.pipeline)];
+    return times[static_cast<size_t>(rank.stage)];
+  }
   int64_t called(int64_t stage, int64_t pipeline) const {
     return what_.ranks[static_cast<size_t>(stage)][static_cast<size_t>(pipeline)];
   }
@@ -171,7 +176,7 @@ class PipelinesSimulation {
   }
 
   double seconds_of(const Rank& rank, const Action& action, int64_t of_run) const {
-    const StageTimes& times = what_.times[static_cast<size_t>(rank.stage)];
+    const StageTimes& times = times_of(rank);
     double seconds = 0;
     switch (action.kind) {
       case ActionKind::kForward:
@@ -215,7 +220,7 @@ class PipelinesSimulation {
 
   void send(Rank& rank, const Action& action, int64_t of_run) {
     const bool gradient = action.kind == ActionKind::kSendGradient;
-    const StageTimes& times = what_.times[static_cast<size_t>(rank.stage)];
+    const StageTimes& times = times_of(rank);
     const int64_t to = rank.stage + (gradient ? -1 : 1);
     double& free = rank.free[gradient ? 1 : 0];
     free = std::max(free, now_) + (gradient ? times.send_gradient_seconds : times.send_activation_seconds);
@@ -291,6 +296,8 @@ SimulatedPipelines simulate_pipelines(const PipelinesToSimulate& what) {
   PW_CHECK_LE(1, what.pipelines);
   PW_CHECK_EQ(what.times.size(), static_cast<size_t>(what.pipeline.stages()));
   PW_CHECK_EQ(what.pipeline.stages_per_rank, 1);
+  PW_CHECK(what.own_times.empty() || static_cast<int64_t>(what.own_times.size()) == what.pipelines,
+           what.own_times.size() << " pipelines' times of " << what.pipelines);
   return PipelinesSimulation(what).run();
 }
 

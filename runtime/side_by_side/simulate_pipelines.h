@@ -17,6 +17,9 @@ struct PipelinesToSimulate {
   std::string schedule = "1f1b";
   PipelineShape pipeline;         ///< of one of them: a replica a stage
   std::vector<StageTimes> times;  ///< by stage; reduce_seconds: for all pipelines together
+  /// By pipeline, where their devices differ: forwards, backwards, steps and messages of each; empty: as
+  /// `times`.
+  std::vector<std::vector<StageTimes>> own_times = {};
   int64_t pipelines = 2;
   int64_t minibatches = 1;                     ///< of the run, from its begin on, without a drain on the way
   uint64_t seed = 0;                           ///< of the run

@@ -11,6 +11,7 @@
 #include "graph/pipedream.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
+#include "graph/topology.h"
 
 namespace pipewright {
 namespace {
@@ -258,6 +259,45 @@ TEST_CASE("evaluate, simulate, show, convert") {
   CHECK(read_document<Profile>(cli.path("back.json")).nodes.size() == 6);
   CHECK(cli.run("convert --input graph.txt --output again.txt").code == 2);
   CHECK(cli.run("--profile graph.txt --gpus 2").code == 0);
+}
+
+TEST_CASE("simulate --sync: pipelines side by side, on devices of their own speed, and what to take") {
+  const Cli cli;
+  Topology topology;
+  topology.levels = {{2, 1e9, 1e-6, false}};
+  for (const double speed : {1.0, 0.25}) topology.devices.push_back({"host", speed, 0});
+  write_document(cli.path("topology.json"), topology);
+  for (const char* devices : {"--bandwidths 1GB/s", "--topology topology.json"}) {
+    const Outcome planned =
+        cli.run(std::string("plan --profile profile.json --gpus 2 --strategy dp --output p.json ") +
+                (devices[2] == 'b' ? devices : "--bandwidths 1GB/s"));
+    INFO(planned.error);
+    REQUIRE(planned.code == 0);
+    const std::string simulate =
+        std::string("simulate --plan p.json --profile profile.json --minibatches 400 ") + devices;
+    const Outcome all = cli.run(simulate + " --sync all");
+    INFO(all.error << all.out);
+    REQUIRE(all.code == 0);
+    for (const char* row :
+         {"all-reduce", "partial-reduce", "adpsgd-lockstep", "hetpipe", "none:minibatches=shared"})
+      CHECK_THAT(all.out, Catch::Contains(row));
+    const bool slow = devices[2] == 't';
+    CHECK_THAT(all.out, Catch::Contains(slow ? "Take partial-reduce: " : "Take all-reduce: "));
+    const Outcome one = cli.run(simulate + " --sync none --sync hetpipe:distance=3");
+    CHECK(one.code == 0);
+    CHECK_THAT(one.out, Catch::Contains("hetpipe:distance=3") && !Catch::Contains("partial-reduce"));
+    const Outcome wrong = cli.run(simulate + " --sync hetpip");
+    CHECK(wrong.code == 2);
+    CHECK_THAT(wrong.error, Catch::Contains("did you mean 'hetpipe'"));
+    CHECK(cli.run(simulate + " --sync all --output t.svg").code == 2);
+  }
+  REQUIRE(
+      cli.run("plan --profile profile.json --gpus 3 --replicas 0:2,1:1 --bandwidths 1GB/s --output q.json")
+          .code == 0);
+  const Outcome refused =
+      cli.run("simulate --plan q.json --profile profile.json --bandwidths 1GB/s --sync all");
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.error, Catch::Contains("side by side"));
 }
 
 TEST_CASE("plans of every schedule and version rule are checked, priced again and simulated") {
