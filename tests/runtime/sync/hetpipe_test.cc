@@ -7,6 +7,7 @@
 #include "runtime/schedule/side_by_side.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/runtime/sync/random_delays.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -24,7 +25,7 @@ TEST_CASE(
     "bit") {
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
-  for (int64_t seed = 0; seed < 100; ++seed) {
+  for (int64_t seed = 0; seed < side_by_side_cases(100); ++seed) {
     RandomJobs jobs(static_cast<uint64_t>(seed) + 17000);
     const std::string sync = seed % 4 == 0 ? "hetpipe" : hetpipe(jobs.between(0, 3), jobs.between(0, 4));
     RandomJob job = jobs.next_side_by_side(sync, 6);
@@ -37,7 +38,8 @@ TEST_CASE(
             ? std::vector<std::unique_ptr<Transport>>()
             : make_world(transports[static_cast<size_t>(seed) % transports.size()], job.plan.world_size);
     const PipelineRun run =
-        run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world));
+        run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world),
+                     random_delays(job.plan.world_size, static_cast<uint64_t>(seed)));
     const ReferenceResult expected =
         train_serially(job.model, job.plan, job.rules, job.spans,
                        [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });

@@ -7,6 +7,7 @@
 #include "runtime/side_by_side/lockstep_pairs.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/runtime/sync/random_delays.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -59,7 +60,7 @@ TEST_CASE("lock-step: every pipeline meets every other one, about as often") {
 TEST_CASE("lock-step: whatever plan and rules, weights and losses are the serial program's, bit for bit") {
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
-  for (int64_t seed = 0; seed < 60; ++seed) {
+  for (int64_t seed = 0; seed < side_by_side_cases(60); ++seed) {
     RandomJobs jobs(static_cast<uint64_t>(seed) + 11000);
     RandomJob job = jobs.next_side_by_side("adpsgd-lockstep", 6);
     check_side_by_side(job.plan, job.rules.sync, job.rules.gradient_accumulation);
@@ -71,7 +72,8 @@ TEST_CASE("lock-step: whatever plan and rules, weights and losses are the serial
             ? std::vector<std::unique_ptr<Transport>>()
             : make_world(transports[static_cast<size_t>(seed) % transports.size()], job.plan.world_size);
     const PipelineRun run =
-        run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world));
+        run_pipeline(job.model, job.plan, job.rules, job.spans, minibatches, std::move(world),
+                     random_delays(job.plan.world_size, static_cast<uint64_t>(seed)));
     const ReferenceResult expected =
         train_serially(job.model, job.plan, job.rules, job.spans,
                        [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });

@@ -1,7 +1,5 @@
 // Partial reduce: pipelines side by side that average their weights with whoever is ready, against the serial
 // reference that repeats their groups, and against what must follow from its meaning.
-#include <cstdlib>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -10,16 +8,12 @@
 #include "runtime/groups/group_server.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/runtime/sync/random_delays.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
 
 namespace {
-
-int64_t cases() {
-  const char* given = std::getenv("PIPEWRIGHT_SIDE_BY_SIDE_CASES");
-  return given ? std::stoll(given) : 40;
-}
 
 std::vector<std::unique_ptr<Transport>> world_of(const std::string& transport, const Plan& plan) {
   if (plan.world_size == 1) return {};
@@ -88,15 +82,9 @@ Ran run(const Model& model, const Plan& plan, const TrainingRules& rules, const 
     extras.groups = [&](int64_t) { return connect_groups(served.client()); };
   if (shares_minibatches(rules.sync))
     extras.minibatches = [&](int64_t) { return connect_minibatches(served.client()); };
-  std::vector<std::mt19937_64> random;
-  for (int64_t r = 0; r < plan.world_size; ++r) random.emplace_back(delays * 1000 + static_cast<uint64_t>(r));
-  const auto before = [&](int64_t rank, const Action& action) {
-    auto& own = random[static_cast<size_t>(rank)];
-    if (delays == 0 || action.kind != ActionKind::kBackward || own() % 4 != 0) return;
-    std::this_thread::sleep_for(std::chrono::microseconds(own() % 3000));
-  };
   Ran ran;
-  ran.run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world), before, extras);
+  ran.run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world),
+                         random_delays(plan.world_size, delays), extras);
   ran.groups = served.groups();
   ran.minibatches = served.minibatches();
   return ran;
@@ -111,7 +99,7 @@ TEST_CASE(
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
   std::map<size_t, int64_t> sizes;
-  for (int64_t seed = 0; seed < cases(); ++seed) {
+  for (int64_t seed = 0; seed < side_by_side_cases(40); ++seed) {
     RandomJobs jobs(static_cast<uint64_t>(seed));
     const std::string sync =
         "partial-reduce:window=" + std::to_string(std::vector<int>{1, 2, 10}[static_cast<size_t>(seed) % 3]) +
@@ -148,7 +136,7 @@ TEST_CASE(
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "local", "local", "shm", "gloo"};
   int64_t uneven = 0;
-  for (int64_t seed = 0; seed < cases(); ++seed) {
+  for (int64_t seed = 0; seed < side_by_side_cases(40); ++seed) {
     RandomJobs jobs(static_cast<uint64_t>(seed) + 7000);
     RandomJob job = jobs.next_side_by_side("none:minibatches=shared", 6);
     job.rules.total_minibatches = job.spans.back().end();
