@@ -32,14 +32,16 @@ def sizes_of(part):
 
 
 def rates(lines):
-    text = ["| pipelines | who is slow | sync | minibatches/s | times all-reduce | groups of | longest window | waiting | minibatches by pipeline |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    text = ["| pipelines | who is slow | sync | minibatches/s | times all-reduce | simulated | groups of | longest window | waiting | minibatches by pipeline |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for (pipelines, case, sync), part in groups(lines, "pipelines", "case", "sync").items():
         base = {line["repeat"]: line["minibatches_per_second"] for line in lines
                 if (line["pipelines"], line["case"], line["sync"]) == (pipelines, case, "all-reduce")}
         ratios = [line["minibatches_per_second"] / base[line["repeat"]] for line in part if line["repeat"] in base]
+        simulated = {line["sync"]: line["simulated_minibatches_per_second"] for line in lines if (line["pipelines"], line["case"]) == (pipelines, case)}
         windows = [line["longest_window_updates_per_pipeline"] for line in part if line["longest_window_updates_per_pipeline"]]
         text.append(f"| {pipelines} | {TITLES[case]} | `{part[0]['spec']}` | {spread([line['minibatches_per_second'] for line in part], '{:.1f}'.format)} | {spread(ratios)} "
+                    f"| {spread([simulated[sync] / simulated['all-reduce']] if 'all-reduce' in simulated else [])} "
                     f"| {sizes_of(part)} | {max(windows) if windows else '-'} | {100 * statistics.median(line['sync_wait_fraction'] for line in part):.0f} % "
                     f"| {', '.join(map(str, part[0]['minibatches_by_pipeline']))} |")
     return text
@@ -100,7 +102,7 @@ def write(output, lines):
     text = ["# Stragglers", ""]
     if measured:
         text += ["N pipelines of two stages. Every forward and backward waits on purpose for " + " or ".join(f"{ms} ms" for (ms,) in groups(measured, "operation_ms"))
-                 + ", which stands for compute; so many ranks share the cores. Longest window: updates of a pipeline, in the mean over all, at any stage, until the groups "
+                 + ", which stands for compute; so many ranks share the cores. Simulated: times all-reduce, by the optimizer's `simulate --sync`. Longest window: updates of a pipeline, in the mean over all, at any stage, until the groups "
                  "had connected all. Waiting: for groups or for gradients' sums, of the training time. Of several repeats: median (least .. most).", ""]
         text += rates(measured) + [""]
     if learning:

@@ -52,15 +52,19 @@ void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs
                      "Leave it out; --output and the like draw the plan with its replicas held equal.");
   }
   const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
-  const SyncComparison compared = compare_syncs(plan, inputs, syncs, minibatches, disturbances);
+  const std::vector<SyncRow> rows = compare_syncs(plan, inputs, syncs, minibatches, disturbances);
+  if (values["json"].as<bool>()) {
+    std::cout << json_text(sync_json(rows));
+    return;
+  }
   const int64_t width = output_width(values);
   const size_t stages = plan.stages.size();
   const std::string head =
       std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side, each of " +
       std::to_string(stages) + (stages == 1 ? " stage, " : " stages, ") + std::to_string(minibatches) +
       " minibatches" + (disturbances ? ", disturbed" : "") + ", without the average at the end\n\n";
-  std::cout << wrapped(head, width) << compared.table.text(width) << "\n"
-            << wrapped(compared.advice + "\n", width);
+  std::cout << wrapped(head, width) << sync_table(rows).text(width) << "\n"
+            << wrapped(sync_advice(rows) + "\n", width);
 }
 
 }  // namespace
@@ -79,6 +83,7 @@ void run_simulate(const Arguments& arguments) {
        "the plan's pipelines side by side under this --sync of the runtime, beside all-reduce; \"all\": "
        "under every "
        "one; may be given several times; default: held equal")                                 //
+      ("json", po::bool_switch(), "with --sync: print JSON instead of a table")                //
       ("output", po::value<std::string>(), "file.svg: the timeline")                           //
       ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
       ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
@@ -118,6 +123,8 @@ void run_simulate(const Arguments& arguments) {
   if (!disturbances.empty()) how.disturbances = &disturbances;
   if (values.count("sync") != 0)
     return print_syncs(values, plan, inputs, span.count, disturbances.empty() ? nullptr : &disturbances);
+  if (values["json"].as<bool>())
+    throw InputError("--json: goes with --sync", "Add --sync all, or leave it out.");
   const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +

@@ -10,7 +10,6 @@
 #include "graph/units.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
-#include "runtime/side_by_side/simulate_pipelines.h"
 
 namespace pipewright {
 namespace {
@@ -46,8 +45,9 @@ std::vector<std::string> syncs_to_compare(const std::vector<std::string>& given)
   return syncs;
 }
 
-SyncComparison compare_syncs(const Plan& plan, const Inputs& inputs, const std::vector<std::string>& syncs,
-                             int64_t minibatches, const Disturbances* disturbances) {
+std::vector<SyncRow> compare_syncs(const Plan& plan, const Inputs& inputs,
+                                   const std::vector<std::string>& syncs, int64_t minibatches,
+                                   const Disturbances* disturbances) {
   const auto count = static_cast<int64_t>(plan.stages.front().ranks.size());
   for (const std::string& sync : syncs) check_side_by_side(plan, sync, 1);
   check_side_by_side(plan, "none", 1);  // what they are compared with needs its pipelines, too
@@ -72,6 +72,16 @@ SyncComparison compare_syncs(const Plan& plan, const Inputs& inputs, const std::
     what.sync = sync;
     return simulate_pipelines(what);
   };
+  const double together = simulated("all-reduce").total_seconds;
+  std::vector<SyncRow> rows;
+  for (const std::string& sync : syncs) {
+    rows.push_back({sync, 1, minibatches, simulated(sync)});
+    rows.back().gain = together / rows.back().run.total_seconds;
+  }
+  return rows;
+}
+
+TextTable sync_table(const std::vector<SyncRow>& rows) {
   using Side = TableColumn::Side;
   TextTable table({{"sync", Side::kLeft},
                    {"all of it"},
@@ -82,23 +92,40 @@ SyncComparison compare_syncs(const Plan& plan, const Inputs& inputs, const std::
                    {"longest window", Side::kRight, 4},
                    {"groups of 1, 2, ...", Side::kRight, 5},
                    {"minibatches of each", Side::kRight, 3}});
-  const double together = simulated("all-reduce").total_seconds;
-  std::pair<double, std::string> fastest{kWorthIt, ""};
-  for (const std::string& sync : syncs) {
-    const SimulatedPipelines run = simulated(sync);
-    const double gain = together / run.total_seconds;
-    if (sync_facts(sync).averages_weights) fastest = std::max(fastest, {gain, sync});
+  for (const auto& [sync, gain, minibatches, run] : rows) {
     table.add({sync, format_seconds(run.total_seconds),
                format_seconds(run.total_seconds / static_cast<double>(minibatches)), fixed(gain, 2),
                fixed(100 * run.waiting_fraction, 0) + " %", std::to_string(run.most_ahead_updates),
                run.group_sizes.empty() ? "-" : fixed(run.longest_window_updates, 1), numbers(run.group_sizes),
                numbers(run.minibatches)});
   }
-  const std::string advice =
-      fastest.second.empty()
-          ? "Take all-reduce: of what averages weights on the way nothing is faster by 10 %."
-          : "Take " + fastest.second + ": " + fixed(fastest.first, 2) + " times as fast as all-reduce.";
-  return {std::move(table), advice};
+  return table;
+}
+
+std::string sync_advice(const std::vector<SyncRow>& rows) {
+  std::pair<double, std::string> fastest{kWorthIt, ""};
+  for (const SyncRow& row : rows)
+    if (sync_facts(row.sync).averages_weights) fastest = std::max(fastest, {row.gain, row.sync});
+  if (fastest.second.empty())
+    return "Take all-reduce: of what averages weights on the way nothing is faster by 10 %.";
+  return "Take " + fastest.second + ": " + fixed(fastest.first, 2) + " times as fast as all-reduce.";
+}
+
+Json sync_json(const std::vector<SyncRow>& rows) {
+  Json json = Json::array();
+  for (const auto& [sync, gain, minibatches, run] : rows) {
+    Json& row = json.emplace_back();
+    row["sync"] = sync;
+    row["times_all_reduce"] = gain;
+    row["total_seconds"] = run.total_seconds;
+    row["minibatch_seconds"] = run.total_seconds / static_cast<double>(minibatches);
+    row["waiting_fraction"] = run.waiting_fraction;
+    row["most_ahead_updates"] = run.most_ahead_updates;
+    row["longest_window_updates"] = run.longest_window_updates;
+    row["group_sizes"] = run.group_sizes;
+    row["minibatches"] = run.minibatches;
+  }
+  return json;
 }
 
 }  // namespace pipewright

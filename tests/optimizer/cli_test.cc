@@ -286,6 +286,11 @@ TEST_CASE("simulate --sync: pipelines side by side, on devices of their own spee
     const Outcome one = cli.run(simulate + " --sync none --sync hetpipe:distance=3");
     CHECK(one.code == 0);
     CHECK_THAT(one.out, Catch::Contains("hetpipe:distance=3") && !Catch::Contains("partial-reduce"));
+    const Outcome json = cli.run(simulate + " --sync all --json");
+    const Json rows = parse_json(json.out, "rows");
+    REQUIRE(rows.size() == 6);
+    CHECK(rows[0]["times_all_reduce"] == 1);
+    CHECK((rows[1]["times_all_reduce"] > 1.1) == slow);
     const Outcome wrong = cli.run(simulate + " --sync hetpip");
     CHECK(wrong.code == 2);
     CHECK_THAT(wrong.error, Catch::Contains("did you mean 'hetpipe'"));
