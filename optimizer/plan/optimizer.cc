@@ -32,6 +32,8 @@ namespace {
 constexpr int64_t kMostCounted = 256;
 /// A plan is faster than another by more than this part, which sums in another order make.
 constexpr double kRounding = 1e-9;
+/// A plan that is this much above its bound, or less, is not worth another question.
+constexpr double kNearBound = 1.002;
 
 double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
 
@@ -122,6 +124,7 @@ class Planning {
   void join_thin_stages(Plan* plan) const;
   void try_more_room(Plan* plan) const;
   void try_without_recomputing(Plan* plan) const;
+  void try_half_of_the_devices(Plan* plan) const;
   void take_if_faster(std::optional<Plan> other, Plan* plan) const;
 
   const Profile& profile_;
@@ -136,9 +139,9 @@ class Planning {
 
   std::vector<NodeSet> pinned_;
   std::optional<StagePlaces> places_;  // what is demanded, for the pool
-  std::optional<WideAnswer> wide_;  // where there are too many cuts to search them all
-  bool pooled_ = false;             // the plan is the best of a pool of candidates, as simulated
-  std::vector<Answer> drained_;     // candidates of a pipeline that drains
+  std::optional<WideAnswer> wide_;     // where there are too many cuts to search them all
+  bool pooled_ = false;                // the plan is the best of a pool of candidates, as simulated
+  std::vector<Answer> drained_;        // candidates of a pipeline that drains
   std::optional<Answer> answer_;
   std::vector<FoundStage> stages_;  // of the best plan so far, but a pool's
   PlanNotes notes_;
@@ -184,6 +187,8 @@ Plan Planning::plan_for_training() {
     join_thin_stages(&plan);
     try_more_room(&plan);
     try_without_recomputing(&plan);
+  } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kNearBound) {
+    try_half_of_the_devices(&plan);
   }
   plan.strategy = request_.strategy;
   plan.profile_digest = document_digest(profile_);
@@ -349,6 +354,28 @@ void Planning::try_without_recomputing(Plan* plan) const {
       take_if_faster(priced(candidate), plan);
   } else if (const std::optional<Answer> found = answer_to(keeping)) {
     take_if_faster(priced(*found), plan);
+  }
+}
+
+/// Local moves end where they end: among more devices that may be at a slower plan. So what half of the
+/// servers (or of the devices, where there are no servers) are answered is a candidate too, and in turn what
+/// half of these are.
+void Planning::try_half_of_the_devices(Plan* plan) const {
+  if (question_.all_devices || !topology_.devices.empty()) return;
+  Topology fewer = topology_;
+  const auto outermost = std::find_if(fewer.levels.rbegin(), fewer.levels.rend(),
+                                      [](const TopologyLevel& level) { return level.count > 1; });
+  if (outermost == fewer.levels.rend()) return;
+  outermost->count /= 2;
+  try {
+    Plan other = Planning(profile_, fewer, request_).plan_for_training();
+    if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
+    const std::vector<StageLoad> loads = loads_of_plan(other, flow_, model_);
+    CostInputs inputs = question_.inputs;
+    set_run_rules(other, &inputs);
+    other.predicted = predict(other, loads, model_, inputs, profile_.minibatch_samples);
+    take_if_faster(std::move(other), plan);
+  } catch (const InfeasibleError&) {  // nothing of half of them fits
   }
 }
 

@@ -42,7 +42,8 @@ class Pool {
         pricer_(question, request),
         bound_(bound),
         effort_(request.effort),
-        most_spent_(drains(request) ? kMostDrained : kMostSpent),
+        drains_(drains(request)),
+        most_spent_(drains_ ? kMostDrained : kMostSpent),
         depth_by_devices_(searched_strategy(request.strategy).kind == StrategyKind::kBest &&
                           question.places == nullptr &&
                           schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst) {}
@@ -59,7 +60,8 @@ class Pool {
       add_shapes(*every);
     } else {
       add_shapes(even_shapes(q_));
-      if (q_.places == nullptr) {  // these know of no demands
+      // These know of no demands; plans that drain begin with one for each number of stages.
+      if (q_.places == nullptr && !drains_) {
         if (effort_ >= 1)
           for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
         for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
@@ -233,6 +235,7 @@ class Pool {
   Pricer pricer_;
   double bound_;
   double effort_;
+  bool drains_;
   int64_t most_spent_;
   bool depth_by_devices_;  // of all stages, by how many there are behind the first
   int64_t spent_ = 0;
