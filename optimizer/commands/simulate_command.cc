@@ -67,6 +67,22 @@ void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs
             << wrapped(sync_advice(rows) + "\n", width);
 }
 
+// --output, --memory-over-time, --trace.
+void write_files(const po::variables_map& values, const Plan& plan, const Span& span, const Simulation& run,
+                 const std::vector<RankMemory>& memory) {
+  const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
+                            std::to_string(span.count) + " minibatches";
+  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
+  if (values.count("memory-over-time") != 0) {
+    const auto file = values["memory-over-time"].as<std::string>();
+    std::vector<int64_t> numbers;
+    for (const SimulatedRank& rank : run.ranks) numbers.push_back(rank.number);
+    write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
+                                               : memory_svg(memory, numbers, run.total_seconds, title));
+  }
+  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
+}
+
 }  // namespace
 
 void run_simulate(const Arguments& arguments) {
@@ -147,17 +163,7 @@ void run_simulate(const Arguments& arguments) {
           format_seconds(steady) + " per minibatch\n\n";
   std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
-  const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
-                            std::to_string(span.count) + " minibatches";
-  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
-  if (values.count("memory-over-time") != 0) {
-    const auto file = values["memory-over-time"].as<std::string>();
-    std::vector<int64_t> numbers;
-    for (const SimulatedRank& rank : run.ranks) numbers.push_back(rank.number);
-    write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
-                                               : memory_svg(memory, numbers, run.total_seconds, title));
-  }
-  if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
+  write_files(values, plan, span, run, memory);
 }
 
 }  // namespace pipewright
