@@ -111,9 +111,7 @@ void warn_of_doubts(const Profile& profile) {
 
 constexpr int64_t kMostSamples = 1 << 20;
 
-}  // namespace
-
-void profile_command(const std::vector<std::string>& arguments) {
+po::options_description profile_options() {
   po::options_description description("Options");
   description.add_options()                                                                      //
       ("model", po::value<std::string>()->value_name("SPEC"), "model: NAME[:option=value,...]")  //
@@ -137,6 +135,55 @@ void profile_command(const std::vector<std::string>& arguments) {
       ("json", po::bool_switch(), "print the profile instead of the table")  //
       ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
   add_wide_option(&description);
+  return description;
+}
+
+// All of it checked, the device opened.
+MeasureOptions measure_options_from(const po::variables_map& options) {
+  if (!options.count("batch-size"))
+    throw InputError("option --batch-size is missing",
+                     "Likely: --batch-size 32. Times are for one minibatch of it.");
+  MeasureOptions measuring;
+  measuring.batch_size = integer(options, "batch-size", 1, kMostSamples);
+  measuring.threads = integer(options, "threads", 1, 1024);
+  measuring.warmup = integer(options, "warmup", 0, 100000);
+  measuring.repeats = integer(options, "repeats", 0, 100000);
+  measuring.seed = static_cast<uint64_t>(integer(options, "seed", 0, std::numeric_limits<int64_t>::max()));
+  measuring.device = open_device(options["device"].as<std::string>(), "--device");
+  return measuring;
+}
+
+// Minibatch to measure with, from --data or made up.
+DataInputs inputs_from(const po::variables_map& options, const Graph& graph,
+                       const MeasureOptions& measuring) {
+  if (!options.count("data")) return {synthetic_inputs(graph, measuring.seed), 0};
+  return data_inputs(options["data"].as<std::string>(), graph, measuring.batch_size, measuring.seed);
+}
+
+Profile measure_with_progress(const std::string& spec, const Model& model, const DataInputs& inputs,
+                              MeasureOptions measuring) {
+  ProgressLine line;
+  line.show("preparing " + spec);
+  measuring.progress = [&line](double done, double left) { line.show("measuring", done, left); };
+  Profile profile = measure(model, inputs.tensors, measuring);
+  profile.input_seconds = inputs.seconds;
+  return profile;
+}
+
+void print_profile(const Profile& profile, const fs::path& written, const po::variables_map& options) {
+  if (options["json"].as<bool>()) {
+    std::cout << document_text(profile);
+    return;
+  }
+  const int64_t width = output_width(options);
+  for (const auto& line : headlines(profile)) std::cout << wrapped(line, width, 2) << "\n";
+  std::cout << "\n" << layer_text(profile, width) << "\nwritten: " << written.string() << "\n";
+}
+
+}  // namespace
+
+void profile_command(const std::vector<std::string>& arguments) {
+  const po::options_description description = profile_options();
   const auto options = parse_options(
       arguments, description,
       "pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
@@ -148,54 +195,21 @@ void profile_command(const std::vector<std::string>& arguments) {
   }
 
   const std::string spec = required(options, "model", kModelRemedy);
-  if (!options.count("batch-size"))
-    throw InputError("option --batch-size is missing",
-                     "Likely: --batch-size 32. Times are for one minibatch of it.");
-  MeasureOptions measuring;
-  measuring.batch_size = integer(options, "batch-size", 1, kMostSamples);
-  measuring.threads = integer(options, "threads", 1, 1024);
-  measuring.warmup = integer(options, "warmup", 0, 100000);
-  measuring.repeats = integer(options, "repeats", 0, 100000);
-  measuring.seed = static_cast<uint64_t>(integer(options, "seed", 0, std::numeric_limits<int64_t>::max()));
-  measuring.device = open_device(options["device"].as<std::string>(), "--device");
+  const MeasureOptions measuring = measure_options_from(options);
   const fs::path output = options["output"].as<std::string>();
   check_writable(output, "--output");
-
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
   model.graph = with_precision(model, precision, measuring.device);
-  std::string data = "synthetic";
-  std::vector<at::Tensor> inputs;
-  double input_seconds = 0;
-  if (options.count("data")) {
-    data = options["data"].as<std::string>();
-    DataInputs made = data_inputs(data, model.graph, measuring.batch_size, measuring.seed);
-    inputs = std::move(made.tensors);
-    input_seconds = made.seconds;
-  } else {
-    inputs = synthetic_inputs(model.graph, measuring.seed);
-  }
+  const DataInputs inputs = inputs_from(options, model.graph, measuring);
 
-  Profile profile;
-  {
-    ProgressLine line;
-    line.show("preparing " + spec);
-    measuring.progress = [&line](double done, double left) { line.show("measuring", done, left); };
-    profile = measure(model, inputs, measuring);
-  }
-  profile.input_seconds = input_seconds;
-  profile.provenance.emplace_back("data", data);
+  Profile profile = measure_with_progress(spec, model, inputs, measuring);
+  profile.provenance.emplace_back("data",
+                                  options.count("data") ? options["data"].as<std::string>() : "synthetic");
   profile.provenance.emplace_back("precision", precision);
   profile.validate(output.string());
   write_document(output, profile);
-
-  if (options["json"].as<bool>()) {
-    std::cout << document_text(profile);
-  } else {
-    const int64_t width = output_width(options);
-    for (const auto& line : headlines(profile)) std::cout << wrapped(line, width, 2) << "\n";
-    std::cout << "\n" << layer_text(profile, width) << "\nwritten: " << output.string() << "\n";
-  }
+  print_profile(profile, output, options);
   warn_of_doubts(profile);
 }
 

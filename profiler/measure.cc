@@ -107,6 +107,117 @@ std::string float32_setting(at::Float32Op op) {
   return name == "none" ? "ieee" : name;  // nothing set: the format's own
 }
 
+constexpr double kAutoSeconds = 10;
+constexpr int64_t kAutoLeast = 3, kAutoMost = 50;
+
+/// Rounds that warm up, then rounds that count.
+class Measurement {
+ public:
+  /// Borrows both.
+  Measurement(Bench& bench, const MeasureOptions& options)
+      : bench_(bench),
+        options_(options),
+        warmup_(options.warmup),
+        repeats_(options.repeats > 0 ? options.repeats : kAutoLeast),
+        nodes_(bench.size()) {}
+
+  void run() {
+    warm_up();
+    while (rounds_ < warmup_ + repeats_) {
+      const auto begin = Clock::now();
+      take(measure_round());
+      if (options_.repeats == 0 && rounds_ == warmup_ + 1)
+        repeats_ =
+            std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_since(begin)), kAutoLeast, kAutoMost);
+    }
+  }
+
+  int64_t warmup() const { return warmup_; }
+  int64_t repeats() const { return repeats_; }
+  Settling settled() const { return settled_; }
+  const Samples& node(size_t i) const { return nodes_[i]; }
+  const Samples& whole() const { return whole_; }
+  const std::vector<double>& steps() const { return steps_; }
+
+ private:
+  void warm_up() {
+    std::vector<double> seconds;
+    const auto is_cold = [&] {
+      if (rounds_ < options_.warmup) return true;
+      if (!options_.device.is_cpu()) settled_ = settling(seconds, seconds_since(start_));
+      return settled_ == Settling::kGoesOn;
+    };
+    while (is_cold()) {
+      const WholePass whole = measure_round().whole;
+      seconds.push_back(whole.forward.device_seconds + whole.backward.device_seconds);
+    }
+    warmup_ = rounds_;
+  }
+
+  Round measure_round() {
+    Round round;
+    round.nodes = bench_.time_nodes();
+    report(1);
+    round.whole = bench_.time_whole();
+    report(2);
+    round.input_parts = bench_.time_input_parts();
+    report(3);
+    ++rounds_;
+    return round;
+  }
+
+  // Parts of a round, of three, that are done.
+  void report(int part) const {
+    if (!options_.progress) return;
+    const double done = (static_cast<double>(rounds_) + part / 3.0) /
+                        static_cast<double>(std::max(warmup_, rounds_) + repeats_);
+    options_.progress(done, seconds_since(start_) / done * (1 - done));
+  }
+
+  void take(const Round& round) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      nodes_[i].forward.push_back(round.nodes.forward[i].device_seconds);
+      nodes_[i].backward.push_back(round.nodes.backward[i].device_seconds);
+      nodes_[i].input_part.push_back(round.input_parts[i].device_seconds);
+      nodes_[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
+      nodes_[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
+    }
+    whole_.forward.push_back(round.whole.forward.device_seconds);
+    whole_.backward.push_back(round.whole.backward.device_seconds);
+    whole_.forward_launch.push_back(round.whole.forward.host_seconds);
+    whole_.backward_launch.push_back(round.whole.backward.host_seconds);
+    steps_.push_back(round.whole.step.device_seconds);
+  }
+
+  Bench& bench_;
+  const MeasureOptions& options_;
+  const Clock::time_point start_ = Clock::now();
+  int64_t warmup_, repeats_;  // warmup_: at least, until the device has settled
+  int64_t rounds_ = 0;
+  Settling settled_ = Settling::kSettled;
+  std::vector<Samples> nodes_;
+  Samples whole_;
+  std::vector<double> steps_;
+};
+
+std::vector<std::pair<std::string, std::string>> provenance_of(const MeasureOptions& options,
+                                                               const Measurement& measured) {
+  std::vector<std::pair<std::string, std::string>> provenance = {
+      {"pipewright", PIPEWRIGHT_VERSION},
+      {"libtorch", libtorch_version()},
+      {"processor", processor_name()},
+      {"warmup", std::to_string(measured.warmup())},
+      {"repeats", std::to_string(measured.repeats())},
+      {"seed", std::to_string(options.seed)},
+      {"date", utc_date()}};
+  if (options.device.is_cpu()) return provenance;
+  if (options.device.is_cuda()) provenance.emplace_back("cuda", join(cuda_versions(), ", "));
+  provenance.emplace_back("clocks", measured.settled() == Settling::kSettled ? "settled" : kNotSettled);
+  provenance.emplace_back("float32_matmul", float32_setting(at::Float32Op::MATMUL));
+  provenance.emplace_back("float32_convolution", float32_setting(at::Float32Op::CONV));
+  return provenance;
+}
+
 }  // namespace
 
 double nodes_over_whole(const Profile& profile) {
@@ -115,11 +226,8 @@ double nodes_over_whole(const Profile& profile) {
 }
 
 Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options) {
-  constexpr double kAutoSeconds = 10;
-  constexpr int64_t kAutoLeast = 3, kAutoMost = 50;
   PW_CHECK(options.threads > 0 && options.warmup >= 0 && options.repeats >= 0,
            "measure options out of range");
-
   const bool on_host = options.device.is_cpu();
   const ThreadCount threads(options.threads);
   const c10::DeviceGuard on_device(options.device);
@@ -128,64 +236,8 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   bench.find_gradient_flow();
   const std::vector<int64_t> saved = bench.saved_bytes();
   const std::optional<int64_t> allocated = bench.allocated_bytes();
-
-  int64_t repeats = options.repeats > 0 ? options.repeats : kAutoLeast;
-  int64_t warmup = options.warmup;
-  int64_t rounds = 0;
-  const auto start = Clock::now();
-  const auto report = [&](int part) {
-    if (!options.progress) return;
-    const double done =
-        (static_cast<double>(rounds) + part / 3.0) / static_cast<double>(std::max(warmup, rounds) + repeats);
-    options.progress(done, seconds_since(start) / done * (1 - done));
-  };
-  const auto measure_round = [&] {
-    Round round;
-    round.nodes = bench.time_nodes();
-    report(1);
-    round.whole = bench.time_whole();
-    report(2);
-    round.input_parts = bench.time_input_parts();
-    report(3);
-    ++rounds;
-    return round;
-  };
-
-  Settling settled = Settling::kSettled;
-  std::vector<double> warm_seconds;
-  const auto is_cold = [&] {
-    if (rounds < options.warmup) return true;
-    if (!on_host) settled = settling(warm_seconds, seconds_since(start));
-    return settled == Settling::kGoesOn;
-  };
-  while (is_cold()) {
-    const WholePass whole = measure_round().whole;
-    warm_seconds.push_back(whole.forward.device_seconds + whole.backward.device_seconds);
-  }
-  warmup = rounds;
-
-  std::vector<Samples> samples(bench.size());
-  Samples whole_samples;
-  std::vector<double> step;
-  while (rounds < warmup + repeats) {
-    const auto round_start = Clock::now();
-    const Round round = measure_round();
-    for (size_t i = 0; i < samples.size(); ++i) {
-      samples[i].forward.push_back(round.nodes.forward[i].device_seconds);
-      samples[i].backward.push_back(round.nodes.backward[i].device_seconds);
-      samples[i].input_part.push_back(round.input_parts[i].device_seconds);
-      samples[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
-      samples[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
-    }
-    whole_samples.forward.push_back(round.whole.forward.device_seconds);
-    whole_samples.backward.push_back(round.whole.backward.device_seconds);
-    whole_samples.forward_launch.push_back(round.whole.forward.host_seconds);
-    whole_samples.backward_launch.push_back(round.whole.backward.host_seconds);
-    step.push_back(round.whole.step.device_seconds);
-    if (options.repeats == 0 && rounds == warmup + 1)
-      repeats =
-          std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_since(round_start)), kAutoLeast, kAutoMost);
-  }
+  Measurement measured(bench, options);
+  measured.run();
 
   Profile profile;
   profile.model = model.graph.name;
@@ -193,27 +245,15 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   profile.minibatch_samples = options.batch_size;
   profile.device = device_text(options.device);
   profile.threads = options.threads;
-  auto& provenance = profile.provenance;
-  provenance = {{"pipewright", PIPEWRIGHT_VERSION},
-                {"libtorch", libtorch_version()},
-                {"processor", processor_name()},
-                {"warmup", std::to_string(warmup)},
-                {"repeats", std::to_string(repeats)},
-                {"seed", std::to_string(options.seed)},
-                {"date", utc_date()}};
-  if (!on_host) {
-    if (options.device.is_cuda()) provenance.emplace_back("cuda", join(cuda_versions(), ", "));
-    provenance.emplace_back("clocks", settled == Settling::kSettled ? "settled" : kNotSettled);
-    provenance.emplace_back("float32_matmul", float32_setting(at::Float32Op::MATMUL));
-    provenance.emplace_back("float32_convolution", float32_setting(at::Float32Op::CONV));
-  }
+  profile.provenance = provenance_of(options, measured);
   for (size_t i = 0; i < bench.size(); ++i)
-    profile.nodes.push_back(profiled_node(model.graph, i, bench, samples[i], saved[i], on_host));
+    profile.nodes.push_back(profiled_node(model.graph, i, bench, measured.node(i), saved[i], on_host));
   profile.together = model.graph.together;
-  profile.whole = {median(whole_samples.forward), median(whole_samples.backward), median(step)};
+  const Samples& whole = measured.whole();
+  profile.whole = {median(whole.forward), median(whole.backward), median(measured.steps())};
   if (!on_host) {
-    profile.whole.forward_launch_seconds = median(whole_samples.forward_launch);
-    profile.whole.backward_launch_seconds = median(whole_samples.backward_launch);
+    profile.whole.forward_launch_seconds = median(whole.forward_launch);
+    profile.whole.backward_launch_seconds = median(whole.backward_launch);
   }
   profile.whole.allocated_bytes = allocated;
   return profile;
