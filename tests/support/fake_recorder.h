@@ -1,4 +1,4 @@
-// Between the device that is none and its recordings: for tests/support/fake_device.cc and fake_recording.cc.
+// Between the device that is none and its recordings: for the fake_*.cc of tests/support.
 #pragma once
 
 #include <ATen/core/Generator.h>
