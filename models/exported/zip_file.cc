@@ -27,11 +27,6 @@ uint64_t number(const std::string& bytes, size_t at, size_t width) {
   return value;
 }
 
-struct Directory {
-  uint64_t offset = 0, bytes = 0, entries = 0;
-  uint64_t end = 0;  ///< where the record behind it begins
-};
-
 }  // namespace
 
 void ZipFile::fail(const std::string& message) const {
@@ -73,7 +68,9 @@ void ZipFile::read(const Member& member, void* into) const {
   }
 }
 
-void ZipFile::read_directory() {
+// The record at the end of the file says where the directory is; one of ZIP64 in front of it, what it has no
+// room for.
+ZipFile::Directory ZipFile::find_directory() const {
   const int64_t size = file_.bytes();
   if (size < kEndBytes) fail("it has " + std::to_string(size) + " bytes");
   const int64_t tail = std::min(size, kEndBytes + kLongestComment);
@@ -109,45 +106,60 @@ void ZipFile::read_directory() {
     fail("its directory is not where the file says");
   if (directory.entries > directory.bytes / static_cast<uint64_t>(kEntryBytes))
     fail("its directory has fewer entries than it says");
+  return directory;
+}
 
+// The entry at `at` of the directory, which is entry `index` of it.
+ZipFile::Entry ZipFile::read_entry(const std::string& entries, size_t at, uint64_t index) const {
+  const size_t left = entries.size() - at;
+  if (left < static_cast<size_t>(kEntryBytes) || number(entries, at, 4) != kEntrySignature)
+    fail("entry " + std::to_string(index) + " of its directory is damaged");
+  const size_t name_bytes = number(entries, at + 28, 2), extra_bytes = number(entries, at + 30, 2);
+  Entry entry;
+  entry.all_bytes = kEntryBytes + name_bytes + extra_bytes + number(entries, at + 32, 2);
+  if (entry.all_bytes > left) fail("entry " + std::to_string(index) + " of its directory is damaged");
+  entry.name = entries.substr(at + kEntryBytes, name_bytes);
+  entry.checksum = static_cast<uint32_t>(number(entries, at + 16, 4));
+  entry.stored = number(entries, at + 20, 4);
+  entry.bytes = number(entries, at + 24, 4);
+  entry.offset = number(entries, at + 42, 4);
+  const size_t extra_end = at + kEntryBytes + name_bytes + extra_bytes;
+  for (size_t field = at + kEntryBytes + name_bytes; field + 4 <= extra_end;) {
+    const uint64_t kind = number(entries, field, 2);
+    size_t value = field + 4;
+    field = value + number(entries, field + 2, 2);
+    if (field > extra_end) fail("the entry of " + in_quotes(entry.name) + " is damaged");
+    for (uint64_t* wide : {&entry.bytes, &entry.stored, &entry.offset}) {
+      if (kind != kZip64Field || *wide != kNoSize) continue;
+      if (value + 8 > field) fail("the entry of " + in_quotes(entry.name) + " is damaged");
+      *wide = number(entries, value, 8);
+      value += 8;
+    }
+  }
+  if ((number(entries, at + 8, 2) & kEncrypted) != 0) fail(in_quotes(entry.name) + " is encrypted");
+  if (number(entries, at + 10, 2) != 0 || entry.stored != entry.bytes)
+    fail(in_quotes(entry.name) + " is compressed; expected members that are stored as they are");
+  return entry;
+}
+
+void ZipFile::read_directory() {
+  const Directory directory = find_directory();
   std::string entries(directory.bytes, '\0');
   file_.read(static_cast<int64_t>(directory.offset), entries.data(), static_cast<int64_t>(directory.bytes));
   std::vector<std::pair<int64_t, int64_t>> spans;  // of each member, with its header
   size_t next = 0;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    const size_t left = entries.size() - next;
-    if (left < static_cast<size_t>(kEntryBytes) || number(entries, next, 4) != kEntrySignature)
-      fail("entry " + std::to_string(i) + " of its directory is damaged");
-    const size_t name_bytes = number(entries, next + 28, 2), extra_bytes = number(entries, next + 30, 2);
-    const size_t all_bytes = kEntryBytes + name_bytes + extra_bytes + number(entries, next + 32, 2);
-    if (all_bytes > left) fail("entry " + std::to_string(i) + " of its directory is damaged");
+    const Entry entry = read_entry(entries, next, i);
+    if (entry.offset > directory.offset || entry.bytes > directory.offset)
+      fail(in_quotes(entry.name) + " lies beyond the archive's members");
     Member member;
-    member.name = entries.substr(next + kEntryBytes, name_bytes);
-    member.checksum = static_cast<uint32_t>(number(entries, next + 16, 4));
-    uint64_t stored = number(entries, next + 20, 4), bytes = number(entries, next + 24, 4),
-             offset = number(entries, next + 42, 4);
-    const size_t extra_end = next + kEntryBytes + name_bytes + extra_bytes;
-    for (size_t field = next + kEntryBytes + name_bytes; field + 4 <= extra_end;) {
-      const uint64_t kind = number(entries, field, 2);
-      size_t value = field + 4;
-      field = value + number(entries, field + 2, 2);
-      if (field > extra_end) fail("the entry of " + in_quotes(member.name) + " is damaged");
-      for (uint64_t* wide : {&bytes, &stored, &offset}) {
-        if (kind != kZip64Field || *wide != kNoSize) continue;
-        if (value + 8 > field) fail("the entry of " + in_quotes(member.name) + " is damaged");
-        *wide = number(entries, value, 8);
-        value += 8;
-      }
-    }
-    if ((number(entries, next + 8, 2) & kEncrypted) != 0) fail(in_quotes(member.name) + " is encrypted");
-    if (number(entries, next + 10, 2) != 0 || stored != bytes)
-      fail(in_quotes(member.name) + " is compressed; expected members that are stored as they are");
-    if (offset > directory.offset || bytes > directory.offset)
-      fail(in_quotes(member.name) + " lies beyond the archive's members");
-    member.bytes = static_cast<int64_t>(bytes);
-    next += all_bytes;
-    read_local_header(member, static_cast<int64_t>(offset), static_cast<int64_t>(directory.offset));
-    spans.emplace_back(static_cast<int64_t>(offset), member.offset + member.bytes);
+    member.name = entry.name;
+    member.checksum = entry.checksum;
+    member.bytes = static_cast<int64_t>(entry.bytes);
+    next += entry.all_bytes;
+    const auto offset = static_cast<int64_t>(entry.offset);
+    read_local_header(member, offset, static_cast<int64_t>(directory.offset));
+    spans.emplace_back(offset, member.offset + member.bytes);
     if (!member.name.ends_with('/')) members_.push_back(std::move(member));  // else a folder
   }
   if (next != entries.size()) fail("its directory has more entries than it says");

@@ -33,6 +33,19 @@ class ZipFile {
   void read(const Member& member, void* into) const;
 
  private:
+  struct Directory {
+    uint64_t offset = 0, bytes = 0, entries = 0;
+    uint64_t end = 0;  // where the record behind it begins
+  };
+  struct Entry {
+    std::string name;
+    uint32_t checksum = 0;
+    uint64_t stored = 0, bytes = 0;  // stored: in the file
+    uint64_t offset = 0;             // of the member's own header
+    size_t all_bytes = 0;            // of the entry
+  };
+  Directory find_directory() const;
+  Entry read_entry(const std::string& entries, size_t at, uint64_t index) const;
   void read_directory();
   void read_local_header(Member& member, int64_t at, int64_t directory) const;
   void strip_folder();

@@ -77,6 +77,49 @@ c10::IValue wrapped_number(const at::Scalar& number) {
   return tensor;
 }
 
+/// A list, or a number that stands for one of a fixed `length`; else as convert().
+std::optional<c10::IValue> convert_list(const Argument& argument, const c10::Type& element,
+                                        std::optional<int32_t> length) {
+  switch (element.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      // "int[2] stride": one number stands for both.
+      if (const auto* integer = std::get_if<int64_t>(&argument); integer && length)
+        return c10::IValue(std::vector<int64_t>(*length, *integer));
+      if (auto numbers = as_numbers<int64_t>(argument)) return c10::IValue(std::move(*numbers));
+      return std::nullopt;
+    case c10::TypeKind::FloatType:
+      if (const auto number = as_number(argument); number && length)
+        return c10::IValue(std::vector<double>(*length, *number));
+      if (auto numbers = as_numbers<double>(argument)) return c10::IValue(std::move(*numbers));
+      return std::nullopt;
+    case c10::TypeKind::BoolType: {
+      c10::List<bool> list;
+      if (const auto* booleans = std::get_if<std::vector<bool>>(&argument)) {
+        for (const bool value : *booleans) list.push_back(value);
+        return c10::IValue(std::move(list));
+      }
+      if (const auto numbers = as_numbers<int64_t>(argument); numbers && numbers->empty())
+        return c10::IValue(std::move(list));
+      return std::nullopt;
+    }
+    case c10::TypeKind::NumberType: {
+      c10::List<at::Scalar> list;
+      if (const auto* integers = std::get_if<std::vector<int64_t>>(&argument)) {
+        for (const int64_t value : *integers) list.push_back(value);
+        return c10::IValue(std::move(list));
+      }
+      if (const auto numbers = as_numbers<double>(argument)) {
+        for (const double value : *numbers) list.push_back(value);
+        return c10::IValue(std::move(list));
+      }
+      return std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
 /// A literal as the schema's type wants it; nullopt if it does not fit. `length`: of lists with a fixed one
 /// ("int[2]").
 std::optional<c10::IValue> convert(const Argument& argument, const c10::Type& type,
@@ -135,46 +178,7 @@ std::optional<c10::IValue> convert(const Argument& argument, const c10::Type& ty
       }
       return std::nullopt;
     case c10::TypeKind::ListType:
-      break;
-    default:
-      return std::nullopt;
-  }
-
-  const c10::Type& element = *type.castRaw<c10::ListType>()->getElementType();
-  switch (element.kind()) {
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      // "int[2] stride": one number stands for both.
-      if (integer && length) return c10::IValue(std::vector<int64_t>(*length, *integer));
-      if (auto numbers = as_numbers<int64_t>(argument)) return c10::IValue(std::move(*numbers));
-      return std::nullopt;
-    case c10::TypeKind::FloatType:
-      if (const auto number = as_number(argument); number && length)
-        return c10::IValue(std::vector<double>(*length, *number));
-      if (auto numbers = as_numbers<double>(argument)) return c10::IValue(std::move(*numbers));
-      return std::nullopt;
-    case c10::TypeKind::BoolType: {
-      c10::List<bool> list;
-      if (const auto* booleans = std::get_if<std::vector<bool>>(&argument)) {
-        for (const bool value : *booleans) list.push_back(value);
-        return c10::IValue(std::move(list));
-      }
-      if (const auto numbers = as_numbers<int64_t>(argument); numbers && numbers->empty())
-        return c10::IValue(std::move(list));
-      return std::nullopt;
-    }
-    case c10::TypeKind::NumberType: {
-      c10::List<at::Scalar> list;
-      if (const auto* integers = std::get_if<std::vector<int64_t>>(&argument)) {
-        for (const int64_t value : *integers) list.push_back(value);
-        return c10::IValue(std::move(list));
-      }
-      if (const auto numbers = as_numbers<double>(argument)) {
-        for (const double value : *numbers) list.push_back(value);
-        return c10::IValue(std::move(list));
-      }
-      return std::nullopt;
-    }
+      return convert_list(argument, *type.castRaw<c10::ListType>()->getElementType(), length);
     default:
       return std::nullopt;
   }
