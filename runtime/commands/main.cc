@@ -23,6 +23,7 @@
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
 #include "runtime/journal/slowness.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/probe.h"
 #include "runtime/train/training.h"

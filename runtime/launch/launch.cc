@@ -1,10 +1,6 @@
 #include "runtime/launch/launch.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
-#include <spawn.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,21 +12,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
-#include <sstream>
 
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/control.h"
 #include "runtime/control/heartbeat.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/hosts.h"
 #include "runtime/launch/rank_output.h"
+#include "runtime/launch/rank_process.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
-
-extern char** environ;
 
 namespace pipewright {
 namespace {
@@ -40,22 +34,6 @@ using namespace std::chrono_literals;
 
 // After a signal the ranks end the minibatches that are under way and write a checkpoint.
 constexpr std::chrono::seconds kCheckpointPatience = 120s;
-
-// "I/N": this is rank I of the N ranks on its host, which may take a core each.
-constexpr const char* kPinVariable = "PIPEWRIGHT_PIN";
-constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
-constexpr const char* kSecretVariable = "PIPEWRIGHT_JOB_SECRET";
-
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cores.push_back(cpu);
-  }
-  return cores;
-}
 
 std::string host_name() {
   char name[256] = {};
@@ -128,6 +106,9 @@ class Launcher {
     demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
     return Store::serve(0, "pipewright/0", secret, address);
   }
+  std::filesystem::path log_of(int64_t rank) const {
+    return folder_ / ("rank-" + std::to_string(rank) + ".log");
+  }
   void start(int64_t rank);
   std::vector<std::string> variables_of(int64_t rank) const;
   void supervise();
@@ -190,91 +171,14 @@ void Launcher::start(int64_t rank) {
   Child child;
   child.rank = rank;
   child.host = places_[static_cast<size_t>(rank)].host;
-  const auto log = folder_ / ("rank-" + std::to_string(rank) + ".log");
+  const auto log = log_of(rank);
   child.log.open(log, std::ios::trunc);
   if (!child.log) throw RunError(log.string() + ": cannot be written: " + std::strerror(errno));
-
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw RunError(std::string("pipe: ") + std::strerror(errno));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  int secret_ends[2] = {-1, -1};  // what a remote shell reads
-  if (child.host.empty()) {
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  } else {
-    if (pipe2(secret_ends, O_CLOEXEC) != 0) throw RunError(std::string("pipe: ") + std::strerror(errno));
-    posix_spawn_file_actions_adddup2(&actions, secret_ends[0], STDIN_FILENO);
-  }
-  if (rank != 0) {
-    posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
-  } else if (!settings_.results) {
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  }
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
-  // A group of its own: a Ctrl-C at the terminal reaches the launcher, which passes it on once.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-
-  const auto variables = variables_of(rank);
-  std::vector<std::string> arguments = {"pipewright-runtime", settings_.command};
-  arguments.insert(arguments.end(), settings_.arguments.begin(), settings_.arguments.end());
-  std::vector<std::string> environment;
-  for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
-  const auto unset = [&](const std::string& name) {
-    std::erase_if(environment, [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; });
-  };
-  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "PIPEWRIGHT_PROGRESS_TERMINAL", kPinVariable})
-    unset(name);
-  std::string program = "/proc/self/exe";
-  if (child.host.empty()) {
-    unset(kSecretVariable);
-    environment.push_back(kSecretVariable + ("=" + secret_));
-    for (const std::string& variable : variables) {
-      unset(variable.substr(0, variable.find('=')));
-      environment.push_back(variable);
-    }
-  } else {
-    std::vector<std::string> line = {"exec", "env"};
-    line.insert(line.end(), variables.begin(), variables.end());
-    arguments[0] = std::filesystem::read_symlink(program).string();
-    line.insert(line.end(), arguments.begin(), arguments.end());
-    // Command lines are for everybody on both hosts to see: the secret goes over standard input.
-    const std::string inner = "cd " + shell_line({std::filesystem::current_path().string()}) +
-                              " && read -r " + kSecretVariable + " && export " + kSecretVariable + " && " +
-                              shell_line(line) + " </dev/null";
-    const std::string command = "exec sh -c " + shell_line({inner});  // whatever the user's shell there is
-    std::istringstream words(settings_.remote_shell);
-    arguments.assign(std::istream_iterator<std::string>(words), {});
-    PW_CHECK(!arguments.empty(), "no remote shell");
-    program = arguments[0];
-    arguments.insert(arguments.end(), {child.host, command});
-  }
-
-  const auto pointers = [](std::vector<std::string>& strings) {
-    std::vector<char*> list;
-    for (std::string& text : strings) list.push_back(text.data());
-    list.push_back(nullptr);
-    return list;
-  };
-  const int failed = posix_spawnp(&child.pid, program.c_str(), &actions, &attributes,
-                                  pointers(arguments).data(), pointers(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  close(pipe_ends[1]);
-  child.output = pipe_ends[0];
-  if (secret_ends[1] >= 0) {
-    const std::string line = secret_ + "\n";  // less than a pipe holds
-    const ssize_t written = write(secret_ends[1], line.data(), line.size());
-    static_cast<void>(written);  // a shell that has gone says so by its exit code
-    for (const int end : secret_ends) close(end);
-  }
-  if (failed) {
-    close(child.output);
-    throw RunError("rank " + std::to_string(rank) + " cannot be started: " + program + ": " +
-                   std::strerror(failed));
-  }
+  const RankProcess process =
+      start_rank({rank, child.host, settings_.command, settings_.arguments, variables_of(rank), secret_,
+                  settings_.remote_shell, settings_.results});
+  child.pid = process.pid;
+  child.output = process.output;
   child.running = true;
   children_.push_back(std::move(child));
 }
@@ -357,8 +261,7 @@ void Launcher::note_end(Child& child) {
   if (failure_) return;
   const std::string rank =
       "rank " + std::to_string(child.rank) + (child.host.empty() ? "" : " on " + child.host);
-  // What it was last heard of doing, and who waits for it now.
-  std::string words;
+  std::string words;  // what it was last heard of doing, and who waits for it now
   const auto reports = read_reports(store_, job_.world_size());
   const std::string last = doing(reports[static_cast<size_t>(child.rank)]);
   if (!last.empty()) words += "; last heard of in " + last;
@@ -369,7 +272,7 @@ void Launcher::note_end(Child& child) {
     // A remote shell that cannot reach its host ends with a code of its own.
     failure.code =
         child.host.empty() ? static_cast<ExitCode>(WEXITSTATUS(child.status)) : ExitCode::kPeerLost;
-    const auto log = folder_ / ("rank-" + std::to_string(child.rank) + ".log");
+    const auto log = log_of(child.rank);
     while (child.output >= 0 && more_output(child)) read_output(child);
     const auto said = last_error(log, failure.code);
     failure.message = said ? rank + ": " + said->what()
@@ -432,30 +335,5 @@ void Launcher::report() {
 }  // namespace
 
 void launch(const Job& job, const LaunchSettings& settings) { Launcher(job, settings).run(); }
-
-int64_t host_cores() {
-  if (const char* cores = std::getenv(kCoresVariable)) return std::atoll(cores);
-  return static_cast<int64_t>(usable_cores().size());
-}
-
-void take_cores_from_launcher() {
-  if (const char* launcher = std::getenv(kLauncherVariable)) {
-    // When the launcher is killed its ranks end too.
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (std::to_string(getppid()) != launcher) std::_Exit(static_cast<int>(ExitCode::kTerminated));
-  }
-  const auto cores = usable_cores();
-  ::setenv(kCoresVariable, std::to_string(cores.size()).c_str(), 1);
-  if (const char* pin = std::getenv(kPinVariable)) {
-    size_t place = 0, places = 0;
-    char slash = 0;
-    if (!(std::istringstream(pin) >> place >> slash >> places)) return;
-    if (place >= places || places > cores.size()) return;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cores[place], &set);
-    sched_setaffinity(0, sizeof set, &set);  // best effort: a rank that is not pinned is only slower
-  }
-}
 
 }  // namespace pipewright

@@ -28,12 +28,4 @@ struct LaunchSettings {
 /// failed: its code, its message. Leaves no process behind.
 void launch(const Job& job, const LaunchSettings& settings);
 
-/// Cores that the processes of this job may use on this host: all of them, also for a rank that is bound to
-/// one.
-int64_t host_cores();
-
-/// Binds this process to the cores that the launcher chose for it, if one did. Called before any thread
-/// starts.
-void take_cores_from_launcher();
-
 }  // namespace pipewright

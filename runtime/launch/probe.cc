@@ -12,7 +12,7 @@
 #include "graph/error.h"
 #include "graph/units.h"
 #include "runtime/control/control.h"
-#include "runtime/launch/launch.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/transport/connect.h"
 #include "runtime/transport/process_state.h"

@@ -8,7 +8,7 @@
 #include "models/device/device.h"
 #include "runtime/control/flight.h"
 #include "runtime/control/lone_watch.h"
-#include "runtime/launch/launch.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/connect.h"

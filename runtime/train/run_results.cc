@@ -10,7 +10,7 @@
 #include "models/device/device.h"
 #include "models/memory/memory_meter.h"
 #include "models/memory/process_memory.h"
-#include "runtime/launch/launch.h"
+#include "runtime/launch/cores.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/train/model_flops.h"
 #include "runtime/transport/process_state.h"
