@@ -3,8 +3,6 @@
 // turns and rounds are those of the stage's pipeline (runtime/schedule/pipeline_span.h).
 #pragma once
 
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,31 +10,22 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "graph/run.h"
 #include "models/definition/model.h"
 #include "runtime/schedule/pipeline_span.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/schedule/versions.h"
+#include "runtime/stage/buffers_before.h"
 #include "runtime/stage/deferred.h"
 #include "runtime/stage/finite_guard.h"
 #include "runtime/stage/recorded_stage.h"
 #include "runtime/stage/round_gradients.h"
+#include "runtime/stage/stage_learning_rate.h"
 #include "runtime/stage/stage_program.h"
 #include "runtime/stage/stage_state.h"
-#include "runtime/stage/weight_versions.h"
+#include "runtime/stage/stage_versions.h"
+#include "runtime/stage/training_rules.h"
 #include "runtime/update/update_rule.h"
 
 namespace pipewright {
-
-/// What a worker needs to know of a training run.
-struct TrainingRules : UpdateSettings {
-  uint64_t random_seed() const { return static_cast<uint64_t>(seed); }
-
-  int64_t minibatches_per_epoch = 1;
-  int64_t total_minibatches = 1;
-  at::Device device = at::kCPU;    ///< where the rank computes
-  MakeDeviceGraphs make_graphs{};  ///< of `device`, for cuda_graphs; empty: it has none
-};
 
 class StageReplica {
  public:
@@ -59,9 +48,9 @@ class StageReplica {
   const StageTurns& turns() const { return turns_; }
 
   /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
-  const std::vector<at::Tensor>& weights() const { return versions_->latest()->weights; }
+  const std::vector<at::Tensor>& weights() const { return versions_.latest(); }
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
-  const WeightVersions& versions() const { return *versions_; }
+  const WeightVersions& versions() const { return versions_.all(); }
   /// The largest number of minibatches that were between forward and the end of their backward.
   int64_t peak_in_flight() const { return peak_in_flight_; }
   /// Null without rules.cuda_graphs, and where there is a reason against it.
@@ -128,7 +117,7 @@ class StageReplica {
   /// Under way, or the last one.
   const PipelineSpan& span() const { return *span_; }
   /// Made in the span under way, or the last one.
-  int64_t updates_of_span() const { return versions_->updates() - first_version_; }
+  int64_t updates_of_span() const { return versions_.updates_of_span(); }
   /// One update with them, scaled so that their norm is at most rules.gradient_clipping_norm (0: as they
   /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
   /// not finite (rules.nan_guard).
@@ -141,28 +130,26 @@ class StageReplica {
   std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
 
  private:
-  /// As they are now.
-  std::vector<at::Tensor> trainable_weights() const;
-  StageState first_state(const Model& model) const;
-  void move(StageState& state, at::Device device);
-  void prepare_recordings(const Graph& graph, const Plan& plan);
+  // All but what source and weights decide.
+  StageReplica(const Model& model, const Plan& plan, const PipelineShape& shape, int64_t stage,
+               int64_t replica, int64_t place, const TrainingRules& rules);
+  void prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape);
   Pass take_pass(int64_t k);
-  std::shared_ptr<const WeightVersion> version_for(int64_t k) const;
+  bool is_empty() const { return in_flight_.empty() && round_->empty(); }
 
   int64_t stage_;
   int64_t replica_;
   int64_t place_;  // of the replica in its pipeline
-  std::string schedule_;
-  PipelineShape shape_;
   StageTurns turns_;
   TrainingRules rules_;
-  double rate_factor_ = 1;                      // learning_rate_scaling
-  std::vector<std::string> counted_elsewhere_;  // tied parameters of an earlier stage
+  StageLearningRate learning_rate_;
   StageProgram program_;
+  std::vector<size_t> counted_;  // gradients by round_gradients(): but for parameters of an earlier stage
   Deferred deferred_;
   FiniteGuard guard_;
-  std::unique_ptr<WeightVersions> versions_;
+  StageVersions versions_;
   std::vector<at::Tensor> buffers_;
+  BuffersBefore buffers_before_;
   std::unique_ptr<UpdateRule> update_rule_;
   std::unique_ptr<RoundGradients> round_;
   std::unique_ptr<RecordedStage> recorded_;  // borrows program_
@@ -170,12 +157,7 @@ class StageReplica {
 
   // Before the first one: nothing. A stage of a plan that goes again without a step has a state, too.
   std::shared_ptr<PipelineSpan> span_ = std::make_shared<TurnSpan>(Span{0, 0}, PipelineTurn{});
-  int64_t first_version_ = 0;           // at the span's begin
-  std::unique_ptr<ReadVersions> rule_;  // of the span
   std::map<int64_t, Pass> in_flight_;
-  std::map<int64_t, std::vector<at::Tensor>> older_;           // restored, for the next span
-  std::deque<int64_t> checkpoints_;                            // before which no forward has come yet
-  std::map<int64_t, std::vector<at::Tensor>> buffers_before_;  // by checkpoint, as they were then
   int64_t peak_in_flight_ = 0;
 };
 

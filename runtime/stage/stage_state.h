@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/definition/model.h"
 #include "runtime/update/update_rule.h"
 
 namespace pipewright {
@@ -25,8 +26,13 @@ struct StageState {
   std::map<int64_t, std::vector<at::Tensor>> older;
 };
 
-/// Where a rank's stages get their state from when a plan comes into force; runtime/generation/state_source.h has the
-/// rows.
+/// What the initialisers of the stage's parameters and buffers say, on `device`.
+StageState first_state(const Model& model, const StageProgram& program, uint64_t seed, at::Device device);
+/// Its tensors, those of the optimizer and the older versions included; they lose their gradients.
+void move_to(at::Device device, StageState& state);
+
+/// Where a rank's stages get their state from when a plan comes into force; runtime/generation/state_source.h
+/// has the rows.
 class StateSource {
  public:
   virtual ~StateSource() = default;

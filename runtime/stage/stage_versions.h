@@ -1,0 +1,72 @@
+// Which weight version each minibatch of one replica of a stage reads, span by span. Minibatches are counted
+// as the replica's pipeline counts them (runtime/schedule/pipeline_span.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/versions.h"
+#include "runtime/stage/weight_versions.h"
+
+namespace pipewright {
+
+/// One thread.
+class StageVersions {
+ public:
+  /// Trainable weights of versions, by version number.
+  using Older = std::map<int64_t, std::vector<at::Tensor>>;
+  using Version = std::shared_ptr<const WeightVersion>;
+
+  /// Of replica `place` of a stage in its pipeline, which has this schedule and shape. `trainable`: positions
+  /// in a version's weights. There is no version before the first restore().
+  StageVersions(std::string schedule, PipelineShape shape, int64_t stage, int64_t place,
+                std::vector<size_t> trainable);
+
+  /// From now on, also after a restore(): WeightVersions::keep_places().
+  void keep_places();
+  /// `weights` is the version after `updates` updates, `older` what minibatches of the next span read beside.
+  void restore(std::vector<at::Tensor> weights, int64_t updates, Older older = {});
+  /// The same where there are versions already, between spans and without older ones: they are forgotten.
+  void replace(std::vector<at::Tensor> weights, int64_t updates);
+  /// The next span; the pipeline was last empty before minibatch `began`.
+  void begin(const Span& span, int64_t began);
+
+  WeightVersions& all() { return *versions_; }
+  const WeightVersions& all() const { return *versions_; }
+  const std::vector<at::Tensor>& latest() const { return versions_->latest()->weights; }
+  std::vector<at::Tensor> latest_trainable() const;
+  /// Made in the span under way, or the last one.
+  int64_t updates_of_span() const { return versions_->updates() - first_version_; }
+  /// Makes the next version: the latest, but for its trainable weights.
+  void publish(std::vector<at::Tensor> trainable);
+
+  /// For the forward of a minibatch of the span, once. Hold it until its backward has ended.
+  Version read(int64_t minibatch);
+  /// What a minibatch will read whose forward has not come; null if that version is not there.
+  Version find(int64_t minibatch) const { return versions_->find(number_of(minibatch)); }
+  /// Versions before the latest that minibatches [first, end) read and of which the first to read it is one
+  /// of this replica: the replicas together have all. `version_of` is asked for such minibatches.
+  Older older_read_in(int64_t first, int64_t end, const std::function<Version(int64_t)>& version_of) const;
+
+ private:
+  int64_t number_of(int64_t minibatch) const { return first_version_ + rule_->of(minibatch); }
+
+  const std::string schedule_;
+  const PipelineShape shape_;
+  const int64_t stage_, place_;
+  const StageTurns turns_;
+  const std::vector<size_t> trainable_;
+  bool keeps_places_ = false;
+  std::unique_ptr<WeightVersions> versions_;
+  Older restored_;                      // for the next span: all weights of each version
+  int64_t first_version_ = 0;           // at the span's begin
+  std::unique_ptr<ReadVersions> rule_;  // of the span
+};
+
+}  // namespace pipewright
