@@ -24,10 +24,8 @@ constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr double kIdle = 1e-2;  // of what a device has to do
 constexpr size_t kKept = 32;
-constexpr double kReconsiderable = 1.3;   // of the best: deeper pipelines hardly ever gain more
-constexpr double kFarFetched = 1.7;       // and never more
+constexpr double kReconsiderable = 1.7;   // of the best: deeper pipelines gain no more
 constexpr int64_t kReconsidered = 60000;  // minibatches of stages
-constexpr int64_t kFarFetchedOf = 30000;  // of these, with what is not likely
 constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
 constexpr int64_t kMostSpent = 800000;    // minibatches of stages
 constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one way to train of several
@@ -89,9 +87,7 @@ class Pool {
     const double before = best();
     const int64_t begin = pricer_.spent();
     for (const auto& [rough, candidate] : given_up_) {
-      const bool likely = rough <= kReconsiderable * best();
-      if (done() || rough > kFarFetched * best()) break;
-      if (pricer_.spent() > begin + (likely ? kReconsidered : kFarFetchedOf)) break;
+      if (done() || pricer_.spent() > begin + kReconsidered || rough > kReconsiderable * best()) break;
       if (const auto price = pricer_.price(candidate, 0, kNever))
         if (price->seconds < best() * (1 - kGain)) keep({candidate, price->depths, price->seconds});
     }
