@@ -5,7 +5,9 @@
 
 #include "graph/command_line.h"
 #include "graph/document.h"
+#include "graph/dynpipe_partition.h"
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/pipedream.h"
 #include "graph/pipedream_configuration.h"
 #include "optimizer/commands/commands.h"
@@ -19,11 +21,12 @@ namespace {
 
 namespace po = boost::program_options;
 
-enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kDnnPartitioning, kPiper };
+enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kPartition, kDnnPartitioning, kPiper };
 
 Kind kind_of(const std::string& text, const std::string& file) {
   if (looks_like_pipedream_profile(text)) return Kind::kGraphText;
   if (looks_like_pipedream_configuration(text)) return Kind::kConfiguration;
+  if (looks_like_dynpipe_partition(text)) return Kind::kPartition;
   if (looks_like_dnn_partitioning(text)) return Kind::kDnnPartitioning;
   if (looks_like_piper(text)) return Kind::kPiper;
   const Json json = parse_json(text, file);
@@ -32,7 +35,8 @@ Kind kind_of(const std::string& text, const std::string& file) {
   if (schema == Profile::kSchema) return Kind::kProfile;
   if (schema == Plan::kSchema) return Kind::kPlan;
   throw InputError(file + ": " + (schema.empty() ? "no schema" : "schema " + in_quotes(schema)) +
-                       "; convert takes profile.json, a plan, PipeDream's graph.txt or its configuration",
+                       "; convert takes profile.json, a plan, PipeDream's graph.txt or its configuration, "
+                       "DynPipe's partition",
                    "A configuration has the key module_to_stage_map.");
 }
 
@@ -107,15 +111,18 @@ void run_convert(const Arguments& arguments) {
   options.add_options()  //
       ("input", po::value<std::string>(),
        "profile.json, a plan, PipeDream's graph.txt (with or without stages) or its configuration.json, "
-       "an input file of dnn-partitioning or Piper")  //
+       "DynPipe's partition.json, an input file of dnn-partitioning or Piper")  //
       ("output", po::value<std::string>(),
        "profile -> graph.txt and back; plan -> graph.txt with stages (.txt) or configuration (.json) and "
        "back")                                                                                           //
       ("profile", po::value<std::string>(), "of the model; for a configuration: graph.txt with stages")  //
-      ("replicas", po::value<std::string>(), "of a graph.txt with stages, to make it a plan: 0:3,1:1");
+      ("replicas", po::value<std::string>(), "of a graph.txt with stages, to make it a plan: 0:3,1:1")   //
+      ("batch-size", po::value<int64_t>(),
+       "samples of a minibatch: a plan becomes DynPipe's partition; without: PipeDream's configuration");
   const po::variables_map values = parse_options(
       arguments, options,
-      "pipewright-optimizer convert --input FILE --output FILE [--profile FILE] [--replicas ...]");
+      "pipewright-optimizer convert --input FILE --output FILE [--profile FILE] [--replicas ...] "
+      "[--batch-size N]");
   const std::string input = required(values, "input");
   const std::string output = required(values, "output");
   const std::string text = read_file(input);
@@ -157,8 +164,21 @@ void run_convert(const Arguments& arguments) {
     }
     case Kind::kPlan: {
       const auto plan = parse_document<Plan>(text, input);
+      if (to_json && values.count("batch-size") != 0) {
+        converted = dynpipe_partition_text(partition_of(plan, read_profile(required(values, "profile")),
+                                                        in_range(values, "batch-size", 1, kMostCount)));
+        break;
+      }
       converted = to_json ? pipedream_configuration_text(configuration_of(plan))
                           : text_with_stages(plan, read_profile(required(values, "profile")));
+      break;
+    }
+    case Kind::kPartition: {
+      if (!to_json) throw InputError("--output: a partition becomes a plan: expected a name in .json");
+      const DynPipePartition partition = parse_dynpipe_partition(text, input);
+      Plan plan = plan_of_partition(partition, read_profile(required(values, "profile")), input);
+      default_depths(&plan);
+      converted = document_text(plan);
       break;
     }
     case Kind::kConfiguration: {

@@ -15,8 +15,10 @@
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/published/dnn_partitioning.h"
+#include "optimizer/published/dynpipe.h"
 #include "optimizer/published/max_load.h"
 #include "optimizer/published/piper.h"
+#include "runtime/schedule/schedule.h"
 
 namespace pipewright {
 namespace {
@@ -176,11 +178,82 @@ void plan_piper(const po::variables_map& values) {
        table, json, "");
 }
 
+/// The plan of a chain: ranks in order, depths as many as there are ranks behind.
+std::string plan_text(const DynPipePlan& found, const Profile& profile) {
+  Plan plan;
+  plan.model = profile.model;
+  plan.graph_digest = profile.graph_digest;
+  plan.profile_digest = document_digest(profile);
+  plan.strategy = found.stages.size() == 1 ? "dp" : "best";
+  std::vector<int64_t> replicas;
+  size_t node = 0;
+  for (const DynPipeStage& from : found.stages) {
+    Stage stage;
+    for (int64_t l = 0; l < from.layers; ++l) stage.nodes.push_back(profile.nodes[node++].name);
+    for (int64_t q = 0; q < from.replicas; ++q) stage.ranks.push_back(plan.world_size++);
+    replicas.push_back(from.replicas);
+    plan.stages.push_back(std::move(stage));
+  }
+  const std::vector<int64_t> depths = pipedream_in_flight(replicas);
+  for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
+  return document_text(plan);
+}
+
+void plan_dynpipe(const po::variables_map& values) {
+  const Profile profile = read_profile(required(values, "profile"));
+  std::vector<Setting> settings;
+  const Topology topology = topology_from(values, 0, &settings);
+  if (topology.levels.size() != 1 || topology.levels[0].shared || !topology.devices.empty()) {
+    throw InputError("--objective dynpipe: for one level of separate links and equal devices",
+                     "Use --objective pipewright, which takes all of them.");
+  }
+  DynPipeProblem problem = dynpipe_problem(profile);
+  problem.devices = topology.device_count();
+  problem.bandwidth_bytes_per_second = topology.levels[0].bandwidth_bytes_per_second;
+  problem.most_stages =
+      given(values, "max-stages") ? in_range(values, "max-stages", 1, kMostRanks) : problem.devices;
+  const double weight = given(values, "staleness-weight") ? values["staleness-weight"].as<double>() : 0;
+  if (!(weight >= 0) || weight > 1e6)
+    throw InputError("--staleness-weight: got " + number_text(weight) + "; expected a number in 0..1e6");
+  const std::vector<DynPipePlan> plans = search_dynpipe(problem);
+  const DynPipePlan& best = least_stale(plans, weight);
+  Json json;
+  json["objective"] = "dynpipe";
+  json["minibatch_seconds"] = best.seconds;
+  json["staleness_weight"] = weight;
+  json["by_stages"] = Json::array();
+  TextTable table(
+      {{"stages"}, {"layers", kLeft, 0, 12}, {"replicas", kLeft}, {"minibatch"}, {"staleness"}, {"", kLeft}});
+  for (const DynPipePlan& plan : plans) {
+    const auto stages = static_cast<int64_t>(plan.stages.size());
+    std::vector<std::string> layers, replicas;
+    Json row;
+    row["minibatch_seconds"] = plan.seconds;
+    row["staleness_factor"] = staleness_factor(stages, weight);
+    for (const DynPipeStage& stage : plan.stages) {
+      layers.push_back(std::to_string(stage.layers));
+      replicas.push_back(std::to_string(stage.replicas));
+      row["partition"].push_back(stage.layers);
+      row["replicas"].push_back(stage.replicas);
+    }
+    json["by_stages"].push_back(row);
+    table.add({std::to_string(stages), join(layers, " "), join(replicas, " "), format_seconds(plan.seconds),
+               number_text(staleness_factor(stages, weight)), &plan == &best ? "least" : ""});
+  }
+  give(values,
+       format_seconds(best.seconds) + " per minibatch on " + std::to_string(problem.devices) +
+           " devices by DynPipe's rule; nothing is better for any number of stages",
+       table, json, plan_text(best, profile));
+}
+
 }  // namespace
 
 void add_published_options(po::options_description* options) {
-  options->add_options()("cpus", po::value<int64_t>(),
-                         "with --objective max-load: CPUs beside the accelerators");
+  options->add_options()  //
+      ("cpus", po::value<int64_t>(),
+       "with --objective max-load: CPUs beside the accelerators")  //
+      ("staleness-weight", po::value<double>(),
+       "dynpipe: S stages count 1 + this * (S^3 - 1) times as slow; without: 0");
 }
 
 bool is_published(const po::variables_map& values) {
@@ -193,6 +266,8 @@ void plan_published(const po::variables_map& values) {
       return plan_max_load(values);
     case PublishedKind::kPiper:
       return plan_piper(values);
+    case PublishedKind::kDynPipe:
+      return plan_dynpipe(values);
   }
 }
 

@@ -199,6 +199,7 @@ const std::vector<PublishedQuestion>& published_questions() {
   static const std::vector<PublishedQuestion> rows = {
       {PublishedKind::kMaxLoad, "max-load", "least load of the busiest device (Tarnawski et al., 2020)"},
       {PublishedKind::kPiper, "piper", "parallel stages and recomputation (Tarnawski et al., 2021)"},
+      {PublishedKind::kDynPipe, "dynpipe", "transfers that do not run beside computing (Yuan et al., 2025)"},
   };
   return rows;
 }

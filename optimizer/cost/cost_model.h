@@ -164,7 +164,7 @@ const CostModel& cost_model_named(const std::string& name);
 
 /// Other planners' questions, which come with their own input files and answers (optimizer/published/): no
 /// way to price a plan, but asked for by the same option.
-enum class PublishedKind { kMaxLoad, kPiper };
+enum class PublishedKind { kMaxLoad, kPiper, kDynPipe };
 struct PublishedQuestion {
   PublishedKind kind;
   const char* name;

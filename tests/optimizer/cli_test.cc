@@ -558,7 +558,7 @@ TEST_CASE("help of every command fits a screen") {
     if (command.empty() || command == "convert ") continue;
     // Every objective that there is, by the refusal of one that is not.
     for (const std::string objective :
-         {"pipewright", "pipedream", "pipedream-shared-nic", "max-load", "piper"}) {
+         {"pipewright", "pipedream", "pipedream-shared-nic", "max-load", "piper", "dynpipe"}) {
       CHECK_THAT(outcome.out, Catch::Contains(objective));
       CHECK_THAT(cli.run("plan " + kQuestion + "--objective " + objective + "x").error,
                  Catch::Contains("did you mean '" + objective + "'"));
