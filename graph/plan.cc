@@ -161,6 +161,26 @@ void validate_ranks(const Plan& plan, const std::string& where) {
   }
 }
 
+void validate_frozen(const Plan& plan, const std::string& where) {
+  check_range(where, "frozen_layers", plan.frozen_layers, 0, kMostFrozenLayers);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].frozen) continue;
+    if (plan.frozen_layers == 0) {
+      fail_document(where, place(s) + ".frozen", "is true, but frozen_layers is 0",
+                    "`frozen_layers` says how many layers of the model, from the front, are frozen.");
+    }
+    if (s > 0 && !plan.stages[s - 1].frozen) {
+      fail_document(where, place(s) + ".frozen",
+                    "is true behind stage " + std::to_string(s - 1) + ", which is trained",
+                    "Layers are frozen from the front, so frozen stages stand before all others.");
+    }
+    if (s + 1 == plan.stages.size()) {
+      fail_document(where, place(s) + ".frozen", "is true of the last stage, so nothing is trained",
+                    "What holds the last parameters is never frozen.");
+    }
+  }
+}
+
 void validate_tied(const Plan& plan, const std::string& where) {
   for (size_t t = 0; t < plan.tied_parameters.size(); ++t) {
     const TiedParameter& tied = plan.tied_parameters[t];
@@ -183,8 +203,8 @@ void validate_tied(const Plan& plan, const std::string& where) {
 
 Plan Plan::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "strategy",
-                 "schedule", "weights", "microbatches", "world_size", "stages", "tied_parameters",
-                 "predicted"});
+                 "schedule", "weights", "microbatches", "world_size", "frozen_layers", "stages",
+                 "tied_parameters", "predicted"});
   Plan plan;
   plan.model = reader.string("model");
   if (reader.has("graph_digest")) plan.graph_digest = reader.string("graph_digest");
@@ -195,8 +215,9 @@ Plan Plan::from_json(JsonReader& reader) {
   plan.weights = reader.string_one_of("weights", weight_rule_names());
   if (reader.has("microbatches")) plan.microbatches = reader.integer("microbatches", 1, kMostInFlight);
   plan.world_size = reader.integer("world_size", 1, kMostRanks);
+  if (reader.has("frozen_layers")) plan.frozen_layers = reader.integer("frozen_layers", 0, kMostFrozenLayers);
   for (JsonReader& entry : reader.objects("stages")) {
-    entry.expect({"layers", "nodes", "ranks", "shares", "in_flight", "recompute"});
+    entry.expect({"layers", "nodes", "ranks", "shares", "in_flight", "recompute", "frozen"});
     Stage stage;
     if (entry.has("layers")) stage.layers = entry.strings("layers");
     stage.nodes = entry.strings("nodes");
@@ -204,6 +225,7 @@ Plan Plan::from_json(JsonReader& reader) {
     if (entry.has("shares")) stage.shares = entry.integers("shares", 1, kMostShare);
     stage.in_flight = entry.integer("in_flight", 1, kMostInFlight);
     if (entry.has("recompute")) stage.recompute = entry.boolean("recompute");
+    if (entry.has("frozen")) stage.frozen = entry.boolean("frozen");
     entry.finish();
     plan.stages.push_back(std::move(stage));
   }
@@ -232,12 +254,14 @@ Json Plan::to_json() const {
   json["weights"] = weights;
   json["microbatches"] = microbatches;
   json["world_size"] = world_size;
+  if (frozen_layers > 0) json["frozen_layers"] = frozen_layers;
   json["stages"] = Json::array();
   for (const Stage& stage : stages) {
     Json entry = {{"layers", stage.layers}, {"nodes", stage.nodes}, {"ranks", stage.ranks}};
     if (!stage.shares.empty()) entry["shares"] = stage.shares;
     entry["in_flight"] = stage.in_flight;
     if (stage.recompute) entry["recompute"] = true;
+    if (stage.frozen) entry["frozen"] = true;
     json["stages"].push_back(std::move(entry));
   }
   for (const TiedParameter& tied : tied_parameters) {
@@ -266,6 +290,7 @@ void Plan::validate(const std::string& where) const {
   }
   validate_ranks(*this, where);
   validate_tied(*this, where);
+  validate_frozen(*this, where);
   if (predicted && predicted->stages.size() != stages.size()) {
     fail_document(
         where, "predicted.stages",
@@ -279,6 +304,10 @@ std::string Plan::shape_text() const {
   std::string text;
   for (const Stage& stage : stages) text += (text.empty() ? "" : "-") + std::to_string(stage.ranks.size());
   return text;
+}
+
+int64_t Plan::frozen_stages() const {
+  return std::count_if(stages.begin(), stages.end(), [](const Stage& stage) { return stage.frozen; });
 }
 
 void check_schedule_and_weights(const Plan& plan) {

@@ -59,6 +59,7 @@ struct Stage {
   /// Optional: replica q takes shares[q] of every sum(shares) consecutive minibatches. Empty: 1 each.
   std::vector<int64_t> shares;
   bool recompute = false;  ///< activations are dropped after the forward and made again before the backward
+  bool frozen = false;     ///< nothing of it is trained: no gradient enters or leaves it
 };
 
 /// A parameter that nodes of several stages read. Each of them keeps a copy; the gradients of an update are
@@ -82,6 +83,9 @@ struct Plan {
   /// travels is a whole minibatch of `batch_size` samples.
   int64_t microbatches = 1;
   int64_t world_size = 0;
+  /// How many of the model's layers, from the front, it takes as frozen: they run forward only. Stages that
+  /// hold nothing else may be `frozen`. 0: all that can be trained is.
+  int64_t frozen_layers = 0;
   std::vector<Stage> stages;
   std::vector<TiedParameter> tied_parameters;
   std::optional<Prediction> predicted;
@@ -89,11 +93,13 @@ struct Plan {
   static Plan from_json(JsonReader& reader);
   Json to_json() const;
   /// Ranks are 0..world_size-1, each in one stage (schedule "interleaved": stage s has the ranks of stage s
-  /// mod p, the first p stages hold each rank once); no node twice; no stage without ranks. Names of
-  /// schedules are checked where schedules are (check_schedule_and_weights).
+  /// mod p, the first p stages hold each rank once); no node twice; no stage without ranks; frozen stages
+  /// stand before all others, and the last one is trained. Names of schedules are checked where schedules are
+  /// (check_schedule_and_weights).
   void validate(const std::string& where) const;
 
   std::string shape_text() const;  ///< replicas of the stages: "3-1", "1-1-1"
+  int64_t frozen_stages() const;   ///< how many are frozen, the first ones
 };
 
 /// PlanError unless the schedule is one that trains and the version rule goes with it, and

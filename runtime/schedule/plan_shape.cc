@@ -23,7 +23,10 @@ PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
   shape.weights = weight_rule_named(plan.weights);
   shape.microbatches = plan.microbatches;
   shape.accumulation = gradient_accumulation;
+  shape.frozen_stages = plan.frozen_stages();
   for (const TiedParameter& tied : plan.tied_parameters) {
+    // A frozen stage reads it, so it is trained nowhere.
+    if (!tied.stages.empty() && tied.stages.front() < shape.frozen_stages) continue;
     const bool known = std::find(shape.tied.begin(), shape.tied.end(), tied.stages) != shape.tied.end();
     if (!known) shape.tied.push_back(tied.stages);
   }

@@ -68,6 +68,9 @@ void check_shape(const PipelineShape& shape) {
     throw PlanError("pipeline: gradients of " + std::to_string(shape.accumulation) +
                     " rounds accumulated, expected at least 1");
   check_groups(shape);
+  if (shape.frozen_stages < 0 || shape.frozen_stages >= shape.stages())
+    throw PlanError("pipeline: " + std::to_string(shape.frozen_stages) + " frozen stages of " +
+                    std::to_string(shape.stages()) + ", expected at least one that is trained");
   const WeightRuleFacts& rule = facts_of(shape.weights);
   for (const std::vector<int64_t>& stages : shape.tied) {
     if (!rule.one_update_for_all)

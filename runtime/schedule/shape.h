@@ -24,6 +24,9 @@ struct PipelineShape {
   std::vector<std::vector<int64_t>> tied = {};
   /// What the ranks are called, in the order of placements(); empty: 0, 1, ...
   std::vector<int64_t> rank_numbers = {};
+  /// So many stages from the front hold nothing that is trained: their backwards and updates do nothing, and
+  /// no gradient comes to them.
+  int64_t frozen_stages = 0;
 
   int64_t number_of(int64_t rank) const {
     return rank_numbers.empty() ? rank : rank_numbers[static_cast<size_t>(rank)];
@@ -32,12 +35,16 @@ struct PipelineShape {
   int64_t groups() const { return stages() / stages_per_rank; }
   int64_t group_of(int64_t stage) const { return stage % groups(); }
   int64_t ranks() const;
+  bool trains(int64_t stage) const { return stage >= frozen_stages; }
+  /// Whether the stage gets a gradient from the one behind it, or sends one to the one before it.
+  bool receives_gradient(int64_t stage) const { return trains(stage) && stage + 1 < stages(); }
+  bool sends_gradient(int64_t stage) const { return stage > 0 && trains(stage - 1); }
 };
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
 /// positive share for each replica; stages that share ranks have equal replicas and shares, and neighbours
 /// share none; with kVertical, the sums of the shares are equal at all stages; tied parameters go with the
-/// rule.
+/// rule, and stages that are trained; fewer stages are frozen than there are.
 void check_shape(const PipelineShape& shape);
 
 /// Minibatches [first, first + count): trained without a drain in between.

@@ -49,6 +49,33 @@ TEST_CASE("a plan places each rank and node once") {
         "p: predicted.stages: got 1, expected one for each of 2 stages");
 }
 
+TEST_CASE("frozen stages are a prefix of a plan that has frozen layers") {
+  Plan plan = sample_plan();
+  CHECK(plan.frozen_stages() == 0);
+  plan.frozen_layers = 1;
+  CHECK_NOTHROW(plan.validate("p"));  // part of a stage
+  plan.stages[0].frozen = true;
+  CHECK_NOTHROW(plan.validate("p"));
+  CHECK(plan.frozen_stages() == 1);
+  const Plan again = parse_document<Plan>(document_text(plan), "p");
+  CHECK(again.frozen_layers == 1);
+  CHECK(again.stages[0].frozen);
+  CHECK(!again.stages[1].frozen);
+  CHECK(document_text(sample_plan()).find("frozen") == std::string::npos);
+
+  CHECK(invalid([](Plan& p) { p.stages[0].frozen = true; }) ==
+        "p: stages[0].frozen: is true, but frozen_layers is 0");
+  CHECK(invalid([](Plan& p) { p.frozen_layers = -1; }) == "p: frozen_layers: -1 is not in 0..1048576");
+  CHECK(invalid([](Plan& p) {
+          p.frozen_layers = 2;
+          p.stages[1].frozen = true;
+        }) == "p: stages[1].frozen: is true behind stage 0, which is trained");
+  CHECK(invalid([](Plan& p) {
+          p.frozen_layers = 2;
+          p.stages[0].frozen = p.stages[1].frozen = true;
+        }) == "p: stages[1].frozen: is true of the last stage, so nothing is trained");
+}
+
 TEST_CASE("optional keys of a plan may be left out") {
   const std::string text =
       R"({"schema": "pipewright.plan/1", "model": "mlp", "strategy": "manual", "schedule": "1f1b",

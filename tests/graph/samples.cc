@@ -368,7 +368,14 @@ Plan random_plan(std::mt19937_64& random) {
     if (coin(random)) stage.layers = {odd_text(random)};
     for (int64_t i = below(random, 4); i >= 0; --i) stage.ranks.push_back(plan.world_size++);
     stage.in_flight = 1 + below(random, 10);
+    stage.recompute = coin(random);
     plan.stages.push_back(std::move(stage));
+  }
+  if (coin(random)) {
+    plan.frozen_layers = 1 + below(random, 30);
+    const auto stages = static_cast<int64_t>(plan.stages.size());
+    for (int64_t s = 0, count = below(random, stages); s < count; ++s)
+      plan.stages[static_cast<size_t>(s)].frozen = true;
   }
   std::swap(plan.stages.front().ranks.front(), plan.stages.back().ranks.back());
   if (coin(random)) {

@@ -159,6 +159,13 @@ TEST_CASE("shapes that cannot be are refused") {
   shape.shares = {{}, {2}};
   CHECK_NOTHROW(check_shape(shape));
 
+  PipelineShape frozen{{1, 2, 1}, {1, 1, 1}};
+  frozen.frozen_stages = 2;
+  CHECK_NOTHROW(check_shape(frozen));
+  frozen.frozen_stages = 3;
+  CHECK_THROWS_WITH(check_shape(frozen),
+                    "pipeline: 3 frozen stages of 3, expected at least one that is trained");
+
   PipelineShape several{{1, 2, 1, 2}, {1, 1, 1, 1}};
   several.stages_per_rank = 2;
   CHECK_NOTHROW(check_shape(several));
