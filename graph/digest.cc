@@ -36,6 +36,10 @@ Digest::Digest() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state
 Digest::~Digest() = default;
 void Digest::add(const void* bytes, size_t count) { XXH3_128bits_update(&state_->xxh, bytes, count); }
 std::string Digest::text() const { return text_of(XXH3_128bits_digest(&state_->xxh)); }
+DigestBits Digest::bits() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh);
+  return {hash.high64, hash.low64};
+}
 
 std::string digest_of_file(const std::filesystem::path& file) {
   const RegularFile opened(file);

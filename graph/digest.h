@@ -2,11 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 namespace pipewright {
+
+/// A digest as a number, for where its text would be large.
+struct DigestBits {
+  uint64_t high = 0, low = 0;
+  bool operator==(const DigestBits&) const = default;
+};
 
 /// digest_of() of bytes that come in pieces.
 class Digest {
@@ -19,6 +26,7 @@ class Digest {
   void add(const void* bytes, size_t count);
   /// Of what was added so far: "xxh128:" and 32 hex digits.
   std::string text() const;
+  DigestBits bits() const;
 
  private:
   struct State;

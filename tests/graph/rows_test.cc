@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "graph/cache_rules.h"
 #include "graph/pipeline_rules.h"
 #include "graph/strategies.h"
 #include "graph/sync_rules.h"
@@ -45,11 +46,13 @@ TEST_CASE("tables: every name finds its row, and no other, a slip says the neare
   check_table(weight_rules());
   check_table(sync_rules());
   check_table(transport_rules());
+  check_table(cache_kinds());
   check_table(strategies());
   check_table(update_rules());
   check_table(learning_rate_policies());
   check_help(transport_rules());
   check_help(sync_rules());
+  check_help(cache_kinds());
 }
 
 TEST_CASE("strategies: what is written by hand is read, but not asked for") {
@@ -66,4 +69,25 @@ TEST_CASE("transports: one goes everywhere, and what needs GPUs says so") {
     CHECK((row.uses_memory || row.uses_network));
     CHECK(row.needs_gpus() == (std::string(row.name) == "nccl"));
   }
+}
+
+TEST_CASE("cache: sizes have units, what a kind has not is refused, and so is a budget of nothing") {
+  CHECK(cache_rules("none").kind == CacheKind::kNone);
+  const CacheRules memory = cache_rules("memory:memory=64MiB,dtype=bfloat16");
+  CHECK(memory.memory_bytes == 64 << 20);
+  CHECK(memory.disk_bytes == 0);
+  CHECK(memory.dtype == "bfloat16");
+  const CacheRules disk = cache_rules("disk:memory=0B,root=/tmp/kept");
+  CHECK(disk.memory_bytes == 0);
+  CHECK(disk.disk_bytes == int64_t{20} << 30);
+  CHECK(disk.root == "/tmp/kept");
+  const auto error = [](const std::string& spec) {
+    return testing::error_of<InputError>([&] { cache_rules(spec); });
+  };
+  CHECK_THAT(error("memoy"), Catch::Contains("did you mean 'memory'"));
+  CHECK_THAT(error("memory:memory=2"), Catch::Contains("2GiB"));
+  CHECK_THAT(error("memory:disk=2GiB"), Catch::Contains("disk"));
+  CHECK_THAT(error("memory:memory=0B"), Catch::Contains("keep nothing"));
+  CHECK_THAT(error("disk:disk=0B"), Catch::Contains("keep nothing"));
+  CHECK_THAT(error("memory:dtype=float16"), Catch::Contains("bfloat16"));
 }
