@@ -33,7 +33,7 @@ class StageChecker {
         rounds_(turns_.rounds_of(span)),
         rule_(schedule.empty() ? "1f1b" : schedule, shape, stage, span),
         has_rule_(trains && !schedule.empty()),
-        latest_(!has_rule_ || facts_of(shape.weights).reads_latest()),
+        latest_(!has_rule_ || !shape.trains(stage) || facts_of(shape.weights).reads_latest()),
         out_(out),
         own_(turns_.minibatches_of(replica_, span)),
         reached_(own_.size(), 0),
@@ -51,11 +51,11 @@ class StageChecker {
     minibatch_chain_ = chain({{ActionKind::kReceiveActivation, previous},
                               {ActionKind::kForward, true},
                               {ActionKind::kSendActivation, next},
-                              {ActionKind::kReceiveGradient, trains_ && next},
+                              {ActionKind::kReceiveGradient, trains_ && shape.receives_gradient(stage)},
                               {ActionKind::kBackward, trains_},
-                              {ActionKind::kSendGradient, trains_ && previous}});
-    round_chain_ =
-        chain({{ActionKind::kReduce, trains_ && turns_.replicas() > 1}, {ActionKind::kUpdate, trains_}});
+                              {ActionKind::kSendGradient, trains_ && shape.sends_gradient(stage)}});
+    round_chain_ = chain({{ActionKind::kReduce, trains_ && shape.trains(stage) && turns_.replicas() > 1},
+                          {ActionKind::kUpdate, trains_}});
     if (latest_) return;
     // Versions that are read later than they are made are kept for their readers.
     for (size_t slot = 0; slot < own_.size(); ++slot) add_reader(slot, rule_.of(own_[slot]));

@@ -86,7 +86,8 @@ class Search {
     longer_ = longer;
     known_.clear();
     Depths depths = most_;
-    for (size_t stage = turns_.size(); stage-- > 0;) choose(depths, stage);
+    for (auto stage = turns_.size(); stage-- > static_cast<size_t>(shape_.frozen_stages);)
+      choose(depths, stage);
     depths = usable(depths);
     lower(depths);
     seconds = this->seconds(depths);
@@ -120,8 +121,9 @@ class Search {
       return *endless;
     }
     // The second half holds the drain and several periods.
+    const auto first = static_cast<size_t>(shape.frozen_stages);
     const Span span{0, 2 * longer_ *
-                           (turns_[0].run_ahead(shape.in_flight[0]) + turns_[0].cycle_length() +
+                           (turns_[first].run_ahead(shape.in_flight[first]) + turns_[first].cycle_length() +
                             std::max<int64_t>(64, 4 * period_))};
     known->second = {steady_minibatch_seconds(schedule_, shape, times_, span, options_), true, false};
     simulated_ += span.count * shape.stages() / kSweepsForEvents;
@@ -160,10 +162,11 @@ class Search {
   /// To all stages before `stage`. Where bounds leave less than plenty it is shared evenly: stages that run
   /// equally far ahead wait for each other's every minibatch.
   void give_plenty(Depths& depths, size_t stage) const {
-    const int64_t bound = turns_[0].run_ahead(most_[0]);
-    for (size_t before = stage; before-- > 0;) {
+    const auto first = static_cast<size_t>(shape_.frozen_stages);
+    const int64_t bound = turns_[first].run_ahead(most_[first]);
+    for (size_t before = stage; before-- > first;) {
       const int64_t next = ahead(depths, before + 1);
-      const int64_t evenly = std::max<int64_t>(0, bound - next) / static_cast<int64_t>(before + 1);
+      const int64_t evenly = std::max<int64_t>(0, bound - next) / static_cast<int64_t>(before - first + 1);
       depths[before] = depth(before, next + std::min(plenty_[before], evenly));
     }
   }
@@ -257,12 +260,15 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
 
 Depths hold_as_the_first(const PipelineShape& shape) {
   int64_t hold = 0;
-  for (int64_t stage = 1; stage < shape.stages(); ++stage) hold += StageTurns(shape, stage).longest_turn();
+  for (int64_t stage = shape.frozen_stages + 1; stage < shape.stages(); ++stage)
+    hold += StageTurns(shape, stage).longest_turn();
   Depths depths;
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
     const StageTurns turns(shape, stage);
     depths.push_back(1);
-    while (depths.back() < shape.in_flight[stage] && turns.run_ahead(depths.back()) < hold) ++depths.back();
+    while (shape.trains(stage) && depths.back() < shape.in_flight[stage] &&
+           turns.run_ahead(depths.back()) < hold)
+      ++depths.back();
   }
   return depths;
 }
@@ -277,6 +283,7 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   const ScheduleRow& row = schedule_named(schedule);
   check_shape(shape);
   PipelineShape bounded = shape;
+  for (int64_t stage = 0; stage < shape.frozen_stages; ++stage) bounded.in_flight[stage] = 1;
   if (row.depth != DepthChoice::kSearched) {
     if (row.depth == DepthChoice::kAsTheFirst) bounded.in_flight = hold_as_the_first(shape);
     bounded.in_flight = row.depths(bounded);
@@ -285,8 +292,10 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
           settled_minibatch_seconds(schedule, bounded, times, options, &aim->simulated, aim->most_seconds);
     return bounded.in_flight;
   }
-  if (facts_of(shape.weights).lag == WeightLag::kInterval)
-    bounded.in_flight[0] = StageTurns(shape, 0).depth_that_runs_ahead(shape.microbatches, shape.in_flight[0]);
+  if (facts_of(shape.weights).lag == WeightLag::kInterval) {
+    int64_t& depth = bounded.in_flight[shape.frozen_stages];
+    depth = StageTurns(shape, shape.frozen_stages).depth_that_runs_ahead(shape.microbatches, depth);
+  }
   if (options.network.empty()) return search(schedule, bounded, times, options, aim);
   SimulationOptions alone = options;
   alone.network.clear();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "runtime/schedule/timeline.h"
 
 namespace pipewright {
 namespace {
@@ -138,7 +139,7 @@ class PolicyIteration {
 class Waits {
  public:
   Waits(const PipelineShape& shape, const std::vector<StageTimes>& times, int64_t period)
-      : shape_(shape), times_(times), period_(period) {
+      : shape_(shape), times_(times_with_frozen(shape, times)), period_(period) {
     for (int64_t stage = 0; stage < shape.stages(); ++stage) {
       turns_.emplace_back(shape, stage);
       first_.push_back(nodes_);
@@ -187,7 +188,7 @@ class Waits {
       add(stage, kBackward, k, stage, kSendGradient, k, 0);
       if (stage + 1 == shape_.stages()) continue;
       add(stage, kSendActivation, k, stage + 1, kForward, k, 0);
-      add(stage + 1, kSendGradient, k, stage, kBackward, k, 0);
+      if (shape_.receives_gradient(stage)) add(stage + 1, kSendGradient, k, stage, kBackward, k, 0);
     }
   }
 
@@ -241,7 +242,7 @@ class Waits {
   }
 
   const PipelineShape& shape_;
-  const std::vector<StageTimes>& times_;
+  std::vector<StageTimes> times_;
   int64_t period_;
   std::vector<StageTurns> turns_;
   std::vector<int32_t> first_;

@@ -49,11 +49,11 @@ class Deepening {
 
   Depths deeper(const Depths& begin, Way way, int64_t more) const {
     Depths depths = begin;
-    const size_t last = begin.size() - 1;
+    const size_t last = begin.size() - 1, first = static_cast<size_t>(shape_.frozen_stages);
     for (size_t stage = 0; stage <= last; ++stage) {
       int64_t added = more;
       if (way == kStairs) added *= static_cast<int64_t>(last - stage);
-      if ((way == kTogether && stage == last) || (way == kFirst && stage > 0)) added = 0;
+      if ((way == kTogether && stage == last) || (way == kFirst && stage > first)) added = 0;
       depths[stage] = std::min(most_[stage], depths[stage] + added);
     }
     return depths;

@@ -9,8 +9,12 @@ std::vector<int64_t> usable_in_flight(const PipelineShape& shape) {
   std::vector<int64_t> depths = shape.in_flight;
   int64_t ahead = 0;
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    if (!shape.trains(stage)) {
+      depths[stage] = 1;
+      continue;
+    }
     const StageTurns turns(shape, stage);
-    if (stage > 0) depths[stage] = turns.depth_that_runs_ahead(ahead, depths[stage]);
+    if (stage > shape.frozen_stages) depths[stage] = turns.depth_that_runs_ahead(ahead, depths[stage]);
     ahead = turns.run_ahead(depths[stage]);
   }
   return depths;

@@ -90,6 +90,7 @@ class Events {
     }
   };
   static constexpr int64_t kNobody = -1;
+  static constexpr int64_t kFrozenRoom = 2;
 
   struct Message {
     double begin = 0, end = 0, seconds = 0;  // of the transfer
@@ -248,12 +249,22 @@ class Events {
 
   // --- sending ---
 
+  /// Messages of a rank and kind that may not have been asked for; 0: any number. A stage that is trained
+  /// waits for gradients, a frozen one for room: for one message more than it has in flight.
+  int64_t room_of(int64_t stage, bool gradient) const {
+    const bool waits_for_nobody = !gradient && !timeline_.shape().trains(stage) && timeline_.trains();
+    const int64_t frozen = waits_for_nobody ? kFrozenRoom : 0;
+    return options_.send_queue > 0 && frozen > 0 ? std::min(options_.send_queue, frozen)
+                                                 : std::max(options_.send_queue, frozen);
+  }
+
   bool send(int64_t rank, const Action& action, int64_t stage) {
     Rank& at = ranks_[rank];
-    if (options_.send_queue > 0) {
+    const int64_t room = room_of(stage, of_gradients(action.kind));
+    if (room > 0) {
       std::deque<size_t>& under_way = stream(rank, action, true).under_way;
       while (!under_way.empty() && message_[under_way.front()].asked) under_way.pop_front();
-      if (static_cast<int64_t>(under_way.size()) >= options_.send_queue) {
+      if (static_cast<int64_t>(under_way.size()) >= room) {
         message_[under_way.front()].sender = rank;
         return false;
       }

@@ -9,6 +9,7 @@ std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShap
   for (const Action& action : compute) {
     const int64_t at = action.stage_or(stage);
     const bool previous = at > 0, next = at + 1 < shape.stages();
+    const bool trains = shape.trains(at);
     const auto add_if = [&](bool needed, ActionKind kind) {
       if (needed) actions.push_back({kind, action.index, action.stage});
     };
@@ -20,14 +21,14 @@ std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShap
         break;
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
-        add_if(next, ActionKind::kReceiveGradient);
+        add_if(shape.receives_gradient(at), ActionKind::kReceiveGradient);
         actions.push_back(action);
         // Before the reduce that may follow: the other replicas may need what the stage before sends only
         // after it has this gradient (1-2 deadlocks otherwise).
-        add_if(previous, ActionKind::kSendGradient);
+        add_if(shape.sends_gradient(at), ActionKind::kSendGradient);
         break;
       case ActionKind::kUpdate:
-        add_if(replicated, ActionKind::kReduce);
+        add_if(replicated && trains, ActionKind::kReduce);
         actions.push_back(action);
         break;
       default:  // communication is added here only; what is there already stays

@@ -77,21 +77,23 @@ class Ledger {
     StageVersions& versions = versions_[a.rank][at.stages == 1 ? 0 : (stage - at.stage) / at.apart];
     const int64_t again = bytes.recompute ? bytes.saved_bytes - bytes.kept_bytes : 0;
     const int64_t held = versions.count();
+    const bool keeps = trains_ && shape_.trains(stage);
     switch (a.action.kind) {
       case ActionKind::kForward:
         if (stage > 0) change(a.rank, a.begin_seconds, -bytes_[stage - 1].activation_bytes);
         if (stage + 1 < shape_.stages()) change(a.rank, a.end_seconds, bytes.activation_bytes);
         change(a.rank, a.begin_seconds, bytes.saved_bytes);
-        change(a.rank, a.end_seconds, trains_ ? -again : -bytes.saved_bytes);
-        if (!trains_) break;
+        change(a.rank, a.end_seconds, keeps ? -again : -bytes.saved_bytes);
+        if (!keeps) break;
         versions.forward(k);
         change(a.rank, a.begin_seconds, (versions.count() - held) * bytes.version_bytes);
         break;
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
+        if (!keeps) break;
         change(a.rank, a.begin_seconds, again);
-        if (stage + 1 < shape_.stages()) change(a.rank, a.end_seconds, -bytes_[stage + 1].gradient_bytes);
-        if (stage > 0) change(a.rank, a.end_seconds, bytes.gradient_bytes);
+        if (shape_.receives_gradient(stage)) change(a.rank, a.end_seconds, -bytes_[stage + 1].gradient_bytes);
+        if (shape_.sends_gradient(stage)) change(a.rank, a.end_seconds, bytes.gradient_bytes);
         if (a.action.kind == ActionKind::kBackwardInput) break;
         [[fallthrough]];
       case ActionKind::kBackwardWeight:
@@ -100,6 +102,7 @@ class Ledger {
         change(a.rank, a.end_seconds, (versions.count() - held) * bytes.version_bytes);
         break;
       case ActionKind::kUpdate:
+        if (!keeps) break;
         change(a.rank, a.begin_seconds, bytes.version_bytes);
         versions.update();
         change(a.rank, a.end_seconds, (versions.count() - held - 1) * bytes.version_bytes);

@@ -29,10 +29,12 @@ struct RankMemory {
 };
 
 /// By rank. What a minibatch saves is there from the begin of its forward to the end of its backward (of the
-/// last part); with recompute, all of it while the forward runs and again from the begin of its backward. A
-/// message is there at its sender from when it is made until it has been sent, and at its receiver from when
-/// it begins to come until the forward begins (it is then among what is saved), or the backward that needs it
-/// has ended. `simulation` is that of the schedule, shape and span; one StageBytes a stage.
+/// last part); in a frozen stage to the end of the
+/// forward, and it has one version; with recompute, all of it while the forward runs and again from the begin
+/// of its backward. A message is there at its sender from when it is made until it has been sent, and at its
+/// receiver from when it begins to come until the forward begins (it is then among what is saved), or the
+/// backward that needs it has ended. `simulation` is that of the schedule, shape and span; one StageBytes a
+/// stage.
 std::vector<RankMemory> memory_over_time(const Simulation& simulation, const std::string& schedule,
                                          const PipelineShape& shape, Span span,
                                          const std::vector<StageBytes>& bytes);

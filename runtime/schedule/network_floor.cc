@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/schedule/timeline.h"
+
 namespace pipewright {
 
 namespace {
@@ -35,8 +37,9 @@ double likely(const std::vector<double>& others, const std::vector<Exchanging>& 
 }  // namespace
 
 NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
-                         const std::vector<StageTimes>& times, const std::vector<StageMessages>& messages,
+                         const std::vector<StageTimes>& given, const std::vector<StageMessages>& messages,
                          const std::vector<std::vector<int64_t>>& devices) {
+  const std::vector<StageTimes> times = times_with_frozen(shape, given);
   const std::vector<double>& bandwidths = tree.bandwidths();
   std::vector<double> links(bandwidths.size(), 0);                    // seconds per minibatch
   std::vector<double> ranks(static_cast<size_t>(shape.groups()), 0);  // the same, of a rank of each group
@@ -49,7 +52,8 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
     const auto replicas = static_cast<double>(devices[s].size());
     const StageTimes& t = times[s];
     double once = t.step_seconds, alone = 0;
-    if (devices[s].size() > 1 && messages[s].reduce_bytes > 0) {
+    const auto stage = static_cast<int64_t>(s);
+    if (devices[s].size() > 1 && messages[s].reduce_bytes > 0 && shape.trains(stage)) {
       const LinkTree::Exchange exchange = tree.exchange(devices[s]);
       const double bytes = 2 * (replicas - 1) / replicas * static_cast<double>(messages[s].reduce_bytes);
       for (size_t at = 0; at < exchange.links.size(); ++at) {
@@ -82,7 +86,8 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
     for (size_t a = 0; a < ours; ++a) {
       for (size_t b = a % apart; b < theirs; b += apart) {
         pass(devices[s][a], devices[s + 1][b], messages[s].activation_bytes);
-        pass(devices[s + 1][b], devices[s][a], messages[s + 1].gradient_bytes);
+        if (shape.receives_gradient(stage))
+          pass(devices[s + 1][b], devices[s][a], messages[s + 1].gradient_bytes);
       }
     }
   }

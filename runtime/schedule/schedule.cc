@@ -2,6 +2,7 @@
 
 #include "graph/error.h"
 #include "graph/plan.h"
+#include "runtime/schedule/order.h"
 #include "runtime/schedule/schedules.h"
 
 namespace pipewright {
@@ -33,7 +34,37 @@ ScheduleRow row_of(const ScheduleFacts& facts) {
   return {facts, forward_only, one_in_flight};
 }
 
+/// The stages that are trained, without those before them: what their order and depths follow from.
+PipelineShape trained_part(const PipelineShape& shape) {
+  PipelineShape part = shape;
+  const auto behind = [&](auto& by_stage) {
+    if (!by_stage.empty()) by_stage.erase(by_stage.begin(), by_stage.begin() + shape.frozen_stages);
+  };
+  behind(part.replicas);
+  behind(part.in_flight);
+  behind(part.shares);
+  part.frozen_stages = 0;
+  part.tied.clear();  // of no influence on order and depths
+  part.rank_numbers.clear();
+  return part;
+}
+
 }  // namespace
+
+std::vector<Action> ScheduleRow::make(const PipelineShape& shape, int64_t stage, int64_t replica,
+                                      Span span) const {
+  if (shape.frozen_stages == 0 || !trains()) return make_trained(shape, stage, replica, span);
+  if (!shape.trains(stage)) return asynchronous_order(StageTurns(shape, stage), replica, 0, span);
+  return make_trained(trained_part(shape), stage - shape.frozen_stages, replica, span);
+}
+
+std::vector<int64_t> ScheduleRow::depths(const PipelineShape& shape) const {
+  if (shape.frozen_stages == 0) return trained_depths(shape);
+  std::vector<int64_t> depths(static_cast<size_t>(shape.frozen_stages), 1);
+  const std::vector<int64_t> trained = trained_depths(trained_part(shape));
+  depths.insert(depths.end(), trained.begin(), trained.end());
+  return depths;
+}
 
 const std::vector<ScheduleRow>& schedules() {
   static const std::vector<ScheduleRow> rows = [] {
@@ -56,6 +87,10 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
                         std::to_string(shape.stages_per_rank),
                     "use schedule 'interleaved'");
   if (!row.trains()) return;
+  if (shape.stages_per_rank > 1 && shape.frozen_stages > 0)
+    throw PlanError(
+        "pipeline: schedule '" + name + "' has no frozen stages, got " + std::to_string(shape.frozen_stages),
+        "leave `frozen` out of its stages: frozen layers cost their forward alone there too");
   Plan plan;  // the table of what goes together is with the plan
   plan.schedule = name;
   plan.weights = to_text(shape.weights);
@@ -70,12 +105,13 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
                       "set its in_flight to " + std::to_string(depths[stage]) +
                           ", or fewer microbatches, or use schedule '1f1b-flush'");
   if (facts_of(shape.weights).lag != WeightLag::kInterval) return;
-  const int64_t least = StageTurns(shape, 0).run_ahead(depths[0]);
+  const int64_t first = shape.frozen_stages;
+  const int64_t least = StageTurns(shape, first).run_ahead(depths[first]);
   if (shape.microbatches < least)
     throw PlanError("pipeline: " + std::to_string(shape.microbatches) +
                         " microbatches an update with weights '" + to_text(shape.weights) +
-                        "', expected at least " + std::to_string(least) +
-                        ": stage 0 runs so many ahead of its backwards",
+                        "', expected at least " + std::to_string(least) + ": stage " + std::to_string(first) +
+                        " runs so many ahead of its backwards",
                     "set microbatches to " + std::to_string(least) + " or more, or lower its in_flight");
 }
 

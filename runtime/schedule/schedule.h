@@ -82,10 +82,17 @@ std::vector<std::vector<Action>> parse_schedule(const std::string& text, const P
 using ScheduleFunction = std::vector<Action> (*)(const PipelineShape&, int64_t stage, int64_t replica, Span);
 
 /// What is known of a schedule, and the functions that make it.
+///
+/// Frozen stages are the same under every schedule: each forward is followed by its backward, which drops
+/// what the forward has left, and waits for nobody. The stages that are trained run as a pipeline of their
+/// own.
 struct ScheduleRow : ScheduleFacts {
-  ScheduleFunction make;
-  /// The depths it really uses, by stage: the most that a rank ever has in flight.
-  std::vector<int64_t> (*depths)(const PipelineShape&);
+  std::vector<Action> make(const PipelineShape& shape, int64_t stage, int64_t replica, Span span) const;
+  /// The depths it really uses, by stage: the most that a rank ever has in flight. 1 of frozen stages.
+  std::vector<int64_t> depths(const PipelineShape& shape) const;
+
+  ScheduleFunction make_trained;  ///< these two are for shapes without frozen stages
+  std::vector<int64_t> (*trained_depths)(const PipelineShape&);
 };
 /// By kind, as in schedule_table() of graph/pipeline_rules.h. To add one: its own file, its row there, its
 /// functions here.
@@ -94,13 +101,14 @@ const std::vector<ScheduleRow>& schedules();
 const ScheduleRow& schedule_named(const std::string& name);
 
 /// InputError for an unknown name. PlanError unless check_shape() agrees, the version rule and the number of
-/// stages a rank go with the schedule, its depths are at most those of the shape, and, with 2bw, the update
-/// interval covers the depth of the pipeline: at least as many microbatches as the first stage runs ahead.
-/// The message says what would do.
+/// stages a rank go with the schedule (several of which no frozen ones do), its depths are at most those of
+/// the shape, and, with 2bw, the update interval covers the depth of the pipeline: at least as many
+/// microbatches as the first stage runs ahead. The message says what would do.
 void check_schedule_shape(const std::string& name, const PipelineShape& shape);
 
 /// Adds communication: RA before F and SA after it, RG before B or BI and SG after it, AR before U; none
-/// where there is no neighbour or one replica. After U nothing is added: weights are local. `stage`: the
+/// where there is no neighbour or one replica, and no RG, SG and AR where a frozen stage is at the end that
+/// would have had to wait. After U nothing is added: weights are local. `stage`: the
 /// rank's first.
 std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShape& shape, int64_t stage);
 
@@ -117,7 +125,8 @@ std::vector<std::vector<Action>> schedule_of_all(const std::string& name, const 
 /// enough ahead: were a stage further ahead of its backwards than the stage before it, both would wait for
 /// each other. So StageTurns::run_ahead never grows from stage to stage; where all shares are 1, D_s = 1 +
 /// min(in_flight_s - 1, (D_{s-1} - 1) r_{s-1} / r_s), rounded down. With it no depths deadlock; the proof is
-/// in docs/schedules.md.
+/// in docs/schedules.md. Frozen stages have 1 and hold nobody back: the first that is trained takes the
+/// place of the first stage.
 std::vector<int64_t> usable_in_flight(const PipelineShape& shape);
 
 /// The depths of PipeDream's runtime: the ranks from stage s on, divided by the replicas of s, rounded up.

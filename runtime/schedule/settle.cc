@@ -76,6 +76,12 @@ int64_t first_span(const PipelineShape& shape) {
 // A span may end before what it has buffered has been waited for, and look faster than can be kept up. So no
 // price is below what the busiest rank or link takes.
 
+/// Minibatches that the first stage which is trained has in flight, at most.
+int64_t in_flight_at_first(const PipelineShape& shape) {
+  const auto first = static_cast<size_t>(shape.frozen_stages);
+  return shape.replicas[first] * shape.in_flight[first];
+}
+
 /// Part by part, on shared links. What is in flight when the lists end is beyond what is looked at.
 class NetworkRun {
  public:
@@ -83,7 +89,7 @@ class NetworkRun {
              const SimulationOptions& options, int64_t count, int64_t* simulated)
       : stages_(shape.stages()),
         simulated_(simulated),
-        timeline_(schedule, shape, times, Span{0, count + shape.replicas[0] * shape.in_flight[0]}, nullptr),
+        timeline_(schedule, shape, times, Span{0, count + in_flight_at_first(shape)}, nullptr),
         run_(timeline_, options) {}
 
   std::optional<double> pace(int64_t begin, int64_t end) {

@@ -89,11 +89,12 @@ void check_shape(const PipelineShape& shape) {
     const std::vector<int64_t> shares = shares_of(shape, stage);
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
   };
-  for (int64_t stage = 1; stage < shape.stages(); ++stage)
-    if (cycle(stage) != cycle(0))
+  const int64_t first = shape.frozen_stages;
+  for (int64_t stage = first + 1; stage < shape.stages(); ++stage)
+    if (cycle(stage) != cycle(first))
       throw PlanError("pipeline, stage " + std::to_string(stage) + ": updates after every " +
-                          std::to_string(cycle(stage)) + " minibatches, stage 0 after every " +
-                          std::to_string(cycle(0)) + "; weights '" + rule.name +
+                          std::to_string(cycle(stage)) + " minibatches, stage " + std::to_string(first) +
+                          " after every " + std::to_string(cycle(first)) + "; weights '" + rule.name +
                           "' need the same at all stages",
                       "plan with equal replicas, or with weights 'stash' or '2bw'");
 }

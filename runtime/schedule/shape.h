@@ -43,8 +43,8 @@ struct PipelineShape {
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
 /// positive share for each replica; stages that share ranks have equal replicas and shares, and neighbours
-/// share none; with kVertical, the sums of the shares are equal at all stages; tied parameters go with the
-/// rule, and stages that are trained; fewer stages are frozen than there are.
+/// share none; with kVertical, the sums of the shares are equal at all stages that are trained; tied
+/// parameters go with the rule, and stages that are trained; fewer stages are frozen than there are.
 void check_shape(const PipelineShape& shape);
 
 /// Minibatches [first, first + count): trained without a drain in between.

@@ -38,13 +38,14 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                           bool blocking_transfers) {
   check_times(shape, times);
+  const std::vector<StageTimes> spent = times_with_frozen(shape, times);
   struct Busy {
     double rank = 0, activations = 0, gradients = 0;
   };
   std::vector<Busy> groups(shape.groups());  // seconds per minibatch
   double slowest = 0;
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
-    const StageTimes& t = times[stage];
+    const StageTimes& t = spent[stage];
     const StageTurns turns(shape, stage);
     const bool first = stage == 0, last = stage + 1 == shape.stages();
     // Of the replica with the largest share.
@@ -55,8 +56,8 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
     const double gradient = first ? 0 : t.send_gradient_seconds;
     double minibatch = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
     if (blocking_transfers)
-      minibatch += activation + gradient + (first ? 0 : times[stage - 1].send_activation_seconds) +
-                   (last ? 0 : times[stage + 1].send_gradient_seconds);
+      minibatch += activation + gradient + (first ? 0 : spent[stage - 1].send_activation_seconds) +
+                   (last ? 0 : spent[stage + 1].send_gradient_seconds);
     Busy& busy = groups[shape.group_of(stage)];
     busy.rank += minibatch / minibatches + round / static_cast<double>(turns.round_length());
     busy.activations += activation / minibatches;

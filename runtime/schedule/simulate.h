@@ -14,7 +14,8 @@ namespace pipewright {
 
 class Disturbances;
 
-/// Seconds of one stage, for one minibatch on one rank.
+/// Seconds of one stage, for one minibatch on one rank. Of a frozen stage only forward and activations count,
+/// and nobody sends it gradients, whatever is said here.
 struct StageTimes {
   double forward_seconds = 0;
   double backward_seconds = 0;  ///< both parts
@@ -41,7 +42,7 @@ struct SimulationOptions {
   /// arrived, and its receiver for as long, from when it asks for the message, or the transfer begins.
   bool blocking_transfers = false;
   /// A send waits until less than so many messages of its rank, stage and kind have not been asked for. 0:
-  /// never.
+  /// never, but for the activations of a frozen stage, which have room for 2.
   int64_t send_queue = 0;
   /// Receives asked for beyond the one that was consumed last, for each rank, stage and kind.
   int64_t receive_ahead = 2;
@@ -81,12 +82,12 @@ struct SimulatedRank {
 struct Simulation {
   double total_seconds = 0;
   /// Time per minibatch while the pipeline is full. A minibatch is complete at the end of its backward at
-  /// stage 0 (of its forward at the last stage, in a schedule without backward). Taken are the completions
-  /// from the middle of the span up to where stage 0 has no more forwards to run; the value is the mean time
-  /// between two of them that lie h apart, divided by h, where h is half their number rounded down to a
-  /// multiple of the period: the least common multiple of the cycles and rounds of all stages. (Where there
-  /// is no such multiple, half their number; where there are not two completions, total_seconds divided by
-  /// the minibatches; 0 for an empty span.)
+  /// the first stage that is trained (of its forward at the last stage, in a schedule without backward).
+  /// Taken are the completions from the middle of the span up to where stage 0 has no more forwards to run;
+  /// the value is the mean time between two of them that lie h apart, divided by h, where h is half their
+  /// number rounded down to a multiple of the period: the least common multiple of the cycles and rounds of
+  /// all stages. (Where there is no such multiple, half their number; where there are not two completions,
+  /// total_seconds divided by the minibatches; 0 for an empty span.)
   double steady_minibatch_seconds = 0;
   std::vector<SimulatedRank> ranks;
   std::vector<SimulatedAction> actions;  ///< in order of begin time, then rank

@@ -11,7 +11,9 @@ namespace pipewright {
 
 void run_timeline(Timeline& timeline, const SimulationOptions& options) {
   timeline.disturb(options.disturbances);
-  if (options.network.empty() && options.send_queue == 0)
+  // A frozen stage waits for room, which is the only thing that holds it back.
+  const bool waits_for_room = options.send_queue > 0 || timeline.shape().frozen_stages > 0;
+  if (options.network.empty() && !waits_for_room)
     run_sweep(timeline, options.blocking_transfers);
   else
     run_events(timeline, options);
@@ -28,6 +30,18 @@ void check_times(const PipelineShape& shape, const std::vector<StageTimes>& time
   }
 }
 
+std::vector<StageTimes> times_with_frozen(const PipelineShape& shape, std::vector<StageTimes> times) {
+  for (int64_t stage = 0; stage < shape.frozen_stages; ++stage) {
+    StageTimes& t = times[static_cast<size_t>(stage)];
+    const double forward = t.forward_seconds, send = t.send_activation_seconds;
+    t = {};
+    t.forward_seconds = forward;
+    t.send_activation_seconds = send;
+  }
+  if (shape.frozen_stages > 0) times[static_cast<size_t>(shape.frozen_stages)].send_gradient_seconds = 0;
+  return times;
+}
+
 namespace {
 
 size_t action_count(const RankLists& lists) {
@@ -41,7 +55,7 @@ Timeline::Timeline(const std::string& schedule, const PipelineShape& shape,
                    const std::vector<StageTimes>& times, Span span, std::vector<SimulatedAction>* actions)
     : shape_(shape),
       span_(span),
-      times_(times),
+      times_(times_with_frozen(shape, times)),
       trains_(schedule_named(schedule).trains()),
       lists_(schedule_of_all(schedule, shape, span)),
       placements_(pipewright::placements(shape)),
@@ -78,10 +92,11 @@ double Timeline::total_seconds() const {
 }
 
 int64_t Timeline::drain_begin() const {
-  int64_t draining = 0;  // minibatches that stage 0 runs backward after its last forward
+  int64_t draining = 0;  // minibatches that the first trained stage runs backward after its last forward
+  const int64_t first = shape_.frozen_stages, first_rank = first_ranks(shape_)[first];
   if (trains_)
-    for (int64_t replica = 0; replica < shape_.replicas[0]; ++replica)
-      draining += ranks_[replica].peak_in_flight;
+    for (int64_t replica = 0; replica < shape_.replicas[first]; ++replica)
+      draining += ranks_[first_rank + replica].peak_in_flight;
   return span_.count - draining;
 }
 

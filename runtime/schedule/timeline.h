@@ -16,6 +16,9 @@ namespace pipewright {
 /// backward longer than the whole.
 void check_times(const PipelineShape& shape, const std::vector<StageTimes>& times);
 
+/// What stages spend where some are frozen: these run forward and send activations, and get no gradients.
+std::vector<StageTimes> times_with_frozen(const PipelineShape& shape, std::vector<StageTimes> times);
+
 /// The lists of a simulation, and what their actions took.
 class Timeline {
  public:
@@ -28,6 +31,7 @@ class Timeline {
   const RankLists& lists() const { return lists_; }
   const std::vector<Placement>& placements() const { return placements_; }
   const StageTimes& times_of(int64_t stage) const { return times_[stage]; }
+  bool trains() const { return trains_; }
   int64_t stage_of(int64_t rank, const Action& action) const {
     return action.stage_or(placements_[rank].stage);
   }
@@ -79,7 +83,7 @@ class Timeline {
       }
     } else if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) {
       --at.in_flight;
-      if (stage == 0) complete(action.index - span_.first, end);
+      if (stage == shape_.frozen_stages) complete(action.index - span_.first, end);
     }
     keep(rank, action, begin, end);
   }
@@ -117,7 +121,7 @@ class Timeline {
   double steady_seconds() const;
   /// The same over the completions [begin, end) of the span; nothing if there are not two.
   std::optional<double> pace_seconds(int64_t begin, int64_t end) const;
-  /// Completions from here on belong to the drain: stage 0 has no more forwards to run.
+  /// Completions from here on belong to the drain: the first trained stage has no more forwards to run.
   int64_t drain_begin() const;
   std::vector<SimulatedRank> ranks() const;
 

@@ -11,12 +11,16 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   const auto run_ahead = [&](const StageTurns& of, int64_t at) {
     return of.run_ahead(schedule_named(schedule).depths(shape)[at]);
   };
+  if (!shape.trains(stage)) {  // its versions are all alike
+    lag_ = 0;
+    return;
+  }
   switch (facts_of(shape.weights).lag) {
     case WeightLag::kOwnStage:
       lag_ = run_ahead(turns, stage);
       break;
     case WeightLag::kFirstStage:
-      lag_ = run_ahead(StageTurns(shape, 0), 0);
+      lag_ = run_ahead(StageTurns(shape, shape.frozen_stages), shape.frozen_stages);
       break;
     case WeightLag::kInterval:
       lag_ = round_length_;

@@ -18,8 +18,8 @@ namespace pipewright {
 /// A span whose pipeline starts empty has began = first, and no version is negative. One that goes on from a
 /// checkpoint within a span has began < first: its first minibatches read versions from before it.
 ///
-///   stash     lag = what this stage runs ahead    vertical  lag = what stage 0 runs ahead
-///   2bw       lag = L                             flush     lag = 0
+///   stash     lag = what this stage runs ahead    vertical  lag = what the first trained stage runs ahead
+///   2bw       lag = L                             flush, and any frozen stage: lag = 0
 ///
 /// It does not fall from minibatch to minibatch. So a version can go when the oldest minibatch of the rank
 /// whose backward has not ended reads a later one, and it is not the latest.

@@ -52,10 +52,15 @@ std::vector<SerialRule> weight_rule_of(const Plan& plan, int64_t gradient_accumu
     rule.round_length =
         intervals ? plan.microbatches : gradient_accumulation * static_cast<int64_t>(cycle.size());
     int64_t depth = plan.schedule == "1f1b" ? plan.stages[s].in_flight : 1;
+    if (plan.stages[s].frozen) {  // there is but one version to read, and nobody it holds back
+      rules.push_back(rule);
+      continue;
+    }
+    const bool first = s == 0 || plan.stages[s - 1].frozen;
     // A stage does not run further ahead than the one before it.
-    while (s > 0 && depth > 1 && run_ahead(cycle, depth) > ahead_of_previous) --depth;
+    while (!first && depth > 1 && run_ahead(cycle, depth) > ahead_of_previous) --depth;
     const int64_t ahead = run_ahead(cycle, depth);
-    if (s == 0) ahead_of_first = ahead;
+    if (first) ahead_of_first = ahead;
     ahead_of_previous = ahead;
     if (plan.weights == "stash") rule.lag = ahead;
     if (plan.weights == "vertical") rule.lag = ahead_of_first;

@@ -211,7 +211,9 @@ class Worker::Execution {
     // for their receiver, which closes no circle of waiting ranks (docs/schedules.md). Evaluation with
     // several stages a rank goes block by block, which bounds what is under way by itself.
     const bool by_blocks = !training() && worker_.stages_.size() > 1;
-    const int64_t limit = 1 + (by_blocks ? listed_.count : worker_.shape_.in_flight[static_cast<size_t>(s)]);
+    // A frozen stage waits for nothing else, so this is what holds it back.
+    const int64_t in_flight = worker_.shape_.trains(s) ? worker_.shape_.in_flight[static_cast<size_t>(s)] : 1;
+    const int64_t limit = 1 + (by_blocks ? listed_.count : in_flight);
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;

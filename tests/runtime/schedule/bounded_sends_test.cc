@@ -263,6 +263,29 @@ TEST_CASE("bounded sends: every plan of up to four stages and four replicas comp
   CHECK(plans == 340);
 }
 
+TEST_CASE("bounded sends: so does every plan whose first stages are frozen, and wait for room alone") {
+  for (const Depths& replicas : all_replica_counts(4, 3)) {
+    const auto stages = static_cast<int64_t>(replicas.size());
+    for (int64_t frozen = 1; frozen < stages; ++frozen) {
+      for (const Depths& depths : depth_choices(replicas)) {
+        PipelineShape shape{replicas, depths};
+        shape.frozen_stages = frozen;
+        for (const int64_t count : {1, 6, 24}) {
+          std::string problem = deadlock("1f1b", shape, {5, count}, rules_of_a_run(shape));
+          if (!problem.empty()) FAIL(problem);
+          PipelineShape drains = shape;
+          drains.weights = WeightRule::kFlush;
+          drains.microbatches = 5;
+          for (const char* schedule : {"1f1b-flush", "zb-h1"}) {
+            problem = deadlock(schedule, drains, {5, count}, rules_of_a_run(drains));
+            if (!problem.empty()) FAIL(schedule << " " << problem);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("bounded sends: so do the schedules with a flush") {
   for (const Depths& replicas : all_replica_counts(3, 4)) {
     const auto check = [&](const char* schedule, PipelineShape shape) {

@@ -146,7 +146,7 @@ std::vector<int64_t> numbers(const std::string& text) {
 TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
   // <!-- draw SCHEDULE REPLICAS DEPTHS FORWARDS BACKWARDS MINIBATCHES [KEY=VALUE ...] -->, an empty line, the
   // drawing in a fence. Keys: microbatches, stages-per-rank, accumulation, backward-weights (seconds by
-  // stage), shares (of the first stage).
+  // stage), shares (of the first stage), frozen (stages).
   const std::string document = read("docs/schedules.md");
   const std::string begin = "<!-- draw ", end = " -->\n", fence = "\n```text\n";
   int drawings = 0;
@@ -174,6 +174,7 @@ TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
       const std::vector<int64_t> values = numbers(word.substr(equals + 1));
       if (key == "microbatches") shape.microbatches = values.at(0), shape.weights = WeightRule::kFlush;
       if (key == "stages-per-rank") shape.stages_per_rank = values.at(0);
+      if (key == "frozen") shape.frozen_stages = values.at(0);
       if (key == "accumulation") shape.accumulation = values.at(0);
       if (key == "shares") {
         shape.shares.resize(times.size());
