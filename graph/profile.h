@@ -58,6 +58,14 @@ inline bool is_launch_bound(double compute_seconds, std::optional<double> launch
   return launch_seconds && *launch_seconds > 0 && *launch_seconds >= 0.9 * compute_seconds;
 }
 
+/// In memory only, no part of the document: what is taken as frozen (optimizer/cost/frozen_profile.h).
+struct FrozenPrefix {
+  int64_t layers = 0;          ///< of model_layers(); 0: nothing
+  size_t nodes = 0;            ///< the first so many run forward only
+  bool cached = false;         ///< what leaves them is read from a cache
+  std::string profile_digest;  ///< of the profile as it was measured
+};
+
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";
 
@@ -71,6 +79,8 @@ struct Profile {
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;
   std::vector<std::vector<std::string>> together;  ///< as Graph::together: sets of nodes that one stage must hold
+
+  FrozenPrefix frozen = {};
 
   double compute_seconds() const;  ///< sum over nodes, forward + backward
 

@@ -9,14 +9,18 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/file_watch.h"
+#include "graph/limits.h"
 #include "graph/rows.h"
 #include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/comparison.h"
+#include "optimizer/commands/option_values.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/published_commands.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/cost/frozen_profile.h"
+#include "optimizer/plan/halving.h"
 #include "optimizer/plan/optimizer.h"
 
 namespace pipewright {
@@ -29,7 +33,10 @@ void add_question_options(po::options_description* options) {
   add_device_options(options);
   add_pricing_options(options);
   add_run_options(options);
-  options->add_options()                                                                        //
+  options->add_options()  //
+      ("frozen-layers", po::value<int64_t>()->default_value(0),
+       "so many, from the front, run forward only")                                             //
+      ("cached", po::bool_switch(), "their values come from a cache")                           //
       ("use-all-devices", po::bool_switch(), "leave none idle, also where that gains nothing")  //
       ("json", po::bool_switch(), "print JSON instead of tables")                               //
       ("print-config", po::bool_switch(),
@@ -48,7 +55,15 @@ Inputs question_from(const po::variables_map& values) {
   const bool output = values.count("output") != 0;
   inputs.settings.push_back(
       {"output", output ? values["output"].as<std::string>() : "none", output ? "command line" : "default"});
-  if (!values["print-config"].as<bool>()) inputs.profile = read_profile(file);
+  const int64_t frozen = in_range(values, "frozen-layers", 0, kMostFrozenLayers);
+  const bool cached = values["cached"].as<bool>();
+  if (cached && frozen == 0) {
+    throw InputError("--cached: only with --frozen-layers",
+                     "What the frozen layers make is cached: --frozen-layers 6 --cached.");
+  }
+  inputs.settings.push_back({"frozen-layers", std::to_string(frozen), source_of(values, "frozen-layers")});
+  if (frozen > 0) inputs.settings.push_back({"cached", cached ? "yes" : "no", source_of(values, "cached")});
+  if (!values["print-config"].as<bool>()) inputs.profile = frozen_profile(read_profile(file), frozen, cached);
   return inputs;
 }
 
@@ -122,6 +137,17 @@ class Stopwatch {
 
 }  // namespace
 
+Plan plan_asked_for(const po::variables_map& values, const Inputs& inputs, PlanNotes* notes) {
+  if (values.count("compat") == 0) return make_plan(inputs.profile, inputs.topology, inputs.request, notes);
+  const auto rule = values["compat"].as<std::string>();
+  if (rule != "halving") {
+    throw InputError("--compat: got " + in_quotes(rule) + "; expected halving",
+                     "halving is PipeTransformer's rule. Without --compat the planner takes its own.");
+  }
+  notes->family = "plan of this rule";
+  return halving_plan(inputs.profile, inputs.topology, inputs.request);
+}
+
 void run_plan(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
@@ -131,8 +157,9 @@ void run_plan(const Arguments& arguments) {
       ("for", po::value<std::string>()->default_value("training"),
        "training, or inference: forward, least latency")                                               //
       ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
-      ("strategy", po::value<std::string>()->default_value("best"),
-       join(names_of(searched_strategies()), ", ").c_str())  //
+      ("compat", po::value<std::string>(), "halving: as PipeTransformer shortens a pipeline, for comparison")(
+          "strategy", po::value<std::string>()->default_value("best"),
+          join(names_of(searched_strategies()), ", ").c_str())  //
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
@@ -144,7 +171,7 @@ void run_plan(const Arguments& arguments) {
   }
   const Stopwatch stopwatch;
   PlanNotes notes;
-  const Plan plan = make_plan(inputs.profile, inputs.topology, inputs.request, &notes);
+  const Plan plan = plan_asked_for(values, inputs, &notes);
   const double spent = stopwatch.milliseconds();
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);

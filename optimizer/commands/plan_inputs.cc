@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/text_table.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
 
 namespace pipewright {
@@ -21,6 +22,7 @@ void add_plan_options(po::options_description* options) {
       ("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
   add_device_options(options);
   add_pricing_options(options);
+  options->add_options()("cached", po::bool_switch(), "the frozen layers' values come from a cache");
   add_wide_option(options);
 }
 
@@ -39,6 +41,8 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan, int64_t dev
   if (!plan.profile_digest.empty() && plan.profile_digest != document_digest(inputs.profile)) {
     std::cerr << "note: the plan was made with another profile of this model\n";
   }
+  inputs.profile =
+      frozen_profile(inputs.profile, plan.frozen_layers, values["cached"].as<bool>(), "plan: frozen_layers");
   return inputs;
 }
 

@@ -40,6 +40,7 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
     terms.link_in_seconds = message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
   if (!load.last)
     terms.link_out_seconds = message_seconds(static_cast<double>(load.charged_out_bytes), inputs);
+  terms.link_takes_both = !load.frozen;  // in comes what the other direction does not carry back
   return terms;
 }
 
@@ -339,8 +340,9 @@ int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
   return 0;
 }
 
-StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planned_in_flight,
                          const CostInputs& inputs) {
+  const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
   const int64_t weights = load.trainable_bytes;
   // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, and
   // what its sends still hold; one minibatch at a time has the rest too, unless its backward comes in parts.
@@ -368,6 +370,8 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_fli
   // those in flight. And the gradient that came in is held while it is used.
   memory.messages_bytes =
       2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
+  // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.
+  if (load.frozen) memory.messages_bytes = 2 * load.in_bytes + 3 * load.out_bytes;
   memory.workspace_bytes = load.workspace_bytes;
   return memory;
 }
@@ -422,7 +426,8 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.tied_seconds = tied_seconds(load, inputs);
   if (!load.last)
     times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
-  if (!load.first) times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.first && !load.after_frozen)
+    times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
   return times;
 }
 
@@ -444,7 +449,8 @@ double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInpu
   double seconds = 0;
   for (const StageLoad& load : loads) {
     seconds += load.compute_seconds();
-    if (!load.last) seconds += 2 * message_seconds(static_cast<double>(load.out_bytes), inputs);
+    if (!load.last)
+      seconds += (load.frozen ? 1 : 2) * message_seconds(static_cast<double>(load.out_bytes), inputs);
   }
   return seconds;
 }

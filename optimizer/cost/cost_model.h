@@ -42,6 +42,8 @@ struct StageLoad {
   bool first = true;                    ///< no stage before this one
   bool last = true;
   bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
+  bool frozen = false;     ///< nothing in it or before it is trained: no gradient comes to it
+  bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
 
   double recompute_seconds() const { return recompute ? forward_seconds : 0; }
   double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }

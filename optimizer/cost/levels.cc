@@ -112,7 +112,7 @@ double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int 
   const double in = load.first ? 0 : message(load.charged_in_bytes, in_level);
   const double out = load.last ? 0 : message(load.charged_out_bytes, out_level);
   // What comes in goes back as gradients.
-  return inputs_.forward_only ? std::max(in, out) : in + out;
+  return inputs_.forward_only || load.frozen ? std::max(in, out) : in + out;
 }
 
 double LevelCosts::gradient_bytes(const StageLoad& load) const {

@@ -192,6 +192,8 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
   const bool live = model.cut_bytes == live_bytes;
   std::optional<Sums> sums(flow);
   result.nested = true;
+  NodeSet frozen(flow.size());
+  for (size_t v = 0; v < flow.profile.frozen.nodes; ++v) frozen.set(v);
   for (const NodeSet& done : cuts) {
     if (!separated_tie(flow, done).empty()) continue;
     if (!sums->state().done.is_subset_of(done)) {
@@ -200,6 +202,7 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
     }
     sums->add(done - sums->state().done);
     State state = sums->state();
+    state.frozen = done.any() && done.is_subset_of(frozen);
     state.charged_bytes = live ? state.cut_bytes : model.cut_bytes(flow, done);
     result.states.push_back(std::move(state));
   }
@@ -265,6 +268,8 @@ StageLoad load_between(const States& states, int i, int j) {
   load.charged_out_bytes = to.charged_bytes;
   load.first = i == 0;
   load.last = j == states.last();
+  load.frozen = to.frozen;
+  load.after_frozen = from.frozen;
   if (states.ties.empty()) return load;
   const TiedShare share = tied_share(states.ties, from.done, to.done);
   load.parameter_bytes += share.parameter_bytes;

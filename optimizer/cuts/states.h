@@ -26,6 +26,7 @@ struct State {
   int64_t charged_bytes = 0;  ///< what the cost model takes that for
   int64_t held_bytes = 0;     ///< of what crosses, what its makers do not save
   double backward_weight_seconds = 0;  ///< of the backward
+  bool frozen = false;                 ///< holds nodes of the frozen prefix alone
 };
 
 /// Numbers of states, ascending: a stretch of all of them, or a list.

@@ -14,8 +14,11 @@ double drain_floor_seconds(const std::vector<StageLoad>& loads, const std::vecto
     return exchange + step_seconds(loads[s], inputs);
   };
   double least = 0;
-  double trip = update(0);  // through all earlier stages and back, and the update there
-  for (size_t s = 0; s < loads.size(); ++s) {
+  size_t first = 0;  // that is trained: those before it run ahead, over the updates
+  for (; loads[first].frozen; ++first)
+    least = std::max(least, loads[first].forward_seconds * interval / static_cast<double>(replicas[first]));
+  double trip = update(first);  // through all earlier stages and back, and the update there
+  for (size_t s = first; s < loads.size(); ++s) {
     const StageLoad& load = loads[s];
     const auto runs = static_cast<double>((inputs.minibatches_per_update + replicas[s] - 1) / replicas[s]);
     // What comes after a gradient has been sent on keeps no earlier stage waiting.

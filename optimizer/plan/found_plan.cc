@@ -12,6 +12,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   std::vector<NodeSet> nodes_of_stages;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
+  plan.frozen_layers = profile.frozen.layers;
   const LayerWeights layers(profile);
   for (const FoundStage& found : answer.stages) {
     Stage stage;
@@ -23,7 +24,8 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
     stage.layers = layers.of(stage.nodes);
     stage.ranks = found.ranks;
     stage.shares = found.shares;
-    stage.recompute = found.recompute;
+    stage.frozen = states.states[found.to].frozen;
+    stage.recompute = found.recompute && !stage.frozen;
     if (stage.ranks.empty()) {
       stage.ranks.resize(found.replicas);
       std::iota(stage.ranks.begin(), stage.ranks.end(), plan.world_size);

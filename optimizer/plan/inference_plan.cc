@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/units.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/cost/placed.h"
 #include "optimizer/plan/found_plan.h"
 #include "optimizer/search/inference.h"
@@ -45,7 +46,7 @@ Plan inference_plan(const Question& question, double period_seconds, const Profi
   }
   Plan plan = plan_of(found->answer, *question.states, profile);
   plan.strategy = "manual";
-  plan.profile_digest = document_digest(profile);
+  plan.profile_digest = measured_digest(profile);
   std::vector<int64_t> replicas;
   for (const FoundStage& stage : found->answer.stages) replicas.push_back(stage.replicas);
   const std::vector<int64_t> depths = pipedream_in_flight(replicas);

@@ -8,6 +8,7 @@
 #include "graph/rows.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/cost/recompute.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/cuts/states.h"
@@ -191,7 +192,7 @@ Plan Planning::plan_for_training() {
     try_half_of_the_devices(&plan);
   }
   plan.strategy = request_.strategy;
-  plan.profile_digest = document_digest(profile_);
+  plan.profile_digest = measured_digest(profile_);
   plan.topology_digest = document_digest(topology_);
   plan.predicted->lower_bound_seconds = std::min(seconds(plan), bound);
   if (question_.memory_bytes > 0) {

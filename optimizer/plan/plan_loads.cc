@@ -185,6 +185,8 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
     loads[s].first = s == 0;
     loads[s].last = s + 1 == stages;
     loads[s].recompute = plan.stages[s].recompute;
+    loads[s].frozen = plan.stages[s].frozen;
+    loads[s].after_frozen = s > 0 && plan.stages[s - 1].frozen;
   }
   Readers readers;
   add_nodes(flow, stage_of, &loads, &readers);

@@ -20,14 +20,15 @@ constexpr double kPace = 2e-3;  // a bound is as near to the best pace as that: 
 // Where all the depth there is room for takes so much more than is of use, no depths are of use.
 constexpr double kHopeless = 1.05;
 
-Plan skeleton(const Candidate& candidate) {
+Plan skeleton(const Candidate& candidate, const States& states) {
   Plan plan;
   for (const FoundStage& found : candidate.stages) {
     Stage stage;
     stage.ranks = found.ranks;
     for (int64_t q = 0; found.ranks.empty() && q < found.replicas; ++q)
       stage.ranks.push_back(plan.world_size + q);
-    stage.recompute = found.recompute;
+    stage.frozen = states.states[static_cast<size_t>(found.to)].frozen;
+    stage.recompute = found.recompute && !stage.frozen;
     plan.world_size += found.replicas;
     plan.stages.push_back(std::move(stage));
   }
@@ -113,7 +114,8 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
       // Where pipelines drain, the simulation alone says what they take.
       if (!drains_) pace.floor_seconds = std::max(pace.floor_seconds, own);
       const auto bytes = static_cast<double>(loads[s].out_bytes);
-      if (s + 1 < loads.size()) pace.between_seconds.push_back(2 * message_seconds(bytes, q_.inputs));
+      if (s + 1 < loads.size())
+        pace.between_seconds.push_back((loads[s].frozen ? 1 : 2) * message_seconds(bytes, q_.inputs));
     }
   }
   if (drains_) {
@@ -131,7 +133,7 @@ void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLo
                            NetworkPace* pace) const {
   const double busy = pace->floor_seconds;
   double trip = 0;  // of a minibatch from the stage on, there and back
-  for (size_t s = loads.size(); s-- > 0;) {
+  for (size_t s = loads.size(); s-- > 0 && !loads[s].frozen;) {
     const double later = q_.inputs.split_backward ? loads[s].backward_weight_seconds : 0;
     trip += loads[s].compute_seconds() - later + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
     const int64_t replicas = candidate.stages[s].replicas;
@@ -177,7 +179,7 @@ std::optional<CandidatePrice> Pricer::with_all_depth(const std::vector<StageLoad
 
 std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double floor, double limit) {
   std::vector<StageLoad> loads = loads_of(candidate);
-  Plan plan = skeleton(candidate);
+  Plan plan = skeleton(candidate, *q_.states);
   if (!q_.states->ties.empty()) {
     std::vector<NodeSet> nodes;
     for (const FoundStage& stage : candidate.stages)

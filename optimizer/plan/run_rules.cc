@@ -229,8 +229,10 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   if (schedule.several_stages) {
     plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
-    for (size_t s = 0; s < plan->stages.size(); ++s)
+    for (size_t s = 0; s < plan->stages.size(); ++s) {
       plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
+      plan->stages[s].frozen = false;  // stages of a rank take turns, frozen or not
+    }
   }
   if (schedule.kind == ScheduleKind::kModelParallel) return true;
   const int64_t deepest = inputs.pipeline_depth;  // what the search kept room for, with vertical
@@ -260,6 +262,7 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   } else {
     for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
     depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;
+    for (int64_t s = 0; s < shape.frozen_stages; ++s) depths[static_cast<size_t>(s)] = 1;
   }
   for (size_t s = 0; s < depths.size(); ++s) {
     if (depths[s] > most[s]) return false;  // what gpipe takes, whatever there is

@@ -22,6 +22,7 @@ StageLoad load_between(const Cell& from, const Cell& to, bool first, bool last) 
   load.out_bytes = load.charged_out_bytes = to.cut_low;
   load.first = first;
   load.last = last;
+  load.frozen = to.trainable_high == 0;  // it may be
   return load;
 }
 

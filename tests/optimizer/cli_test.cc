@@ -538,6 +538,45 @@ TEST_CASE("classes of devices, each with a profile of its own") {
   CHECK_THAT(other.error, Catch::Contains("--class-profile slow: lacks node"));
 }
 
+TEST_CASE("frozen layers: planned for, written, and taken from the plan by those that read it") {
+  const Cli cli;
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  for (size_t v = 0; v < profile.nodes.size(); ++v)
+    profile.nodes[v].layer = v + 1 == profile.nodes.size() ? "head" : "blocks." + std::to_string(v);
+  write_document(cli.path("layers.json"), profile);
+  const std::string question = "--profile layers.json --gpus 4 --bandwidths 1GB/s --latency 10us ";
+  REQUIRE(cli.run("plan " + question + "--output whole.json").code == 0);
+  for (const std::string cached : {"", "--cached "}) {
+    const Outcome outcome =
+        cli.run("plan " + question + "--frozen-layers 3 " + cached + "--output frozen.json");
+    CAPTURE(outcome.error);
+    REQUIRE(outcome.code == 0);
+    const Plan plan = read_document<Plan>(cli.path("frozen.json"));
+    CHECK(plan.frozen_layers == 3);
+    CHECK(plan.profile_digest == document_digest(profile));
+    CHECK(plan.predicted->minibatch_seconds <
+          read_document<Plan>(cli.path("whole.json")).predicted->minibatch_seconds);
+    const std::string known =
+        "--plan frozen.json --profile layers.json --bandwidths 1GB/s --latency 10us " + cached;
+    for (const std::string command : {"check ", "evaluate ", "simulate ", "show "}) {
+      const Outcome read = cli.run(command + known);
+      CAPTURE(command, read.error);
+      CHECK(read.code == 0);
+      CHECK(read.error.find("another profile") == std::string::npos);
+    }
+  }
+  CHECK(cli.run("compare " + question + "--frozen-layers 3").code == 0);
+  CHECK(cli.run("plan " + question + "--frozen-layers 3 --compat halving --output halved.json").code == 0);
+  CHECK(read_document<Plan>(cli.path("halved.json")).schedule == "gpipe");
+  const Outcome alone = cli.run("plan " + question + "--cached");
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.error, Catch::Contains("--cached: only with --frozen-layers"));
+  const Outcome many = cli.run("plan " + question + "--frozen-layers 40");
+  CHECK(many.code == 2);
+  CHECK_THAT(many.error, Catch::Contains("--frozen-layers"));
+  CHECK(cli.run("plan " + question + "--compat thirds").code == 2);
+}
+
 TEST_CASE("print-config names every setting and its source") {
   const Cli cli;
   const Outcome outcome = cli.run(kQuestion + "--print-config");
