@@ -49,9 +49,9 @@ void add_run_options(po::options_description* options) {
        ("one of " + schedules_where(false) + "; or, drained at every update: " + schedules_where(true))
            .c_str())  //
       ("weights", po::value<std::string>(),
-       "version rule: stash (the default), 2bw or vertical with 1f1b; flush with the others")              //
-      ("microbatches", po::value<int64_t>(), "of an update, with flush and 2bw; without: a few a device")  //
-      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")           //
+       "version rule: stash (the default), 2bw or vertical with 1f1b; flush with the others")     //
+      ("microbatches", po::value<int64_t>(), "of an update; without: a few for each device")      //
+      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
       ("recompute", po::value<std::string>()->default_value("auto"),
        ("run forwards twice: " + join(names_of(recompute_choices()), ", ")).c_str());
 }

@@ -155,9 +155,9 @@ void run_plan(const Arguments& arguments) {
   add_published_options(&options);
   options.add_options()  //
       ("for", po::value<std::string>()->default_value("training"),
-       "training, or inference: forward, least latency")                                               //
-      ("period", po::value<std::string>(), "with --for inference: how often a minibatch comes, 20ms")  //
-      ("compat", po::value<std::string>(), "halving: as PipeTransformer shortens a pipeline, for comparison")(
+       "training, or inference: forward, least latency")                                  //
+      ("period", po::value<std::string>(), "with --for inference: one comes every 20ms")  //
+      ("compat", po::value<std::string>(), "halving: PipeTransformer's rule instead")(
           "strategy", po::value<std::string>()->default_value("best"),
           join(names_of(searched_strategies()), ", ").c_str())  //
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");

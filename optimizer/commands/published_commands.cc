@@ -251,7 +251,7 @@ void plan_dynpipe(const po::variables_map& values) {
 void add_published_options(po::options_description* options) {
   options->add_options()  //
       ("cpus", po::value<int64_t>(),
-       "with --objective max-load: CPUs beside the accelerators")  //
+       "with max-load: CPUs beside the accelerators")  //
       ("staleness-weight", po::value<double>(),
        "dynpipe: S stages count 1 + this * (S^3 - 1) times as slow; without: 0");
 }

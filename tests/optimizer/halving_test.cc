@@ -124,7 +124,7 @@ TEST_CASE("sub-layers of a profile never cut a connection") {
 }
 
 TEST_CASE(
-    "a halving plan: fewer stages and more pipelines as layers freeze; the planner's own is no slower") {
+    "a halving plan: fewer stages and more pipelines as layers freeze, never faster than the planner's own") {
   const Profile measured = blocks(8);
   const Topology topology = flat_topology(8, 1e9, 20e-6, 0);
   int64_t last = 8;
