@@ -1,5 +1,9 @@
 // The runtime against the serial reference, bit for bit: ranks are threads, gradients and activations really
 // travel.
+#include <random>
+
+#include "graph/model_layers.h"
+#include "models/definition/frozen.h"
 #include "models/initialise.h"
 #include "models/run/interpreter.h"
 #include "models/zoo/registry.h"
@@ -106,6 +110,49 @@ TEST_CASE("oracle: several stages on a rank") {
       compare_world("local", model, interleaved_plan(model, 6, 3, replicas, microbatches), momentum_rules(),
                     14);
     }
+  }
+}
+
+TEST_CASE("oracle: stages whose layers are frozen, under every schedule and weight rule") {
+  at::set_num_threads(1);
+  std::mt19937_64 random(2110);
+  const Model trained = residual_model(4);
+  struct Kind {
+    const char* schedule;
+    const char* weights;
+  };
+  const Kind kinds[] = {{"1f1b", "stash"},           {"1f1b", "vertical"}, {"1f1b", "2bw"},
+                        {"model-parallel", "stash"}, {"gpipe", "flush"},   {"1f1b-flush", "flush"},
+                        {"zb-h1", "flush"}};
+  for (int round = 0; round < 28; ++round) {
+    const Kind& kind = kinds[round % 7];
+    const auto stages = static_cast<size_t>(2 + random() % 3);
+    std::vector<int64_t> replicas, depths;
+    const bool equal = std::string(kind.weights) == "vertical";
+    const auto all = static_cast<int64_t>(1 + random() % 2);
+    for (size_t s = 0; s < stages; ++s) {
+      replicas.push_back(equal ? all : static_cast<int64_t>(1 + random() % 3));
+      depths.push_back(static_cast<int64_t>(1 + random() % 4));
+    }
+    if (std::string(kind.schedule) == "gpipe") depths.assign(stages, 20);
+    const int64_t microbatches = std::string(kind.weights) == "2bw" ? 20 : 5;
+    Plan plan = with_schedule(plan_of(trained, replicas, depths), kind.schedule, kind.weights,
+                              std::string(kind.weights) == "stash" ? 1 : microbatches);
+    // The layers that end in the first stages, and perhaps one that begins a stage that trains.
+    const std::vector<ModelLayer> layers = model_layers(trained.graph);
+    const auto frozen = static_cast<int64_t>(1 + random() % layers.size());
+    const size_t end = end_of_layers(layers, frozen, "test");
+    Model model = trained;
+    model.graph = frozen_graph(trained.graph, frozen);
+    plan.frozen_layers = frozen;
+    size_t nodes = 0;
+    for (size_t s = 0; s + 1 < stages; ++s) {
+      nodes += plan.stages[s].nodes.size();
+      plan.stages[s].frozen = nodes <= end;
+    }
+    CAPTURE(kind.schedule, kind.weights, plan.shape_text(), frozen, plan.frozen_stages());
+    const auto minibatches = static_cast<int64_t>(1 + random() % 24);
+    compare_world("local", model, plan, momentum_rules(), minibatches);
   }
 }
 
