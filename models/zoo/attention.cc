@@ -14,8 +14,9 @@ std::string multi_head_attention(ModelBuilder& model, std::vector<std::string> q
     part = model.reshape(part, {-1, tokens, options.heads, width / options.heads});
     part = model.transpose(part, 1, 2);
   }
-  const std::string y = model.scaled_dot_product_attention(
-      query_key_value[0], query_key_value[1], query_key_value[2], options.is_causal, options.dropout);
+  const std::string y =
+      model.scaled_dot_product_attention(query_key_value[0], query_key_value[1], query_key_value[2],
+                                         options.is_causal, options.dropout, options.mask);
   return model.reshape(model.transpose(y, 1, 2), {-1, tokens, width});
 }
 

@@ -11,7 +11,8 @@ namespace pipewright {
 struct AttentionOptions {
   int64_t heads;  ///< divides the width
   bool is_causal = false;
-  double dropout = 0;  ///< of the weights
+  double dropout = 0;     ///< of the weights
+  std::string mask = {};  ///< bool (batch, 1, 1, tokens): which tokens are attended; "" = all
 };
 
 /// Query, key and value are (batch, tokens, width) of equal shapes; so is the result. The nodes belong to the

@@ -40,6 +40,10 @@ ModelBuilder::TogetherScope::~TogetherScope() {
   if (names.size() > 1) graph_.together.push_back(std::move(names));
 }
 
+ModelBuilder::EverywhereScope::~EverywhereScope() {
+  for (size_t i = first_; i < graph_.nodes.size(); ++i) graph_.everywhere.push_back(graph_.nodes[i].name);
+}
+
 ModelBuilder::ModelBuilder(std::string name, int64_t batch_size) : batch_size_(batch_size) {
   model_.graph.name = std::move(name);
   if (batch_size < 1) fail("batch size: got " + std::to_string(batch_size) + ", expected at least 1");
@@ -410,7 +414,7 @@ std::vector<std::string> ModelBuilder::split(const std::string& x, int64_t size,
 
 std::string ModelBuilder::scaled_dot_product_attention(const std::string& query, const std::string& key,
                                                        const std::string& value, bool is_causal,
-                                                       double dropout_p) {
+                                                       double dropout_p, const std::string& mask) {
   for (const std::string& x : {query, key, value}) {
     require_rank("scaled_dot_product_attention", x, 4, "(batch, heads, tokens, features)");
   }
@@ -421,13 +425,12 @@ std::string ModelBuilder::scaled_dot_product_attention(const std::string& query,
   }
   std::vector<int64_t> out = q;
   out[3] = shape(value)[3];
-  return call_one("scaled_dot_product_attention", "",
-                  {{"query", named(query)},
-                   {"key", named(key)},
-                   {"value", named(value)},
-                   {"dropout_p", dropout_p},
-                   {"is_causal", is_causal}},
-                  out, type(query).dtype);
+  std::vector<std::pair<std::string, Argument>> arguments = {
+      {"query", named(query)}, {"key", named(key)}, {"value", named(value)}};
+  if (!mask.empty()) arguments.emplace_back("attn_mask", named(mask));
+  arguments.emplace_back("dropout_p", dropout_p);
+  arguments.emplace_back("is_causal", is_causal);
+  return call_one("scaled_dot_product_attention", "", std::move(arguments), out, type(query).dtype);
 }
 
 std::string ModelBuilder::cross_entropy_loss(const std::string& scores, const std::string& labels,

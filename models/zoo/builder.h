@@ -120,6 +120,22 @@ class ModelBuilder {
   };
   TogetherScope together() { return TogetherScope(model_.graph); }
 
+  /// Each stage that needs what the nodes made while it lives make, computes it itself (Graph::everywhere):
+  /// masks, made from integer inputs. Must die before the builder does.
+  class [[nodiscard]] EverywhereScope {
+   public:
+    ~EverywhereScope();
+    EverywhereScope(const EverywhereScope&) = delete;
+    EverywhereScope& operator=(const EverywhereScope&) = delete;
+
+   private:
+    friend class ModelBuilder;
+    explicit EverywhereScope(Graph& graph) : graph_(graph), first_(graph.nodes.size()) {}
+    Graph& graph_;
+    size_t first_;
+  };
+  EverywhereScope everywhere() { return EverywhereScope(model_.graph); }
+
   /// A field of a minibatch, of shape (batch, sample_shape...). Its name is not prefixed by the layer.
   std::string input(const std::string& name, const std::string& dtype,
                     const std::vector<int64_t>& sample_shape);
@@ -152,9 +168,11 @@ class ModelBuilder {
   std::string transpose(const std::string& x, int64_t dim0, int64_t dim1);
   /// Into parts of `size` along `dim`; the last may be smaller.
   std::vector<std::string> split(const std::string& x, int64_t size, int64_t dim);
-  /// All three are (batch, heads, tokens, features).
+  /// All three are (batch, heads, tokens, features). `mask`: bool, of a shape that broadcasts to (batch,
+  /// heads, tokens of the query, tokens of the key); where it is false nothing is attended. "" = no mask.
   std::string scaled_dot_product_attention(const std::string& query, const std::string& key,
-                                           const std::string& value, bool is_causal, double dropout_p = 0);
+                                           const std::string& value, bool is_causal, double dropout_p = 0,
+                                           const std::string& mask = "");
   /// Mean over all labels but those of -100, which ask nothing; scores (N, classes), labels int64 (N).
   std::string cross_entropy_loss(const std::string& scores, const std::string& labels,
                                  double label_smoothing = 0);

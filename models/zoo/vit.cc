@@ -1,5 +1,6 @@
-// Vision Transformer (Dosovitskiy et al. 2020) as torchvision has it: patches of 16 x 16 pixels, a class
-// token in front, pre-norm blocks. The head starts from 0, so the first loss is log(classes).
+// Vision Transformer (Dosovitskiy et al. 2020) as torchvision has it: square patches, a class token in front,
+// pre-norm blocks. The head starts from 0, so the first loss is log(classes). Tiny and small are timm's sizes
+// (Touvron et al. 2021).
 #include <cmath>
 
 #include "models/zoo/attention.h"
@@ -9,12 +10,12 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kPatch = 16;
 constexpr double kNormEpsilon = 1e-6;
 
 struct VitOptions {
-  int64_t layers, width, heads, hidden;
-  double dropout;
+  int64_t patch;  ///< pixels a side
+  int64_t layers, width, heads;
+  double dropout = 0;
 };
 
 /// torch.nn.init.xavier_uniform_
@@ -32,10 +33,10 @@ class VitBuilder : private NamedLayers {
     std::string x;
     {
       auto layer = model_.layer("conv_proj");
-      const auto fan_in = static_cast<double>(model_.shape(images)[1] * kPatch * kPatch);
+      const auto fan_in = static_cast<double>(model_.shape(images)[1] * options_.patch * options_.patch);
       x = model_.conv2d(images, {.channels = options_.width,
-                                 .kernel = kPatch,
-                                 .stride = kPatch,
+                                 .kernel = options_.patch,
+                                 .stride = options_.patch,
                                  .weight_start = Initialiser::normal(0, std::sqrt(1 / fan_in)),
                                  .bias_start = Initialiser::constant(0)});
       x = model_.transpose(model_.flatten(x, 2), 1, 2);
@@ -90,7 +91,7 @@ class VitBuilder : private NamedLayers {
 
   std::string perceptron(const std::string& x) {
     auto layer = model_.layer("mlp");
-    std::string y = linear("0", x, options_.hidden);
+    std::string y = linear("0", x, 4 * options_.width);
     {
       auto activation = model_.layer("1");
       y = model_.gelu(y);
@@ -109,21 +110,20 @@ class VitBuilder : private NamedLayers {
   VitOptions options_;
 };
 
-}  // namespace
-
-Model build_vit_b_16(ModelOptions& options, int64_t batch_size) {
-  const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, kPatch);
-  if (images.image % kPatch != 0) {
-    options.fail("image", "got " + std::to_string(images.image) + ", expected a multiple of the patches' " +
-                              std::to_string(kPatch));
-  }
-  VitOptions vit = {.layers = options.integer("layers", 12, 1, 1000),
-                    .width = options.integer("width", 768, 1, 1 << 16),
-                    .heads = options.integer("heads", 12, 1, 1 << 10),
-                    .hidden = 0,
-                    .dropout = options.number("dropout", 0, 0, 0.99)};
+void read_blocks(ModelOptions& options, VitOptions& vit) {
+  vit.layers = options.integer("layers", vit.layers, 1, 1000);
+  vit.width = options.integer("width", vit.width, 1, 1 << 16);
+  vit.heads = options.integer("heads", vit.heads, 1, 1 << 10);
+  vit.dropout = options.number("dropout", 0, 0, 0.99);
   check_heads(options, vit.width, vit.heads);
-  vit.hidden = 4 * vit.width;
+}
+
+Model build(ModelOptions& options, int64_t batch_size, const ImageOptions& images, VitOptions vit) {
+  if (images.image % vit.patch != 0) {
+    options.fail("image", "got " + std::to_string(images.image) + ", expected a multiple of the patches' " +
+                              std::to_string(vit.patch));
+  }
+  read_blocks(options, vit);
   ModelBuilder model(options.spec().text(), batch_size);
   VitBuilder net(model, vit);
   std::string x = net.encode(net.embed(image_input(model, images)));
@@ -140,6 +140,44 @@ Model build_vit_b_16(ModelOptions& options, int64_t batch_size) {
                          .bias_start = Initialiser::constant(0)});
   }
   return model.finish_classification(x);
+}
+
+Model build_for_imagenet(ModelOptions& options, int64_t batch_size, const VitOptions& vit) {
+  return build(options, batch_size,
+               image_options(options, {.classes = 1000, .channels = 3, .image = 224}, vit.patch), vit);
+}
+
+}  // namespace
+
+Model build_vit(ModelOptions& options, int64_t batch_size) {
+  const int64_t patch = options.integer("patch", 7, 1, kLargestImage);
+  return build(options, batch_size,
+               image_options(options, {.classes = 10, .channels = 1, .image = 28}, patch),
+               {.patch = patch, .layers = 8, .width = 64, .heads = 4});
+}
+
+Model build_vit_ti_16(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 16, .layers = 12, .width = 192, .heads = 3});
+}
+
+Model build_vit_s_16(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 16, .layers = 12, .width = 384, .heads = 6});
+}
+
+Model build_vit_b_16(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 16, .layers = 12, .width = 768, .heads = 12});
+}
+
+Model build_vit_b_32(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 32, .layers = 12, .width = 768, .heads = 12});
+}
+
+Model build_vit_l_16(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 16, .layers = 24, .width = 1024, .heads = 16});
+}
+
+Model build_vit_l_32(ModelOptions& options, int64_t batch_size) {
+  return build_for_imagenet(options, batch_size, {.patch = 32, .layers = 24, .width = 1024, .heads = 16});
 }
 
 }  // namespace pipewright

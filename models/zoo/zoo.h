@@ -27,8 +27,16 @@ Model build_squeezenet1_0(ModelOptions& options, int64_t batch_size);
 Model build_mobilenet_v2(ModelOptions& options, int64_t batch_size);
 Model build_densenet121(ModelOptions& options, int64_t batch_size);
 Model build_inception_v3(ModelOptions& options, int64_t batch_size);
+Model build_vit(ModelOptions& options, int64_t batch_size);
+Model build_vit_ti_16(ModelOptions& options, int64_t batch_size);
+Model build_vit_s_16(ModelOptions& options, int64_t batch_size);
 Model build_vit_b_16(ModelOptions& options, int64_t batch_size);
+Model build_vit_b_32(ModelOptions& options, int64_t batch_size);
+Model build_vit_l_16(ModelOptions& options, int64_t batch_size);
+Model build_vit_l_32(ModelOptions& options, int64_t batch_size);
 Model build_bert(ModelOptions& options, int64_t batch_size);
+Model build_bert_classifier(ModelOptions& options, int64_t batch_size);
+Model build_bert_span(ModelOptions& options, int64_t batch_size);
 Model build_gnmt(ModelOptions& options, int64_t batch_size);
 
 struct ImageOptions {

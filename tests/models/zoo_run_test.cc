@@ -1,12 +1,16 @@
 // The zoo through LibTorch: its operators take the arguments as written, and make values of the types that
 // the builder worked out.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "models/initialise.h"
@@ -45,8 +49,12 @@ std::vector<Case> cases() {
       {"densenet121:image=33,classes=10", 10, 1.5},
       {"inception_v3:auxiliary=no,image=75,classes=10", 10, 30},
       {"vit_b_16:image=32,layers=2,width=24,heads=3,classes=10", 10, 1e-5},
+      {"vit", 10, 1e-5},
+      {"vit:patch=4,image=12,channels=3,layers=2,width=24,heads=3,dropout=0.1", 10, 1e-5},
       {"bert:layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20", 20, 0.1},
       {"bert:layers=1,width=24,heads=3,tokens=6,positions=6,vocabulary=20,dropout=0,head=separate", 20, 0.1},
+      {"bert-classifier:classes=5,layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20", 5, 0.1},
+      {"bert-span:layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20,dropout=0", 6, 0.1},
       {"gnmt:layers=8,width=12,source=7,target=5,vocabulary=20", 20, 0.1},
       {"gnmt:layers=4,width=12,source=4,target=6,vocabulary=20,dropout=0,embedding=shared", 20, 0.1}};
 }
@@ -72,6 +80,10 @@ std::vector<at::Tensor> minibatch(const Graph& graph, const Segment& segment, in
   for (const std::string& name : segment.inputs()) {
     std::vector<int64_t> shape = graph.values.at(name).shape;
     shape[0] = samples;
+    if (name == "mask" || name == "segments") {
+      fields.push_back(at::arange(shape[1]).ge(4).expand(shape).eq(name == "segments").to(at::kLong));
+      continue;
+    }
     fields.push_back(graph.values.at(name).dtype == "int64" ? at::randint(classes, shape, at::kLong)
                                                             : at::randn(shape));
   }
@@ -159,6 +171,50 @@ TEST_CASE("a token's scores depend on no later token") {
   CHECK(at::allclose(before.narrow(1, 0, 3), after.narrow(1, 0, 3)));
   CHECK(!at::allclose(before.select(1, 3), after.select(1, 3)));
   CHECK(!at::allclose(before.select(1, 5), after.select(1, 5)));
+}
+
+// By name, for a segment of another model.
+std::vector<at::Tensor> in_order(const std::vector<std::string>& names,
+                                 const std::map<std::string, at::Tensor>& values) {
+  std::vector<at::Tensor> ordered;
+  for (const std::string& name : names) ordered.push_back(values.at(name));
+  return ordered;
+}
+
+TEST_CASE("padding changes no score of what stands before it, whatever fills it and however long it is") {
+  const at::NoGradGuard no_gradients;
+  const std::string options = "layers=2,width=24,heads=3,positions=12,vocabulary=20,dropout=0,tokens=";
+  for (const std::string name : {"bert-classifier:", "bert-span:"}) {
+    const Model model = build_model(name + options + "7", 3), longer = build_model(name + options + "12", 3);
+    const Segment segment = whole(model.graph, {model.graph.outputs[1]});
+    const Segment longer_segment = whole(longer.graph, {longer.graph.outputs[1]});
+    const Tensors tensors = first_tensors(model, segment), same = first_tensors(longer, longer_segment);
+    for (int64_t seed = 0; seed < 100; ++seed) {
+      CAPTURE(name, seed);
+      at::manual_seed(static_cast<uint64_t>(seed));
+      const at::Tensor lengths = at::randint(1, 8, {3, 1}, at::kLong);
+      const at::Tensor mask = at::arange(12).lt(lengths).to(at::kLong);
+      const auto scores = [&](const Segment& of, const Tensors& with, const at::Tensor& tokens,
+                              int64_t count) {
+        const at::Tensor cut = mask.narrow(1, 0, count);
+        const at::Tensor label = at::zeros({3}, at::kLong);  // the loss is made, too
+        const std::map<std::string, at::Tensor> fields = {{"labels", label},
+                                                          {"starts", label},
+                                                          {"ends", label},
+                                                          {"tokens", tokens.narrow(1, 0, count).contiguous()},
+                                                          {"mask", cut.contiguous()},
+                                                          {"segments", at::zeros_like(cut)}};
+        const at::Tensor made = of.forward(in_order(of.inputs(), fields), with.parameters, {}, {1, 0})[0];
+        // Of spans those of what is there.
+        return made.dim() == 2 ? made : made.masked_fill(cut.eq(0).unsqueeze(1), 0).narrow(2, 0, 7);
+      };
+      const at::Tensor tokens = at::randint(20, {3, 12}, at::kLong);
+      const at::Tensor other = at::where(mask.ne(0), tokens, at::randint(20, {3, 12}, at::kLong));
+      const at::Tensor first = scores(segment, tensors, tokens, 7);
+      CHECK(at::equal(first, scores(segment, tensors, other, 7)));
+      CHECK(at::allclose(first, scores(longer_segment, same, tokens, 12), 1e-4, 1e-5));
+    }
+  }
 }
 
 TEST_CASE("an untrained convnet learns a few images by heart") {

@@ -67,6 +67,9 @@ TEST_CASE("parameter counts are torchvision's") {
       {"resnext50_32x4d", {25'028'904, 161}}, {"squeezenet1_0", {1'248'424, 52}},
       {"mobilenet_v2", {3'504'872, 158}},     {"densenet121", {7'978'856, 364}},
       {"inception_v3", {27'161'264, 292}},    {"vit_b_16", {86'567'656, 152}},
+      {"vit_ti_16", {5'717'416, 152}},        {"vit_s_16", {22'050'664, 152}},
+      {"vit_b_32", {88'224'232, 152}},        {"vit_l_16", {304'326'632, 296}},
+      {"vit_l_32", {306'535'400, 296}},
   };
   for (const auto& [name, counts] : known) {
     INFO(name);
@@ -139,6 +142,30 @@ TEST_CASE("bert has the parameters of BERT-base, and those of the head once more
   CHECK(parameter_count(build_model("bert:head=separate", 1).graph) == 109'514'298 + 30522 * 768);
   CHECK(parameter_count(build_model("bert:tokens=512,dropout=0", 1).graph) == 109'514'298);
   CHECK(parameters(tied).front() == Named{"bert.embeddings.word_embeddings.weight", {30522, 768}});
+}
+
+TEST_CASE("bert's heads have the parameters of transformers, behind the same encoder") {
+  const Model bert = build_model("bert", 1);
+  const Model classifier = build_model("bert-classifier:classes=3", 1), span = build_model("bert-span", 1);
+  CHECK(parameter_count(classifier.graph) == 109'484'547);
+  CHECK(parameter_count(span.graph) == 108'893'186);
+  const auto encoder = static_cast<int64_t>(parameters(span).size()) - 2;
+  const auto shared = parameters(bert), classifying = parameters(classifier), spanning = parameters(span);
+  CHECK(std::equal(spanning.begin(), spanning.begin() + encoder, shared.begin()));
+  CHECK(std::equal(classifying.begin(), classifying.begin() + encoder, shared.begin()));
+  CHECK(std::vector<Named>(spanning.begin() + encoder, spanning.end()) ==
+        std::vector<Named>{{"qa_outputs.weight", {2, 768}}, {"qa_outputs.bias", {2}}});
+  CHECK(std::vector<Named>(classifying.begin() + encoder, classifying.end()) ==
+        std::vector<Named>{{"bert.pooler.dense.weight", {768, 768}},
+                           {"bert.pooler.dense.bias", {768}},
+                           {"classifier.weight", {3, 768}},
+                           {"classifier.bias", {3}}});
+  CHECK(value_shape(span, span.graph.outputs[1]) == Shape{1, 2, 384});
+  // The mask is made where it is read: no cut carries it.
+  const std::vector<std::string> mask = {"bert.attention_mask.ne", "bert.attention_mask.reshape"};
+  CHECK(span.graph.everywhere == mask);
+  CHECK(classifier.graph.everywhere == mask);
+  CHECK(bert.graph.everywhere.empty());
 }
 
 TEST_CASE("gnmt has the parameters that its LSTMs, its attention and its tables make") {
@@ -346,7 +373,7 @@ TEST_CASE("every model has an initialiser for each tensor, a loss, and labels") 
     CHECK(model.parameter_initialisers.size() == model.graph.parameters.size());
     CHECK(model.buffer_initialisers.size() == model.graph.buffers.size());
     REQUIRE(model.graph.inputs.size() >= 2);
-    CHECK(model.graph.inputs.back() == "labels");
+    CHECK(model.graph.inputs.back() == (name == "bert-span" ? "ends" : "labels"));
     REQUIRE(model.graph.outputs.size() == 2);
     CHECK(value_shape(model, model.graph.outputs[0]).empty());
     CHECK(model.graph.nodes.back().outputs[0] == model.graph.outputs[0]);

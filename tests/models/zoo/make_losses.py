@@ -151,6 +151,13 @@ def cases():
     yield images("inception_v3:classes=10,auxiliary=no,image=107,dropout=0", 107,
                  lambda **options: zoo.inception_v3(init_weights=False, aux_logits=False, **options))
 
+    def grey(num_classes=10):
+        model = zoo.VisionTransformer(28, 7, 8, 4, 64, 256, num_classes=num_classes)
+        model.conv_proj = nn.Conv2d(1, 64, 7, 7)
+        return model
+
+    yield images("vit", 28, grey, channels=1)
+
     def vit(num_classes=1000, image_size=224, num_layers=12):
         return zoo.VisionTransformer(image_size, 16, num_layers, 12, 768, 3072, num_classes=num_classes)
 
@@ -168,6 +175,25 @@ def cases():
     yield ("bert:layers=2,width=24,heads=3,tokens=7,positions=9,vocabulary=50,dropout=0", bert,
            lambda: bert(num_hidden_layers=2, hidden_size=24, num_attention_heads=3, intermediate_size=96,
                         max_position_embeddings=9, vocab_size=50), bert_loss)
+
+    def padded():
+        return dict(input_ids=numbers("tokens", (SAMPLES, 7), 50), token_type_ids=numbers("segments", (SAMPLES, 7), 2),
+                    attention_mask=(torch.arange(7) <= numbers("lengths", (SAMPLES, 1), 7)).long())
+
+    def tuned(kind, **options):
+        return kind(transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options))
+
+    for name, head, kind, options, labels in [
+            ("bert-classifier", "classes=3,", transformers.BertForSequenceClassification, dict(num_labels=3), ["labels"]),
+            ("bert-span", "", transformers.BertForQuestionAnswering, {}, ["start_positions", "end_positions"])]:
+        def tuned_loss(model, labels=labels):
+            fields = {"start_positions": "starts", "end_positions": "ends"}
+            return model(**padded(), **{each: numbers(fields.get(each, each), (SAMPLES,), 3) for each in labels}).loss
+        yield (f"{name}:{head}layers=2,width=24,heads=3,tokens=7,positions=9,vocabulary=50,dropout=0",
+               lambda kind=kind, options=options: tuned(kind, **options),
+               lambda kind=kind, options=options: tuned(kind, num_hidden_layers=2, hidden_size=24, num_attention_heads=3,
+                                                        intermediate_size=96, max_position_embeddings=9, vocab_size=50, **options),
+               tuned_loss)
 
     def gnmt_loss(model):
         source, target = sentences("source", 30, 6), sentences("target", 30, 5)
