@@ -43,6 +43,11 @@ if(PIPEWRIGHT_TORCH)
   if(NOT OPENSSL_FOUND)
     message(FATAL_ERROR "OpenSSL >= 3.0 (package libssl-dev) not found.\n${PIPEWRIGHT_CURE}")
   endif()
+  # What Unicode knows of characters (runtime/data/word_pieces.h).
+  find_package(ICU 72 QUIET COMPONENTS uc)
+  if(NOT ICU_FOUND)
+    message(FATAL_ERROR "ICU >= 72 (package libicu-dev) not found.\n${PIPEWRIGHT_CURE}")
+  endif()
   # Debian puts OpenCVConfig.cmake into the package that pulls in all of OpenCV with its desktop libraries; three
   # libraries are all we use, so we look for them ourselves.
   find_path(OPENCV_INCLUDE_DIR opencv2/imgcodecs.hpp PATH_SUFFIXES opencv4)

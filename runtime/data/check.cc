@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "runtime/data/encoded_text.h"
 #include "runtime/data/sets.h"
 
 namespace pipewright {
@@ -41,6 +42,10 @@ std::string with_options(Spec spec, const std::vector<std::pair<std::string, std
 }
 
 std::string kinds_that_have(const std::string& field) {
+  if (field == "starts" || field == "ends" || field == "mask" || field == "segments") {
+    return "likely: --data sentences:root=DIR,vocabulary=vocab.txt, or --data "
+           "questions:file=train-v1.1.json,vocabulary=vocab.txt";
+  }
   if (field == "tokens") return "likely: --data synthetic-text, or --data text:file=FILE";
   if (field == "source" || field == "target") return "likely: --data translation:file=PAIRS.tsv";
   return "likely: another data set or another model";
@@ -107,6 +112,18 @@ std::string shape_remedy(const Dataset& dataset, const Spec& spec, const Graph& 
           "this model is made for other data; pipewright-profiler models lists the models and their options");
 }
 
+// Rows of the table in which the graph looks `input` up; nothing if it does not.
+std::optional<int64_t> table_rows(const Graph& graph, const std::string& input) {
+  for (const Node& node : graph.nodes) {
+    const auto read = node.reads();
+    if (node.op != "aten::embedding" || std::find(read.begin(), read.end(), input) == read.end()) continue;
+    for (const Parameter& parameter : graph.parameters)
+      if (std::find(read.begin(), read.end(), parameter.name) != read.end())
+        return parameter.type.shape.at(0);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec) {
@@ -134,6 +151,14 @@ void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const s
       throw InputError(where + "field '" + input + "': got samples of shape " + shape_text(got.shape) +
                            ", expected " + shape_text(expected.shape),
                        shape_remedy(dataset, spec, graph, input, got.shape, expected.shape));
+    }
+    const auto* const encoded = dynamic_cast<const EncodedDataset*>(&dataset);
+    const auto rows = input == "tokens" ? table_rows(graph, input) : std::nullopt;
+    if (encoded != nullptr && rows && *rows < encoded->vocabulary()) {
+      const int64_t bound = encoded->vocabulary();
+      throw InputError(where + "field '" + input + "': its numbers are less than " + std::to_string(bound) +
+                           ", the model's table for them has " + std::to_string(*rows) + " rows",
+                       "likely: the model's option vocabulary=" + std::to_string(bound));
     }
   }
 

@@ -33,6 +33,13 @@ const std::vector<DatasetRow>& dataset_rows() {
       {"translation", open_translation,
        "file=PAIRS.tsv, source=50, target=50, longer_than=0, vocabulary=8000, held=0.02, cache=FILE",
        "pairs of sentences, a tab between them, to translate"},
+      {"sentences", open_sentences,
+       "root=DIR, file=FILE.tsv, vocabulary=vocab.txt, tokens=128, classes=2, lower=yes|no",
+       "sentences with a class each, as in SST-2, in BERT's word pieces"},
+      {"questions", open_questions,
+       "file=train-v1.1.json, evaluation=dev-v1.1.json, vocabulary=vocab.txt, tokens=384, stride=128, "
+       "question=64, answer=30, lower=yes|no",
+       "SQuAD 1.1: questions answered by a span of a text, in BERT's word pieces"},
       {"tensors", open_tensor_file, "file=FILE.safetensors, samples=ALL",
        "your own tensors, one for each input of the model, in the order of the file"},
   };

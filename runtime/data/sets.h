@@ -19,6 +19,8 @@ std::unique_ptr<Dataset> open_synthetic_text(SpecOptions& options, const std::st
 std::unique_ptr<Dataset> open_text(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_masked_text(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_translation(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_sentences(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_questions(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_tensor_file(SpecOptions& options, const std::string& split);
 
 inline constexpr const char* kTrainSplit = "train";

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "models/safetensors/safetensors.h"
+#include "runtime/data/encoded_text.h"
 #include "runtime/data/sequences.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
@@ -47,6 +48,13 @@ std::vector<std::string> specs(const TemporaryFolder& folder) {
   all.push_back("masked-text:tokens=8,masked=0.4,file=" + text);
   all.push_back("translation:source=9,target=7,vocabulary=20,held=0.4,file=" +
                 testing::write_sentences(folder.path()));
+  all.push_back("sentences:tokens=8," + testing::write_classified(folder.path() / "sentences"));
+  all.push_back("questions:tokens=16,stride=3,question=5,vocabulary=" +
+                testing::write_vocabulary(folder.path()) + ",file=" +
+                testing::write_questions(
+                    folder.path(), "The film was good, in 1998. It was a film by Ann and Bob, who wrote it.",
+                    testing::question("q1", "Who wrote it?", "Ann and Bob", 45) + "," +
+                        testing::question("q2", "Was it good or bad, in the year 1998?", "good", 13)));
   if (std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
     all.insert(all.end(), {"fashion-mnist:samples=200", "fashion-mnist:samples=200,image=32,channels=3"});
   }
@@ -75,10 +83,11 @@ TEST_CASE("conformance: sizes, labels in range, finite values") {
       REQUIRE(set->size() > 0);
       REQUIRE(set->classes() > 1);
       REQUIRE(!set->fields().empty());
+      const auto* const encoded = dynamic_cast<const EncodedDataset*>(set.get());
       bool has_labels = false;
       for (size_t field = 0; field < set->fields().size(); ++field) {
         const DataField& about = set->fields()[field];
-        has_labels |= about.name == "labels";
+        has_labels |= about.name == "labels" || about.name == "starts";
         for (int64_t i = 0; i < std::min<int64_t>(set->size(), 20); ++i) {
           const std::vector<char> bytes = read_bytes(*set, i, field, {1, 2});
           const auto count = static_cast<size_t>(about.sample_type.elements());
@@ -87,7 +96,9 @@ TEST_CASE("conformance: sizes, labels in range, finite values") {
               int64_t value = 0;
               std::memcpy(&value, bytes.data() + e * sizeof(value), sizeof(value));
               const bool asks_nothing = about.name == "labels" && value == kNoLabel;
-              REQUIRE((asks_nothing || (0 <= value && value < set->classes())));
+              const int64_t bound =
+                  encoded != nullptr && about.name == "tokens" ? encoded->vocabulary() : set->classes();
+              REQUIRE((asks_nothing || (0 <= value && value < bound)));
             } else {
               REQUIRE(about.sample_type.dtype == "float32");
               float value = 0;
