@@ -28,6 +28,8 @@ void print(const EvaluationResult& evaluation, const PredictionFiles& files, boo
                                 {"top1", finite_or_null(evaluation.top1)},
                                 {"perplexity", finite_or_null(evaluation.perplexity)},
                                 {"bleu", finite_or_null(evaluation.bleu)},
+                                {"exact_match", finite_or_null(evaluation.exact_match)},
+                                {"f1", finite_or_null(evaluation.f1)},
                                 {"samples", evaluation.samples}});
     return;
   }
@@ -35,7 +37,7 @@ void print(const EvaluationResult& evaluation, const PredictionFiles& files, boo
   if (!std::isnan(evaluation.top1)) std::cout << ", top-1 " << 100 * evaluation.top1 << " %";
   if (!std::isnan(evaluation.perplexity)) std::cout << ", perplexity " << evaluation.perplexity;
   if (!std::isnan(evaluation.bleu)) std::cout << ", BLEU " << 100 * evaluation.bleu;
-  std::cout << ", " << evaluation.samples << " samples\n";
+  std::cout << evaluation.answers_text() << ", " << evaluation.samples << " samples\n";
   for (const std::string& file : {files.scores, files.classes})
     if (!file.empty()) std::cout << "predictions: " << file << "\n";
 }

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "graph/error.h"
+#include "runtime/data/answers.h"
 #include "runtime/data/sequences.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/stage/partition.h"
@@ -82,6 +83,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       expected.push_back(loaded[static_cast<size_t>(labels - fields.begin())]);
     return loaded;
   };
+  const auto* const questions = dynamic_cast<const QuestionDataset*>(&data_);
   hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& made) {
     const at::Tensor scores = made.defined() ? made.cpu() : made;
     EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
@@ -103,6 +105,14 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
         const at::Tensor rows = scores.reshape({truth.numel(), -1}).to(at::kFloat);
         result.surprise =
             at::cross_entropy_loss(rows, truth, {}, at::Reduction::Sum, kNoLabel).item<double>();
+      }
+    }
+    if (questions && scores.defined() && scores.dim() == 3) {
+      const at::Tensor rows = scores.to(at::kFloat).contiguous();
+      for (int64_t i = 0; i < rows.size(0); ++i) {
+        const float* begins = rows.const_data_ptr<float>() + i * rows.stride(0);
+        const WindowAnswer answer = questions->answer_of(k * batch + i, begins, begins + rows.stride(1));
+        result.answers.push_back({answer.question, answer.score, answer.scores.exact, answer.scores.f1});
       }
     }
     report(result, scored);

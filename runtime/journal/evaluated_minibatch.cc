@@ -1,6 +1,7 @@
 #include "runtime/journal/evaluated_minibatch.h"
 
 #include <cmath>
+#include <cstdio>
 
 namespace pipewright {
 
@@ -13,17 +14,54 @@ Json EvaluatedMinibatch::to_json() const {
   json["samples"] = samples;
   json["labels"] = labels;
   json["surprise"] = finite_or_null(surprise);
+  for (const JudgedAnswer& answer : answers)
+    json["answers"].push_back({answer.question, finite_or_null(answer.score), answer.exact, answer.f1});
   return json;
 }
 
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
-  return {json.at("minibatch"),
-          number_or_nan(json.at("loss")),
-          json.at("correct"),
-          json.at("scored"),
-          json.at("samples"),
-          json.at("labels"),
-          number_or_nan(json.at("surprise"))};
+  EvaluatedMinibatch minibatch{json.at("minibatch"),
+                               number_or_nan(json.at("loss")),
+                               json.at("correct"),
+                               json.at("scored"),
+                               json.at("samples"),
+                               json.at("labels"),
+                               number_or_nan(json.at("surprise"))};
+  if (json.contains("answers")) {
+    for (const Json& answer : json["answers"])
+      minibatch.answers.push_back({answer.at(0), number_or_nan(answer.at(1)), answer.at(2), answer.at(3)});
+  }
+  return minibatch;
+}
+
+namespace {
+
+void judge(const std::map<int64_t, EvaluatedMinibatch>& minibatches, EvaluationResult& result) {
+  std::map<int64_t, JudgedAnswer> best;
+  for (const auto& [number, minibatch] : minibatches) {
+    for (const JudgedAnswer& answer : minibatch.answers) {
+      const auto [found, is_first] = best.emplace(answer.question, answer);
+      const double so_far = found->second.score;
+      if (!is_first && (answer.score > so_far || std::isnan(so_far))) found->second = answer;
+    }
+  }
+  if (best.empty()) return;
+  double exact = 0, f1 = 0;
+  for (const auto& [question, answer] : best) {
+    exact += answer.exact;
+    f1 += answer.f1;
+  }
+  result.exact_match = exact / static_cast<double>(best.size());
+  result.f1 = f1 / static_cast<double>(best.size());
+}
+
+}  // namespace
+
+std::string EvaluationResult::answers_text() const {
+  if (std::isnan(exact_match)) return "";
+  char text[64];
+  std::snprintf(text, sizeof(text), ", exact match %.2f %%, F1 %.2f %%", 100 * exact_match, 100 * f1);
+  return text;
 }
 
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
@@ -45,6 +83,7 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   summary.loss = loss / weight;
   summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
+  judge(minibatches, summary);
   return summary;
 }
 

@@ -4,11 +4,22 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "graph/json.h"
 #include "graph/summary.h"
 
 namespace pipewright {
+
+/// What a model answers to one sample of a data set of questions.
+struct JudgedAnswer {
+  int64_t question = 0;  ///< several samples may ask the same one: windows of a long text
+  double score =
+      0;  ///< the model's own; of the answers to a question the best counts, of equal ones the first
+  double exact = 0;  ///< 1 if it is right, else 0
+  double f1 = 0;     ///< 0..1
+};
 
 struct EvaluatedMinibatch {
   int64_t minibatch = 0;
@@ -21,6 +32,7 @@ struct EvaluatedMinibatch {
   int64_t labels = -1;
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();
+  std::vector<JudgedAnswer> answers = {};  ///< by sample; empty: the data asks no questions
 
   /// As a rank posts it to rank 0, without a schema: the two are of one build.
   Json to_json() const;
@@ -31,6 +43,12 @@ struct EvaluatedMinibatch {
 struct EvaluationResult : EvaluationSummary {
   double perplexity = std::numeric_limits<double>::quiet_NaN();  ///< exp(mean surprise of a label)
   double bleu = std::numeric_limits<double>::quiet_NaN();        ///< 0..1, of generated sequences
+  // Of data that asks questions: means over these.
+  double exact_match = std::numeric_limits<double>::quiet_NaN();  ///< 0..1
+  double f1 = std::numeric_limits<double>::quiet_NaN();           ///< 0..1
+
+  /// ", exact match 80.00 %, F1 88.00 %"; "" where the data asks no question.
+  std::string answers_text() const;
 };
 
 /// Adds up in the order of minibatches, so that the sums do not depend on who was first. A minibatch's loss

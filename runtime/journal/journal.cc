@@ -301,6 +301,10 @@ void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
                        {"samples", evaluation.samples}};
   if (within > 0) out["evaluation"]["minibatches"] = within;
   if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
+  if (std::isfinite(evaluation.exact_match)) {
+    out["evaluation"]["exact_match"] = evaluation.exact_match;
+    out["evaluation"]["f1"] = evaluation.f1;
+  }
   metrics_->append(out.dump());
   if (line_open_) std::cerr << '\n';
   line_open_ = false;
@@ -310,7 +314,7 @@ void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
   if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
   if (!std::isnan(evaluation.perplexity))
     std::fprintf(stderr, ", perplexity %s", loss_text(evaluation.perplexity, 2).c_str());
-  std::fprintf(stderr, " (%ld samples)\n", evaluation.samples);
+  std::fprintf(stderr, "%s (%ld samples)\n", evaluation.answers_text().c_str(), evaluation.samples);
 }
 
 void Journal::show_progress(bool last) {

@@ -156,6 +156,32 @@ TEST_CASE("journal: an evaluation is summed when its last minibatch has come, sh
   CHECK(journal.summary().evaluation->samples == 25);
 }
 
+TEST_CASE(
+    "journal: of several answers to a question the one of the best score counts, whoever says it first") {
+  const TemporaryFolder folder;
+  Journal journal(settings_in(folder));
+  const auto evaluated = [](int64_t k, std::vector<JudgedAnswer> answers) {
+    EvaluatedMinibatch minibatch{k, 1.0, 0, 0, static_cast<int64_t>(answers.size())};
+    minibatch.answers = std::move(answers);
+    return evaluation_line(0, minibatch);
+  };
+  // Question 0: 0.5 of minibatch 1; question 1: the first of two that are equal; question 2: the model made
+  // no number.
+  journal.take(0, evaluated(2, {{2, std::nan(""), 0, 0}, {0, 2.5, 0, 0.5}}));
+  journal.take(0, evaluated(0, {{0, 1.5, 1, 1}}));
+  journal.take(0, evaluated(1, {{1, -3, 1, 1}, {1, -3, 0, 0.25}, {0, -7, 1, 1}}));
+  const auto lines = lines_of(folder);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0]["evaluation"]["exact_match"].get<double>() == Approx(1 / 3.0));
+  CHECK(lines[0]["evaluation"]["f1"].get<double>() == Approx(0.5));
+  CHECK(lines[0]["evaluation"]["samples"] == 6);
+  EvaluationResult result;
+  CHECK(result.answers_text().empty());
+  result.exact_match = 0.8;
+  result.f1 = 0.885;
+  CHECK(result.answers_text() == ", exact match 80.00 %, F1 88.50 %");
+}
+
 TEST_CASE("journal: a full disk is an error that says so, not silence") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
