@@ -48,10 +48,23 @@ std::string type_text(const std::string& dtype, const std::vector<int64_t>& shap
   return dtype + " (" + join(extents, ", ") + ")";
 }
 
+// Layer norms in files that transformers wrote from TensorFlow's weights.
+std::string old_name(const std::string& tensor) {
+  for (const auto& [now, before] :
+       {std::pair{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}})
+    if (tensor.ends_with(now)) return tensor.substr(0, tensor.size() - std::strlen(now)) + before;
+  return tensor;
+}
+
 // Which names a file may have for a tensor of the model.
 class Names {
  public:
-  explicit Names(const Model& model) : saved_(state_dict_of(model)), exported_(model.archive != nullptr) {}
+  explicit Names(const Model& model) : saved_(state_dict_of(model)), exported_(model.archive != nullptr) {
+    for (const Parameter& parameter : model.graph.parameters) {
+      const std::string name = old_name(parameter.name);
+      if (!exported_ && name != parameter.name) saved_.emplace(name, parameter.name);
+    }
+  }
 
   bool knows(const std::string& name) const { return saved_.count(name) != 0; }
 
@@ -76,9 +89,46 @@ class Names {
   bool exported_;
 };
 
+constexpr const char* kSharedOption = ":match=shared";
+
+std::string file_of(const std::string& setting) {
+  const size_t option = setting.rfind(":match=");
+  if (option == std::string::npos) return setting;
+  if (setting.substr(option) != kSharedOption) {
+    throw InputError(
+        "initial_weights: got " + in_quotes(setting.substr(option + 1)) + ", expected match=shared",
+        "--initial-weights FILE, or FILE:match=shared for a model of which the file has a part");
+  }
+  return setting.substr(0, option);
+}
+
+std::string listed(std::vector<std::string> names) {
+  constexpr size_t kMost = 6;
+  const size_t others = names.size() - std::min(kMost, names.size());
+  names.resize(names.size() - others);
+  return join(names, ", ") + (others > 0 ? " and " + std::to_string(others) + " others" : "");
+}
+
 }  // namespace
 
-void check_initial_weights(const TensorFiles& files, const Model& model) {
+InitialWeights::InitialWeights(const std::string& setting)
+    : files(file_of(setting)), shared_only(setting.ends_with(kSharedOption)) {}
+
+std::string shared_weights_text(const InitialWeights& weights, const Model& model) {
+  if (!weights.shared_only) return "";
+  const Names known(model);
+  std::vector<std::string> fresh, left;
+  const auto types = tensors_of(model.graph);
+  for (const auto& [tensor, type] : types)
+    if (known.in(weights.files, tensor).empty()) fresh.push_back(tensor);
+  for (const std::string& name : weights.files.names())
+    if (!types.count(name) && !known.knows(name)) left.push_back(name);
+  return std::to_string(types.size() - fresh.size()) + " tensors are those of " +
+         weights.files.path().string() + (fresh.empty() ? "" : "; new: " + listed(fresh)) +
+         (left.empty() ? "" : "; left in the file: " + listed(left));
+}
+
+void check_initial_weights(const TensorFiles& files, const Model& model, bool shared_only) {
   const std::string where = "initial_weights: " + files.path().string();
   const auto types = tensors_of(model.graph);
   const Names known(model);
@@ -86,14 +136,18 @@ void check_initial_weights(const TensorFiles& files, const Model& model) {
   for (const std::string& name : files.names()) {
     if (!types.count(name) && !known.knows(name) && !goes_along(name)) strangers.push_back(name);
   }
+  size_t taken = 0;
   for (const auto& [tensor, type] : types) {
     const std::vector<std::string> names = known.in(files, tensor);
-    if (names.empty() && !known.leave_out(tensor)) {
-      throw InputError(where + ": has no tensor " + in_quotes(tensor) + ", which the model has" +
-                           suggestion(tensor, strangers),
-                       "The file is of another model, or its names are others than the model's: "
-                       "pipewright-profiler graph --model " +
-                           model.graph.name + " lists these.");
+    taken += names.empty() ? 0 : 1;
+    if (names.empty() && !shared_only && !known.leave_out(tensor)) {
+      throw InputError(
+          where + ": has no tensor " + in_quotes(tensor) + ", which the model has" +
+              suggestion(tensor, strangers),
+          "The file is of another model, or its names are others than the model's: "
+          "pipewright-profiler graph --model " +
+              model.graph.name +
+              " lists these. Of a file that has a part of the model, FILE:match=shared takes that.");
     }
     for (const std::string& name : names) {
       const SafetensorsEntry* entry = files.find(name);
@@ -112,7 +166,11 @@ void check_initial_weights(const TensorFiles& files, const Model& model) {
                        "Leave one of them out, or export the model with weights that are not tied.");
     }
   }
-  if (!strangers.empty()) {
+  if (taken == 0) {
+    throw InputError(where + ": has no tensor of the model",
+                     "The file is of another model, or its names are others than the model's.");
+  }
+  if (!strangers.empty() && !shared_only) {
     throw InputError(
         where + ": tensor " + in_quotes(strangers.front()) + " is none of the model" +
             (strangers.size() == 1 ? "" : ", nor are " + std::to_string(strangers.size() - 1) + " others"),
@@ -120,10 +178,12 @@ void check_initial_weights(const TensorFiles& files, const Model& model) {
   }
 }
 
-StageState initial_state_from(const TensorFiles& files, const Model& model, const StageProgram& stage) {
+StageState initial_state_from(const TensorFiles& files, const Model& model, const StageProgram& stage,
+                              uint64_t seed) {
   const auto types = tensors_of(model.graph);
   const Names known(model);
   const auto read = [&](const std::string& tensor) {
+    if (known.in(files, tensor).empty()) return initial_parameter(model, tensor, seed);
     return files.read(known.in(files, tensor).front()).to(scalar_type_of(types.at(tensor).dtype));
   };
   StageState state;

@@ -13,14 +13,14 @@ class FirstValues : public StateSource {
 
 class WeightsFile : public StateSource {
  public:
-  explicit WeightsFile(const Job& job) : job_(job), files_(job.run.initial_weights) {}
+  explicit WeightsFile(const Job& job) : job_(job), weights_(job.run.initial_weights) {}
   std::optional<StageState> state_of(int64_t, int64_t, const StageProgram& program) override {
-    return initial_state_from(files_, job_.model, program);
+    return initial_state_from(weights_.files, job_.model, program, static_cast<uint64_t>(job_.run.seed));
   }
 
  private:
   const Job& job_;
-  const TensorFiles files_;
+  const InitialWeights weights_;
 };
 
 class FromCheckpoint : public StateSource {

@@ -148,8 +148,10 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
   if (job.resume && job.decides) repeat_decisions(job);
-  if (!run.initial_weights.empty() && !job.resume)
-    check_initial_weights(TensorFiles(run.initial_weights), job.model);
+  if (!run.initial_weights.empty() && !job.resume) {
+    const InitialWeights weights(run.initial_weights);
+    check_initial_weights(weights.files, job.model, weights.shared_only);
+  }
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_fits(job.plan, run.plan, job.model.graph, run);
   if (job.decides) job.started_ranks = std::max<int64_t>(1, world_size.value_or(1));

@@ -9,6 +9,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/groups/group_client.h"
@@ -68,6 +69,10 @@ void Training::open() {
   } else if (!job_.run.resume.empty()) {
     std::fprintf(stderr, "no checkpoint in %s yet: training starts from the beginning\n",
                  checkpoints_of(folder_).c_str());
+  }
+  if (!job_.resume && !job_.run.initial_weights.empty()) {
+    const std::string taken = shared_weights_text(InitialWeights(job_.run.initial_weights), job_.model);
+    if (!taken.empty()) std::fprintf(stderr, "initial weights: %s\n", taken.c_str());
   }
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
   settings.heard_speed = [this](int64_t rank, const SpeedChange& change) { speeds_.take(rank, change); };

@@ -7,6 +7,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "models/initialise.h"
 #include "models/zoo/registry.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/checkpoint_points.h"
@@ -302,6 +303,62 @@ TEST_CASE("checkpoints within an epoch are where they are due, and cut no round"
   CHECK_FALSE(checkpoint_due(20, {20, 0, 3, true, "exact"}, 8, {100, 100}));
 }
 
+TEST_CASE(
+    "initial weights with match=shared: what both have is taken, the rest of the model starts anew, and it "
+    "is said") {
+  const TemporaryFolder folder;
+  const std::string options = "layers=1,width=8,heads=2,tokens=4,positions=4,vocabulary=10";
+  const Model language = build_model("bert:" + options, 2),
+              model = build_model("bert-classifier:" + options, 2);
+  const auto write = [&](const std::string& name, const Model& of, bool old_names) {
+    NamedTensors tensors;
+    for (const Parameter& parameter : of.graph.parameters) {
+      std::string saved = parameter.name;
+      if (const size_t at = saved.find("LayerNorm.weight"); old_names && at != std::string::npos)
+        saved.replace(at, std::string::npos, "LayerNorm.gamma");
+      tensors.emplace_back(saved, at::full(parameter.type.shape, 3.0));
+    }
+    write_safetensors(folder / name, tensors, {});
+    return (folder / name).string();
+  };
+  const std::string file = write("bert.safetensors", language, false);
+  const auto error = [&](const std::string& setting) {
+    return error_of<InputError>([&] {
+      const InitialWeights weights(setting);
+      check_initial_weights(weights.files, model, weights.shared_only);
+    });
+  };
+  CHECK_THAT(error(file), Contains("has no tensor \"bert.pooler.dense.bias\""));
+  REQUIRE(error(file + ":match=shared") == "<no exception>");
+  CHECK_THAT(error(file + ":match=some"), Contains("got \"match=some\", expected match=shared"));
+  const std::string other = write("other.safetensors", build_model("convnet:width=2,image=8", 2), false);
+  CHECK_THAT(error(other + ":match=shared"), Contains("has no tensor of the model"));
+  // Another shape of what both have is a mistake all the same.
+  const std::string wide =
+      write("wide.safetensors", build_model("bert:layers=1,width=16,heads=2,vocabulary=10", 2), false);
+  CHECK_THAT(error(wide + ":match=shared"), Contains("the model has float32 ("));
+
+  const InitialWeights weights(file + ":match=shared");
+  CHECK_THAT(shared_weights_text(weights, model),
+             Contains("21 tensors are those of " + file) &&
+                 Contains("; new: bert.pooler.dense.bias, bert.pooler.dense.weight, classifier.bias, "
+                          "classifier.weight; left in the file: cls.predictions."));
+  CHECK(shared_weights_text(InitialWeights(file), model).empty());
+  const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
+  for (const bool old_names : {false, true}) {
+    const TensorFiles files(write("names.safetensors", language, old_names));
+    check_initial_weights(files, model, true);
+    const StageState state = initial_state_from(files, model, stage, 5);
+    for (size_t i = 0; i < state.weights.size(); ++i) {
+      const std::string& name = stage.parameters()[i];
+      const bool fresh = name.find("pooler") != std::string::npos || name.starts_with("classifier");
+      INFO(name);
+      CHECK(state.weights[i].equal(fresh ? initial_parameter(model, name, 5)
+                                         : at::full(state.weights[i].sizes(), 3.0)));
+    }
+  }
+}
+
 TEST_CASE("initial weights: every tensor of the model and no other, floating values are converted") {
   const TemporaryFolder folder;
   const Model model = build_model("convnet:width=2,image=8", 2);
@@ -322,7 +379,7 @@ TEST_CASE("initial weights: every tensor of the model and no other, floating val
   more[0].second = more[0].second.to(at::kBFloat16);
   REQUIRE(error(more) == "<no exception>");
   const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
-  const StageState state = initial_state_from(TensorFiles(file), model, stage);
+  const StageState state = initial_state_from(TensorFiles(file), model, stage, 1);
   REQUIRE(state.weights.size() == stage.parameters().size());
   for (size_t i = 0; i < state.weights.size(); ++i) {
     for (const auto& [name, tensor] : more) {

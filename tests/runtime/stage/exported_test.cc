@@ -364,7 +364,7 @@ TEST_CASE(
   };
   const auto started = [&](const Model& model) {
     const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
-    StageState state = initial_state_from(TensorFiles(file), model, stage);
+    StageState state = initial_state_from(TensorFiles(file), model, stage, 1);
     std::map<std::string, at::Tensor> by_name;
     for (size_t i = 0; i < state.weights.size(); ++i) by_name[stage.parameters()[i]] = state.weights[i];
     for (size_t i = 0; i < state.buffers.size(); ++i) by_name[stage.buffers()[i]] = state.buffers[i];
