@@ -41,7 +41,7 @@ const std::vector<RunField>& run_fields() {
        "plan file; without one, the whole model on every rank"},
       {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
        "SPEC: how the plan changes while the run trains: none, manual:file=CHANGES.json, "
-       "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json"},
+       "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json, freeze:rule=alpha"},
       {"", "world_size", "", kPlain, PW_FIELD(world_size), integer(0, kMostRanks), ""},
       {"", "data", "data", kPlain, PW_FIELD(data), not_empty("a data set, such as \"fashion-mnist\""),
        "SPEC of the training data, e.g. fashion-mnist"},

@@ -140,14 +140,16 @@ double MeasuredTimes::core_share() const {
 }
 
 GenerationSummary GenerationSummary::from_json(JsonReader& reader) {
-  reader.expect({"number", "first_minibatch", "plan", "reason", "ranks", "drain_seconds", "move_seconds",
-                 "start_seconds", "moved_bytes"});
+  reader.expect({"number", "first_minibatch", "plan", "reason", "ranks", "frozen_layers", "drain_seconds",
+                 "move_seconds", "start_seconds", "moved_bytes"});
   GenerationSummary generation;
   generation.number = reader.integer("number", 0, kMostCount);
   generation.first_minibatch = reader.integer("first_minibatch", 0, kMostCount);
   generation.plan = reader.string("plan");
   generation.reason = reader.string("reason");
   generation.ranks = reader.integer("ranks", 1, kMostRanks);
+  if (reader.has("frozen_layers"))
+    generation.frozen_layers = reader.integer("frozen_layers", 0, kMostFrozenLayers);
   generation.drain_seconds = reader.number("drain_seconds", 0, kMostSeconds);
   generation.move_seconds = reader.number("move_seconds", 0, kMostSeconds);
   generation.start_seconds = reader.number("start_seconds", 0, kMostSeconds);
@@ -163,6 +165,7 @@ Json GenerationSummary::to_json() const {
   json["plan"] = plan;
   json["reason"] = reason;
   json["ranks"] = ranks;
+  if (frozen_layers > 0) json["frozen_layers"] = frozen_layers;
   json["drain_seconds"] = drain_seconds;
   json["move_seconds"] = move_seconds;
   json["start_seconds"] = start_seconds;

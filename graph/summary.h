@@ -80,6 +80,7 @@ struct GenerationSummary {
   std::string plan;             ///< its file in the run folder
   std::string reason;           ///< "start", "resume", or the policy that made the change
   int64_t ranks = 1;            ///< that take part; further ones wait
+  int64_t frozen_layers = 0;    ///< optional key
   double drain_seconds = 0;     ///< of the plan before, on rank 0: nothing was left to begin with
   double move_seconds = 0;      ///< weights, buffers and optimizer state to their new ranks
   double start_seconds = 0;     ///< until the stages were ready

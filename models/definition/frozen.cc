@@ -1,7 +1,11 @@
 #include "models/definition/frozen.h"
 
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
 #include "graph/model_layers.h"
-#include "models/definition/model.h"
 
 namespace pipewright {
 
@@ -19,6 +23,28 @@ Graph frozen_graph(const Graph& training, int64_t layers) {
   for (Parameter& parameter : graph.parameters)
     if (read.count(parameter.name)) parameter.trainable = false;
   return graph;
+}
+
+Model frozen_model(Model model, int64_t layers) {
+  if (layers > 0) model.graph = frozen_graph(model.graph, layers);
+  return model;
+}
+
+Plan frozen_plan(Plan plan, const Graph& training, int64_t layers) {
+  const Graph graph = frozen_graph(training, layers);
+  std::set<std::string> trained;
+  for (const Parameter& parameter : graph.parameters)
+    if (parameter.trainable) trained.insert(parameter.name);
+  std::map<std::string, const Node*> nodes;
+  for (const Node& node : graph.nodes) nodes[node.name] = &node;
+  plan.frozen_layers = layers;
+  bool frozen = layers > 0;
+  for (Stage& stage : plan.stages) {
+    for (const std::string& name : stage.nodes)
+      for (const std::string& read : nodes.at(name)->reads()) frozen = frozen && trained.count(read) == 0;
+    stage.frozen = frozen;
+  }
+  return plan;
 }
 
 }  // namespace pipewright

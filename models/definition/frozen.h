@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
-#include <string>
 
 #include "graph/graph.h"
+#include "graph/plan.h"
+#include "models/definition/model.h"
 
 namespace pipewright {
 
@@ -15,5 +15,11 @@ namespace pipewright {
 /// buffers stay as they are. Names, order and types are unchanged: a plan for `training` cuts this graph too.
 /// InputError if there are not so many layers.
 Graph frozen_graph(const Graph& training, int64_t layers);
+/// The model with frozen_graph().
+Model frozen_model(Model model, int64_t layers);
+
+/// `plan`, which fits `training`, as one that takes the first `layers` layers as frozen: its stages before
+/// the first parameter that is trained are frozen stages.
+Plan frozen_plan(Plan plan, const Graph& training, int64_t layers);
 
 }  // namespace pipewright

@@ -51,12 +51,24 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
   return latest > length.plan_begin && next_stop(latest, period, length) == n;
 }
 
-bool evaluation_within_epoch(int64_t n, const RunLength& length) {
-  const int64_t every = length.evaluate_every;
-  if (every == 0 || n < every || n >= length.minibatches || n % length.minibatches_per_epoch == 0)
-    return false;
+namespace {
+
+bool stops_for_multiple(int64_t n, int64_t every, const RunLength& length) {
+  if (every == 0 || n < every) return false;
   const int64_t latest = n / every * every;  // as in checkpoint_due()
   return latest > length.plan_begin && next_stop(latest, length.period, length) == n;
+}
+
+}  // namespace
+
+bool evaluation_within_epoch(int64_t n, const RunLength& length) {
+  if (n >= length.minibatches || n % length.minibatches_per_epoch == 0) return false;
+  return stops_for_multiple(n, length.evaluate_every, length);
+}
+
+bool decision_due(int64_t n, int64_t every, const RunLength& length) {
+  if (every == 0) return n > 0 && n % length.minibatches_per_epoch == 0;
+  return stops_for_multiple(n, every, length);
 }
 
 Span span_from(int64_t from, const RunLength& length) {
@@ -64,7 +76,7 @@ Span span_from(int64_t from, const RunLength& length) {
   const int64_t epoch = from / length.minibatches_per_epoch;
   int64_t end = std::min((epoch + 1) * length.minibatches_per_epoch, length.minibatches);
   if (from < length.plan_end) end = std::min(end, length.plan_end);
-  for (const int64_t every : {length.evaluate_every, length.drain_every}) {
+  for (const int64_t every : {length.evaluate_every, length.drain_every, length.decide_every}) {
     if (every == 0) continue;
     int64_t multiple = std::max<int64_t>(1, from / every) * every;
     const auto is_over = [&] {

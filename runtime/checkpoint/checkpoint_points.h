@@ -20,6 +20,7 @@ struct RunLength {
   int64_t minibatches_per_epoch = 1;
   int64_t evaluate_every = 0;  ///< beside the evaluations at the ends of epochs; 0 = none
   int64_t drain_every = 0;     ///< likewise: the pipeline drains there, where checkpoints need that
+  int64_t decide_every = 0;    ///< likewise, where a policy decides (runtime/job/adapt.h)
   int64_t period = 1;          ///< round_period() of the plan, for these evaluations
   int64_t plan_begin = 0;      ///< the first minibatch of the plan
   int64_t plan_end = std::numeric_limits<int64_t>::max();  ///< of the next plan; behind the run: there is none
@@ -40,6 +41,10 @@ bool checkpoint_due(int64_t n, const CheckpointSettings& settings, int64_t perio
 /// True where the model is evaluated after minibatch n - 1, within an epoch: at the next_stop() of every
 /// multiple of `evaluate_every`, but for the ends of epochs and the run's.
 bool evaluation_within_epoch(int64_t n, const RunLength& length);
+
+/// True where a policy decides after minibatch n - 1, the pipeline being empty: at the next_stop() of
+/// every multiple of `every` minibatches; 0: at the ends of epochs.
+bool decision_due(int64_t n, int64_t every, const RunLength& length);
 
 /// What is trained from minibatch `from` on in one go: up to the next evaluation, drain, the end of its
 /// epoch, of the run or of the plan. There the pipeline drains.

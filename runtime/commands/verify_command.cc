@@ -96,8 +96,10 @@ void verify_new_run(const po::variables_map& options) {
   settings.results = false;
   launch(job, settings);
 
-  if (job.decides && file_exists(folder / kChangesName))
+  if (job.decides && file_exists(folder / kChangesName)) {
     job.changes = changes_of_file(folder / kChangesName, "recorded");
+    settle_changes(job);
+  }
   const int64_t end = TrainingData(job).length().minibatches;
   const Checkpoint written = open_checkpoint(checkpoints_of(folder) / checkpoint_name(end));
   const Verification verification = verify(job, folder, written, tolerance);
@@ -126,8 +128,12 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   std::vector<std::string> words = arguments;
   words.insert(words.end(),
                {"--config", (folder / "run.json").string(), "--plan", (folder / "plan.json").string()});
-  if (file_exists(folder / kChangesName))
-    words.insert(words.end(), {"--adapt", "manual:file=" + (folder / kChangesName).string()});
+  if (file_exists(folder / kChangesName)) {
+    const auto policy = make_adapt_policy(read_document<Run>(folder / "run.json").adapt);
+    words.insert(words.end(),
+                 {"--adapt", "manual:file=" + (folder / kChangesName).string() +
+                                 ",drain-every=" + std::to_string(policy->decides_every().value_or(0))});
+  }
   const po::variables_map options = parse_options(words, description, kUsage);
   const auto checkpoints = list_checkpoints(folder);
   if (checkpoints.empty()) {

@@ -80,7 +80,7 @@ void Evaluating::prepare() {
 }
 
 void Evaluating::work() {
-  evaluation_->run(session_.hooks(job_.plan), session_.loading(),
+  evaluation_->run(session_.hooks(job_.plan, job_.run.gradient_accumulation), session_.loading(),
                    [&](const EvaluatedMinibatch& done, const ScoredSamples& samples) {
                      session_.control().post(done.to_json().dump());
                      if (files_.any())

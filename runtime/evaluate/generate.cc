@@ -53,7 +53,7 @@ std::vector<at::Tensor> generate(Evaluation& evaluation, const Generation& gener
   for (int64_t place = 0; place + 1 < length; ++place) {
     std::vector<at::Tensor> next(made.size());
     evaluation.run(
-        session.hooks(job.plan), session.loading(),
+        session.hooks(job.plan, job.run.gradient_accumulation), session.loading(),
         [&](const EvaluatedMinibatch& minibatch, const ScoredSamples& scored) {
           const auto k = static_cast<size_t>(minibatch.minibatch);
           const at::Tensor scores = scored.scores.reshape({made[k].size(0), length, -1});

@@ -9,10 +9,11 @@ PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t
     : job_(job),
       number_(number),
       plan_(job.plan_of(number)),
-      shape_(shape_of(plan_, job.run.gradient_accumulation)),
+      shape_(shape_of(plan_, job.gradient_accumulation_of(number))),
       length_(data.length_of(number)) {
   if (rank < plan_.world_size)
-    worker_ = std::make_unique<Worker>(job.model, plan_, rank, transport, data.rules(), source, services);
+    worker_ = std::make_unique<Worker>(job.model_of(number), plan_, rank, transport, data.rules_of(number),
+                                       source, services);
 }
 
 Evaluation& PlanGeneration::evaluation(const Dataset& data) {

@@ -48,6 +48,7 @@ TrainingData::TrainingData(const Job& job)
   length_.evaluate_every = job.run.evaluate_every_minibatches;
   if (!sync_facts(job.run.sync).keeps_replicas_equal)
     length_.drain_every = job.run.checkpoint.every_minibatches;
+  length_.decide_every = job.decide_every;
   if (!job.resume) return;
   check_position(*job.resume, length_);
   first_ = job.resume->manifest.next_minibatch;
@@ -55,7 +56,7 @@ TrainingData::TrainingData(const Job& job)
 
 RunLength TrainingData::length_of(int64_t generation) const {
   RunLength length = length_;
-  length.period = round_period(shape_of(job_.plan_of(generation), job_.run.gradient_accumulation));
+  length.period = round_period(shape_of(job_.plan_of(generation), job_.gradient_accumulation_of(generation)));
   length.plan_begin = job_.first_minibatch_of(generation);
   if (generation + 1 < job_.generations()) length.plan_end = job_.first_minibatch_of(generation + 1);
   return length;
@@ -75,14 +76,20 @@ int64_t TrainingData::evaluated_epochs() const {
 int64_t TrainingData::pipeline_began() const {
   if (!job_.resume || first_ == length_.minibatches) return first_;
   const int64_t generation = job_.generation_at(first_);
-  if (job_.resume->manifest.run.sync != job_.run.sync) return first_;
+  CheckpointManifest manifest = job_.resume->manifest;
+  if (manifest.run.sync != job_.run.sync) return first_;
+  // A change may have said otherwise by then.
+  const int64_t accumulation = job_.gradient_accumulation_of(generation);
+  if (manifest.run.gradient_accumulation == job_.run.gradient_accumulation)
+    manifest.run.gradient_accumulation = accumulation;
   const Span rest = span_from(first_, length_of(generation));
-  return pipewright::pipeline_began(job_.resume->manifest, job_.plan_of(generation),
-                                    job_.run.gradient_accumulation, rest.end());
+  return pipewright::pipeline_began(manifest, job_.plan_of(generation), accumulation, rest.end());
 }
 
-TrainingRules TrainingData::rules() const {
+TrainingRules TrainingData::rules_of(int64_t generation) const {
   TrainingRules rules{job_.run, length_.minibatches_per_epoch, length_.minibatches, job_.device};
+  rules.gradient_accumulation = job_.gradient_accumulation_of(generation);
+  rules.optimizer.learning_rate *= job_.learning_rate_scale_of(generation);
   if (job_.device.is_cuda()) {
     rules.make_graphs = [](at::Device device) {
       return cuda_plugin("cuda_graphs").make_graphs(device.index());

@@ -32,7 +32,7 @@ class TrainingData {
   int64_t pipeline_began() const;
   /// Epochs whose evaluation is done by then: an epoch that goes on is evaluated again at its end.
   int64_t evaluated_epochs() const;
-  TrainingRules rules() const;
+  TrainingRules rules_of(int64_t generation) const;
 
  private:
   const Job& job_;

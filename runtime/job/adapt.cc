@@ -1,8 +1,10 @@
 #include "runtime/job/adapt.h"
 
 #include "graph/document.h"
+#include "graph/limits.h"
 #include "graph/nearest.h"
 #include "graph/plan_changes.h"
+#include "runtime/job/freeze_policy.h"
 #include "runtime/job/interference.h"
 #include "runtime/job/slow_rank_plan.h"
 #include "runtime/job/watched_plan.h"
@@ -17,25 +19,31 @@ std::unique_ptr<AdaptPolicy> never(SpecOptions& options) {
 
 class Manual : public AdaptPolicy {
  public:
-  explicit Manual(std::string file) : file_(std::move(file)) {}
+  Manual(std::string file, int64_t drain_every) : file_(std::move(file)), drain_every_(drain_every) {}
   PlannedChanges known() override { return changes_of_file(file_, "manual"); }
+  std::optional<int64_t> decides_every() const override {
+    return drain_every_ > 0 ? std::optional(drain_every_) : std::nullopt;
+  }
 
  private:
   const std::string file_;
+  const int64_t drain_every_;
 };
 
 std::unique_ptr<AdaptPolicy> from_file(SpecOptions& options) {
   std::string file = options.string("file", "");
+  const int64_t drain_every = options.integer("drain-every", 0, 0, kMostCount);
   options.finish();
   if (file.empty()) options.fail("file", "missing", "give --adapt manual:file=CHANGES.json");
-  return std::make_unique<Manual>(std::move(file));
+  return std::make_unique<Manual>(std::move(file), drain_every);
 }
 
 }  // namespace
 
 const std::vector<AdaptPolicyRow>& adapt_policies() {
   static const std::vector<AdaptPolicyRow> rows = {
-      {"none", never}, {"manual", from_file}, {"watch", watched_plan}, {"slow", slow_rank_plan}, {"interference", interference}};
+      {"none", never},          {"manual", from_file},          {"watch", watched_plan},
+      {"slow", slow_rank_plan}, {"interference", interference}, {"freeze", freezing}};
   return rows;
 }
 
@@ -52,8 +60,16 @@ std::unique_ptr<AdaptPolicy> make_adapt_policy(const std::string& adapt) {
 
 PlannedChanges changes_of_file(const std::string& file, const std::string& reason) {
   PlannedChanges changes;
-  for (const PlanChange& change : read_plan_changes(file))
-    changes.push_back({change.minibatch, change.plan, read_document<Plan>(change.plan), reason});
+  for (const PlanChange& change : read_plan_changes(file)) {
+    changes.push_back({change.minibatch,
+                       change.plan,
+                       {},
+                       reason,
+                       change.freeze,
+                       change.gradient_accumulation,
+                       change.learning_rate_scale});
+    if (!change.plan.empty()) changes.back().plan = read_document<Plan>(change.plan);
+  }
   return changes;
 }
 

@@ -17,9 +17,12 @@ namespace pipewright {
 /// A plan takes over from the one before it.
 struct PlannedChange {
   int64_t minibatch = 0;  ///< the first that it trains, 1 or more
-  std::string file;       ///< of the plan, for messages
-  Plan plan;
-  std::string reason;  ///< the policy's name, and why if it says so
+  std::string file;       ///< of the plan, for messages; "": the plan before goes on
+  Plan plan;              ///< of a job that is prepared: with the layers that are frozen under it
+  std::string reason;     ///< the policy's name, and why if it says so
+  std::optional<int64_t> freeze = {};  ///< as PlanChange::freeze; and so the next two
+  std::optional<int64_t> gradient_accumulation = {};
+  std::optional<double> learning_rate_scale = {};
 };
 /// By rising minibatch. Plans stay where they are when further ones come.
 using PlannedChanges = std::deque<PlannedChange>;
@@ -36,9 +39,28 @@ struct RunNow {
 
 /// Training is to go on under this plan as soon as the ranks can agree on where the pipeline drains.
 struct PlanDecision {
-  std::string file;  ///< of the plan, or what it is called in messages
+  std::string file;  ///< of the plan, or what it is called in messages; "": the plan in force goes on
   Plan plan;
-  std::string reason;  ///< as PlannedChange::reason
+  std::string reason;                  ///< as PlannedChange::reason
+  std::optional<int64_t> freeze = {};  ///< as PlanChange::freeze; and so the next two
+  std::optional<int64_t> gradient_accumulation = {};
+  std::optional<double> learning_rate_scale = {};
+};
+
+/// What a policy sees where the pipeline is empty: the epoch, or its interval of minibatches, has just ended.
+struct DrainedNow {
+  int64_t minibatch = 0;              ///< the next one
+  const Plan& plan;                   ///< in force
+  int64_t ranks = 1;                  ///< that were started
+  int64_t gradient_accumulation = 1;  ///< in force; and what the run began with
+  int64_t first_gradient_accumulation = 1;
+  const Plan& first_plan;  ///< that the run began with
+  int64_t minibatches_left = 0;
+  int64_t minibatches_per_epoch = 1;
+  std::vector<std::string> layers;  ///< of the model: their names (graph/model_layers.h)
+  /// By layer, where reads_gradients(): the norms of its gradient, summed over the updates since the last
+  /// time. 0 of what is frozen.
+  std::vector<double> gradient_norms;
 };
 
 class AdaptPolicy {
@@ -49,6 +71,15 @@ class AdaptPolicy {
   virtual PlannedChanges known() { return {}; }
   /// Whether it decides on the way. Then as many ranks may be started as it may want.
   virtual bool decides() const { return false; }
+  /// Whether it decides where the pipeline is empty: at the end of each epoch (0), or of every so many
+  /// minibatches. Without a value it does not. The same on every rank.
+  virtual std::optional<int64_t> decides_every() const { return std::nullopt; }
+  virtual bool reads_gradients() const { return false; }
+  /// Rank 0, there, unless a change is known; the others wait. A decision takes effect at now.minibatch.
+  virtual std::optional<PlanDecision> decide_drained(const DrainedNow& now) {
+    static_cast<void>(now);
+    return std::nullopt;
+  }
   /// Rank 0, before each minibatch that it begins, unless a change is known or under way: whoever is slow
   /// here holds up the pipeline. A decision whose plan does not fit the run is refused with a message, and so
   /// is what is thrown as an Error; training goes on under the plan in force, and the policy is asked again.
@@ -62,7 +93,7 @@ struct AdaptPolicyRow {
   const char* name;
   std::unique_ptr<AdaptPolicy> (*make)(SpecOptions& options);
 };
-/// "none", "manual", "watch", "slow", "interference".
+/// "none", "manual", "watch", "slow", "interference", "freeze".
 const std::vector<AdaptPolicyRow>& adapt_policies();
 
 /// The policy `adapt` (a SPEC, such as "manual:file=CHANGES.json"). InputError with the nearest name for an

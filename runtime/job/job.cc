@@ -8,6 +8,7 @@
 #include "graph/graph_identity.h"
 #include "graph/nearest.h"
 #include "graph/regular_file.h"
+#include "models/definition/frozen.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
 #include "runtime/checkpoint/initial_weights.h"
@@ -40,13 +41,34 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
 }
 
 // Of a plan of `file` that takes over from another: does it run?
-void check_change_runs(const Plan& plan, const std::string& file, const Run& run) {
+void check_change_runs(const Plan& plan, const std::string& file, const Run& run,
+                       int64_t gradient_accumulation) {
   try {
-    check_plan_runs(plan, run.gradient_accumulation);
-    check_side_by_side(plan, run.sync, run.gradient_accumulation);
+    check_plan_runs(plan, gradient_accumulation);
+    check_side_by_side(plan, run.sync, gradient_accumulation);
   } catch (const PlanError& error) {
     throw PlanError(file + ": " + error.what(), error.remedy());
   }
+}
+
+// `change` takes over from `before`; `gradient_accumulation`: as it is before, and then under it.
+void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumulation, const Graph& graph,
+            const Run& run) {
+  gradient_accumulation = change.gradient_accumulation.value_or(gradient_accumulation);
+  if (change.file.empty()) change.plan = before;
+  const int64_t takes = change.file.empty() ? 0 : change.plan.frozen_layers;
+  const int64_t frozen = change.freeze.value_or(std::max(before.frozen_layers, takes));
+  const std::string where =
+      change.file.empty() ? "adapt: minibatch " + std::to_string(change.minibatch) : change.file;
+  if (frozen < std::max(before.frozen_layers, takes)) {
+    throw PlanError(where + ": " + std::to_string(frozen) + " layers would be frozen, " +
+                        (takes > frozen ? "the plan takes " + std::to_string(takes) + " as frozen"
+                                        : std::to_string(before.frozen_layers) + " are"),
+                    "A layer that is frozen stays so: its optimizer state is gone.");
+  }
+  check_plan_fits(change.plan, change.file, graph, run);
+  change.plan = frozen_plan(std::move(change.plan), graph, frozen);
+  check_change_runs(change.plan, where, run, gradient_accumulation);
 }
 
 // What the policy of the run that goes on had decided, so that it comes to the same again.
@@ -116,6 +138,24 @@ int64_t Job::first_minibatch_of(int64_t generation) const {
   return generation == 0 ? 0 : changes.at(static_cast<size_t>(generation) - 1).minibatch;
 }
 
+Model Job::model_of(int64_t generation) const {
+  return frozen_model(model, plan_of(generation).frozen_layers);
+}
+
+int64_t Job::gradient_accumulation_of(int64_t generation) const {
+  int64_t accumulation = run.gradient_accumulation;
+  for (int64_t g = 0; g < generation; ++g)
+    accumulation = changes.at(static_cast<size_t>(g)).gradient_accumulation.value_or(accumulation);
+  return accumulation;
+}
+
+double Job::learning_rate_scale_of(int64_t generation) const {
+  double scale = 1;
+  for (int64_t g = 0; g < generation; ++g)
+    scale = changes.at(static_cast<size_t>(g)).learning_rate_scale.value_or(scale);
+  return scale;
+}
+
 std::string Job::reason_of(int64_t generation) const {
   return generation == 0 ? "start" : changes.at(static_cast<size_t>(generation) - 1).reason;
 }
@@ -126,6 +166,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   const auto policy = make_adapt_policy(run.adapt);
   job.changes = policy->known();
   job.decides = policy->decides();
+  job.decide_every = policy->decides_every().value_or(0);
   job.disturbances = Disturbances(run.disturb);
   if (job.disturbances.slows_links() && device.is_cuda()) {
     throw InputError("disturb: link: what a GPU sends cannot be held back",
@@ -154,6 +195,8 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   }
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_fits(job.plan, run.plan, job.model.graph, run);
+  job.plan = frozen_plan(std::move(job.plan), job.model.graph, job.plan.frozen_layers);
+  settle_changes(job);
   if (job.decides) job.started_ranks = std::max<int64_t>(1, world_size.value_or(1));
   const int64_t ranks = job.world_size();
   if (world_size && *world_size != ranks) {
@@ -165,10 +208,6 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
-  for (const PlannedChange& change : job.changes) {
-    check_plan_fits(change.plan, change.file, job.model.graph, run);
-    check_change_runs(change.plan, change.file, run);
-  }
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
   if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
@@ -176,15 +215,33 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   return job;
 }
 
-void check_further_plan(const Job& job, const Plan& plan, const std::string& file) {
-  check_plan_fits(plan, file, *job.graph_of_plans, job.run);
-  if (plan.world_size > job.world_size()) {
-    throw PlanError(file + ": the plan is for " + std::to_string(plan.world_size) + " ranks, the run has " +
-                        std::to_string(job.world_size()),
+void settle_changes(Job& job) {
+  const Plan* before = &job.plan;
+  int64_t gradient_accumulation = job.run.gradient_accumulation;
+  for (PlannedChange& change : job.changes) {
+    settle(change, *before, gradient_accumulation, job.model.graph, job.run);
+    before = &change.plan;
+  }
+}
+
+PlannedChange settled_change(const Job& job, PlanDecision decision) {
+  PlannedChange change{0,
+                       std::move(decision.file),
+                       std::move(decision.plan),
+                       std::move(decision.reason),
+                       decision.freeze,
+                       decision.gradient_accumulation,
+                       decision.learning_rate_scale};
+  const int64_t last = job.generations() - 1;
+  int64_t gradient_accumulation = job.gradient_accumulation_of(last);
+  settle(change, job.plan_of(last), gradient_accumulation, *job.graph_of_plans, job.run);
+  if (change.plan.world_size > job.world_size()) {
+    throw PlanError(change.file + ": the plan is for " + std::to_string(change.plan.world_size) +
+                        " ranks, the run has " + std::to_string(job.world_size()),
                     "Plan for --gpus " + std::to_string(job.world_size()) + " or fewer.");
   }
-  check_change_runs(plan, file, job.run);
-  job.disturbances.check(plan);
+  job.disturbances.check(change.plan);
+  return change;
 }
 
 std::string job_fingerprint(const Job& job) {
@@ -202,6 +259,10 @@ std::string job_fingerprint(const Job& job) {
   json["schedule"] = schedule_digest(job);
   for (const PlannedChange& change : job.changes) {
     json["changes"].push_back({{"minibatch", change.minibatch}, {"plan", document_digest(change.plan)}});
+    if (change.gradient_accumulation)
+      json["changes"].back()["gradient_accumulation"] = *change.gradient_accumulation;
+    if (change.learning_rate_scale)
+      json["changes"].back()["learning_rate_scale"] = *change.learning_rate_scale;
   }
   json["run"] = run.to_json();
   if (job.resume) json["resume"] = document_digest(job.resume->manifest);

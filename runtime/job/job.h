@@ -28,6 +28,8 @@ struct Job {
   PlannedChanges changes{};          ///< what run.adapt knows; later also what it has decided
   Disturbances disturbances{};       ///< what run.disturb means
   bool decides = false;              ///< whether run.adapt decides on the way
+  int64_t decide_every =
+      0;  ///< of a policy that decides where the pipeline is empty: AdaptPolicy::decides_every()
   int64_t started_ranks = 1;         ///< of a run whose policy may want more than the first plan has
   /// Where run.adapt decides: the graph as plans are made for, before run.precision.
   std::shared_ptr<const Graph> graph_of_plans{};
@@ -38,7 +40,12 @@ struct Job {
   int64_t generations() const { return 1 + static_cast<int64_t>(changes.size()); }
   int64_t generation_at(int64_t minibatch) const;  ///< that trains it
   const Plan& plan_of(int64_t generation) const;
+  /// As that plan trains it: with the layers frozen that are frozen under it.
+  Model model_of(int64_t generation) const;
   int64_t first_minibatch_of(int64_t generation) const;
+  /// What the changes up to it say, or the run.
+  int64_t gradient_accumulation_of(int64_t generation) const;
+  double learning_rate_scale_of(int64_t generation) const;
   std::string reason_of(int64_t generation) const;
 };
 
@@ -53,8 +60,14 @@ struct Job {
 /// bfloat16 depends on it.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 
-/// PlanError unless `plan`, of this file, can take over in a job whose policy decides.
-void check_further_plan(const Job& job, const Plan& plan, const std::string& file);
+/// What the changes of `job` leave open: a change without a plan goes on with the one before, and each plan
+/// takes as frozen what is frozen by then (models/definition/frozen.h). PlanError where a layer that is
+/// frozen would be trained again; InputError for more layers than there are.
+void settle_changes(Job& job);
+
+/// As settle_changes(), of a decision. PlanError unless it can take over from the last of the job's plans, in
+/// a job whose policy decides.
+PlannedChange settled_change(const Job& job, PlanDecision decision);
 
 /// What all ranks must have in common, as text: versions, world, plan, schedule and run. Equal for ranks that
 /// may train together.

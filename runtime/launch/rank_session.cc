@@ -245,10 +245,10 @@ LoadObserver RankSession::loading() {
           [this, forward] { progress_.begin(*forward); }};
 }
 
-WorkerHooks RankSession::hooks(const Plan& plan) {
+WorkerHooks RankSession::hooks(const Plan& plan, int64_t gradient_accumulation) {
   WorkerHooks hooks;
   hooks.observers.push_back(std::make_shared<ProgressObserver>(
-      *control_, progress_, plan, shape_of(plan, job_.run.gradient_accumulation), place_.rank));
+      *control_, progress_, plan, shape_of(plan, gradient_accumulation), place_.rank));
   if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");
   return hooks;
 }

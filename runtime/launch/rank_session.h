@@ -65,7 +65,7 @@ class RankSession {
   void connect_for(const Plan& plan, int64_t generation);
   /// Hooks for every walk of this rank under a plan: failures elsewhere end it, and heartbeats say what it
   /// does. They borrow the plan.
-  WorkerHooks hooks(const Plan& plan);
+  WorkerHooks hooks(const Plan& plan, int64_t gradient_accumulation);
   /// The rank is between two operations from now on, as it is after each action: what it does is not watched.
   void rest() { progress_.end(); }
   /// It does from now on what is no action of a walk.

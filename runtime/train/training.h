@@ -32,6 +32,7 @@
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/draw.h"
+#include "runtime/train/layer_norms.h"
 #include "runtime/train/observers.h"
 #include "runtime/train/run_results.h"
 
@@ -79,6 +80,7 @@ class Training : private RankTask {
   void ask_policy(int64_t minibatch);
   bool has_decided_change() const;
   void take_decided_change();
+  void take_change(PlannedChange change, int64_t minibatch);
   int64_t end_of_generation() const;
   void start_generation(int64_t number, StateSource* source);
   GroupClientSettings group_client_settings(int64_t generation);
@@ -87,6 +89,13 @@ class Training : private RankTask {
   void wait_for_end_of_generation();
   void tell_end_of_generation(bool stopped);
   void tell_generation(GenerationSummary generation);
+
+  // training_decisions.cc: where the pipeline is empty.
+  bool decides_here() const;
+  void decide_drained();
+  std::string decision_of_policy();
+  std::vector<double> gathered_norms(size_t layers);
+  void hear_of_decisions(int64_t ended);
 
   // training_checkpoints.cc
   void write_checkpoint(const std::string& cause);
@@ -111,7 +120,9 @@ class Training : private RankTask {
   const std::unique_ptr<Dataset> evaluation_data_;
 
   std::optional<RunFolderLock> lock_;    // rank 0, unless the launcher holds it
-  std::unique_ptr<AdaptPolicy> policy_;  // rank 0, if it decides on the way
+  std::unique_ptr<AdaptPolicy> policy_;  // if it decides on the way; rank 0 asks it
+  std::optional<LayerNorms> layer_norms_;  // if the policy reads gradients
+  std::string own_norms_;                  // rank 0: what it has taken of them
   std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint or the policy decides; Control's
                                          // thread calls it
   RankSession session_;

@@ -4,8 +4,10 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/plan_changes.h"
+#include "models/definition/frozen.h"
 #include "runtime/generation/state_moves.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/train/change_text.h"
 #include "runtime/train/training.h"
 
 namespace pipewright {
@@ -24,6 +26,11 @@ std::string ended_text(int64_t generation, bool stopped, int64_t next_minibatch)
   json["stopped"] = stopped;
   json["next_minibatch"] = next_minibatch;
   return json.dump();
+}
+
+// Its plan says what is frozen.
+PlanChange recorded(const PlannedChange& change, const std::string& plan) {
+  return {change.minibatch, plan, {}, change.gradient_accumulation, change.learning_rate_scale};
 }
 
 }  // namespace
@@ -49,7 +56,7 @@ void Training::write_list_of_changes() {
   }
   std::vector<PlanChange> changes;
   for (int64_t k = 1; k < job_.generations(); ++k)
-    changes.push_back({job_.first_minibatch_of(k), generation_plan_name(k)});
+    changes.push_back(recorded(job_.changes[static_cast<size_t>(k) - 1], generation_plan_name(k)));
   write_file(folder_ / kChangesName, plan_changes_text(changes));
 }
 
@@ -57,11 +64,13 @@ void Training::prepare_to_stop() {
   const bool heeds_signals = job_.run.checkpoint.on_signal;
   if (!heeds_signals && !job_.decides) return;
   const Place& place = session_.place();
-  if (place.rank == 0 && job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
+  if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
+  if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
   const auto stop_after = [this](int64_t last_started) {
     const int64_t generation = job_.generation_at(last_started + 1);
     const auto stop = [&](int64_t last) {
-      return unplanned_stop(last, shape_of(job_.plan_of(generation), job_.run.gradient_accumulation),
+      return unplanned_stop(last,
+                            shape_of(job_.plan_of(generation), job_.gradient_accumulation_of(generation)),
                             data_.length_of(generation));
     };
     return group_server_ && shares_minibatches(job_.run.sync)
@@ -76,18 +85,15 @@ void Training::prepare_to_stop() {
 
 // Rank 0 is about to begin the minibatch. What the run's past has decided is done before anything new.
 void Training::ask_policy(int64_t minibatch) {
-  if (!policy_ || stop_->under_way() || generation_->number() + 1 < job_.generations()) return;
+  if (session_.place().rank != 0 || !policy_ || stop_->under_way() ||
+      generation_->number() + 1 < job_.generations())
+    return;
   try {
     auto decision =
         policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
                          data_.length().minibatches - minibatch, data_.length().minibatches_per_epoch});
     if (!decision) return;
-    check_further_plan(job_, decision->plan, decision->file);
-    Json change;
-    change["file"] = decision->file;
-    change["reason"] = decision->reason;
-    change["plan"] = document_text(decision->plan);
-    stop_->propose(change.dump());
+    stop_->propose(text_of(settled_change(job_, std::move(*decision))));
   } catch (const Error& error) {
     const std::string remedy = error.remedy().empty() ? "" : "\n  " + error.remedy();
     std::fprintf(stderr, "adapt: refused, training goes on under the plan in force: %s%s\n", error.what(),
@@ -101,26 +107,28 @@ bool Training::has_decided_change() const {
 }
 
 // From now on it is a change like one that was known beforehand, and will be if the run goes on from here.
-void Training::take_decided_change() {
-  const Json decided = parse_json(stop_->change(), "change of the plan");
-  PlannedChange change;
-  change.minibatch = stop_->stop_before();
-  change.file = decided.at("file");
-  change.reason = decided.at("reason");
-  change.plan = parse_document<Plan>(decided.at("plan").get<std::string>(), change.file);
+void Training::take_decided_change() { take_change(change_from(stop_->change()), stop_->stop_before()); }
+
+void Training::take_change(PlannedChange change, int64_t minibatch) {
+  change.minibatch = minibatch;
   job_.changes.push_back(std::move(change));
   if (!journal_) return;
   const int64_t number = job_.generations() - 1;
   write_document(folder_ / generation_plan_name(number), job_.plan_of(number));
   write_list_of_changes();
-  std::fprintf(stderr, "from minibatch %ld on: the plan of %s (%s)\n", job_.changes.back().minibatch,
-               job_.changes.back().file.c_str(), job_.changes.back().reason.c_str());
+  const PlannedChange& taken = job_.changes.back();
+  const std::string plan = taken.file.empty() ? "" : "the plan of " + taken.file + " ";
+  const std::string frozen = taken.freeze ? std::to_string(*taken.freeze) + " layers frozen " : "";
+  std::fprintf(stderr, "from minibatch %ld on: %s%s(%s)\n", taken.minibatch, plan.c_str(), frozen.c_str(),
+               taken.reason.c_str());
 }
 
 // Of minibatches, as far as it is known.
 int64_t Training::end_of_generation() const {
   const RunLength& length = generation_->length();
-  const int64_t end = std::min(length.minibatches, length.plan_end);
+  int64_t end = std::min(length.minibatches, length.plan_end);
+  const int64_t next = generation_->number() + 1;
+  if (next < job_.generations()) end = std::min(end, job_.first_minibatch_of(next));
   return stop_ && stop_->signal() == 0 ? std::min(end, stop_->stop_before()) : end;
 }
 
@@ -142,6 +150,7 @@ void Training::wait_for_end_of_generation() {
       if (number >= generation_->number()) {
         // In one that has ended since then this rank had no part either: it could not have gone on without.
         if (has_decided_change()) take_decided_change();
+        hear_of_decisions(number);
         if (number > generation_->number()) start_generation(number, nullptr);
         done_ = ended.at("next_minibatch").get<int64_t>();
         pipeline_began_ = done_;
@@ -162,7 +171,8 @@ void Training::change_plan() {
   const Plan& last_plan = generation_->plan();
   const Plan& next_plan = job_.plan_of(next);
   fault_point();
-  const auto moves = state_moves(job_.model.graph, job_.run.optimizer, last_plan, next_plan);
+  const Graph graph = frozen_graph(job_.model.graph, next_plan.frozen_layers);
+  const auto moves = state_moves(graph, job_.run.optimizer, last_plan, next_plan);
   GenerationSummary change;
   Activity activity{"move weights to the plan of minibatch " + std::to_string(done_), {}, false};
   for (const StateMove& move : moves) {
@@ -240,6 +250,7 @@ void Training::tell_generation(GenerationSummary generation) {
   generation.plan =
       job_.changes.empty() && !job_.decides ? "plan.json" : generation_plan_name(generation.number);
   generation.ranks = generation_->plan().world_size;
+  generation.frozen_layers = generation_->plan().frozen_layers;
   control().post(generation_line(generation, generation_->period()));
 }
 

@@ -17,7 +17,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 WorkerHooks Training::hooks() {
-  WorkerHooks hooks = session_.hooks(generation_->plan());
+  WorkerHooks hooks = session_.hooks(generation_->plan(), generation_->shape().accumulation);
   const auto between = [this] {
     fault_point();
     advance_checkpoints();
@@ -77,7 +77,11 @@ void Training::train_generation() {
     if (cut_short && drains) generation_->worker().end_span(done_);
     if (!cut_short || drains) pipeline_began_ = done_;
     // Before anything can be written that lies behind it.
-    if (has_decided_change() && stop_->stop_before() == done_) take_decided_change();
+    if (has_decided_change() && stop_->stop_before() == done_) {
+      take_decided_change();
+    } else if (!cut_short && !stops) {
+      decide_drained();
+    }
     fault_point();
     evaluate_ended_epoch();
     if (evaluation_data_ && !cut_short && evaluation_within_epoch(done_, length))
@@ -122,6 +126,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     const StageReplica& last = worker.stage(worker.stage_count() - 1);
     reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
+  if (layer_norms_) hooks.averaged = [this](StageReplica& stage) { layer_norms_->add(stage); };
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
   hooks.checkpoints = std::move(checkpoints);
   hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {

@@ -10,6 +10,7 @@ Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& 
   Plan single = single_stage_plan(model.graph, 1);
   single.schedule = "gpipe";
   single.weights = "flush";
+  single.frozen_layers = plan.frozen_layers;
   const size_t cycle = cycle_of(plan.stages[0]).size();
   if (rules.sync != "all-reduce" && cycle > 1) {
     single.schedule.clear();

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/sync_rules.h"
+#include "models/definition/frozen.h"
 #include "runtime/verify/lockstep_groups.h"
 #include "runtime/verify/serial_groups.h"
 #include "runtime/verify/serial_minibatches.h"
@@ -115,14 +116,17 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
 }
 
 ReferenceResult train_serially(const Model& model, const std::vector<PlanSpans>& parts,
-                               const TrainingRules& rules,
+                               const TrainingRules& rules_of_run,
                                const std::function<MinibatchFields(int64_t)>& fields,
                                const std::function<std::optional<StageState>(size_t)>& start) {
   std::vector<double> losses;
   SerialPipelines pipelines;
   std::map<int64_t, double> norms;
   for (const PlanSpans& part : parts) {
-    auto next = pipelines_of(model, part.plan, rules);
+    TrainingRules rules = rules_of_run;
+    rules.gradient_accumulation = part.gradient_accumulation.value_or(rules.gradient_accumulation);
+    rules.optimizer.learning_rate *= part.learning_rate_scale;
+    auto next = pipelines_of(frozen_model(model, part.plan.frozen_layers), part.plan, rules);
     for (const auto& pipeline : next) {
       if (!pipelines.empty()) {
         pipeline->go_on_from(pipelines.front()->carried());

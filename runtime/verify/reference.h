@@ -40,7 +40,7 @@ ReferenceResult train_serially(const Model& model, const Plan& plan, const Train
                                const std::function<MinibatchFields(int64_t minibatch)>& fields,
                                const std::function<std::optional<StageState>(size_t stage)>& start = nullptr);
 
-/// What one plan trains of a run whose plan changes.
+/// What one plan trains of a run whose plan changes; its frozen layers are not trained.
 struct PlanSpans {
   Plan plan;
   std::vector<Span> spans;
@@ -48,6 +48,9 @@ struct PlanSpans {
   GroupsByStage groups = {};
   /// Where minibatches are handed out: which ones to whom. What lies behind a span's end is left out.
   PartsBySpan minibatches = {};
+  /// Other than the rules say (graph/plan_changes.h).
+  std::optional<int64_t> gradient_accumulation = {};
+  double learning_rate_scale = 1;
 };
 
 /// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "models/definition/frozen.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/generation/training_data.h"
@@ -22,11 +23,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// As the plan trains them.
 std::vector<StageProgram> programs_of(const Job& job, const Plan& plan) {
-  const auto interfaces = partition(job.model.graph, plan);
+  const Graph graph = frozen_graph(job.model.graph, plan.frozen_layers);
+  const auto interfaces = partition(graph, plan);
   std::vector<StageProgram> programs;
-  for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(job.model.graph, interfaces, s);
+  for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(graph, interfaces, s);
   return programs;
+}
+
+// What is frozen under the plan was trained before, or may have been.
+Plan with_all_trained(Plan plan) {
+  plan.frozen_layers = 0;
+  return plan;
 }
 
 // Every tensor that a stage holds, once, in the order of stages.
@@ -103,7 +112,9 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
       parts.push_back({job.plan_of(generation),
                        {},
                        groups.of(generation, job.plan_of(generation)),
-                       groups.minibatches_of(generation)});
+                       groups.minibatches_of(generation),
+                       job.gradient_accumulation_of(generation),
+                       job.learning_rate_scale_of(generation)});
     }
     const Span planned = span_from(done, data.length_of(generation));
     parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
@@ -147,7 +158,7 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const st
   const int64_t first = parts.front().spans.front().first;
   const auto source = start_of(job);
   ReferenceResult result = train_serially(
-      job.model, parts, data.rules(),
+      job.model, parts, data.rules_of(0),
       minibatches_from(job, data, first, parts.back().spans.back().end(), what),
       [&](size_t stage) -> std::optional<StageState> {
         auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
@@ -167,7 +178,10 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const st
 // Those of one device for each of the plans; empty where one has none.
 std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, std::vector<PlanSpans> parts) {
   for (PlanSpans& part : parts) {
-    part.plan = one_device_plan(job.model, part.plan, data.rules());
+    TrainingRules rules = data.rules_of(0);
+    rules.gradient_accumulation = part.gradient_accumulation.value_or(rules.gradient_accumulation);
+    part.plan = one_device_plan(job.model, part.plan, rules);
+    part.gradient_accumulation = 1;
     if (part.plan.schedule.empty()) return {};
   }
   return parts;
@@ -253,7 +267,7 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   const Plan& plan = parts.back().plan;
   verification.ranks = job.world_size();
   verification.plans = static_cast<int64_t>(parts.size());
-  verification.places = places_of(programs_of(job, plan));
+  verification.places = places_of(programs_of(job, with_all_trained(plan)));
   if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
     // Buffers are averaged at the drain, which was later.
     std::erase_if(verification.places, [&](const StageTensor& place) {

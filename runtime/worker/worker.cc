@@ -337,6 +337,7 @@ class Worker::Execution {
 
   /// `square_sum`: of the gradients that are clipped; undefined: none are.
   void update(int64_t round, Lane& lane, const at::Tensor& square_sum) {
+    if (hooks_.averaged) hooks_.averaged(*lane.stage);
     lane.stage->update(round, square_sum);
     const StageTurns& turns = lane.stage->turns();
     const Span own = span_->own();

@@ -37,6 +37,9 @@ struct WorkerHooks {
   /// last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
   /// the stage computes.
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
+  /// A stage has all gradients of a round, summed over its replicas and over stages where they are tied, and
+  /// averaged; they are not clipped yet, and its update comes next.
+  std::function<void(StageReplica&)> averaged;
   /// Last stage only, where gradients are clipped: the norm that they had, of the update that the minibatches
   /// up to `end` - 1 make which no update before has taken. After their forward_done, before `checkpoint`.
   std::function<void(int64_t end, double norm)> gradient_norm;

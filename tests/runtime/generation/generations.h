@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/definition/frozen.h"
 #include "runtime/generation/state_moves.h"
 #include "tests/runtime/random_pipelines.h"
 
@@ -60,12 +61,14 @@ class Generations {
                                 NamedState& state) const {
     std::unique_ptr<StateSource> source;
     if (last) {
-      const auto moves = state_moves(model_.graph, rules_.optimizer, *last, plan);
+      const Graph graph = frozen_graph(model_.graph, plan.frozen_layers);
+      const auto moves = state_moves(graph, rules_.optimizer, *last, plan);
       source = state_from_peers(move_state(links, moves, state), rules_.optimizer);
       state.clear();
     }
     if (rank >= plan.world_size) return nullptr;
-    return std::make_unique<Worker>(model_, plan, rank, links, rules_, source.get());
+    return std::make_unique<Worker>(frozen_model(model_, plan.frozen_layers), plan, rank, links, rules_,
+                                    source.get());
   }
 
   WorkerHooks hooks(const Worker& worker) {
@@ -101,6 +104,7 @@ inline std::string words(const std::vector<PlanSpans>& parts) {
   std::string text;
   for (const PlanSpans& part : parts) {
     text += part.plan.schedule + "/" + part.plan.weights + " " + part.plan.shape_text();
+    if (part.plan.frozen_layers > 0) text += " frozen " + std::to_string(part.plan.frozen_layers);
     for (const Span& span : part.spans)
       text += " " + std::to_string(span.first) + "+" + std::to_string(span.count);
     text += "; ";

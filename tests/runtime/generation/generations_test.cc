@@ -1,11 +1,14 @@
 // Plans that change while a model is trained: ranks are threads, weights and optimizer state really travel.
 // PIPEWRIGHT_GENERATION_CASES sets how many sequences of plans are tried.
+#include "tests/runtime/generation/generations.h"
+
 #include <algorithm>
 #include <set>
 
 #include "graph/error.h"
+#include "graph/model_layers.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_points.h"
-#include "tests/runtime/generation/generations.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -43,10 +46,20 @@ struct RandomChanges {
   TrainingRules rules;
   std::vector<PlanSpans> parts;
   int64_t minibatches = 0;
+
+  // From plan to plan as many layers are frozen, or more; under the first one perhaps some already.
+  void freeze(RandomJobs& jobs) {
+    const auto layers = static_cast<int64_t>(model_layers(model.graph).size());
+    int64_t frozen = jobs.chance(30) ? jobs.between(1, layers) : 0;
+    for (PlanSpans& part : parts) {
+      part.plan = frozen_plan(part.plan, model.graph, frozen);
+      frozen = jobs.between(frozen, jobs.chance(50) ? layers : frozen);
+    }
+  }
 };
 
 // Two to four plans; a change may come anywhere, in the middle of a round too.
-RandomChanges random_changes(uint64_t seed) {
+RandomChanges random_changes(uint64_t seed, bool freezes = false) {
   RandomJobs jobs(seed);
   RandomJob job = jobs.next(kMostRanks);
   RandomChanges c{job.model, job.rules, {}, 0};
@@ -59,6 +72,7 @@ RandomChanges random_changes(uint64_t seed) {
     c.parts.push_back(std::move(part));
   }
   c.rules.total_minibatches = c.minibatches;
+  if (freezes) c.freeze(jobs);
   return c;
 }
 
@@ -112,6 +126,45 @@ TEST_CASE("random plans one after the other: every loss, weight and buffer is th
       CHECK(run.last.buffers[s].size() == expected.buffers[s].size());
     check_state(run.last, expected);
     for (const int times : run.forwards) CHECK(times == 1);  // no minibatch twice, none left out
+  }
+}
+
+TEST_CASE(
+    "random plans that freeze layers: all as the serial reference, and what is frozen stays, to the bit") {
+  at::set_num_threads(1);
+  const std::vector<std::string> transports = {"local", "shm", "staged"};
+  for (uint64_t seed = 500; seed < 500 + cases_of(60); ++seed) {
+    const RandomChanges c = random_changes(seed, /*freezes=*/true);
+    const std::string& transport = transports[seed % transports.size()];
+    CAPTURE(seed, transport, words(c.parts), c.rules.optimizer.name, c.rules.gradient_accumulation);
+    const auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    const int64_t first = c.parts.front().spans.front().first;
+    const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
+    const ReferenceResult expected = train_serially(c.model, c.parts, c.rules, fields);
+    const GenerationsRun run = run_generations(c.model, c.parts, c.rules, minibatches, transport);
+    CHECK(std::vector<double>(run.losses.begin() + first, run.losses.end()) == expected.losses);
+    check_state(run.last, expected);
+    for (const int times : run.forwards) CHECK(times == 1);
+    // What the last plan takes as frozen is what it was when a plan first did, buffers too; no optimizer
+    // state is left of it.
+    const Graph last = frozen_graph(c.model.graph, c.parts.back().plan.frozen_layers);
+    for (const Parameter& parameter : last.parameters) {
+      if (parameter.trainable) continue;
+      for (const NamedState& state : run.states)
+        CHECK(state.count(slot_tensor(kUpdatesSlot, parameter.name)) == 0);
+    }
+    for (size_t g = 0; g < c.parts.size(); ++g) {
+      const Graph graph = frozen_graph(c.model.graph, c.parts[g].plan.frozen_layers);
+      const std::vector<PlanSpans> until(c.parts.begin(), c.parts.begin() + static_cast<long>(g));
+      if (g == 0) continue;
+      const ReferenceResult then = train_serially(c.model, until, c.rules, fields);
+      for (const Parameter& parameter : graph.parameters) {
+        INFO(g << " " << parameter.name);
+        if (parameter.trainable) continue;
+        for (const at::Tensor& copy : run.last.weights.at(parameter.name))
+          CHECK(copy.equal(then.weights.at(parameter.name)));
+      }
+    }
   }
 }
 

@@ -1,0 +1,30 @@
+// How large the gradients of a model's layers are: what rules of freezing go by.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "runtime/stage/stage_replica.h"
+
+namespace pipewright {
+
+/// Of one rank's stages: for each layer (graph/model_layers.h) the L2 norm of its gradient, summed over
+/// updates. A parameter counts with the first layer that reads it, one of the head with none.
+class LayerNorms {
+ public:
+  explicit LayerNorms(const Graph& graph);
+  /// The stage is about to update with its round's gradients, summed over the replicas and not clipped.
+  void add(StageReplica& stage);
+  /// By layer what add() has seen since the last time; 0 of layers that this rank does not train.
+  std::vector<double> take();
+
+ private:
+  size_t layers_ = 0;
+  std::map<std::string, size_t> layer_of_;  // by parameter
+  std::vector<at::Tensor> sums_;            // by layer, where the stage computes; undefined: none yet
+};
+
+}  // namespace pipewright

@@ -1,0 +1,87 @@
+// Runs that freeze layers while they train, with real processes.
+#include <catch2/catch.hpp>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/changing_runs.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<int64_t> frozen_layers(const fs::path& run) {
+  std::vector<int64_t> frozen;
+  for (const auto& generation : read_document<Summary>(run / "summary.json").generations)
+    frozen.push_back(generation.frozen_layers);
+  return frozen;
+}
+
+}  // namespace
+
+TEST_CASE("layers that are frozen as a rule says: verified, resumed, and repeated as known changes") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> plans = {
+      write_plan(folder, "a.json", {1, 1}), write_plan(folder, "b.json", {2, 1}),
+      write_flush_plan(folder, "c.json", {1, 1}, "1f1b-flush"), write_plan(folder, "d.json", {1, 1, 1})};
+  const auto [number, rule] = GENERATE(table<size_t, std::string>({{0, "alpha,alpha=0.4"},
+                                                                   {1, "alpha,every=20"},
+                                                                   {2, "alpha,alpha=0.6,every=16"},
+                                                                   {3, "alpha,alpha=0.9,every=16"},
+                                                                   {1, "gradient,every=16"},
+                                                                   {0, "bounded"},
+                                                                   {3, "manual,at=1@30+2@70"},
+                                                                   {0, "none"}}));
+  const std::string& plan = plans[number];
+  INFO(plan << " " << rule);
+  const std::vector<std::string> words = {
+      "--plan", plan, "--optimizer", "adam", "--checkpoint-every-minibatches", "24", "--checkpoint-keep",
+      "100"};
+  const fs::path run = folder / "run";
+  finish(folder, run, words + std::vector<std::string>{"--adapt", "freeze:rule=" + rule});
+  const Outcome verified = runtime(folder, {"verify", "--run", run.string()});
+  INFO(verified.error << verified.output);
+  CHECK(verified.code == 0);
+  if (rule == "none") {
+    CHECK(frozen_layers(run) == std::vector<int64_t>{0});
+    return;
+  }
+  if (rule == "manual,at=1@30+2@70") CHECK(frozen_layers(run) == std::vector<int64_t>{0, 1, 2});
+  if (rule.rfind("gradient", 0) != 0) REQUIRE(fs::exists(run / "changes.json"));
+  if (!fs::exists(run / "changes.json")) return;
+
+  // As if it had been known.
+  const size_t every = rule.find("every=");
+  const std::string drains = every == std::string::npos ? "" : ",drain-every=" + rule.substr(every + 6);
+  const fs::path known = folder / "known";
+  finish(folder, known,
+         words + std::vector<std::string>{"--adapt", "manual:file=" + (run / "changes.json").string() + drains});
+  CHECK(losses(known) == losses(run));
+  const std::string last = "minibatch-" + std::to_string(kMinibatches);
+  CHECK(tensor_files(run / "checkpoints" / last) == tensor_files(known / "checkpoints" / last));
+
+  // From a checkpoint on, before a change and behind it; rules that go by gradients see other intervals then.
+  if (rule == "bounded" || rule.rfind("gradient", 0) == 0) return;
+  for (const char* from : {"minibatch-24", "minibatch-48", "minibatch-72"}) {
+    INFO(from);
+    const fs::path resumed = folder / (std::string("from-") + from);
+    finish(folder, resumed,
+           words + std::vector<std::string>{"--adapt", "freeze:rule=" + rule, "--resume",
+                                            (run / "checkpoints" / from).string()});
+    CHECK(tensor_files(run / "checkpoints" / last) == tensor_files(resumed / "checkpoints" / last));
+  }
+}
+
+TEST_CASE(
+    "a layer that is frozen is not trained again, and one that the model has not is refused before the "
+    "start") {
+  const TemporaryFolder folder;
+  const std::string plan = write_plan(folder, "a.json", {1, 1});
+  Launch many(folder, folder / "run", {"--plan", plan, "--adapt", "freeze:rule=manual,at=99@10"});
+  CHECK(many.code() == 2);
+  CHECK_THAT(many.process.error(), Catch::Contains("99 layers cannot be frozen"));
+  Launch fewer(folder, folder / "run", {"--plan", plan, "--adapt", "freeze:rule=manual,at=2@10+1@20"});
+  CHECK(fewer.code() == 2);
+  CHECK_THAT(fewer.process.error(), Catch::Contains("stays so"));
+}
