@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/model_layers.h"
+#include "graph/pipeline_rules.h"
 
 namespace pipewright {
 
@@ -38,7 +39,7 @@ Plan frozen_plan(Plan plan, const Graph& training, int64_t layers) {
   std::map<std::string, const Node*> nodes;
   for (const Node& node : graph.nodes) nodes[node.name] = &node;
   plan.frozen_layers = layers;
-  bool frozen = layers > 0;
+  bool frozen = layers > 0 && !schedule_facts(plan.schedule).several_stages;
   for (Stage& stage : plan.stages) {
     for (const std::string& name : stage.nodes)
       for (const std::string& read : nodes.at(name)->reads()) frozen = frozen && trained.count(read) == 0;

@@ -19,7 +19,7 @@ Graph frozen_graph(const Graph& training, int64_t layers);
 Model frozen_model(Model model, int64_t layers);
 
 /// `plan`, which fits `training`, as one that takes the first `layers` layers as frozen: its stages before
-/// the first parameter that is trained are frozen stages.
+/// the first parameter that is trained are frozen stages; of a schedule with several stages a rank none is.
 Plan frozen_plan(Plan plan, const Graph& training, int64_t layers);
 
 }  // namespace pipewright

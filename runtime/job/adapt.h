@@ -52,9 +52,7 @@ struct DrainedNow {
   int64_t minibatch = 0;              ///< the next one
   const Plan& plan;                   ///< in force
   int64_t ranks = 1;                  ///< that were started
-  int64_t gradient_accumulation = 1;  ///< in force; and what the run began with
-  int64_t first_gradient_accumulation = 1;
-  const Plan& first_plan;  ///< that the run began with
+  double learning_rate_scale = 1;
   int64_t minibatches_left = 0;
   int64_t minibatches_per_epoch = 1;
   std::vector<std::string> layers;  ///< of the model: their names (graph/model_layers.h)

@@ -4,8 +4,10 @@
 #include <charconv>
 #include <cstdio>
 
+#include "graph/document.h"
 #include "graph/limits.h"
-#include "graph/nearest.h"
+#include "graph/units.h"
+#include "runtime/job/interference.h"
 
 namespace pipewright {
 namespace {
@@ -19,6 +21,19 @@ std::string words_of(const std::vector<double>& norms, int64_t frozen) {
     text += word;
   }
   return text;
+}
+
+constexpr double kLatencySeconds = 20e-6;
+
+// Of the first `ranks` of `started`.
+Topology topology_for(const FreezePlanning& planning, int64_t started, int64_t ranks) {
+  if (!planning.topology)
+    return flat_topology(ranks, planning.bandwidth_bytes_per_second, kLatencySeconds, 0);
+  if (planning.topology->device_count() == ranks) return *planning.topology;
+  throw PlanError("adapt: the topology has " + std::to_string(planning.topology->device_count()) +
+                      " devices, the plan may take " + std::to_string(ranks) + " of the run's " +
+                      std::to_string(started) + " ranks",
+                  "Give a topology with a device for each, or bandwidth=.");
 }
 
 bool parse_whole(const std::string& text, int64_t least, int64_t most, int64_t& number) {
@@ -44,7 +59,33 @@ std::optional<PlanDecision> FreezePolicy::decide_drained(const DrainedNow& now) 
                rule_name_.c_str(), now.minibatch, frozen, seen.layers,
                frozen == seen.frozen ? ", as before" : "", norms.c_str());
   if (frozen == seen.frozen) return std::nullopt;
-  return PlanDecision{"", {}, "freeze, " + rule_name_, frozen};
+  PlanDecision decision{"", {}, "freeze, " + rule_name_, frozen};
+  if (planning_) follow(now, decision);
+  return decision;
+}
+
+// The plan for what is left to train takes over if that pays.
+void FreezePolicy::follow(const DrainedNow& now, PlanDecision& decision) {
+  const int64_t ranks = planning_->grows ? now.ranks : now.plan.world_size;
+  const Topology topology = topology_for(*planning_, now.ranks, ranks);
+  const FrozenPlan found = plan_frozen(planning_->profile, topology, now.plan, *decision.freeze,
+                                       /*cached=*/false, planning_->global_batch);
+  const double gain = (found.now_seconds - found.next_seconds) * static_cast<double>(now.minibatches_left);
+  const double cost = change_seconds(now.plan, found.move_seconds, found.now_seconds);
+  const bool changes = found.changes && gain > cost;
+  std::fprintf(
+      stderr,
+      "adapt: with %ld layers frozen a minibatch takes %s under the plan in force, %s under the best, "
+      "%s on %ld ranks: %s (saves %s of %ld minibatches, changing costs about %s)\n",
+      *decision.freeze, format_seconds(found.now_seconds).c_str(), format_seconds(found.next_seconds).c_str(),
+      found.plan.shape_text().c_str(), found.plan.world_size, changes ? "changes" : "stays",
+      format_seconds(std::max(0.0, gain)).c_str(), now.minibatches_left, format_seconds(cost).c_str());
+  if (!changes) return;
+  decision.file = "the plan made for it";
+  decision.plan = found.plan;
+  if (planning_->scales_learning_rate && found.update_growth != 1) {
+    decision.learning_rate_scale = now.learning_rate_scale * found.update_growth;
+  }
 }
 
 PlannedChanges ManualFreeze::known() {
@@ -80,6 +121,29 @@ std::vector<std::pair<int64_t, int64_t>> parse_freeze_points(const std::string& 
   return points;
 }
 
+// profile=FILE and what goes with it.
+std::optional<FreezePlanning> planning_of(SpecOptions& options) {
+  const std::string profile = options.string("profile", "");
+  const std::string topology = options.string("topology", "");
+  const std::string bandwidth = options.string("bandwidth", "4GB/s");
+  const bool pipe = options.choice("pipe", profile.empty() ? "no" : "yes", {"yes", "no"}) == "yes";
+  FreezePlanning planning;
+  planning.grows = options.choice("dp", "yes", {"yes", "no"}) == "yes";
+  planning.global_batch = options.choice("global-batch", "keep", {"keep", "grow"}) == "grow"
+                              ? GlobalBatch::kGrow
+                              : GlobalBatch::kKeep;
+  planning.scales_learning_rate = options.choice("scale-rate", "no", {"yes", "no"}) == "yes";
+  if (!pipe) return std::nullopt;
+  if (profile.empty()) {
+    options.fail("profile", "missing, with pipe=yes",
+                 "give a profile of pipewright-profiler: the plan that follows is made from it");
+  }
+  planning.profile = read_document<Profile>(profile);
+  if (!topology.empty()) planning.topology = read_document<Topology>(topology);
+  planning.bandwidth_bytes_per_second = parse_bytes_per_second(bandwidth, "--adapt freeze: bandwidth");
+  return planning;
+}
+
 std::unique_ptr<AdaptPolicy> freezing(SpecOptions& options) {
   std::vector<std::string> names = {"manual"};
   for (const FreezeRuleRow& row : freeze_rules()) names.emplace_back(row.name);
@@ -98,8 +162,9 @@ std::unique_ptr<AdaptPolicy> freezing(SpecOptions& options) {
   int64_t minibatches = 0;
   if (every != "epoch" && !parse_whole(every, 1, kMostCount, minibatches))
     options.fail("every", "got '" + every + "', expected epoch or a number of minibatches");
+  auto planning = planning_of(options);
   options.finish();
-  return std::make_unique<FreezePolicy>(rule, std::move(made), minibatches);
+  return std::make_unique<FreezePolicy>(rule, std::move(made), minibatches, std::move(planning));
 }
 
 }  // namespace pipewright

@@ -38,12 +38,12 @@ const std::vector<ReplannerRow>& replanners() {
   return rows;
 }
 
-double change_seconds(const Plan& in_force, const Replanned& again) {
+double change_seconds(const Plan& in_force, double move_seconds, double minibatch_seconds) {
   int64_t in_flight = 0;
   for (const Stage& stage : in_force.stages) in_flight = std::max(in_flight, stage.in_flight);
   // Draining and filling: as long as what is in flight, twice.
   const auto fill = static_cast<double>(in_flight + static_cast<int64_t>(in_force.stages.size()));
-  return kAgreeSeconds + again.move_seconds + 2 * fill * again.now_seconds;
+  return kAgreeSeconds + move_seconds + 2 * fill * minibatch_seconds;
 }
 
 Topology Interference::topology_for(int64_t ranks) const {
@@ -83,7 +83,7 @@ std::optional<PlanDecision> Interference::judge(const RunNow& now) {
   const Replanned found = *std::exchange(found_, std::nullopt);
   const double each = found.now_seconds - found.next_seconds;
   const double gain = each * static_cast<double>(now.minibatches_left);
-  const double cost = change_seconds(now.plan, found);
+  const double cost = change_seconds(now.plan, found.move_seconds, found.now_seconds);
   const auto clock = std::chrono::steady_clock::now();
   while (!changes_.empty() && clock - changes_.front() > std::chrono::hours(1)) changes_.pop_front();
   const bool pays = each > kLeastGain * found.now_seconds && gain > cost;

@@ -17,8 +17,9 @@
 
 namespace pipewright {
 
-/// Seconds that a change is taken to cost: the ranks agree, the pipeline drains and fills again, state moves.
-double change_seconds(const Plan& in_force, const Replanned& again);
+/// Seconds that a change is taken to cost: the ranks agree, the pipeline drains and fills again at
+/// `minibatch_seconds` each, state moves.
+double change_seconds(const Plan& in_force, double move_seconds, double minibatch_seconds);
 
 /// A way to plan again: a value of the option `decide`.
 struct ReplannerRow {
