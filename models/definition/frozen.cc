@@ -31,6 +31,21 @@ Model frozen_model(Model model, int64_t layers) {
   return model;
 }
 
+std::set<std::string> frozen_buffers(const Graph& graph, int64_t layers) {
+  const size_t end = end_of_layers(model_layers(graph), layers, "model '" + graph.name + "'");
+  std::set<std::string> frozen;
+  for (const Buffer& buffer : graph.buffers) frozen.insert(buffer.name);
+  std::set<std::string> read;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const std::string& name : graph.nodes[i].reads()) {
+      if (i < end) read.insert(name);
+      if (i >= end) frozen.erase(name);
+    }
+  }
+  std::erase_if(frozen, [&](const std::string& name) { return read.count(name) == 0; });
+  return frozen;
+}
+
 Plan frozen_plan(Plan plan, const Graph& training, int64_t layers) {
   const Graph graph = frozen_graph(training, layers);
   std::set<std::string> trained;

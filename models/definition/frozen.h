@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "graph/graph.h"
 #include "graph/plan.h"
@@ -17,6 +19,9 @@ namespace pipewright {
 Graph frozen_graph(const Graph& training, int64_t layers);
 /// The model with frozen_graph().
 Model frozen_model(Model model, int64_t layers);
+
+/// The buffers that only those layers read: they stay as they are, to the bit.
+std::set<std::string> frozen_buffers(const Graph& graph, int64_t layers);
 
 /// `plan`, which fits `training`, as one that takes the first `layers` layers as frozen: its stages before
 /// the first parameter that is trained are frozen stages; of a schedule with several stages a rank none is.

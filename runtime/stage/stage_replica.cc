@@ -1,9 +1,11 @@
 #include "runtime/stage/stage_replica.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "graph/error.h"
+#include "models/definition/frozen.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/stage/recording_plan.h"
 #include "runtime/update/gradient_norm.h"
@@ -23,6 +25,19 @@ std::unique_ptr<UpdateRule> update_rule_of(const StageProgram& program, const Op
   std::vector<std::string> trained;
   for (const size_t i : program.trainable()) trained.push_back(program.parameters()[i]);
   return make_update_rule(optimizer, trained);
+}
+
+std::vector<size_t> averaged_buffers_of(const Graph& graph, const StageProgram& program,
+                                        int64_t frozen_layers) {
+  const std::set<std::string> frozen = frozen_buffers(graph, frozen_layers);
+  std::vector<size_t> averaged;
+  for (size_t i = 0; i < program.buffers().size(); ++i) {
+    const std::string& name = program.buffers()[i];
+    const auto buffer = std::find_if(graph.buffers.begin(), graph.buffers.end(),
+                                     [&](const Buffer& each) { return each.name == name; });
+    if (dtype_is_floating(buffer->type.dtype) && frozen.count(name) == 0) averaged.push_back(i);
+  }
+  return averaged;
 }
 
 // Positions in trainable() of the parameters that no earlier stage has, too (tied ones).
@@ -65,6 +80,7 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, const PipelineS
       counted_(first_held(program_, plan, stage)),
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
       versions_(plan.schedule, shape, stage, place, program_.trainable()),
+      averaged_buffers_(averaged_buffers_of(model.graph, program_, plan.frozen_layers)),
       update_rule_(update_rule_of(program_, rules.optimizer)) {}
 
 void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape) {

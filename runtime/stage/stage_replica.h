@@ -128,6 +128,9 @@ class StageReplica {
                      std::vector<at::Tensor> fields) const;
   /// For the average over the replicas at the drain.
   std::vector<at::Tensor>& mutable_buffers() { return buffers_; }
+  /// Positions of those that are averaged: of floating-point numbers, and not of frozen layers, whose mean
+  /// could be another bit.
+  const std::vector<size_t>& averaged_buffers() const { return averaged_buffers_; }
 
  private:
   // All but what source and weights decide.
@@ -149,6 +152,7 @@ class StageReplica {
   FiniteGuard guard_;
   StageVersions versions_;
   std::vector<at::Tensor> buffers_;
+  std::vector<size_t> averaged_buffers_;
   BuffersBefore buffers_before_;
   std::unique_ptr<UpdateRule> update_rule_;
   std::unique_ptr<RoundGradients> round_;

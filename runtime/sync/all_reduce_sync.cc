@@ -27,8 +27,7 @@ class AllReduceSync : public ReplicaSync {
   int64_t at_drain() override {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> floating;
-    for (const at::Tensor& buffer : stage_.mutable_buffers())
-      if (buffer.is_floating_point()) floating.push_back(buffer);
+    for (const size_t i : stage_.averaged_buffers()) floating.push_back(stage_.mutable_buffers()[i]);
     std::vector<at::Tensor> averages = floating;
     const int64_t sent_bytes = sum_over_replicas(
         transport_, settings_.ranks, settings_.tags.of(Stream::kBufferSum, stage_.stage()), averages);

@@ -28,8 +28,7 @@ class DrainSync : public ReplicaSync {
     add_updates(state, most_updates(sent_bytes) - stage_.updates_of_span());
     std::vector<at::Tensor*> averaged;
     for (const size_t i : stage_.program().trainable()) averaged.push_back(&state.weights[i]);
-    for (at::Tensor& buffer : state.buffers)
-      if (buffer.is_floating_point()) averaged.push_back(&buffer);
+    for (const size_t i : stage_.averaged_buffers()) averaged.push_back(&state.buffers[i]);
     for (auto& [name, slots] : state.optimizer.slots)
       for (at::Tensor& slot : slots) averaged.push_back(&slot);
     sent_bytes += average(averaged);

@@ -51,8 +51,7 @@ void average_drained_stage(const Stages& stages, const std::vector<std::string>&
   for (const size_t i : shape.trainable)
     weights[i] = mean(stages, [&](SerialStage& stage) { return stage.latest()[i]; });
   for (size_t b = 0; b < buffers.size(); ++b)
-    if (buffers[b].is_floating_point())
-      buffers[b] = mean(stages, [&](SerialStage& stage) { return stage.buffers[0][b]; });
+    if (shape.averages(b)) buffers[b] = mean(stages, [&](SerialStage& stage) { return stage.buffers[0][b]; });
   std::vector<UpdateState> optimizer;
   for (size_t i = 0; i < shape.trainable.size() && updates > 0; ++i)
     optimizer.push_back(mean_update_state(stages, i, slot_names, updates));
@@ -62,7 +61,7 @@ void average_drained_stage(const Stages& stages, const std::vector<std::string>&
     stage->versions.clear();
     stage->versions[updates] = std::move(own);
     for (size_t b = 0; b < buffers.size(); ++b)
-      if (buffers[b].is_floating_point()) stage->buffers[0][b] = buffers[b].clone();
+      if (stage->averages(b)) stage->buffers[0][b] = buffers[b].clone();
     for (size_t i = 0; i < optimizer.size(); ++i) {
       UpdateState remembered = optimizer[i];
       for (auto& [name, slots] : remembered.slots) slots[0] = slots[0].clone();

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/update_rules.h"
+#include "models/definition/frozen.h"
 #include "runtime/stage/partition.h"
 #include "runtime/verify/serial_gradients.h"
 #include "runtime/verify/serial_pass.h"
@@ -23,6 +24,7 @@ SerialPipeline::SerialPipeline(const Model& model, const Plan& plan, const Train
   for (size_t s = 0; s < plan.stages.size(); ++s)
     stages_.emplace_back(model, interfaces[s], plan.stages[s], weight_rule[s], s + 1 == plan.stages.size(),
                          rules);
+  for (SerialStage& stage : stages_) stage.frozen_buffers = frozen_buffers(model.graph, plan.frozen_layers);
 }
 
 void SerialPipeline::restore(const std::function<std::optional<StageState>(size_t)>& start) {

@@ -107,7 +107,7 @@ void SerialStage::update(const Tensors& gradient, double rate) {
 void SerialStage::average_buffers() {
   if (buffers.size() == 1) return;
   for (size_t b = 0; b < segment.buffers().size(); ++b) {
-    if (!buffers[0][b].is_floating_point()) continue;
+    if (!averages(b)) continue;
     at::Tensor sum = buffers[0][b];
     for (size_t q = 1; q < buffers.size(); ++q) sum = sum + buffers[q][b];
     for (Tensors& replica : buffers) replica[b] = sum / static_cast<double>(buffers.size());

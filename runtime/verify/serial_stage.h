@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "graph/plan.h"
@@ -58,6 +59,10 @@ struct SerialStage {
   int64_t first_version = 0;            ///< at the begin of the span
   std::map<int64_t, Tensors> versions;  ///< by number of updates
   std::vector<Tensors> buffers;         ///< by replica
+  std::set<std::string> frozen_buffers;  ///< of the whole model: they are no means
+  bool averages(size_t b) const {
+    return buffers[0][b].is_floating_point() && frozen_buffers.count(segment.buffers()[b]) == 0;
+  }
   std::vector<Tensors> sums;            ///< by replica: gradients of the round
   Tensors gradient;                     ///< of the round that has ended, until it is due
   struct Due {

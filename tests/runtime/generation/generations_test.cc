@@ -158,6 +158,17 @@ TEST_CASE(
       const std::vector<PlanSpans> until(c.parts.begin(), c.parts.begin() + static_cast<long>(g));
       if (g == 0) continue;
       const ReferenceResult then = train_serially(c.model, until, c.rules, fields);
+      for (const std::string& name : frozen_buffers(graph, c.parts[g].plan.frozen_layers)) {
+        INFO(g << " " << name);
+        for (size_t s = 0; s < run.last.buffers.size(); ++s) {
+          for (const auto& replica : run.last.buffers[s]) {
+            const auto found = replica.find(name);
+            if (found == replica.end()) continue;
+            for (const auto& of_stage : then.buffers)
+              if (of_stage[0].count(name)) CHECK(found->second.equal(of_stage[0].at(name)));
+          }
+        }
+      }
       for (const Parameter& parameter : graph.parameters) {
         INFO(g << " " << parameter.name);
         if (parameter.trainable) continue;
