@@ -67,6 +67,8 @@ void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumul
                     "A layer that is frozen stays so: its optimizer state is gone.");
   }
   check_plan_fits(change.plan, change.file, graph, run);
+  check_change_runs(change.plan, where, run, gradient_accumulation);
+  if (frozen > change.plan.frozen_layers) change.plan = with_used_depths(std::move(change.plan));
   change.plan = frozen_plan(std::move(change.plan), graph, frozen);
   check_change_runs(change.plan, where, run, gradient_accumulation);
 }

@@ -2,6 +2,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/schedule.h"
 
 namespace pipewright {
 
@@ -13,6 +14,12 @@ ScheduleCheck check_plan_runs(const Plan& plan, int64_t gradient_accumulation) {
   if (check.completes && check.problem.empty()) return check;
   throw PlanError("plan: schedule '" + plan.schedule + "' does not work: " + check.problem,
                   "Raise in_flight of the stages before the one that waits, or plan again.");
+}
+
+Plan with_used_depths(Plan plan) {
+  const std::vector<int64_t> depths = schedule_named(plan.schedule).depths(shape_of(plan));
+  for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
+  return plan;
 }
 
 }  // namespace pipewright

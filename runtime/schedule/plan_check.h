@@ -12,4 +12,8 @@ namespace pipewright {
 /// versions of the rule. The message says what is wrong, the remedy what to change.
 ScheduleCheck check_plan_runs(const Plan& plan, int64_t gradient_accumulation = 1);
 
+/// `plan`, which runs, with the depths that it really uses: where its first stages freeze, they limit the
+/// others no more, which would run further ahead than the plan meant.
+Plan with_used_depths(Plan plan);
+
 }  // namespace pipewright

@@ -9,6 +9,7 @@
 #include "graph/model_layers.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/schedule/plan_check.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -52,7 +53,7 @@ struct RandomChanges {
     const auto layers = static_cast<int64_t>(model_layers(model.graph).size());
     int64_t frozen = jobs.chance(30) ? jobs.between(1, layers) : 0;
     for (PlanSpans& part : parts) {
-      part.plan = frozen_plan(part.plan, model.graph, frozen);
+      part.plan = frozen_plan(with_used_depths(part.plan), model.graph, frozen);
       frozen = jobs.between(frozen, jobs.chance(50) ? layers : frozen);
     }
   }
