@@ -172,14 +172,14 @@ TEST_CASE("damaged documents are refused or round-trip") {
   check_mutations(sample_run(), 5);
   check_mutations(sample_summary(), 6);
   Summary changed = sample_summary();
-  changed.generations = {{0, 0, "generation-0.plan.json", "start", 2, 0, 0, 0, 0},
-                         {1, 400, "generation-1.plan.json", "manual", 3, 0.25, 0.5, 0.125, 4096}};
+  changed.generations = {{0, 0, "generation-0.plan.json", "start", 2, 0, 0, 0, 0, 0},
+                         {1, 400, "generation-1.plan.json", "manual", 3, 2, 0.25, 0.5, 0.125, 4096}};
   check_mutations(changed, 11);
 }
 
 TEST_CASE("damaged lists of changes are refused or round-trip") {
   std::mt19937_64 random(12);
-  const std::string text = plan_changes_text({{400, "b.json"}, {800, "plans/c.json"}, {900, "b.json"}});
+  const std::string text = plan_changes_text({{400, "b.json"}, {800, "plans/c.json", 3}, {900, "", 4, 2, 0.5}});
   Tally tally;
   for (int64_t i = 0; i < kMutations; ++i) {
     const std::string damaged = i % 2 == 0 ? mutated_tree(text, random) : mutated_text(text, random);
