@@ -1,4 +1,5 @@
 // The commands that search: plan and compare.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -19,9 +20,12 @@
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/published_commands.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/commands/sync_choice.h"
+#include "optimizer/commands/sync_comparison.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/halving.h"
 #include "optimizer/plan/optimizer.h"
+#include "runtime/schedule/disturbance.h"
 
 namespace pipewright {
 namespace {
@@ -196,6 +200,33 @@ void run_plan(const Arguments& arguments) {
   }
 }
 
+namespace {
+
+/// Of --sync; none without it.
+std::vector<SyncChoice> sync_choices(const po::variables_map& values, const Comparison& comparison,
+                                     const Inputs& inputs) {
+  if (values.count("sync") == 0) {
+    if (values.count("disturb") != 0)
+      throw InputError("--disturb: goes with --sync",
+                       "Add --sync all; plans are made for undisturbed ranks.");
+    return {};
+  }
+  const auto syncs = syncs_to_compare(values["sync"].as<std::vector<std::string>>());
+  const int64_t minibatches = in_range(values, "minibatches", 1, 1000000);
+  Disturbances disturbances;
+  if (values.count("disturb") != 0)
+    disturbances = Disturbances(values["disturb"].as<std::vector<std::string>>());
+  const auto ranks = [](const Contender& each) { return each.plan ? each.plan->world_size : 0; };
+  const auto most =
+      std::max_element(comparison.contenders.begin(), comparison.contenders.end(),
+                       [&](const Contender& a, const Contender& b) { return ranks(a) < ranks(b); });
+  disturbances.check(*most->plan);
+  return choose_for_syncs(comparison, inputs, syncs, minibatches,
+                          disturbances.empty() ? nullptr : &disturbances);
+}
+
+}  // namespace
+
 void run_compare(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
@@ -203,6 +234,15 @@ void run_compare(const Arguments& arguments) {
       ("output", po::value<std::string>(), "folder for one plan file each: gpus=N.dp.json, ...")  //
       ("samples-per-update", po::value<int64_t>(),
        "of flush, interleaved, zb-h1, 2bw; default: what data parallelism makes")  //
+      ("sync", po::value<std::vector<std::string>>()->composing(),
+       "also, for this --sync of the runtime, which of the plans is the fastest; \"all\": for every one; may "
+       "be "
+       "given several times")  //
+      (
+          "disturb", po::value<std::vector<std::string>>()->composing(),
+          "with --sync: ranks that are slow, as the runtime's --disturb takes them; may be given several "
+          "times")                                                                        //
+      ("minibatches", po::value<int64_t>()->default_value(400), "with --sync: of a run")  //
       ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
@@ -217,8 +257,10 @@ void run_compare(const Arguments& arguments) {
                               ? in_range(values, "samples-per-update", 1, int64_t{1} << 40)
                               : 0;
   const Comparison comparison = compare(inputs, samples);
+  const std::vector<SyncChoice> choices = sync_choices(values, comparison, inputs);
   const double spent = stopwatch.milliseconds();
   Json json = comparison_json(comparison);
+  if (!choices.empty()) json["syncs"] = sync_choice_json(choices, comparison);
   std::string notes;
   for (size_t i = 0; i < comparison.contenders.size(); ++i) {
     const Contender& contender = comparison.contenders[i];
@@ -245,6 +287,11 @@ void run_compare(const Arguments& arguments) {
               << wrapped(notes + (comparison.ties.empty() ? "" : comparison.ties + "\n") + comparison.advice,
                          width)
               << "\n";
+    if (!choices.empty()) {
+      std::cout << "\n"
+                << sync_choice_table(choices, comparison).text(width) << "\n"
+                << wrapped(sync_choice_advice(choices, comparison), width) << "\n";
+    }
   }
   if (values["time"].as<bool>()) std::cerr << "planning took " << number_text(spent) << " ms\n";
 }

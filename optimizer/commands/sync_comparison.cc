@@ -14,9 +14,6 @@
 namespace pipewright {
 namespace {
 
-// Another way to train has to gain so much.
-constexpr double kWorthIt = 1.1;
-
 std::string numbers(const std::vector<int64_t>& values) {
   std::vector<std::string> words;
   for (const int64_t value : values) words.push_back(std::to_string(value));
@@ -103,7 +100,7 @@ TextTable sync_table(const std::vector<SyncRow>& rows) {
 }
 
 std::string sync_advice(const std::vector<SyncRow>& rows) {
-  std::pair<double, std::string> fastest{kWorthIt, ""};
+  std::pair<double, std::string> fastest{kSyncWorthIt, ""};
   for (const SyncRow& row : rows)
     if (sync_facts(row.sync).averages_weights) fastest = std::max(fastest, {row.gain, row.sync});
   if (fastest.second.empty())

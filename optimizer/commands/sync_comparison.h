@@ -28,6 +28,9 @@ std::vector<SyncRow> compare_syncs(const Plan& plan, const Inputs& inputs,
                                    const std::vector<std::string>& syncs, int64_t minibatches,
                                    const Disturbances* disturbances);
 
+/// Another way to train has to gain so much.
+inline constexpr double kSyncWorthIt = 1.1;
+
 TextTable sync_table(const std::vector<SyncRow>& rows);
 /// A sentence: the fastest that averages weights on the way, if it gains 10 % or more.
 std::string sync_advice(const std::vector<SyncRow>& rows);

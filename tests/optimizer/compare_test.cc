@@ -8,6 +8,7 @@
 
 #include "graph/document.h"
 #include "graph/plan.h"
+#include "graph/topology.h"
 #include "tests/optimizer/cli.h"
 
 namespace pipewright {
@@ -16,6 +17,40 @@ namespace {
 using testing::Cli;
 using testing::kQuestion;
 using testing::Outcome;
+
+TEST_CASE("compare --sync: for each way to hold pipelines together the fastest plan, and what to take") {
+  const Cli cli;
+  Topology topology;
+  topology.levels = {{4, 1e9, 1e-6, false}};
+  for (const double speed : {1.0, 1.0, 1.0, 0.25}) topology.devices.push_back({"host", speed, 0});
+  write_document(cli.path("topology.json"), topology);
+  const std::string even = "compare " + kQuestion,
+                    slow = "compare --profile profile.json --topology topology.json ";
+  const Outcome table = cli.run(slow + "--sync all");
+  INFO(table.error << table.out);
+  REQUIRE(table.code == 0);
+  for (const char* row : {"all-reduce", "partial-reduce", "adpsgd", "hetpipe", "none:minibatches=shared"})
+    CHECK_THAT(table.out, Catch::Contains(row));
+  for (const std::string& question : {even, slow, even + "--disturb fixed:rank=3,factor=4 "}) {
+    CAPTURE(question);
+    const Outcome outcome = cli.run(question + "--sync all --json");
+    INFO(outcome.error);
+    REQUIRE(outcome.code == 0);
+    const Json json = parse_json(outcome.out, "out");
+    REQUIRE(json["syncs"].size() == 7);
+    std::map<std::string, double> seconds;
+    for (const Json& row : json["syncs"]) {
+      REQUIRE(row.contains("strategy"));
+      seconds[row["sync"]] = row["minibatch_seconds"];
+    }
+    // Nothing is faster than pipelines that nobody holds together.
+    for (const char* sync : {"partial-reduce", "adpsgd", "adpsgd-lockstep", "hetpipe"})
+      CHECK(seconds.at(sync) >= 0.999 * seconds.at("none:minibatches=shared"));
+  }
+  CHECK_THAT(cli.run(even + "--disturb fixed:rank=3,factor=4").error, Catch::Contains("goes with --sync"));
+  CHECK_THAT(cli.run(even + "--sync adpsg").error, Catch::Contains("did you mean 'adpsgd'"));
+  CHECK_THAT(cli.run(even + "--sync all --disturb fixed:rank=9,factor=4").error, Catch::Contains("rank"));
+}
 
 TEST_CASE("compare writes every strategy and says what to take") {
   const Cli cli;
