@@ -23,6 +23,8 @@ const std::vector<SyncFacts>& sync_rules() {
        "every pipeline trains by itself and averages weights with those that are ready when it is"},
       {SyncKind::kAdpsgdLockstep, "adpsgd-lockstep", false, true, false,
        "every pipeline trains by itself and averages weights with another one, drawn for every update"},
+      {SyncKind::kAdpsgd, "adpsgd", false, true, true,
+       "every pipeline trains by itself and, at any time, averages weights with another one beside it"},
       {SyncKind::kHetPipe, "hetpipe", false, true, false,
        "every pipeline trains by itself and adds what a wave of its updates brought to weights of all"},
       {SyncKind::kNone, "none", false, false, false,
@@ -39,9 +41,10 @@ bool shares_minibatches(const std::string& sync) {
   switch (sync_facts(sync).kind) {
     case SyncKind::kPartialReduce:
       return partial_reduce_rules(sync).shares_minibatches;
+    case SyncKind::kAdpsgd:
     case SyncKind::kNone: {
       SpecOptions options(parse_spec(sync, "sync"));
-      const bool shared = are_shared(options, "turns");
+      const bool shared = are_shared(options, sync_facts(sync).averages_weights ? "shared" : "turns");
       options.finish();
       return shared;
     }
@@ -57,7 +60,9 @@ bool shares_minibatches(const std::string& sync) {
 }
 
 bool averages_whole_pipelines(const std::string& sync) {
-  return sync_facts(sync).kind != SyncKind::kPartialReduce || partial_reduce_rules(sync).of_whole_pipelines;
+  const SyncKind kind = sync_facts(sync).kind;
+  if (kind == SyncKind::kPartialReduce) return partial_reduce_rules(sync).of_whole_pipelines;
+  return kind != SyncKind::kAdpsgd;
 }
 
 void check_sync(const std::string& sync) { shares_minibatches(sync); }

@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-enum class SyncKind { kAllReduce, kPartialReduce, kAdpsgdLockstep, kHetPipe, kNone };
+enum class SyncKind { kAllReduce, kPartialReduce, kAdpsgdLockstep, kHetPipe, kNone, kAdpsgd };
 
 struct SyncFacts {
   SyncKind kind;
@@ -18,7 +18,7 @@ struct SyncFacts {
   bool keeps_replicas_equal;
   /// After an update a replica may average its weights with others that have made one.
   bool averages_weights;
-  /// With whom depends on who is ready when: rank 0 decides it.
+  /// With whom depends on who is ready when: rank 0 decides it, or hears of it, and writes it down.
   bool groups_by_arrival;
   const char* summary;
 };

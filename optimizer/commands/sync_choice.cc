@@ -17,6 +17,7 @@ namespace {
 bool is_side_by_side(const Plan& plan, const std::string& sync) {
   if (plan.stages.front().ranks.size() == 1 || shape_of(plan).stages_per_rank > 1) return false;
   try {
+    check_side_by_side(plan, "none", 1);  // all-reduce alone does not need pipelines
     check_side_by_side(plan, sync, 1);
     return true;
   } catch (const PlanError&) {

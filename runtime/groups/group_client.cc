@@ -29,6 +29,16 @@ class GroupClient : public Groups {
     return group;
   }
 
+  void tell(int64_t stage, int64_t span, const WeightMeeting& meeting) override {
+    GroupRequest request;
+    request.kind = GroupRequest::Kind::kMet;
+    request.stage = stage;
+    request.pipeline = meeting.active;
+    request.span.first = span;
+    request.meeting = meeting;
+    connection_.send(request);
+  }
+
   void leave(int64_t stage, int64_t pipeline) override {
     GroupRequest request;
     request.kind = GroupRequest::Kind::kLeave;

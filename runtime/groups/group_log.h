@@ -1,5 +1,5 @@
-// Which groups averaged their weights in a run, and who trained which minibatches: groups.jsonl in its folder
-// (docs/formats.md). Who repeats the run needs it: both depend on who was ready when.
+// Which groups averaged their weights in a run, who met whom, and who trained which minibatches: groups.jsonl
+// in its folder (docs/formats.md). Who repeats the run needs it: both depend on who was ready when.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "runtime/schedule/shape.h"
 #include "runtime/side_by_side/group_scheduler.h"
+#include "runtime/side_by_side/meetings.h"
 
 namespace pipewright {
 
@@ -19,6 +20,9 @@ using GroupsByStage = std::vector<std::vector<std::vector<int64_t>>>;
 
 /// By the first minibatch of a span, by pipeline: the parts of the span that were handed out to it.
 using PartsBySpan = std::map<int64_t, std::map<int64_t, std::vector<Span>>>;
+
+/// By the first minibatch of a span, by stage, in any order.
+using MeetingsBySpan = std::map<int64_t, std::vector<std::vector<WeightMeeting>>>;
 
 inline constexpr const char* kGroupLogName = "groups.jsonl";
 
@@ -33,6 +37,8 @@ class GroupLog {
   void write(int64_t generation, const GroupDecision& decision);
   /// Likewise for a part of the span that was handed out.
   void write(int64_t generation, const Span& span, int64_t pipeline, const Span& part);
+  /// Likewise for a meeting at a stage, in the span that begins with `span`.
+  void write(int64_t generation, int64_t stage, int64_t span, const WeightMeeting& meeting);
 
  private:
   void write_line(const std::string& line);
@@ -45,6 +51,7 @@ struct LoggedGroups {
   int64_t first_minibatch = 0;  ///< the groups are those of updates from there on
   std::map<int64_t, GroupsByStage> generations;
   std::map<int64_t, PartsBySpan> parts;  ///< by generation
+  std::map<int64_t, MeetingsBySpan> meetings;
 };
 /// InputError with the line if the file is not one.
 LoggedGroups read_group_log(const std::filesystem::path& file);

@@ -33,6 +33,31 @@ Span span_of(const Json& json) {
 
 }  // namespace
 
+Json to_json(const WeightMeeting& meeting) {
+  Json json;
+  json["meeting"] = {meeting.active, meeting.passive};
+  json["published"] = meeting.published;
+  json["added"] = meeting.added;
+  json["met"] = meeting.met;
+  json["turn"] = meeting.turn;
+  return json;
+}
+
+WeightMeeting meeting_of(const Json& json, const std::string& where) {
+  const Json& pipelines = json.at("meeting");
+  const WeightMeeting meeting{pipelines.at(0).get<int64_t>(),      pipelines.at(1).get<int64_t>(),
+                              json.at("published").get<int64_t>(), json.at("added").get<int64_t>(),
+                              json.at("met").get<int64_t>(),       json.at("turn").get<int64_t>()};
+  const auto count = [](int64_t number) { return 0 <= number && number <= kMostCount; };
+  const auto pipeline = [](int64_t number) { return 0 <= number && number < kMostRanks; };
+  if (pipelines.size() != 2 || !pipeline(meeting.active) || !pipeline(meeting.passive) ||
+      !MeetingPartners::is_active(meeting.active) || MeetingPartners::is_active(meeting.passive) ||
+      !count(meeting.published) || !count(meeting.added) || meeting.added <= meeting.published ||
+      !count(meeting.met) || !count(meeting.turn))
+    throw InputError(where + ": no meeting of two pipelines: " + json.dump());
+  return meeting;
+}
+
 std::string to_line(const GroupRequest& request) {
   Json json;
   if (request.kind == GroupRequest::Kind::kHello) {
@@ -50,6 +75,11 @@ std::string to_line(const GroupRequest& request) {
     return line_of(json);
   }
   json["stage"] = request.stage;
+  if (request.kind == GroupRequest::Kind::kMet) {
+    json.update(to_json(request.meeting));
+    json["span"] = request.span.first;
+    return line_of(json);
+  }
   if (request.kind == GroupRequest::Kind::kAsk) json["wait_nanoseconds"] = request.wait.count();
   return line_of(json);
 }
@@ -83,6 +113,12 @@ GroupRequest parse_group_request(const std::string& line) {
       return request;
     }
     request.stage = json.at("stage").get<int64_t>();
+    if (json.contains("meeting")) {
+      request.kind = GroupRequest::Kind::kMet;
+      request.span.first = json.at("span").get<int64_t>();
+      request.meeting = meeting_of(json, kWhat);
+      return request;
+    }
     request.kind = json.contains("wait_nanoseconds") ? GroupRequest::Kind::kAsk : GroupRequest::Kind::kLeave;
     if (request.kind == GroupRequest::Kind::kAsk)
       request.wait = std::chrono::nanoseconds(json.at("wait_nanoseconds").get<int64_t>());

@@ -1,5 +1,6 @@
 #include "runtime/groups/group_server.h"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read_until.hpp>
@@ -16,6 +17,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "runtime/groups/group_messages.h"
+#include "runtime/side_by_side/connection_window.h"
 #include "runtime/side_by_side/minibatch_queue.h"
 #include "runtime/transport/listen.h"
 
@@ -124,6 +126,8 @@ class GroupServer::Loop {
     const std::lock_guard lock(mutex_);
     GroupStatistics sum = of_ended_;
     for (const auto& [number, generation] : generations_) add(generation.scheduler.statistics(), sum);
+    for (const auto& [stage, window] : windows_)
+      sum.longest_window_updates = std::max(sum.longest_window_updates, window.second.longest_updates());
     return sum;
   }
 
@@ -165,6 +169,9 @@ class GroupServer::Loop {
     if (request.kind == GroupRequest::Kind::kHello) return greet(rank, request);
     if (!rank->generation) throw InputError("it has not said which job it is of");
     if (request.kind == GroupRequest::Kind::kMinibatches) return hand_out(rank, request);
+    if (request.kind == GroupRequest::Kind::kMet) {
+      return note(*rank->generation, request);
+    }
     Generation& generation = generations_.at(*rank->generation);
     if (request.kind == GroupRequest::Kind::kAsk) {
       generation.asks[{request.stage, request.pipeline}] = rank;
@@ -179,6 +186,25 @@ class GroupServer::Loop {
           each->write(to_line(GroupReply{request.stage, {}}));
     }
     set_timer();
+  }
+
+  // Of what nobody decided here.
+  void note(int64_t generation, const GroupRequest& request) {
+    const GroupRules& rules = generations_.at(generation).scheduler.rules();
+    const WeightMeeting& meeting = request.meeting;
+    if (request.stage < 0 || request.stage >= rules.stages ||
+        std::max(meeting.active, meeting.passive) >= rules.pipelines)
+      throw InputError("a meeting at a stage or of a pipeline that there is not");
+    auto& [span, window] =
+        windows_
+            .try_emplace({generation, request.stage}, request.span.first, ConnectionWindow(rules.pipelines))
+            .first->second;
+    if (std::exchange(span, request.span.first) != request.span.first) window.begin_span();
+    window.reached(meeting.active, meeting.published);
+    window.reached(meeting.passive, meeting.met);
+    window.connect(meeting.active, meeting.passive);
+    ++of_ended_.groups[2];
+    if (settings_.met) settings_.met(generation, request.stage, request.span.first, meeting);
   }
 
   void hand_out(const std::shared_ptr<Connection>& rank, const GroupRequest& request) {
@@ -264,7 +290,9 @@ class GroupServer::Loop {
   mutable std::mutex mutex_;  // of what follows: statistics() comes from any thread
   std::map<int64_t, Generation> generations_;
   std::map<int64_t, Work> work_;  // by generation
-  GroupStatistics of_ended_;
+  // Of meetings, by generation and stage: of which span, and how they connect pipelines.
+  std::map<std::pair<int64_t, int64_t>, std::pair<int64_t, ConnectionWindow>> windows_;
+  GroupStatistics of_ended_;  // generations, and of all meetings
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
 // What pipelines side by side ask of rank 0: with whom they average their weights (GroupScheduler), and what
-// they train next (MinibatchQueue). One event loop, on a thread of its process. Who asks for a group has a
-// parked reply, not a thread.
+// they train next (MinibatchQueue); and what they tell it of meetings. One event loop, on a thread of its
+// process. Who asks for a group has a parked reply, not a thread.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "graph/sync_rules.h"
 #include "runtime/schedule/shape.h"
 #include "runtime/side_by_side/group_scheduler.h"
+#include "runtime/side_by_side/meetings.h"
 
 namespace pipewright {
 
@@ -25,6 +26,9 @@ class GroupServer {
     std::function<void(int64_t generation, const GroupDecision& decision)> decided;
     /// Likewise: `part` of the span's minibatches is the pipeline's.
     std::function<void(int64_t generation, const Span& span, int64_t pipeline, const Span& part)> handed_out;
+    /// On the server's thread: a rank told of a meeting at a stage in the span that begins with `span`. All
+    /// that ranks tell before they leave a stage, before any hears that all have left.
+    std::function<void(int64_t generation, int64_t stage, int64_t span, const WeightMeeting& meeting)> met;
   };
   /// Serves until the object dies, on a free port. RunError if there is none.
   explicit GroupServer(Settings settings);

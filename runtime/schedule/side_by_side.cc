@@ -65,7 +65,10 @@ void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradi
       !plan.tied_parameters.empty()) {
     throw PlanError(what + ": each stage averages its weights with others, and the copies of '" +
                         plan.tied_parameters.front().name + "', which several stages hold, would differ",
-                    "Give scope=pipeline: all stages then average with the same ones.");
+                    facts.kind == SyncKind::kPartialReduce
+                        ? "Give scope=pipeline: all stages then average with the same ones."
+                        : "Give --sync partial-reduce:scope=pipeline, under which all stages average with "
+                          "the same ones.");
   }
   try {
     check_plan_runs(pipeline_of(plan, {0, count}), gradient_accumulation);

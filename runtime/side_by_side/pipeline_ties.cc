@@ -10,8 +10,10 @@
 #include "graph/sync_rules.h"
 #include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/turns.h"
+#include "runtime/side_by_side/connection_window.h"
 #include "runtime/side_by_side/group_wait.h"
 #include "runtime/side_by_side/lockstep_pairs.h"
+#include "runtime/side_by_side/meetings.h"
 
 namespace pipewright {
 namespace {
@@ -169,6 +171,44 @@ class ArrivalTies : public PipelineTies {
   std::map<std::pair<Key, std::vector<int64_t>>, int64_t> met_;
 };
 
+// Nobody waits: what takes time is beside training.
+class MeetingTies : public PipelineTies {
+ public:
+  explicit MeetingTies(const PipelinesToSimulate& what)
+      : what_(what),
+        windows_(static_cast<size_t>(what.pipeline.stages()), ConnectionWindow(what.pipelines)) {}
+
+  bool has_updated(int64_t stage, int64_t pipeline, int64_t, double now) override {
+    At& at = at_[{stage, pipeline}];
+    ConnectionWindow& window = windows_[static_cast<size_t>(stage)];
+    window.reached(pipeline, ++at.updates);
+    if (!MeetingPartners::is_active(pipeline) || now < at.busy_until) return true;
+    at.busy_until = now + exchange_seconds(what_, stage, 2);
+    window.connect(pipeline,
+                   MeetingPartners{what_.seed, stage, what_.pipelines}.drawn(pipeline, 0, at.updates));
+    ++meetings_;
+    return true;
+  }
+  GroupStatistics statistics() const override {
+    GroupStatistics statistics;
+    if (meetings_ > 0) statistics.groups[2] = meetings_;
+    for (const ConnectionWindow& window : windows_)
+      statistics.longest_window_updates =
+          std::max(statistics.longest_window_updates, window.longest_updates());
+    return statistics;
+  }
+
+ private:
+  struct At {
+    int64_t updates = 0;
+    double busy_until = 0;  // of an active one
+  };
+  const PipelinesToSimulate& what_;
+  std::map<Key, At> at_;
+  std::vector<ConnectionWindow> windows_;  // by stage
+  int64_t meetings_ = 0;
+};
+
 class WaveTies : public PipelineTies {
  public:
   WaveTies(const PipelinesToSimulate& what, ResumePipeline resume)
@@ -240,6 +280,8 @@ std::unique_ptr<PipelineTies> make_ties(const PipelinesToSimulate& what, ResumeP
       return std::make_unique<RoundTies>(what, std::move(resume), /*pairs=*/true);
     case SyncKind::kPartialReduce:
       return std::make_unique<ArrivalTies>(what, std::move(resume));
+    case SyncKind::kAdpsgd:
+      return std::make_unique<MeetingTies>(what);
     case SyncKind::kHetPipe:
       return std::make_unique<WaveTies>(what, std::move(resume));
     case SyncKind::kNone:

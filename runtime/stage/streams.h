@@ -8,7 +8,17 @@
 
 namespace pipewright {
 
-enum class Stream : int64_t { kActivation, kGradient, kEvaluation, kReplicaSum, kBufferSum, kTied, kSquareSum, kState };
+enum class Stream : int64_t {
+  kActivation,
+  kGradient,
+  kEvaluation,
+  kReplicaSum,
+  kBufferSum,
+  kTied,
+  kSquareSum,
+  kState,
+  kMeeting
+};
 
 /// Tag of part 0 of the stream of `stage`, the stage that sends; for sums the stage whose replicas they are.
 class StreamTags {

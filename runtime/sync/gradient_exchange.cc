@@ -1,7 +1,6 @@
 #include "runtime/sync/gradient_exchange.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -9,51 +8,19 @@
 #include <set>
 
 #include "graph/error.h"
+#include "runtime/sync/flat_tensors.h"
 #include "runtime/transport/all_reduce.h"
 #include "runtime/update/gradient_norm.h"
 
 namespace pipewright {
-namespace {
-
-// Several tensors of one dtype as one, so that they are reduced together; and back.
-at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
-  return at::cat(flat);
-}
-
-std::vector<at::Tensor> unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& like) {
-  std::vector<at::Tensor> tensors;
-  int64_t begin = 0;
-  for (const at::Tensor& tensor : like) {
-    tensors.push_back(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-    begin += tensor.numel();
-  }
-  return tensors;
-}
-
-}  // namespace
 
 int64_t sum_over_replicas(Transport& transport, const std::vector<int64_t>& ranks, int64_t tag,
                           std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   int64_t sent_bytes = 0;
-  std::vector<bool> done(tensors.size(), false);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (done[i]) continue;
-    std::vector<size_t> positions;
-    std::vector<at::Tensor> group;
-    for (size_t j = i; j < tensors.size(); ++j) {
-      if (tensors[j].scalar_type() != tensors[i].scalar_type()) continue;
-      positions.push_back(j);
-      group.push_back(tensors[j]);
-      done[j] = true;
-    }
-    const at::Tensor flat = flatten(group);
-    sent_bytes += all_reduce_sum(transport, ranks, tag, flat);
-    const auto parts = unflatten(flat, group);
-    for (size_t j = 0; j < positions.size(); ++j) tensors[positions[j]] = parts[j];
-  }
+  const std::vector<at::Tensor> flats = flatten(tensors);
+  for (const at::Tensor& flat : flats) sent_bytes += all_reduce_sum(transport, ranks, tag, flat);
+  tensors = unflatten(flats, tensors);
   return sent_bytes;
 }
 

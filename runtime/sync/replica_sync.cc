@@ -24,6 +24,8 @@ std::unique_ptr<ReplicaSync> make_replica_sync(const std::string& sync, Transpor
       return make_partial_reduce_sync(transport, stage, std::move(settings), partial_reduce_rules(sync));
     case SyncKind::kAdpsgdLockstep:
       return make_lockstep_sync(transport, stage, std::move(settings));
+    case SyncKind::kAdpsgd:
+      return make_adpsgd_sync(transport, stage, std::move(settings));
     case SyncKind::kHetPipe:
       return make_hetpipe_sync(transport, stage, std::move(settings), hetpipe_rules(sync));
     case SyncKind::kNone:

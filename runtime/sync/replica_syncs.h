@@ -27,6 +27,11 @@ std::unique_ptr<ReplicaSync> make_partial_reduce_sync(Transport& transport, Stag
 std::unique_ptr<ReplicaSync> make_lockstep_sync(Transport& transport, StageReplica& stage,
                                                 ReplicaSyncSettings settings);
 
+/// As the drain's; and beside training replicas meet, two at a time, and average what they have published of
+/// their weights (WeightMeetings). What that changes comes to a replica's weights behind its next update.
+std::unique_ptr<ReplicaSync> make_adpsgd_sync(Transport& transport, StageReplica& stage,
+                                              ReplicaSyncSettings settings);
+
 /// As the drain's; and a pipeline's updates are waves. What each wave has changed in the weights is summed
 /// over all pipelines, while they go on; where a wave ends the pipeline waits for the sum of the one
 /// `distance` before it.

@@ -116,7 +116,8 @@ void Training::serve_groups() {
   GroupServer::Settings settings;
   settings.host = session_.place().master_address;
   settings.secret = new_secret();
-  if (groups) settings.rules = partial_reduce_rules(job_.run.sync);
+  if (sync_facts(job_.run.sync).kind == SyncKind::kPartialReduce)
+    settings.rules = partial_reduce_rules(job_.run.sync);
   const auto log = [this](const auto&... what) {
     try {
       group_log_->write(what...);
@@ -126,6 +127,7 @@ void Training::serve_groups() {
   };
   settings.decided = log;
   settings.handed_out = log;
+  settings.met = log;
   const std::string secret = settings.secret;
   group_server_ = std::make_unique<GroupServer>(std::move(settings));
   session_.store()->set(kGroupsKey, to_text(GroupServerAddress{group_server_->port(), secret}));

@@ -8,6 +8,7 @@
 #include "models/definition/frozen.h"
 #include "runtime/verify/lockstep_groups.h"
 #include "runtime/verify/serial_groups.h"
+#include "runtime/verify/serial_meetings.h"
 #include "runtime/verify/serial_minibatches.h"
 #include "runtime/verify/serial_pipeline.h"
 #include "runtime/verify/serial_waves.h"
@@ -31,7 +32,7 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialTies& ties, Spa
     pipeline->begin(span, handed_out ? &handed_out->at(next.size()) : nullptr);
     next.push_back(pipeline->span().first);
   }
-  ties.begin(pipelines);
+  ties.begin(pipelines, span);
   for (bool moves = true; moves;) {
     moves = false;
     for (size_t i = 0; i < pipelines.size(); ++i) {
@@ -67,6 +68,7 @@ std::unique_ptr<SerialTies> ties_of(const PlanSpans& part, const TrainingRules& 
   const SyncKind kind = count > 1 ? sync_facts(rules.sync).kind : SyncKind::kAllReduce;
   const int64_t interval = pipelines[0]->stage(0).rule.round_length;
   if (kind == SyncKind::kHetPipe) return std::make_unique<SerialWaves>(part.plan, interval, rules, count);
+  if (kind == SyncKind::kAdpsgd) return std::make_unique<SerialMeetings>(part.meetings);
   return std::make_unique<SerialGroups>(
       kind == SyncKind::kAdpsgdLockstep
           ? lockstep_groups(part.plan.stages.size(), static_cast<int64_t>(count), interval,

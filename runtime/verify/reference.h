@@ -51,6 +51,8 @@ struct PlanSpans {
   /// Other than the rules say (graph/plan_changes.h).
   std::optional<int64_t> gradient_accumulation = {};
   double learning_rate_scale = 1;
+  /// Where they meet in pairs at any time.
+  MeetingsBySpan meetings = {};
 };
 
 /// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)

@@ -69,6 +69,17 @@ int64_t SerialStage::version_of(int64_t k) const {
   return first_version + std::max<int64_t>(0, rounds - first_round);
 }
 
+Tensors SerialStage::trained() const {
+  Tensors weights;
+  for (const size_t i : trainable) weights.push_back(latest()[i].detach().clone());
+  return weights;
+}
+
+void SerialStage::set_trained(const Tensors& weights) {
+  for (size_t i = 0; i < weights.size(); ++i)
+    versions.rbegin()->second[trainable[i]] = weights[i].clone().requires_grad_(true);
+}
+
 Tensors SerialStage::leaves(const Tensors& version) const {
   Tensors leaves;
   for (const size_t i : trainable) leaves.push_back(version[i]);

@@ -37,6 +37,9 @@ struct SerialStage {
   int64_t version_of(int64_t k) const;
   int64_t latest_version() const { return versions.rbegin()->first; }
   const Tensors& latest() const { return versions.rbegin()->second; }
+  /// Copies of the latest trainable ones, and others in their place.
+  Tensors trained() const;
+  void set_trained(const Tensors& weights);
   /// The trainable ones of a version.
   Tensors leaves(const Tensors& version) const;
   const std::string& trainable_name(size_t i) const { return segment.parameters()[trainable[i]]; }

@@ -6,20 +6,6 @@
 #include <set>
 
 namespace pipewright {
-namespace {
-
-Tensors trained(const SerialStage& stage) {
-  Tensors weights;
-  for (const size_t i : stage.trainable) weights.push_back(stage.latest()[i].detach().clone());
-  return weights;
-}
-
-void set_trained(SerialStage& stage, const Tensors& weights) {
-  for (size_t i = 0; i < weights.size(); ++i)
-    stage.versions.rbegin()->second[stage.trainable[i]] = weights[i].clone().requires_grad_(true);
-}
-
-}  // namespace
 
 SerialWaves::SerialWaves(const Plan& plan, int64_t interval, const TrainingRules& rules, size_t pipelines)
     : distance_(hetpipe_rules(rules.sync).distance),
@@ -30,18 +16,18 @@ SerialWaves::SerialWaves(const Plan& plan, int64_t interval, const TrainingRules
     ++wave_updates_;
 }
 
-void SerialWaves::begin(SerialPipelines& pipelines) {
+void SerialWaves::begin(SerialPipelines& pipelines, Span) {
   stages_.clear();
   for (size_t s = 0; s < pipelines[0]->stage_count(); ++s) {
     StageWaves& stage = stages_.emplace_back();
-    stage.global.push_back(trained(pipelines[0]->stage(s)));
+    stage.global.push_back(pipelines[0]->stage(s).trained());
     int64_t most = 0;
     for (const auto& pipeline : pipelines) {
       const SerialStage& own = pipeline->stage(s);
       std::set<int64_t> rounds;
       for (int64_t k = pipeline->span().first; k < pipeline->span().end(); ++k)
         rounds.insert(k / own.rule.round_length);
-      stage.pipelines.push_back({trained(own), {}, false, static_cast<int64_t>(rounds.size())});
+      stage.pipelines.push_back({own.trained(), {}, false, static_cast<int64_t>(rounds.size())});
       most = std::max(most, stage.pipelines.back().updates);
     }
     stage.waves = static_cast<size_t>((most + wave_updates_ - 1) / wave_updates_);
@@ -59,7 +45,7 @@ void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s)
   const bool ends_wave = updates % wave_updates_ == 0;
   if (ends_wave) {
     end_wave(own, updated);
-    updated.start = trained(own);  // until others are there: an empty wave may follow at once
+    updated.start = own.trained();  // until others are there: an empty wave may follow at once
     updated.waits = own.awaits_group = true;
   }
   if (updates == updated.updates) end_last_waves(own, stage, updated);
@@ -75,9 +61,9 @@ void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s)
       for (int64_t wave = of_all; wave < ended; ++wave)
         for (size_t i = 0; i < weights.size(); ++i)
           weights[i] = weights[i] + waves.changes[static_cast<size_t>(wave)][i];
-      set_trained(each, weights);
+      each.set_trained(weights);
     }
-    waves.start = trained(each);
+    waves.start = each.trained();
     waves.waits = each.awaits_group = false;
   }
 }
@@ -85,17 +71,17 @@ void SerialWaves::updated(SerialPipelines& pipelines, size_t pipeline, size_t s)
 void SerialWaves::end(SerialPipelines& pipelines) {
   const at::NoGradGuard no_grad;
   for (size_t s = 0; s < stages_.size(); ++s)
-    for (const auto& pipeline : pipelines) set_trained(pipeline->stage(s), stages_[s].global.back());
+    for (const auto& pipeline : pipelines) pipeline->stage(s).set_trained(stages_[s].global.back());
 }
 
 void SerialWaves::end_wave(const SerialStage& stage, PipelineWaves& waves) const {
-  Tensors change = trained(stage);
+  Tensors change = stage.trained();
   for (size_t i = 0; i < change.size(); ++i) change[i] = change[i] - waves.start[i];
   waves.changes.push_back(std::move(change));
 }
 
 void SerialWaves::end_last_waves(const SerialStage& own, StageWaves& stage, PipelineWaves& waves) const {
-  for (; waves.changes.size() < stage.waves; waves.start = trained(own)) end_wave(own, waves);
+  for (; waves.changes.size() < stage.waves; waves.start = own.trained()) end_wave(own, waves);
 }
 
 void SerialWaves::sum_waves(StageWaves& stage) const {

@@ -12,7 +12,7 @@ class SerialWaves : public SerialTies {
   /// Of `plan`, which has so many pipelines. `interval`: minibatches of a pipeline's update.
   SerialWaves(const Plan& plan, int64_t interval, const TrainingRules& rules, size_t pipelines);
 
-  void begin(SerialPipelines& pipelines) override;
+  void begin(SerialPipelines& pipelines, Span span) override;
   void updated(SerialPipelines& pipelines, size_t pipeline, size_t s) override;
   void end(SerialPipelines& pipelines) override;
 

@@ -56,8 +56,8 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
   return places;
 }
 
-// Which pipelines averaged their weights, and what was handed out to them, as rank 0 wrote it; nothing where
-// it decides neither.
+// Which pipelines averaged their weights or met, and what was handed out to them, as rank 0 wrote it; nothing
+// where it decides neither.
 class WrittenGroups {
  public:
   WrittenGroups(const Job& job, const std::filesystem::path& run_folder, int64_t first) {
@@ -75,11 +75,10 @@ class WrittenGroups {
     }
     groups_ = std::move(logged.generations);
     minibatches_ = std::move(logged.parts);
+    meetings_ = std::move(logged.meetings);
   }
-  PartsBySpan minibatches_of(int64_t generation) const {
-    const auto found = minibatches_.find(generation);
-    return found == minibatches_.end() ? PartsBySpan() : found->second;
-  }
+  PartsBySpan minibatches_of(int64_t generation) const { return of_generation(minibatches_, generation); }
+  MeetingsBySpan meetings_of(int64_t generation) const { return of_generation(meetings_, generation); }
   GroupsByStage of(int64_t generation, const Plan& plan) const {
     const auto found = groups_.find(generation);
     if (found == groups_.end()) return {};
@@ -89,9 +88,16 @@ class WrittenGroups {
   }
 
  private:
+  template <typename Kind>
+  static Kind of_generation(const std::map<int64_t, Kind>& all, int64_t generation) {
+    const auto found = all.find(generation);
+    return found == all.end() ? Kind() : found->second;
+  }
+
   bool of_whole_pipelines_ = false;
   std::map<int64_t, GroupsByStage> groups_;
   std::map<int64_t, PartsBySpan> minibatches_;
+  std::map<int64_t, MeetingsBySpan> meetings_;
 };
 
 // Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
@@ -114,7 +120,8 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
                        groups.of(generation, job.plan_of(generation)),
                        groups.minibatches_of(generation),
                        job.gradient_accumulation_of(generation),
-                       job.learning_rate_scale_of(generation)});
+                       job.learning_rate_scale_of(generation),
+                       groups.meetings_of(generation)});
     }
     const Span planned = span_from(done, data.length_of(generation));
     parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});

@@ -78,7 +78,7 @@ class RandomPlans {
     std::vector<std::string> possible;
     for (const char* sync :
          {"all-reduce", "none", "none:minibatches=shared", "partial-reduce:window=2",
-          "partial-reduce:scope=pipeline", "adpsgd-lockstep", "hetpipe:distance=1,wave=2"}) {
+          "partial-reduce:scope=pipeline", "adpsgd-lockstep", "adpsgd", "hetpipe:distance=1,wave=2"}) {
       try {
         check_side_by_side(plan, sync, 1);
         possible.emplace_back(sync);

@@ -133,14 +133,16 @@ TEST_CASE("sync none: a signal leaves an average, from which any synchronisation
 }
 
 TEST_CASE(
-    "sync partial-reduce and shared minibatches: any plan ends as the serial reference that repeats what "
-    "rank 0 "
-    "decided, and goes on from checkpoints") {
+    "sync partial-reduce, adpsgd and shared minibatches: any plan ends as the serial reference that repeats "
+    "what rank 0 decided or was told, and goes on from checkpoints") {
   const TemporaryFolder folder;
   const auto [plan, transport, sync] = GENERATE(table<std::string, std::string, std::string>(
       {{"1f1b", "shm", "partial-reduce:window=4"},
        {"1f1b", "gloo", "partial-reduce:window=4,scope=pipeline,minibatches=turns"},
        {"gpipe", "shm", "none:minibatches=shared"},
+       {"1f1b", "shm", "adpsgd"},
+       {"gpipe", "gloo", "adpsgd:minibatches=turns"},
+       {"dp", "shm", "adpsgd"},
        {"dp", "gloo", "partial-reduce:window=1"}}));
   const std::string file = plan == "dp"      ? write_plan(folder, "plan.json", {3})
                            : plan == "gpipe" ? write_flush_plan(folder, "plan.json", {2, 2}, "gpipe")
@@ -185,13 +187,14 @@ TEST_CASE(
   CHECK_THAT(verified.error, Catch::Contains("verified from where it began"));
 }
 
-TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what cannot be is said") {
+TEST_CASE("sync partial-reduce and adpsgd: the plan changes, a signal stops it, and what cannot be is said") {
   const TemporaryFolder folder;
   const std::string a = write_plan(folder, "a.json", {2, 2});
   const std::string b = write_plan(folder, "b.json", {4});
   const std::string changes = write_changes(folder, {{13, b}, {40, a}});
-  const std::vector<std::string> rules = {"--momentum", "0.9", "--sync", "partial-reduce:window=3",
-                                          "--plan",     a};
+  const std::string sync = GENERATE("partial-reduce:window=3", "adpsgd");
+  CAPTURE(sync);
+  const std::vector<std::string> rules = {"--momentum", "0.9", "--sync", sync, "--plan", a};
   const fs::path run = folder / "run";
   finish(folder, run, rules + std::vector<std::string>{"--adapt", changes, "--checkpoint-every-epochs", "1"});
   CHECK(read_document<Summary>(run / "summary.json").generations.size() == 3);
@@ -207,18 +210,20 @@ TEST_CASE("sync partial-reduce: the plan changes, a signal stops it, and what ca
   }
   check_verified(folder, stopped);
 
-  for (const auto& [sync, message] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"partial-reduce:windows=3", "window"},
            {"partial-reduce:window=0", "window"},
            {"partial", "partial-reduce"},
            {"partial-reduce:wait=0.4,most-wait=0.1", "most-wait"},
            {"none:window=1", "window"},
            {"adpsgd-lockstep:minibatches=shared", "minibatches"},
+           {"adpsgd:minibatches=all", "turns"},
+           {"adpsgd:window=3", "window"},
            {"hetpipe:distance=-1", "distance"},
            {"hetpip", "hetpipe"}}) {
     const Outcome refused = runtime(
-        folder, std::vector<std::string>{"launch"} + job(folder / "refused", {"--plan", a, "--sync", sync}));
-    INFO(sync << ": " << refused.error);
+        folder, std::vector<std::string>{"launch"} + job(folder / "refused", {"--plan", a, "--sync", wrong}));
+    INFO(wrong << ": " << refused.error);
     CHECK(refused.code == 2);
     CHECK_THAT(refused.error, Catch::Contains(message));
     CHECK_FALSE(fs::exists(folder / "refused"));
@@ -261,13 +266,15 @@ TEST_CASE("shared minibatches: a slow pipeline trains fewer, and a signal or a c
   CHECK(of_slow < of_fast);
 }
 
-TEST_CASE("sync partial-reduce: a rank that dies ends the run, whoever waits for its group") {
+TEST_CASE("sync partial-reduce and adpsgd: a rank that dies ends the run, whoever waits for it") {
   const TemporaryFolder folder;
   const std::string plan = write_plan(folder, "plan.json", {2, 2});
   const fs::path run = folder / "run";
+  const std::string sync = GENERATE("partial-reduce:window=1", "adpsgd");
+  CAPTURE(sync);
   Launch launch(folder, run,
-                {"--momentum", "0.9", "--sync", "partial-reduce:window=1", "--plan", plan, "--minibatches",
-                 "1000000", "--disturb", "random:rank=2,probability=1,duration=50ms"});
+                {"--momentum", "0.9", "--sync", sync, "--plan", plan, "--minibatches", "1000000", "--disturb",
+                 "random:rank=2,probability=1,duration=50ms"});
   REQUIRE(eventually(60s, [&] { return fs::exists(run / "metrics.jsonl") && losses(run).size() > 4; }));
   REQUIRE(launch.process.children().size() == 4);
   ::kill(launch.process.children().back(), SIGKILL);

@@ -279,16 +279,16 @@ TEST_CASE("simulate --sync: pipelines side by side, on devices of their own spee
     INFO(all.error << all.out);
     REQUIRE(all.code == 0);
     for (const char* row :
-         {"all-reduce", "partial-reduce", "adpsgd-lockstep", "hetpipe", "none:minibatches=shared"})
+         {"all-reduce", "partial-reduce", "adpsgd-lockstep", "adpsgd", "hetpipe", "none:minibatches=shared"})
       CHECK_THAT(all.out, Catch::Contains(row));
     const bool slow = devices[2] == 't';
-    CHECK_THAT(all.out, Catch::Contains(slow ? "Take partial-reduce: " : "Take all-reduce: "));
+    CHECK_THAT(all.out, Catch::Contains(slow ? "Take adpsgd: " : "Take all-reduce: "));
     const Outcome one = cli.run(simulate + " --sync none --sync hetpipe:distance=3");
     CHECK(one.code == 0);
     CHECK_THAT(one.out, Catch::Contains("hetpipe:distance=3") && !Catch::Contains("partial-reduce"));
     const Outcome json = cli.run(simulate + " --sync all --json");
     const Json rows = parse_json(json.out, "rows");
-    REQUIRE(rows.size() == 6);
+    REQUIRE(rows.size() == 7);
     CHECK(rows[0]["times_all_reduce"] == 1);
     CHECK((rows[1]["times_all_reduce"] > 1.1) == slow);
     const Outcome wrong = cli.run(simulate + " --sync hetpip");

@@ -169,6 +169,11 @@ TEST_CASE(
     const double partial = together / seconds(what, "partial-reduce");
     CHECK(partial > 0.7 * most);
     CHECK(partial <= most * 1.001);
+    // Exchanges are beside training: nothing is waited for.
+    CHECK(seconds(what, "adpsgd") == seconds(what, "none:minibatches=shared"));
+    what.sync = "adpsgd";
+    CHECK(simulate_pipelines(what).longest_window_updates < 40);
+    if (n == 4) CHECK(together / seconds(what, "adpsgd") >= 2.5);
     CHECK(seconds(what, "adpsgd-lockstep") == Approx(together).epsilon(0.02));
     CHECK(seconds(what, "hetpipe") == Approx(together).epsilon(0.05));
   }

@@ -4,93 +4,12 @@
 #include <thread>
 
 #include "models/zoo/registry.h"
-#include "runtime/groups/group_client.h"
-#include "runtime/groups/group_server.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
-#include "tests/runtime/sync/random_delays.h"
+#include "tests/runtime/sync/served_run.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
-
-namespace {
-
-std::vector<std::unique_ptr<Transport>> world_of(const std::string& transport, const Plan& plan) {
-  if (plan.world_size == 1) return {};
-  return make_world(transport, plan.world_size);
-}
-
-// Serves the groups of one run, and keeps what it decided.
-class ServedGroups {
- public:
-  ServedGroups(const Plan& plan, const std::string& sync)
-      : stages_(static_cast<int64_t>(plan.stages.size())),
-        pipelines_(static_cast<int64_t>(plan.stages[0].ranks.size())),
-        of_whole_pipelines_(sync_facts(sync).groups_by_arrival && averages_whole_pipelines(sync)),
-        groups_(plan.stages.size()) {
-    GroupServer::Settings settings;
-    settings.secret = "test";
-    if (sync_facts(sync).groups_by_arrival) settings.rules = partial_reduce_rules(sync);
-    settings.handed_out = [this](int64_t, const Span& span, int64_t pipeline, const Span& part) {
-      minibatches_[span.first][pipeline].push_back(part);
-    };
-    settings.decided = [this](int64_t, const GroupDecision& decision) {
-      if (!decision.passed_on) groups_[static_cast<size_t>(decision.stage)].push_back(decision.pipelines);
-    };
-    server_ = std::make_unique<GroupServer>(std::move(settings));
-  }
-
-  GroupClientSettings client() const {
-    GroupClientSettings settings;
-    settings.host = "127.0.0.1";
-    settings.server = {server_->port(), "test"};
-    settings.stages = stages_;
-    settings.pipelines = pipelines_;
-    return settings;
-  }
-
-  /// Behind the run.
-  GroupsByStage groups() {
-    server_.reset();
-    if (of_whole_pipelines_) return GroupsByStage(groups_.size(), groups_.back());
-    return groups_;
-  }
-  /// Behind groups().
-  const PartsBySpan& minibatches() const { return minibatches_; }
-
- private:
-  const int64_t stages_, pipelines_;
-  const bool of_whole_pipelines_;
-  GroupsByStage groups_;
-  PartsBySpan minibatches_;
-  std::unique_ptr<GroupServer> server_;
-};
-
-struct Ran {
-  PipelineRun run;
-  GroupsByStage groups;
-  PartsBySpan minibatches;
-};
-
-// `delays`: ranks sleep now and then, so that groups are of all sizes.
-Ran run(const Model& model, const Plan& plan, const TrainingRules& rules, const std::vector<Span>& spans,
-        const std::vector<MinibatchFields>& minibatches, std::vector<std::unique_ptr<Transport>> world,
-        uint64_t delays = 0) {
-  ServedGroups served(plan, rules.sync);
-  RankExtras extras;
-  if (sync_facts(rules.sync).groups_by_arrival)
-    extras.groups = [&](int64_t) { return connect_groups(served.client()); };
-  if (shares_minibatches(rules.sync))
-    extras.minibatches = [&](int64_t) { return connect_minibatches(served.client()); };
-  Ran ran;
-  ran.run = run_pipeline(model, plan, rules, spans, minibatches, std::move(world),
-                         random_delays(plan.world_size, delays), extras);
-  ran.groups = served.groups();
-  ran.minibatches = served.minibatches();
-  return ran;
-}
-
-}  // namespace
 
 TEST_CASE(
     "partial reduce: whatever plan, rules and delays, weights and losses are the serial program's with the "
@@ -120,10 +39,9 @@ TEST_CASE(
                         static_cast<uint64_t>(seed) + 1);
     for (const auto& stage : ran.groups)
       for (const auto& group : stage) ++sizes[group.size()];
-    PlanSpans part{job.plan, job.spans, ran.groups, ran.minibatches};
-    if (job.plan.stages[0].ranks.size() == 1) part.groups.clear();
-    const ReferenceResult expected = train_serially(
-        job.model, {part}, job.rules, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+    const ReferenceResult expected =
+        train_serially(job.model, {ran.part(job.plan, job.spans)}, job.rules,
+                       [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
     check_run(job.plan, job.rules, job.spans, ran.run, expected);
   }
   for (const size_t size : {1, 2, 3}) CHECK(sizes[size] > 0);
@@ -154,9 +72,9 @@ TEST_CASE(
       }
       uneven += counts.size() > 1 ? 1 : 0;
     }
-    const PlanSpans part{job.plan, job.spans, {}, ran.minibatches};
-    const ReferenceResult expected = train_serially(
-        job.model, {part}, job.rules, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+    const ReferenceResult expected =
+        train_serially(job.model, {ran.part(job.plan, job.spans)}, job.rules,
+                       [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
     check_run(job.plan, job.rules, job.spans, ran.run, expected);
   }
   CHECK(uneven > 0);
