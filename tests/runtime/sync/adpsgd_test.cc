@@ -67,8 +67,10 @@ TEST_CASE("meetings: nobody waits for who trains, and a sum over all replicas ke
         meetings->begin(weights, span);
         for (int64_t u = 1; u <= updates; ++u) {
           for (at::Tensor& each : weights) each = each + static_cast<double>(rank + u);
-          const std::lock_guard lock(mutex);
-          added[static_cast<size_t>(rank)] += static_cast<double>(rank + u);
+          {
+            const std::lock_guard lock(mutex);
+            added[static_cast<size_t>(rank)] += static_cast<double>(rank + u);
+          }
           if (const auto changed = meetings->update(weights, u)) weights = *changed;
         }
         if (const auto changed = meetings->end(weights, updates)) weights = *changed;

@@ -78,7 +78,9 @@ struct Ran {
   /// What the serial program repeats.
   PlanSpans part(const Plan& plan, const std::vector<Span>& spans) const {
     PlanSpans part{plan, spans, groups, minibatches, meetings};
-    if (plan.stages[0].ranks.size() == 1) part.groups.clear();
+    const auto is_empty = [](const auto& stage) { return stage.empty(); };
+    if (plan.stages[0].ranks.size() == 1 || std::all_of(groups.begin(), groups.end(), is_empty))
+      part.groups.clear();
     return part;
   }
 };
