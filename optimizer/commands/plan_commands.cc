@@ -235,13 +235,9 @@ void run_compare(const Arguments& arguments) {
       ("samples-per-update", po::value<int64_t>(),
        "of flush, interleaved, zb-h1, 2bw; default: what data parallelism makes")  //
       ("sync", po::value<std::vector<std::string>>()->composing(),
-       "also, for this --sync of the runtime, which of the plans is the fastest; \"all\": for every one; may "
-       "be "
-       "given several times")  //
-      (
-          "disturb", po::value<std::vector<std::string>>()->composing(),
-          "with --sync: ranks that are slow, as the runtime's --disturb takes them; may be given several "
-          "times")                                                                        //
+       "also the fastest plan under this rule; \"all\": each; again and again")  //
+      ("disturb", po::value<std::vector<std::string>>()->composing(),
+       "with --sync: slow ranks, as the runtime takes them; again and again")             //
       ("minibatches", po::value<int64_t>()->default_value(400), "with --sync: of a run")  //
       ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
   const po::variables_map values = parse_options(
