@@ -235,7 +235,7 @@ void run_compare(const Arguments& arguments) {
       ("samples-per-update", po::value<int64_t>(),
        "of flush, interleaved, zb-h1, 2bw; default: what data parallelism makes")  //
       ("sync", po::value<std::vector<std::string>>()->composing(),
-       "also the fastest plan under this rule; \"all\": each; again and again")  //
+       "also the fastest plan under this rule; \"all\": each; without: none")  //
       ("disturb", po::value<std::vector<std::string>>()->composing(),
        "with --sync: slow ranks, as the runtime takes them; again and again")             //
       ("minibatches", po::value<int64_t>()->default_value(400), "with --sync: of a run")  //

@@ -48,11 +48,11 @@ struct PlanSpans {
   GroupsByStage groups = {};
   /// Where minibatches are handed out: which ones to whom. What lies behind a span's end is left out.
   PartsBySpan minibatches = {};
+  /// Where they meet in pairs at any time.
+  MeetingsBySpan meetings = {};
   /// Other than the rules say (graph/plan_changes.h).
   std::optional<int64_t> gradient_accumulation = {};
   double learning_rate_scale = 1;
-  /// Where they meet in pairs at any time.
-  MeetingsBySpan meetings = {};
 };
 
 /// The same under several plans, one after the other: each goes on from the weights, buffers (replica 0's)

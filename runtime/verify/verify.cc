@@ -119,9 +119,9 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
                        {},
                        groups.of(generation, job.plan_of(generation)),
                        groups.minibatches_of(generation),
+                       groups.meetings_of(generation),
                        job.gradient_accumulation_of(generation),
-                       job.learning_rate_scale_of(generation),
-                       groups.meetings_of(generation)});
+                       job.learning_rate_scale_of(generation)});
     }
     const Span planned = span_from(done, data.length_of(generation));
     parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});

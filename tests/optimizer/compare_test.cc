@@ -40,9 +40,13 @@ TEST_CASE("compare --sync: for each way to hold pipelines together the fastest p
     REQUIRE(json["syncs"].size() == 7);
     std::map<std::string, double> seconds;
     for (const Json& row : json["syncs"]) {
+      // On devices of several speeds data parallelism has uneven shares: no plan is one of pipelines side by
+      // side.
+      if (question == slow && !row.contains("strategy")) continue;
       REQUIRE(row.contains("strategy"));
       seconds[row["sync"]] = row["minibatch_seconds"];
     }
+    if (question == slow) continue;
     // Nothing is faster than pipelines that nobody holds together.
     for (const char* sync : {"partial-reduce", "adpsgd", "adpsgd-lockstep", "hetpipe"})
       CHECK(seconds.at(sync) >= 0.999 * seconds.at("none:minibatches=shared"));
