@@ -1,0 +1,103 @@
+"""Parts of EXPERIMENTS.md that experiments make: what stands between `<!-- made by experiments/all: NAME -->` and `<!-- end: NAME -->`, and the manifest that says of what."""
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+SCHEMA = "pipewright.experiments/1"
+root = pathlib.Path(__file__).resolve().parents[2]
+page_file = root / "EXPERIMENTS.md"
+manifest_file = root / "experiments" / "manifest.jsonl"
+
+
+def digest(data):
+    return "sha256:" + hashlib.sha256(data if isinstance(data, bytes) else data.encode()).hexdigest()[:32]
+
+
+def machine():
+    """Of what kind this machine is."""
+    with open("/proc/cpuinfo") as file:
+        name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown processor")
+    with open("/proc/meminfo") as file:
+        memory = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) / 2**20
+    return f"{len(os.sched_getaffinity(0))} cores of {re.sub(r'[ ]+', ' ', name)}, {memory:.0f} GiB"
+
+
+def commit():
+    """Of the checkout; with a + where files have been changed since."""
+    def git(*words):
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def run_digests(folder):
+    """Each run folder's summary, by the folder's place in the experiment's."""
+    return {str(file.parent.relative_to(folder)): digest(file.read_bytes()) for file in sorted(folder.rglob("summary.json"))}
+
+
+def entry(name, command, folder, seconds, load):
+    """The manifest's line of an experiment that has just run."""
+    results = folder / "results.jsonl"
+    return {"schema": SCHEMA, "experiment": name, "command": command, "commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine(),
+            "load_before": round(load, 1), "seconds": round(seconds), "results": digest(results.read_bytes()) if results.exists() else None, "runs": run_digests(folder)}
+
+
+def fences(name):
+    return f"<!-- made by experiments/all: {name} -->", f"<!-- end: {name} -->"
+
+
+def part_of(text, name):
+    """Where the part lies between its fences, or None."""
+    begin, end = fences(name)
+    first, last = text.find(begin), text.find(end)
+    return (first + len(begin), last) if 0 <= first < last else None
+
+
+def made(name, line, folder):
+    """The part's text: where it comes from, then the experiment's own page, its headings two deep and its pictures in docs/images."""
+    body = re.sub(r"\A# .*\n+", "", (folder / "results.md").read_text()).replace("../../EXPERIMENTS.md#", "#")
+    body = re.sub(r"^## ", "### ", body, flags=re.MULTILINE)
+    for picture in sorted(set(re.findall(r"\]\(([\w.-]+\.svg)\)", body))):
+        kept = f"docs/images/{name}_{picture}"
+        shutil.copyfile(folder / picture, root / kept)
+        body = body.replace(f"]({picture})", f"]({kept})")
+    busy = f"; the load of the machine was {line['load_before']:g} when it began" if line["load_before"] >= 0.5 else ""
+    return (f"\n{line['date']}, `{line['command']}`, {line['machine']}, commit {line['commit']}, {len(line['runs'])} run folders, "
+            f"results {line['results'][:19] if line['results'] else '-'}{busy}.\n\n{body.strip()}\n")
+
+
+def put(name, line, folder):
+    """Writes the part into EXPERIMENTS.md and its line into the manifest."""
+    text = page_file.read_text()
+    place = part_of(text, name)
+    if place is None:
+        raise ValueError(f"EXPERIMENTS.md has no part '{name}'")
+    part = made(name, line, folder)
+    page_file.write_text(text[:place[0]] + part + text[place[1]:])
+    lines = [json.loads(old) for old in manifest_file.read_text().splitlines()] if manifest_file.exists() else []
+    lines = [old for old in lines if old["experiment"] != name] + [{**line, "part": digest(part)}]
+    manifest_file.write_text("".join(json.dumps(one) + "\n" for one in sorted(lines, key=lambda one: one["experiment"])))
+
+
+def faults():
+    """What in EXPERIMENTS.md is not what the manifest says: a sentence each."""
+    text = page_file.read_text()
+    lines = {line["experiment"]: line for line in map(json.loads, manifest_file.read_text().splitlines())} if manifest_file.exists() else {}
+    names = re.findall(r"<!-- made by experiments/all: (\S+) -->", text)
+    found = [f"{name}: the manifest has it, EXPERIMENTS.md has not" for name in lines if name not in names]
+    for name in names:
+        place = part_of(text, name)
+        if place is None:
+            found.append(f"{name}: its part has no end")
+        elif name not in lines:
+            found.append(f"{name}: not in the manifest")
+        elif digest(text[place[0]:place[1]]) != lines[name]["part"]:
+            found.append(f"{name}: its part was changed by hand, or made by another run than the manifest says")
+    return found
