@@ -56,7 +56,9 @@ void scheduler_alone(int64_t pipelines, int64_t stages, bool of_whole_pipelines)
     std::swap(ready[which], ready.back());
     const auto [stage, pipeline] = ready.back();
     ready.pop_back();
-    hear(scheduler.arrive(stage, pipeline, now, std::chrono::milliseconds(1)));
+    scheduler.announce(stage, pipeline, now, std::chrono::milliseconds(0));
+    hear(scheduler.arrive(stage, pipeline, now,
+                          {std::chrono::milliseconds(1), std::chrono::milliseconds(10)}));
     ++requests;
   }
   const double each = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin) / static_cast<double>(requests);
@@ -78,7 +80,8 @@ int ask(int64_t port, int requests) {
   std::vector<double> waits;
   for (int i = 0; i < requests; ++i) {
     const auto begin = Clock::now();
-    groups->ask(0, 0, std::chrono::nanoseconds(0));
+    groups->announce(0, 0, std::chrono::nanoseconds(0));
+    groups->ask(0, 0, {});
     groups->await(0);
     waits.push_back(1e6 * seconds_since(begin));
   }

@@ -15,11 +15,20 @@ class GroupClient : public Groups {
  public:
   explicit GroupClient(GroupClientSettings settings) : connection_(std::move(settings)) {}
 
-  void ask(int64_t stage, int64_t pipeline, std::chrono::nanoseconds wait) override {
+  void announce(int64_t stage, int64_t pipeline, std::chrono::nanoseconds ready_in) override {
+    GroupRequest request;
+    request.kind = GroupRequest::Kind::kAnnounce;
+    request.stage = stage;
+    request.pipeline = pipeline;
+    request.ready_in = ready_in;
+    connection_.send(request);
+  }
+
+  void ask(int64_t stage, int64_t pipeline, GroupPatience patience) override {
     GroupRequest request;
     request.stage = stage;
     request.pipeline = pipeline;
-    request.wait = wait;
+    request.patience = patience;
     connection_.send(request);
   }
 

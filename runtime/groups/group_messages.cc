@@ -31,6 +31,13 @@ Span span_of(const Json& json) {
   return span;
 }
 
+std::chrono::nanoseconds duration_of(const Json& json) {
+  const std::chrono::nanoseconds duration(json.get<int64_t>());
+  if (duration < std::chrono::nanoseconds(0) || duration > std::chrono::hours(24 * 365))
+    throw InputError(std::string(kWhat) + ": a time of " + json.dump() + " ns");
+  return duration;
+}
+
 }  // namespace
 
 Json to_json(const WeightMeeting& meeting) {
@@ -80,7 +87,11 @@ std::string to_line(const GroupRequest& request) {
     json["span"] = request.span.first;
     return line_of(json);
   }
-  if (request.kind == GroupRequest::Kind::kAsk) json["wait_nanoseconds"] = request.wait.count();
+  if (request.kind == GroupRequest::Kind::kAnnounce) json["ready_in_nanoseconds"] = request.ready_in.count();
+  if (request.kind == GroupRequest::Kind::kAsk) {
+    json["wait_nanoseconds"] = request.patience.wait.count();
+    json["update_nanoseconds"] = request.patience.update.count();
+  }
   return line_of(json);
 }
 
@@ -119,9 +130,15 @@ GroupRequest parse_group_request(const std::string& line) {
       request.meeting = meeting_of(json, kWhat);
       return request;
     }
-    request.kind = json.contains("wait_nanoseconds") ? GroupRequest::Kind::kAsk : GroupRequest::Kind::kLeave;
-    if (request.kind == GroupRequest::Kind::kAsk)
-      request.wait = std::chrono::nanoseconds(json.at("wait_nanoseconds").get<int64_t>());
+    request.kind = GroupRequest::Kind::kLeave;
+    if (json.contains("ready_in_nanoseconds")) {
+      request.kind = GroupRequest::Kind::kAnnounce;
+      request.ready_in = duration_of(json.at("ready_in_nanoseconds"));
+    } else if (json.contains("wait_nanoseconds")) {
+      request.kind = GroupRequest::Kind::kAsk;
+      request.patience = {duration_of(json.at("wait_nanoseconds")),
+                          duration_of(json.at("update_nanoseconds"))};
+    }
     return request;
   });
 }

@@ -8,20 +8,22 @@
 
 #include "graph/json.h"
 #include "runtime/schedule/shape.h"
+#include "runtime/side_by_side/group_patience.h"
 #include "runtime/side_by_side/meetings.h"
 
 namespace pipewright {
 
 /// From a rank. The first of a connection is kHello.
 struct GroupRequest {
-  enum class Kind { kHello, kAsk, kLeave, kMinibatches, kMet };
+  enum class Kind { kHello, kAnnounce, kAsk, kLeave, kMinibatches, kMet };
   Kind kind = Kind::kAsk;
-  std::string secret;                 ///< of a hello
-  int64_t generation = 0;             ///< of a hello: of the plan
-  int64_t stages = 0, pipelines = 0;  ///< of a hello: the plan's
-  int64_t stage = 0;                  ///< of kAsk, kLeave, kMet
-  int64_t pipeline = 0;               ///< of all but a hello
-  std::chrono::nanoseconds wait{0};   ///< of kAsk
+  std::string secret;                    ///< of a hello
+  int64_t generation = 0;                ///< of a hello: of the plan
+  int64_t stages = 0, pipelines = 0;     ///< of a hello: the plan's
+  int64_t stage = 0;                     ///< of kAnnounce, kAsk, kLeave, kMet
+  int64_t pipeline = 0;                  ///< of all but a hello
+  std::chrono::nanoseconds ready_in{0};  ///< of kAnnounce
+  GroupPatience patience;                ///< of kAsk
   Span span;  ///< of kMinibatches, as the following: MinibatchQueue; of kMet: its begin
   int64_t interval = 1, part = 0;
   WeightMeeting meeting;  ///< of kMet

@@ -173,12 +173,14 @@ class GroupServer::Loop {
       return note(*rank->generation, request);
     }
     Generation& generation = generations_.at(*rank->generation);
+    if (request.kind == GroupRequest::Kind::kAnnounce)
+      return generation.scheduler.announce(request.stage, request.pipeline, now(), request.ready_in);
     if (request.kind == GroupRequest::Kind::kAsk) {
       generation.asks[{request.stage, request.pipeline}] = rank;
       tell(*rank->generation, generation,
-           generation.scheduler.arrive(request.stage, request.pipeline, now(), request.wait));
+           generation.scheduler.arrive(request.stage, request.pipeline, now(), request.patience));
     } else {
-      tell(*rank->generation, generation, generation.scheduler.leave(request.stage, request.pipeline));
+      tell(*rank->generation, generation, generation.scheduler.leave(request.stage, request.pipeline, now()));
       auto& leaving = generation.leaving[request.stage];
       leaving.push_back(rank);
       if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)

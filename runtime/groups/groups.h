@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/side_by_side/group_patience.h"
 #include "runtime/side_by_side/meetings.h"
 
 namespace pipewright {
@@ -13,9 +14,10 @@ namespace pipewright {
 class Groups {
  public:
   virtual ~Groups() = default;
-  /// `pipeline` will soon have made an update at `stage`, or has: await() says with whom. Does not wait.
-  /// `wait`: how long it would wait for others if it is the first.
-  virtual void ask(int64_t stage, int64_t pipeline, std::chrono::nanoseconds wait) = 0;
+  /// `pipeline` will have made an update at `stage` in `ready_in`, by its experience. Does not wait.
+  virtual void announce(int64_t stage, int64_t pipeline, std::chrono::nanoseconds ready_in) = 0;
+  /// `pipeline` has made an update at `stage`: await() says with whom it averages. Does not wait.
+  virtual void ask(int64_t stage, int64_t pipeline, GroupPatience patience) = 0;
   /// After ask(): the pipelines of its group, ascending. Throws what ends the job meanwhile.
   virtual std::vector<int64_t> await(int64_t stage) = 0;
   /// What nobody decided: a meeting at `stage` in the span that begins with the minibatch `span`, by its

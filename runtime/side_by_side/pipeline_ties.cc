@@ -93,19 +93,20 @@ class ArrivalTies : public PipelineTies {
 
   void begins_last_backward(int64_t stage, int64_t pipeline, double now) override {
     At& at = at_of({stage, pipeline});
-    hear(scheduler_.arrive(stage, pipeline, time(now), at.wait.now()), now);
+    scheduler_.announce(stage, pipeline, time(now), at.wait.ready_in());
+    at.announced_seconds = now;
   }
 
   bool has_updated(int64_t stage, int64_t pipeline, int64_t, double now) override {
     At& at = at_of({stage, pipeline});
     if (at.last_seconds) at.wait.took(now - *at.last_seconds);
-    at.is_here = true;
-    if (at.group.empty()) return false;
-    return meet({stage, pipeline}, now);
+    at.wait.was_ready_in(now - at.announced_seconds);
+    hear(scheduler_.arrive(stage, pipeline, time(now), at.wait.now()), now);
+    return false;
   }
 
   void leaves(int64_t stage, int64_t pipeline, double now) override {
-    hear(scheduler_.leave(stage, pipeline), now);
+    hear(scheduler_.leave(stage, pipeline, time(now)), now);
   }
 
   std::optional<double> deadline_seconds() const override {
@@ -121,9 +122,7 @@ class ArrivalTies : public PipelineTies {
   struct At {
     explicit At(const PartialReduceRules& rules) : wait(rules) {}
     GroupWait wait;
-    std::vector<int64_t> group;  // that was decided for the update under way; none yet
-    int64_t number = 0;          // of the decision
-    bool is_here = false;        // the update is made
+    double announced_seconds = 0;
     std::optional<double> last_seconds;
   };
 
@@ -147,20 +146,17 @@ class ArrivalTies : public PipelineTies {
       // A group of whole pipelines is heard of piece by piece: what all of it have in common is who met how
       // often.
       for (const int64_t pipeline : decision.heard_by) {
-        At& at = at_of({decision.stage, pipeline});
-        at.group = decision.pipelines;
-        at.number = met_[{{decision.stage, pipeline}, decision.pipelines}]++;
-        if (at.is_here && meet({decision.stage, pipeline}, now)) resume_(decision.stage, pipeline, now);
+        meet({decision.stage, pipeline}, decision.pipelines, now);
       }
     }
   }
 
-  bool meet(Key key, double now) {
+  void meet(Key key, const std::vector<int64_t>& group, double now) {
     At& at = at_of(key);
-    at.is_here = false;
-    at.wait.found(static_cast<int64_t>(at.group.size()));
+    at.wait.found(static_cast<int64_t>(group.size()));
     at.last_seconds = now;  // the exchange comes on top
-    return together_.wait(key.first, key.second, std::exchange(at.group, {}), at.number, now);
+    if (together_.wait(key.first, key.second, group, met_[{key, group}]++, now))
+      resume_(key.first, key.second, now);
   }
 
   const PartialReduceRules rules_;

@@ -23,14 +23,19 @@ class PartialReduceSync : public ReplicaSync {
     PW_CHECK(settings_.groups, "stage " << stage.stage() << " has nobody to ask for groups");
   }
 
-  void complete(size_t) override { ask(); }
+  void complete(size_t) override {
+    if (announced_) return;
+    announced_ = Clock::now();
+    settings_.groups->announce(stage_.stage(), stage_.replica(), wait_.ready_in());
+  }
 
   int64_t after_update() override {
     const auto begin = Clock::now();
-    if (last_) wait_.took(std::chrono::duration<double>(begin - *last_).count());
-    ask();
+    if (last_) wait_.took(seconds(*last_, begin));
+    if (announced_) wait_.was_ready_in(seconds(*announced_, begin));
+    announced_.reset();
+    settings_.groups->ask(stage_.stage(), stage_.replica(), wait_.now());
     const std::vector<int64_t> group = settings_.groups->await(stage_.stage());
-    asked_ = false;
     wait_.found(static_cast<int64_t>(group.size()));
     const int64_t sent_bytes = average_weights(transport_, stage_, settings_, group);
     last_ = Clock::now();
@@ -46,10 +51,8 @@ class PartialReduceSync : public ReplicaSync {
   }
 
  private:
-  void ask() {
-    if (asked_) return;
-    settings_.groups->ask(stage_.stage(), stage_.replica(), wait_.now());
-    asked_ = true;
+  static double seconds(Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
   }
 
   Transport& transport_;
@@ -57,8 +60,8 @@ class PartialReduceSync : public ReplicaSync {
   const ReplicaSyncSettings settings_;
   GroupWait wait_;
   const std::unique_ptr<ReplicaSync> drain_;
-  bool asked_ = false;
-  std::optional<Clock::time_point> last_;  // when the last group was done with
+  std::optional<Clock::time_point> announced_;  // the update under way, when
+  std::optional<Clock::time_point> last_;       // when the last group was done with
 };
 
 }  // namespace

@@ -62,7 +62,8 @@ TEST_CASE("ranks ask, wait and hear of one group, who leaves is not waited for")
       const int64_t stage = r / kPipelines, pipeline = r % kPipelines;
       for (int64_t span = 0; span < 2; ++span) {
         for (int64_t k = 0; k < kUpdates - (pipeline == 3 ? 1 : 0); ++k) {
-          groups->ask(stage, pipeline, 1ms);
+          groups->announce(stage, pipeline, 1ms);
+          groups->ask(stage, pipeline, {1ms});
           heard[static_cast<size_t>(r)].push_back(groups->await(stage));
         }
         groups->leave(stage, pipeline);
@@ -93,11 +94,11 @@ TEST_CASE("a rank that waits looks at what ends the job, and hears of a server t
   const auto first = served->rank(1, 2, 0, [&] {
     if (++checks > 2) throw RunError("the job has ended");
   });
-  first->ask(0, 0, 1s);
+  first->ask(0, 0, {1s});
   CHECK_THROWS_WITH(first->await(0), Catch::Contains("the job has ended"));
 
   const auto second = served->rank(1, 2, 1);
-  second->ask(0, 0, 1s);
+  second->ask(0, 0, {1s});
   std::thread end([&] { served.reset(); });
   CHECK_THROWS_AS(second->await(0), PeerError);
   end.join();
@@ -125,8 +126,8 @@ TEST_CASE("strangers, whatever they say, disturb nobody") {
     asio::write(socket, asio::buffer(word), ignored);
   }
   const auto other = served.rank(1, 2);
-  rank->ask(0, 0, 10s);
-  other->ask(0, 1, 10s);
+  rank->ask(0, 0, {10s});
+  other->ask(0, 1, {10s});
   CHECK(rank->await(0) == std::vector<int64_t>{0, 1});
   CHECK(other->await(0) == std::vector<int64_t>{0, 1});
 }
