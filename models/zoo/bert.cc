@@ -1,7 +1,7 @@
 // BERT (Devlin et al. 2018) with the names of transformers: post-norm blocks under three heads.
 // BertForMaskedLM, all positions in one segment, none padding, the head's weight tied to the embedding;
 // BertForSequenceClassification and BertForQuestionAnswering, which take a mask and segments. Weights start
-// from N(0, 0.02), biases from 0.
+// from N(0, 0.02), biases from 0. With a next-sentence loss the first is BertForPreTraining.
 #include "models/zoo/attention.h"
 #include "models/zoo/named_layers.h"
 #include "models/zoo/zoo.h"
@@ -62,16 +62,15 @@ class BertBuilder : private NamedLayers {
   }
 
   /// Of the first token, (batch, classes).
-  std::string class_scores(std::string x, int64_t classes) {
-    {
-      auto layer = model_.layer("bert.pooler");
-      x = model_.call_one("select", "int", {{"self", named(x)}, {"dim", int64_t{1}}, {"index", int64_t{0}}},
-                          {model_.batch_size(), options_.width});
-      x = linear("dense", x, options_.width);
-      auto inner = model_.layer("activation");
-      x = model_.call_one("tanh", "", {{"self", named(x)}}, model_.shape(x));
-    }
-    return linear("classifier", drop("dropout", x), classes);
+  std::string class_scores(const std::string& x, int64_t classes) {
+    return linear("classifier", drop("dropout", pooled(x)), classes);
+  }
+
+  /// Whether the second text follows the first, (batch, 2): 0 that it does.
+  std::string next_sentence_scores(const std::string& x) {
+    const std::string pooled_x = pooled(x);
+    auto layer = model_.layer("cls");
+    return linear("seq_relationship", pooled_x, 2);
   }
 
   /// How well an answer begins and ends at each token, (batch, 2, tokens).
@@ -82,6 +81,16 @@ class BertBuilder : private NamedLayers {
   }
 
  private:
+  /// Of the first token, (batch, width).
+  std::string pooled(std::string x) {
+    auto layer = model_.layer("bert.pooler");
+    x = model_.call_one("select", "int", {{"self", named(x)}, {"dim", int64_t{1}}, {"index", int64_t{0}}},
+                        {model_.batch_size(), options_.width});
+    x = linear("dense", x, options_.width);
+    auto inner = model_.layer("activation");
+    return model_.call_one("tanh", "", {{"self", named(x)}}, model_.shape(x));
+  }
+
   /// bool (batch, 1, 1, tokens), made in each stage anew: it is smaller than what a cut would carry.
   std::string attended(const std::string& mask) {
     auto layer = model_.layer("attention_mask");
@@ -207,10 +216,21 @@ std::string span_loss(ModelBuilder& model, const std::string& scores) {
 Model build_bert(ModelOptions& options, int64_t batch_size) {
   const BertOptions bert = bert_options(options, 128);
   const bool tied = options.choice("head", "tied", {"tied", "separate"}) == "tied";
+  const bool next_sentence = options.choice("next_sentence", "no", {"no", "yes"}) == "yes";
   ModelBuilder model(options.spec().text(), batch_size);
   BertBuilder net(model, bert);
-  const std::string x = net.encoded({model.input("tokens", "int64", {bert.tokens})});
-  return model.finish_classification(net.word_scores(x, tied));
+  if (!next_sentence) {
+    const std::string x = net.encoded({model.input("tokens", "int64", {bert.tokens})});
+    return model.finish_classification(net.word_scores(x, tied));
+  }
+  const std::string x = net.encoded(padded_inputs(model, bert.tokens));
+  const std::string follows = net.next_sentence_scores(x);
+  const std::string words = net.word_scores(x, tied);
+  const std::string word_loss = model.classification_loss(words);
+  const std::string labels = model.input("next_sentence_labels", "int64", {});
+  auto layer = model.layer("loss");
+  const std::string next_loss = model.cross_entropy_loss(follows, labels);
+  return model.finish(model.add(word_loss, next_loss), words);
 }
 
 Model build_bert_classifier(ModelOptions& options, int64_t batch_size) {

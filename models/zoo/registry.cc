@@ -49,7 +49,8 @@ const std::vector<ModelRow>& model_rows() {
       {"vit_l_32", build_vit_l_32,
        "classes=1000,channels=3,image=224,layers=24,width=1024,heads=16,dropout=0", "torchvision's vit_l_32"},
       {"bert", build_bert,
-       "layers=12,width=768,heads=12,tokens=128,positions=512,vocabulary=30522,dropout=0.1,head=tied",
+       "layers=12,width=768,heads=12,tokens=128,positions=512,vocabulary=30522,dropout=0.1,head=tied,"
+       "next_sentence=no",
        "BERT-base, names the masked tokens"},
       {"bert-classifier", build_bert_classifier,
        "classes=2,layers=12,width=768,heads=12,tokens=128,positions=512,vocabulary=30522,dropout=0.1",

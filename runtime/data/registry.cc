@@ -30,6 +30,8 @@ const std::vector<DatasetRow>& dataset_rows() {
       {"masked-text", open_masked_text,
        "file=FILE, tokens=128, format=bytes|uint16|uint32, vocabulary=257, masked=0.15, mask=LAST, held=0.1",
        "the same with some tokens masked, to say what they were"},
+      {"wiki-shards", open_wiki_shards, "root=DIR, vocabulary=30522",
+       "HDF5 files as BERT is trained with them: masked pairs of texts, and whether one follows the other"},
       {"translation", open_translation,
        "file=PAIRS.tsv, source=50, target=50, longer_than=0, vocabulary=8000, held=0.02, cache=FILE",
        "pairs of sentences, a tab between them, to translate"},

@@ -21,6 +21,7 @@ std::unique_ptr<Dataset> open_masked_text(SpecOptions& options, const std::strin
 std::unique_ptr<Dataset> open_translation(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_sentences(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_questions(SpecOptions& options, const std::string& split);
+std::unique_ptr<Dataset> open_wiki_shards(SpecOptions& options, const std::string& split);
 std::unique_ptr<Dataset> open_tensor_file(SpecOptions& options, const std::string& split);
 
 inline constexpr const char* kTrainSplit = "train";

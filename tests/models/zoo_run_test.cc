@@ -53,6 +53,7 @@ std::vector<Case> cases() {
       {"vit:patch=4,image=12,channels=3,layers=2,width=24,heads=3,dropout=0.1", 10, 1e-5},
       {"bert:layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20", 20, 0.1},
       {"bert:layers=1,width=24,heads=3,tokens=6,positions=6,vocabulary=20,dropout=0,head=separate", 20, 0.1},
+      {"bert:layers=1,width=24,heads=3,tokens=6,positions=8,vocabulary=20,next_sentence=yes", 20, 0.8},
       {"bert-classifier:classes=5,layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20", 5, 0.1},
       {"bert-span:layers=2,width=24,heads=3,tokens=6,positions=8,vocabulary=20,dropout=0", 6, 0.1},
       {"gnmt:layers=8,width=12,source=7,target=5,vocabulary=20", 20, 0.1},
@@ -84,7 +85,9 @@ std::vector<at::Tensor> minibatch(const Graph& graph, const Segment& segment, in
       fields.push_back(at::arange(shape[1]).ge(4).expand(shape).eq(name == "segments").to(at::kLong));
       continue;
     }
-    fields.push_back(graph.values.at(name).dtype == "int64" ? at::randint(classes, shape, at::kLong)
+    // Of this one there are two, which the loss says too.
+    const int64_t most = name == "next_sentence_labels" ? 2 : classes;
+    fields.push_back(graph.values.at(name).dtype == "int64" ? at::randint(most, shape, at::kLong)
                                                             : at::randn(shape));
   }
   return fields;

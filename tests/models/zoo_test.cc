@@ -168,6 +168,21 @@ TEST_CASE("bert's heads have the parameters of transformers, behind the same enc
   CHECK(bert.graph.everywhere.empty());
 }
 
+TEST_CASE(
+    "bert with a next-sentence loss has the parameters of BertForPreTraining, and reads segments and mask") {
+  const Model model = build_model("bert:next_sentence=yes", 1);
+  CHECK(parameter_count(model.graph) == 109'514'298 + 768 * 768 + 768 + 768 * 2 + 2);
+  const auto has = [&](const Named& one) {
+    const auto all = parameters(model);
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  CHECK(has({"bert.pooler.dense.weight", {768, 768}}));
+  CHECK(has({"cls.seq_relationship.weight", {2, 768}}));
+  CHECK(model.graph.inputs ==
+        std::vector<std::string>{"tokens", "mask", "segments", "labels", "next_sentence_labels"});
+  CHECK(value_shape(model, model.graph.outputs[1]) == Shape{1, 128, 30522});
+}
+
 TEST_CASE("gnmt has the parameters that its LSTMs, its attention and its tables make") {
   const auto lstm = [](int64_t in) { return 4 * 1024 * (in + 1024) + 2 * 4 * 1024; };
   const int64_t table = 32320 * 1024;

@@ -180,6 +180,19 @@ def cases():
         return dict(input_ids=numbers("tokens", (SAMPLES, 7), 50), token_type_ids=numbers("segments", (SAMPLES, 7), 2),
                     attention_mask=(torch.arange(7) <= numbers("lengths", (SAMPLES, 1), 7)).long())
 
+    def pretrained(**options):
+        return transformers.BertForPreTraining(transformers.BertConfig(
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options))
+
+    def pretraining_loss(model):
+        labels = numbers("labels", (SAMPLES, 7), 50)
+        return model(**padded(), labels=torch.where(labels % 3 == 0, labels, -100),
+                     next_sentence_label=numbers("next_sentence_labels", (SAMPLES,), 2)).loss
+
+    yield ("bert:layers=2,width=24,heads=3,tokens=7,positions=9,vocabulary=50,dropout=0,next_sentence=yes", pretrained,
+           lambda: pretrained(num_hidden_layers=2, hidden_size=24, num_attention_heads=3, intermediate_size=96,
+                              max_position_embeddings=9, vocab_size=50), pretraining_loss)
+
     def tuned(kind, **options):
         return kind(transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options))
 

@@ -13,6 +13,7 @@
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
 #include "tests/runtime/data/set_files.h"
+#include "tests/runtime/data/shards.h"
 #include "tests/runtime/data/texts.h"
 #include "tests/support/skip.h"
 
@@ -55,6 +56,11 @@ std::vector<std::string> specs(const TemporaryFolder& folder) {
                     folder.path(), "The film was good, in 1998. It was a film by Ann and Bob, who wrote it.",
                     testing::question("q1", "Who wrote it?", "Ann and Bob", 45) + "," +
                         testing::question("q2", "Was it good or bad, in the year 1998?", "good", 13)));
+#ifdef PIPEWRIGHT_HDF5
+  testing::write_shard(folder.path() / "shards" / "a.hdf5", testing::random_shard(1, 20, 12));
+  testing::write_shard(folder.path() / "shards" / "b.hdf5", testing::random_shard(2, 7, 12));
+  all.push_back("wiki-shards:vocabulary=50,root=" + (folder.path() / "shards").string());
+#endif
   if (std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
     all.insert(all.end(), {"fashion-mnist:samples=200", "fashion-mnist:samples=200,image=32,channels=3"});
   }
