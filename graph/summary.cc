@@ -67,6 +67,7 @@ RankSummary rank_from_json(JsonReader& reader) {
                  "peak_weight_versions",
                  "updates",
                  "weights_digest",
+                 "largest_spread",
                  "device",
                  "allocated_bytes",
                  "reserved_bytes",
@@ -91,6 +92,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.peak_in_flight = reader.integer("peak_in_flight", 0, kMostCount);
   rank.peak_weight_versions = reader.integer("peak_weight_versions", 0, kMostCount);
   rank.updates = reader.integer("updates", 0, kMostCount);
+  if (reader.has("largest_spread")) rank.largest_spread = reader.number("largest_spread", 0, kLargestNumber);
   if (reader.has("weights_digest")) rank.weights_digest = reader.string("weights_digest");
   if (reader.has("device")) rank.device = reader.string("device");
   if (reader.has("times")) rank.times = times_from_json(reader.object("times"));
@@ -121,6 +123,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["peak_in_flight"] = rank.peak_in_flight;
   json["peak_weight_versions"] = rank.peak_weight_versions;
   json["updates"] = rank.updates;
+  if (rank.largest_spread > 0) json["largest_spread"] = rank.largest_spread;
   if (!rank.weights_digest.empty()) json["weights_digest"] = rank.weights_digest;
   if (!rank.device.empty()) json["device"] = rank.device;
   if (rank.times) json["times"] = times_to_json(*rank.times);
@@ -276,8 +279,7 @@ Json Summary::to_json() const {
                           {"top1", finite_or_null(evaluation->top1)},
                           {"samples", evaluation->samples}};
   }
-  for (const GenerationSummary& generation : generations)
-    json["generations"].push_back(generation.to_json());
+  for (const GenerationSummary& generation : generations) json["generations"].push_back(generation.to_json());
   if (sync) json["sync"] = sync->to_json();
   json["ranks"] = Json::array();
   for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));

@@ -57,6 +57,9 @@ struct RankSummary {
   int64_t peak_in_flight = 0;
   int64_t peak_weight_versions = 0;
   int64_t updates = 0;
+  /// Of pipelines side by side: how far its weights were from the mean of the replicas' where they drained,
+  /// as a part of the mean's norm, at most. Optional key.
+  double largest_spread = 0;
   /// Of its stages' last weights, one after the other: equal for replicas. Optional key; "": not said.
   std::string weights_digest{};
   std::string device{};  ///< optional key; "": not said. "cuda:0 (NVIDIA ...)"
@@ -126,8 +129,8 @@ struct Summary {
   double flops_per_second = 0;  ///< optional key: of them, steady state
   double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
-  std::vector<GenerationSummary> generations;  ///< optional key; empty: the run's plan did not change
-  std::optional<SyncSummary> sync;             ///< optional key; absent: replicas were held equal
+  std::vector<GenerationSummary> generations;   ///< optional key; empty: the run's plan did not change
+  std::optional<SyncSummary> sync;              ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
   static Summary from_json(JsonReader& reader);

@@ -62,8 +62,7 @@ std::string generation_rows(const std::string& name, const Summary& summary) {
   for (const GenerationSummary& generation : summary.generations) {
     rows += "| " + name + " | " + std::to_string(generation.first_minibatch) + " | " + generation.plan +
             " | " + generation.reason + " | " + std::to_string(generation.ranks) + " |";
-    for (const double seconds :
-         {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
+    for (const double seconds : {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
       rows += " " + format_seconds(seconds) + " |";
     rows += " " + format_bytes(static_cast<double>(generation.moved_bytes)) + " |\n";
   }
@@ -75,13 +74,16 @@ std::string sync_row(const std::string& name, const Summary& summary) {
   if (!summary.sync) return "";
   const SyncSummary& sync = *summary.sync;
   std::string sizes, minibatches;
+  double spread = 0;
+  for (const RankSummary& rank : summary.ranks) spread = std::max(spread, rank.largest_spread);
   for (const int64_t count : sync.group_sizes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(count);
   for (const RankSummary& rank : summary.ranks)
     if (rank.stage == 0 && rank.times)
       minibatches += (minibatches.empty() ? "" : ", ") + std::to_string(rank.times->minibatches);
   return "| " + name + " | " + sync.rule + " | " + std::to_string(sync.pipelines) + " | " + minibatches +
          " | " + (sizes.empty() ? "-" : sizes) + " | " +
-         (sizes.empty() ? "-" : text("%.1f", sync.longest_window_updates)) + " |\n";
+         (sizes.empty() ? "-" : text("%.1f", sync.longest_window_updates)) + " | " + text("%.2g", spread) +
+         " |\n";
 }
 
 // How far the losses of the other runs are from the first one's; nothing for one run.
@@ -180,10 +182,11 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
   if (!syncs.empty()) {
     syncs =
         "\nPipelines side by side: minibatches of each, groups of 1, 2, ... that averaged weights, most "
-        "updates until "
-        "groups had connected all:\n\n"
-        "| run | sync | pipelines | minibatches | groups | longest window |\n"
-        "| --- | --- | --- | --- | --- | --- |\n" +
+        "updates until groups had connected all, and how far a rank's weights were from their mean at a "
+        "drain, as "
+        "a part of it:\n\n"
+        "| run | sync | pipelines | minibatches | groups | longest window | spread |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n" +
         syncs;
   }
   return table + slow + changes + syncs + loss_rows(folders) + memory;

@@ -114,6 +114,13 @@ std::string speed_line(int64_t rank, const SpeedChange& change) {
   return json.dump();
 }
 
+std::string spread_line(int64_t rank, int64_t minibatch, double spread) {
+  Json json;
+  json["kind"] = "spread";
+  json["spread"] = {{"rank", rank}, {"found", minibatch}, {"part", finite_or_null(spread)}};
+  return json.dump();
+}
+
 std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches) {
   Json json;
   json["kind"] = "generation";
@@ -140,7 +147,7 @@ int64_t Journal::start_with_past() {
   const auto keep = [&](const std::string& line, const Json& json) {
     file.write(line.data(), line.size());
     file.write("\n", 1);
-    if (json.contains("speed") || json.contains("link")) {
+    if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
       // It stays as it is.
     } else if (json.contains("generation")) {
       JsonReader reader(json["generation"], "metrics.jsonl");
@@ -197,6 +204,8 @@ void Journal::take(int64_t, const std::string& text) {
     write_generations();
   } else if (kind == "speed") {
     take_speed(line.at("speed"));
+  } else if (kind == "spread") {
+    metrics_->append(Json{{"spread", line.at("spread")}}.dump());
   } else if (kind == "evaluation begins") {
     begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
   } else if (kind == "rank") {

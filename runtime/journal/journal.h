@@ -38,6 +38,8 @@ std::string evaluation_begins_line(int64_t epoch, int64_t minibatches = 0);
 std::string rank_line(const RankSummary& summary);
 /// A rank has become slower, or faster again.
 std::string speed_line(int64_t rank, const SpeedChange& change);
+/// The pipelines drained before a minibatch; `spread` as Worker::drain_spread().
+std::string spread_line(int64_t rank, int64_t minibatch, double spread);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 /// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
 std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);

@@ -94,8 +94,8 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
         keep(line, json);
       continue;
     }
-    if (json.contains("speed") || json.contains("link")) {
-      const Json& speed = json[json.contains("speed") ? "speed" : "link"];
+    if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
+      const Json& speed = json.begin().value();  // their only key
       const Json found = speed.is_object() ? speed.value("found", Json()) : Json();
       if (!found.is_number_integer()) break;
       if (found < next_minibatch) keep(line, json);

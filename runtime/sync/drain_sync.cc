@@ -1,15 +1,18 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/sync/gradient_exchange.h"
 #include "runtime/sync/replica_syncs.h"
+#include "runtime/update/gradient_norm.h"
 
 namespace pipewright {
 namespace {
@@ -31,7 +34,9 @@ class DrainSync : public ReplicaSync {
     for (const size_t i : stage_.averaged_buffers()) averaged.push_back(&state.buffers[i]);
     for (auto& [name, slots] : state.optimizer.slots)
       for (at::Tensor& slot : slots) averaged.push_back(&slot);
+    const std::vector<at::Tensor> before = trained(state);
     sent_bytes += average(averaged);
+    if (settings_.drained) settings_.drained(spread(before, trained(state)));
     for (auto& [name, slots] : state.optimizer.slots)
       for (at::Tensor& slot : slots) count_memory_as(slot, MemoryPurpose::kOptimizer);
     stage_.replace(std::move(state));
@@ -39,6 +44,22 @@ class DrainSync : public ReplicaSync {
   }
 
  private:
+  std::vector<at::Tensor> trained(const StageState& state) const {
+    std::vector<at::Tensor> weights;
+    for (const size_t i : stage_.program().trainable()) weights.push_back(state.weights[i].detach());
+    return weights;
+  }
+
+  static double spread(const std::vector<at::Tensor>& own, const std::vector<at::Tensor>& mean) {
+    std::vector<at::Tensor> difference, there;
+    for (size_t i = 0; i < own.size(); ++i) {
+      difference.push_back(at::sub(own[i], mean[i]).cpu());
+      there.push_back(mean[i].cpu());
+    }
+    const double distance = square_sum(difference), norm = square_sum(there);
+    return norm > 0 ? std::sqrt(distance / norm) : 0;
+  }
+
   // Of a replica in the span.
   int64_t most_updates(int64_t& sent_bytes) const {
     std::vector<at::Tensor> updates = {at::zeros({static_cast<int64_t>(settings_.ranks.size())},

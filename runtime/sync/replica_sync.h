@@ -2,6 +2,7 @@
 // graph/sync_rules.h.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ struct ReplicaSyncSettings {
   uint64_t seed = 0;                    ///< of the run
   bool early = false;                   ///< sums may be made while the backward still runs
   Groups* groups = nullptr;             ///< of SyncFacts::groups_by_arrival
+  /// Told at each drain that averages weights: how far the replica's trained ones were from the mean of all,
+  /// as a part of the mean's Euclidean norm.
+  std::function<void(double spread)> drained = {};
 };
 
 /// `sync` is a SPEC (check_sync). Borrows transport, stage and groups.

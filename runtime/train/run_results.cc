@@ -1,6 +1,7 @@
 #include "runtime/train/run_results.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "graph/digest.h"
@@ -95,6 +96,7 @@ RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place
                  peak(MemoryPurpose::kActivations), peak(MemoryPurpose::kMessages),
                  peak(MemoryPurpose::kOther)};
   rank.sent_bytes = counts.sent_bytes;
+  if (std::isfinite(counts.largest_spread)) rank.largest_spread = counts.largest_spread;
   if (worker) add_stages(rank, *worker, plan);
   if (worker && job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(*worker);
   rank.device = device_text(job.device);

@@ -75,7 +75,11 @@ void Training::train_generation() {
     // A checkpoint of a signal can have minibatches in flight where replicas are equal without a drain.
     const bool drains = !stops || !sync_facts(job_.run.sync).keeps_replicas_equal;
     if (cut_short && drains) generation_->worker().end_span(done_);
-    if (!cut_short || drains) pipeline_began_ = done_;
+    if (!cut_short || drains) {
+      pipeline_began_ = done_;
+      if (const auto spread = generation_->worker().drain_spread())
+        control().post(spread_line(session_.place().rank, done_, *spread));
+    }
     // Before anything can be written that lies behind it.
     if (has_decided_change() && stop_->stop_before() == done_) {
       take_decided_change();

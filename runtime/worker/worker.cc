@@ -57,15 +57,16 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
     stages.push_back(stages_.back().get());
     syncs_.emplace_back();
     if (ranks.size() == 1) continue;
-    syncs_.back() =
-        make_replica_sync(rules.sync, *transport, *stages_.back(),
-                          {.ranks = ranks,
-                           .tags = tags_,
-                           .slots = slot_names(rules.optimizer),
-                           .updates_in_flight = updates_in_flight(plan_, rules.gradient_accumulation),
-                           .seed = rules.random_seed(),
-                           .early = rules.device.is_cpu() && has_spare_core(),
-                           .groups = services.groups});
+    syncs_.back() = make_replica_sync(
+        rules.sync, *transport, *stages_.back(),
+        {.ranks = ranks,
+         .tags = tags_,
+         .slots = slot_names(rules.optimizer),
+         .updates_in_flight = updates_in_flight(plan_, rules.gradient_accumulation),
+         .seed = rules.random_seed(),
+         .early = rules.device.is_cpu() && has_spare_core(),
+         .groups = services.groups,
+         .drained = [this](double spread) { drain_spread_ = std::max(drain_spread_.value_or(0), spread); }});
   }
   tied_ = std::make_unique<TiedExchange>(plan_, stages, tags_);
 }
@@ -435,10 +436,12 @@ void Worker::evaluate(Span span, const EvaluationProgram& program, const WorkerH
 }
 
 void Worker::drain() {
+  drain_spread_.reset();
   for (const auto& sync : syncs_)
     if (sync) sync->no_more_updates();
   for (const auto& sync : syncs_)
     if (sync) counts_.sent_bytes += sync->at_drain();
+  counts_.largest_spread = std::max(counts_.largest_spread, drain_spread_.value_or(0));
 }
 
 }  // namespace pipewright

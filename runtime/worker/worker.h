@@ -1,6 +1,7 @@
 // Runs one rank's schedule: the only place where actions meet tensors.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -64,12 +65,14 @@ struct WorkerCounts {
   double receive_wait_seconds = 0;
   double sync_wait_seconds = 0;
   int64_t sent_bytes = 0;
+  double largest_spread = 0;  ///< Worker::drain_spread(), of all drains
 
   WorkerCounts& operator+=(const WorkerCounts& other) {
     busy_seconds += other.busy_seconds;
     receive_wait_seconds += other.receive_wait_seconds;
     sync_wait_seconds += other.sync_wait_seconds;
     sent_bytes += other.sent_bytes;
+    largest_spread = std::max(largest_spread, other.largest_spread);
     return *this;
   }
 };
@@ -107,6 +110,9 @@ class Worker {
   void evaluate(Span span, const EvaluationProgram& program, const WorkerHooks& hooks);
 
   const WorkerCounts& counts() const { return counts_; }
+  /// How far this rank's weights were from the mean of the replicas' where it drained last, as
+  /// ReplicaSyncSettings::drained has it; nothing where replicas are held equal, or there is one.
+  std::optional<double> drain_spread() const { return drain_spread_; }
 
  private:
   class Execution;
@@ -126,6 +132,7 @@ class Worker {
   std::vector<std::unique_ptr<ReplicaSync>> syncs_;  // by stage of this rank; null: one replica
   std::unique_ptr<TiedExchange> tied_;
   WorkerCounts counts_;
+  std::optional<double> drain_spread_;
 };
 
 }  // namespace pipewright
