@@ -1,11 +1,13 @@
-"""results.md and loss.svg of the lines of results.jsonl."""
+"""results.md, rates.svg and loss.svg of the lines of results.jsonl."""
 import pathlib
 import statistics
 
 import figures
 
-COLOURS = {"all-reduce": "#7f7f7f", "partial-reduce": "#4e79a7"}
-TITLES = {"even": "all alike", "slow": "pipeline 0 takes 4 times as long", "random": "10 % of operations take 10 times as long more", "both": "both"}
+COLOURS = {"all-reduce": "#7f7f7f", "partial-reduce": "#4e79a7", "whole-pipelines": "#a0cbe8", "turns": "#9c755f", "lockstep": "#b07aa1", "adpsgd": "#59a14f",
+           "hetpipe": "#f28e2b", "none": "#e15759"}
+TITLES = {"even": "nobody", "slow2": "pipeline 0, 2 times as long", "slow": "pipeline 0, 4 times as long", "slow9": "pipeline 0, 9 times as long",
+          "random": "10 % of operations, 10 times as long more", "both": "pipeline 0, 4 times, and 10 % of operations", "trace": "as recorded"}
 
 
 def spread(values, text="{:.2f}".format):
@@ -31,47 +33,82 @@ def sizes_of(part):
     return ", ".join(f"{size}: {100 * count / everything:.0f} %" for size, count in sorted(total.items())) or "-"
 
 
+def ratios_of(lines, part, key):
+    """Of each repeat: times all-reduce of the same layout, case and repeat."""
+    base = {line["repeat"]: line[key] for line in lines
+            if (line["layout"], line["case"], line["sync"]) == (part[0]["layout"], part[0]["case"], "all-reduce")}
+    return [line[key] / base[line["repeat"]] for line in part if line["repeat"] in base]
+
+
 def rates(lines):
-    text = ["| pipelines | who is slow | sync | minibatches/s | times all-reduce | simulated | groups of | longest window | waiting | minibatches by pipeline |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for (pipelines, case, sync), part in groups(lines, "pipelines", "case", "sync").items():
-        base = {line["repeat"]: line["minibatches_per_second"] for line in lines
-                if (line["pipelines"], line["case"], line["sync"]) == (pipelines, case, "all-reduce")}
-        ratios = [line["minibatches_per_second"] / base[line["repeat"]] for line in part if line["repeat"] in base]
-        simulated = {line["sync"]: line["simulated_minibatches_per_second"] for line in lines if (line["pipelines"], line["case"]) == (pipelines, case)}
+    text = ["| layout | who is slow | sync | minibatches/s | times all-reduce | simulated | groups of | longest window | waiting | spread | minibatches by pipeline |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for (layout, case, sync), part in groups(lines, "layout", "case", "sync").items():
         windows = [line["longest_window_updates_per_pipeline"] for line in part if line["longest_window_updates_per_pipeline"]]
-        text.append(f"| {pipelines} | {TITLES[case]} | `{part[0]['spec']}` | {spread([line['minibatches_per_second'] for line in part], '{:.1f}'.format)} | {spread(ratios)} "
-                    f"| {spread([simulated[sync] / simulated['all-reduce']] if 'all-reduce' in simulated else [])} "
+        text.append(f"| {layout} | {TITLES[case]} | `{part[0]['spec']}` | {spread([line['minibatches_per_second'] for line in part], '{:.1f}'.format)} "
+                    f"| {spread(ratios_of(lines, part, 'minibatches_per_second'))} | {spread(ratios_of(lines, part, 'simulated_minibatches_per_second'))} "
                     f"| {sizes_of(part)} | {max(windows) if windows else '-'} | {100 * statistics.median(line['sync_wait_fraction'] for line in part):.0f} % "
-                    f"| {', '.join(map(str, part[0]['minibatches_by_pipeline']))} |")
+                    f"| {statistics.median(line['largest_spread'] for line in part):.2g} | {', '.join(map(str, part[0]['minibatches_by_pipeline']))} |")
     return text
 
 
+def bars(lines):
+    """Times all-reduce, a row of bars for each layout and case."""
+    cases = {}
+    for (layout, case, sync), part in groups(lines, "layout", "case", "sync").items():
+        ratios = ratios_of(lines, part, "minibatches_per_second")
+        if ratios:
+            cases.setdefault((layout, case), {})[sync] = ratios
+    most = max((max(ratios) for rows in cases.values() for ratios in rows.values()), default=1)
+    left, width, line, y = 300, 560, 14, 40
+    parts = []
+    for (layout, case), rows in cases.items():
+        parts.append(f'<text x="10" y="{y + 11}">{layout}, slow: {TITLES[case]}</text>')
+        for sync, ratios in rows.items():
+            middle = left + width * statistics.median(ratios) / most
+            parts.append(f'<rect x="{left}" y="{y}" width="{middle - left:.1f}" height="{line - 3}" fill="{COLOURS[sync]}"/>'
+                         f'<line x1="{left + width * min(ratios) / most:.1f}" x2="{left + width * max(ratios) / most:.1f}" y1="{y + 5.5}" y2="{y + 5.5}" stroke="black"/>'
+                         f'<text x="{left + width * max(ratios) / most + 6:.1f}" y="{y + 10}">{statistics.median(ratios):.2f} {sync}</text>')
+            y += line
+        y += 8
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 140} {y + 10}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" '
+            f'fill="white"/><text x="10" y="20" font-size="13">Minibatches per second as times those of all-reduce (median; line: least to most)</text>' + "".join(parts) + "</svg>\n")
+
+
 def learned(lines):
-    """Of each seed: the loss that all-reduce ends with, and when each got there."""
+    """Of each layout and seed: the loss that all-reduce ends with, and when each got there."""
     rows = []
-    for (seed,), part in groups(lines, "repeat").items():
+    for (layout, seed), part in groups(lines, "layout", "repeat").items():
         curves = {line["sync"]: figures.loss_curve(pathlib.Path(line["run"])) for line in part}
-        if len(curves) < 2:
+        if "all-reduce" not in curves:
             continue
-        target = curves["all-reduce"][-1][1]
-        rows.append({"seed": seed + 1, "target": target, "seconds": {sync: figures.first_below(curve, target) for sync, curve in curves.items()},
-                     "accuracy": {line["sync"]: line["accuracy"] for line in part}})
+        base = next(line for line in part if line["sync"] == "all-reduce")
+        target, one = curves["all-reduce"][-1][1], curves["all-reduce"][-1][0]
+        for line in part:
+            if line is base:
+                continue
+            there = figures.first_below(curves[line["sync"]], target)
+            epochs = len(base["accuracies"])
+            rows.append({"layout": layout, "sync": line["sync"], "seed": seed + 1, "target": target, "base_seconds": one, "seconds": there,
+                         "rate": line["minibatches_per_second"] / base["minibatches_per_second"], "base_accuracy": base["accuracies"][-1],
+                         "accuracy": line["accuracies"][epochs - 1], "last_accuracy": line["accuracies"][-1]})
     return rows
 
 
 def learned_table(rows):
-    text = ["| seed | smoothed loss that all-reduce ends with | all-reduce, s | partial-reduce, s | of all-reduce's time | accuracy, all-reduce | partial-reduce |",
-            "| --- | --- | --- | --- | --- | --- | --- |"]
+    text = ["| layout | sync | seed | all-reduce's last loss | it took | got there after | of all-reduce's time | minibatches/s, of all-reduce's | accuracy, all-reduce | after as many epochs | at the end |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
-        one, other = row["seconds"]["all-reduce"], row["seconds"]["partial-reduce"]
-        part = f"{other:.1f} | {other / one:.2f}" if other else "never | -"
-        text.append(f"| {row['seed']} | {row['target']:.4f} | {one:.1f} | {part} | {100 * row['accuracy']['all-reduce']:.2f} % | "
-                    f"{100 * row['accuracy']['partial-reduce']:.2f} % |")
-    reached = [row["seconds"]["partial-reduce"] / row["seconds"]["all-reduce"] for row in rows if row["seconds"]["partial-reduce"]]
-    points = [100 * (row["accuracy"]["partial-reduce"] - row["accuracy"]["all-reduce"]) for row in rows]
-    if rows:
-        text += ["", f"Time to that loss, of all-reduce's: {spread(reached)}; accuracy against all-reduce's: {spread(points, '{:+.2f}'.format)} points."]
+        part = f"{row['seconds']:.1f} s | {row['seconds'] / row['base_seconds']:.2f}" if row["seconds"] else "never | -"
+        text.append(f"| {row['layout']} | {row['sync']} | {row['seed']} | {row['target']:.4f} | {row['base_seconds']:.1f} s | {part} | {row['rate']:.2f} "
+                    f"| {100 * row['base_accuracy']:.2f} % | {100 * row['accuracy']:.2f} % | {100 * row['last_accuracy']:.2f} % |")
+    text.append("")
+    for (layout, sync), part in groups(rows, "layout", "sync").items():
+        reached = [row["seconds"] / row["base_seconds"] for row in part if row["seconds"]]
+        points = [100 * (row["accuracy"] - row["base_accuracy"]) for row in part]
+        last = [100 * (row["last_accuracy"] - row["base_accuracy"]) for row in part]
+        text.append(f"{layout}, {sync}: {len(reached)} of {len(part)} got to that loss, in {spread(reached)} of all-reduce's time; accuracy against all-reduce's after as many epochs "
+                    f"{spread(points, '{:+.2f}'.format)} points, at the end {spread(last, '{:+.2f}'.format)}.\n")
     return text
 
 
@@ -81,8 +118,8 @@ def curves(lines):
     latest = max(seconds for _, curve in drawn for seconds, _ in curve)
     most = max(curve[0][1] for _, curve in drawn)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {top + height + 40}" font-family="sans-serif" font-size="11">'
-             f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="16" font-size="13">Loss (mean of 100 minibatches) against seconds, every seed; '
-             f'pipeline 0 of 2 takes 4 times as long</text>']
+             f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="16" font-size="13">Loss (mean of 200 minibatches) against seconds, every seed; '
+             f'pipeline 0 takes 4 times as long</text>']
     for i in range(6):
         x, y = left + width * i / 5, top + height - height * i / 5
         parts.append(f'<text x="{x:.0f}" y="{top + height + 16}" text-anchor="middle">{latest * i / 5:.0f} s</text>'
@@ -91,8 +128,8 @@ def curves(lines):
     for sync, curve in drawn:
         points = " ".join(f"{left + width * seconds / latest:.1f},{top + height - height * min(loss, most) / most:.1f}" for seconds, loss in curve)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[sync]}" stroke-width="1.2"/>')
-    for place, (sync, colour) in enumerate(COLOURS.items()):
-        parts.append(f'<text x="{left + width - 110}" y="{top + 16 + 14 * place}" fill="{colour}">{sync}</text>')
+    for place, sync in enumerate(dict(drawn)):
+        parts.append(f'<text x="{left + width - 110}" y="{top + 16 + 14 * place}" fill="{COLOURS[sync]}">{sync}</text>')
     return "".join(parts) + "</svg>\n"
 
 
@@ -101,13 +138,15 @@ def write(output, lines):
     learning = [line for line in lines if line["case"] == "learn"]
     text = ["# Stragglers", ""]
     if measured:
-        text += ["N pipelines of two stages. Every forward and backward waits on purpose for " + " or ".join(f"{ms} ms" for (ms,) in groups(measured, "operation_ms"))
+        text += ["Layouts are pipelines x stages. Every forward and backward waits on purpose for " + " or ".join(f"{ms} ms" for (ms,) in groups(measured, "operation_ms"))
                  + ", which stands for compute; so many ranks share the cores. Simulated: times all-reduce, by the optimizer's `simulate --sync`. Longest window: updates of a pipeline, in the mean over all, at any stage, until the groups "
-                 "had connected all. Waiting: for groups or for gradients' sums, of the training time. Of several repeats: median (least .. most).", ""]
-        text += rates(measured) + [""]
+                 "had connected all. Waiting: for groups or for gradients' sums, of the training time. Spread: how far a rank's weights were from the mean of its stage's at the end, as a part of it. "
+                 "Of several repeats: median (least .. most).", ""]
+        text += rates(measured) + ["", "![times all-reduce](rates.svg)", ""]
+        (output / "rates.svg").write_text(bars(measured))
     if learning:
-        text += ["## Time to a loss", "", f"A small convolutional network on Fashion-MNIST, two pipelines of two stages, pipeline 0 takes 4 times as long, "
-                 f"{learning[0]['minibatches']} epochs; losses are means of 100 minibatches.", ""]
+        text += ["## Time to a loss", "", f"A small convolutional network on Fashion-MNIST, pipeline 0 takes 4 times as long; all-reduce trains {learning[0]['minibatches']} epochs, the others twice as many; "
+                 "losses are means of 200 minibatches.", ""]
         text += learned_table(learned(learning)) + ["", "![loss against time](loss.svg)", ""]
         (output / "loss.svg").write_text(curves(learning))
     (output / "results.md").write_text("\n".join(text))

@@ -119,6 +119,24 @@ class Random : public Disturbance {
   uint64_t seed_ = 1;
 };
 
+/// In the place of compute, where there are fewer cores than ranks.
+class Compute : public Disturbance {
+ public:
+  static std::unique_ptr<Disturbance> make(SpecOptions& options) {
+    const std::string duration = options.string("duration", "");
+    options.finish();
+    if (duration.empty()) options.fail("duration", "missing", "e.g. duration=10ms");
+    auto compute = std::make_unique<Compute>();
+    compute->duration_seconds_ = parse_seconds(duration, "--disturb compute: duration");
+    return compute;
+  }
+  double compute_seconds(const DisturbedAction&) const override { return duration_seconds_; }
+  void check(const Plan&) const override {}
+
+ private:
+  double duration_seconds_ = 0;
+};
+
 /// Slowness over time, as it was recorded somewhere.
 class Traced : public Disturbance {
  public:
@@ -183,6 +201,7 @@ const std::vector<DisturbanceRow>& disturbance_rows() {
   static const std::vector<DisturbanceRow> rows = {
       {"fixed", Fixed::make, "a rank or a pipeline computes so many times as long"},
       {"random", Random::make, "now and then a forward or backward waits"},
+      {"compute", Compute::make, "every forward and backward waits, in the place of compute"},
       {"trace", Traced::make, "ranks compute as slowly as a file says, over time"},
       {"link", Link::make, "messages from a rank to another take longer"},
   };
@@ -212,7 +231,10 @@ void Disturbances::check(const Plan& plan) const {
 double Disturbances::extra_seconds(const DisturbedAction& what) const {
   if (!is_disturbed(what.action.kind)) return 0;
   double extra = 0;
-  for (const auto& one : all_) extra += one->extra_seconds(what);
+  for (const auto& one : all_) extra += one->compute_seconds(what);
+  DisturbedAction as_if = what;
+  as_if.seconds += extra;
+  for (const auto& one : all_) extra += one->extra_seconds(as_if);
   return extra;
 }
 

@@ -34,6 +34,8 @@ class Disturbance {
   virtual ~Disturbance() = default;
   /// What a forward or a backward (BI, BW) takes longer; never negative.
   virtual double extra_seconds(const DisturbedAction&) const { return 0; }
+  /// What it takes longer before anything else does, which is then as if it took so long by itself.
+  virtual double compute_seconds(const DisturbedAction&) const { return 0; }
   /// What a message occupies its link longer; never negative. Its sender does not wait.
   virtual double message_seconds(const DisturbedMessage&) const { return 0; }
   virtual bool slows_links() const { return false; }

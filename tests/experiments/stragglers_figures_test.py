@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""experiments/stragglers: its figures, of runs whose groups and times are known."""
+"""experiments/stragglers: its figures, of runs whose times are known."""
 import json
 import pathlib
 import sys
@@ -12,16 +12,16 @@ import figures  # noqa: E402
 import pages  # noqa: E402
 
 
-def written(folder, losses, groups, accuracy):
+def written(folder, losses, accuracies):
     folder.mkdir()
-    ranks = [{"stage": stage, "replica": replica, "sync_wait_seconds": 1.0, "times": {"trained_seconds": 10.0, "minibatches": 100 if replica else 20}}
+    ranks = [{"stage": stage, "replica": replica, "sync_wait_seconds": 1.0, "largest_spread": 0.1 * replica, "times": {"trained_seconds": 10.0, "minibatches": 100 if replica else 20}}
              for stage in range(2) for replica in range(2)]
-    summary = {"minibatches": 120, "ranks": ranks, "evaluation": {"top1": accuracy}}
+    sync = {"rule": "partial-reduce", "pipelines": 2, "group_sizes": [2, 3], "columns": 1, "longest_window_updates": 3.5}
+    summary = {"minibatches": 120, "ranks": ranks, "sync": sync}
     (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps({"minibatch": k, "loss": loss, "elapsed_seconds": 0.5 * k}) + "\n" for k, loss in enumerate(losses)))
-    lines = [{"first_minibatch": 0}, {"generation": 0, "span": 0, "pipeline": 1, "minibatches": [0, 1]}]
-    lines += [{"generation": 0, "stage": stage, "group": group} for stage, group in groups]
-    (folder / "groups.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [{"minibatch": k, "loss": loss, "elapsed_seconds": 0.5 * k} for k, loss in enumerate(losses)]
+    lines += [{"evaluation": {"epoch": epoch, "top1": top1}} for epoch, top1 in enumerate(accuracies)] + [{"spread": {"rank": 0, "found": 400, "part": 0.1}}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
@@ -31,18 +31,13 @@ class Figures(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = pathlib.Path(folder.name)
 
-    def test_windows(self):
-        self.assertEqual(figures.longest_window([[0, 1], [0, 1]], 2), (2, 2))
-        self.assertEqual(figures.longest_window([[0], [1], [0], [0, 1], [0, 1]], 2), (5, 2))
-        self.assertEqual(figures.longest_window([[0, 1], [0, 1], [1, 2]], 3), (6, 1))  # by way of 1
-        self.assertEqual(figures.longest_window([[0, 1]] * 9, 3), (0, 0))
-
     def test_run(self):
-        folder = written(self.path / "run", [1.0] * 10, [(0, [0, 1]), (0, [0]), (0, [1]), (0, [0, 1]), (1, [0, 1])], 0.5)
+        folder = written(self.path / "run", [1.0] * 10, [0.5])
         run = figures.of_run(folder, 2)
         self.assertEqual(run["minibatches_per_second"], 12)
         self.assertEqual(run["group_sizes"], {1: 2, 2: 3})
-        self.assertEqual(run["longest_window_updates_per_pipeline"], 2)
+        self.assertEqual(run["longest_window_updates_per_pipeline"], 3.5)
+        self.assertEqual(run["largest_spread"], 0.1)
         self.assertEqual(run["minibatches_by_pipeline"], [20, 100])
         self.assertAlmostEqual(run["sync_wait_fraction"], 0.1)
 
@@ -50,16 +45,25 @@ class Figures(unittest.TestCase):
         self.assertEqual(figures.smoothed([4, 2, 0, 4], 2), [3, 1, 2])
         lines = []
         for sync, steps in (("all-reduce", 1), ("partial-reduce", 2)):
-            folder = written(self.path / sync, [1 / (1 + steps * k) for k in range(400)], [], 0.8 if steps == 1 else 0.79)
-            lines.append({"case": "learn", "sync": sync, "repeat": 0, "run": str(folder), "minibatches": 2, "accuracy": figures.accuracy(folder),
-                          "pipelines": 2, "operation_ms": 10})
+            folder = written(self.path / sync, [1 / (1 + steps * k) for k in range(800)], [0.8] if steps == 1 else [0.79, 0.82])
+            lines.append({"case": "learn", "sync": sync, "repeat": 0, "run": str(folder), "minibatches": 1, "accuracies": figures.accuracies(folder),
+                          "layout": "2x2", "operation_ms": 10, "minibatches_per_second": steps})
         row = pages.learned(lines)[0]
-        self.assertEqual(row["seconds"]["all-reduce"], 0.5 * 399)
-        self.assertTrue(0.5 <= row["seconds"]["partial-reduce"] / row["seconds"]["all-reduce"] < 0.7)
+        self.assertEqual(row["base_seconds"], 0.5 * 799)
+        self.assertTrue(0.5 <= row["seconds"] / row["base_seconds"] < 0.7)
         text = "\n".join(pages.learned_table([row]))
-        self.assertIn("-1.00 points", text)
+        self.assertIn("as many epochs -1.00 points, at the end +2.00", text)
         pages.write(self.path, lines)
         self.assertIn("partial-reduce", (self.path / "loss.svg").read_text())
+
+    def test_rates(self):
+        lines = [{"case": "slow", "layout": "4x2", "sync": sync, "spec": sync, "repeat": repeat, "operation_ms": 10, "minibatches_per_second": rate * (1 + repeat),
+                  "simulated_minibatches_per_second": rate, **{key: value for key, value in figures.of_run(written(self.path / f"{sync}{repeat}", [1], []), 2).items()
+                                                               if key != "minibatches_per_second"}}
+                 for sync, rate in (("all-reduce", 10), ("partial-reduce", 29)) for repeat in range(2)]
+        pages.write(self.path, lines)
+        self.assertIn("| 2.90 (2.90 .. 2.90) |", (self.path / "results.md").read_text())
+        self.assertIn("2.90 partial-reduce", (self.path / "rates.svg").read_text())
 
 
 if __name__ == "__main__":

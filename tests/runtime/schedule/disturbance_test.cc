@@ -64,6 +64,9 @@ TEST_CASE("a fixed disturbance multiplies what a rank or a pipeline computes, be
   CHECK(extra({"fixed:pipeline=1,factor=4"}, 3, 0) == 3);
   CHECK(extra({"fixed:pipeline=1,factor=4"}, 2, 0) == 0);
   CHECK(extra({"fixed:factor=2", "fixed:rank=1,factor=2"}, 1, 0) == 2);  // both
+  // What stands for compute is multiplied, too.
+  CHECK(extra({"fixed:rank=1,factor=3", "compute:duration=4s"}, 1, 0) == 4 + 2 * 5);
+  CHECK(extra({"fixed:rank=1,factor=3", "compute:duration=4s"}, 0, 0) == 4);
 }
 
 TEST_CASE("a slow link holds the messages of some minibatches back, in one direction") {
