@@ -241,7 +241,7 @@ TEST_CASE("who announces is waited for where it can be there in time, and is not
 }
 
 TEST_CASE(
-    "who is behind waits for somebody new, the longer the more of the window has gone; who is ahead does "
+    "who is behind waits for somebody new, the longer the more of the window has gone, who is ahead does "
     "not") {
   GroupScheduler scheduler(rules(2, 10));
   for (int i = 1; i <= 8; ++i) {

@@ -46,7 +46,7 @@ std::vector<std::vector<at::Tensor>> with_replicas(
 }  // namespace
 
 TEST_CASE(
-    "a group's weights are the members' mean, equal to the bit; others keep theirs, and so does the mean of "
+    "a group's weights are the members' mean, equal to the bit, others keep theirs, and so does the mean of "
     "all") {
   for (const std::vector<int64_t>& group : {std::vector<int64_t>{0, 2, 3}, {1, 3}, {0, 1, 2, 3}, {2}}) {
     std::vector<std::vector<at::Tensor>> before;
