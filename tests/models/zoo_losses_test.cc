@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <set>
 
 #include "graph/json.h"
 #include "graph/spec.h"
@@ -110,7 +112,8 @@ Graph without_dropout(Graph graph) {
   return graph;
 }
 
-std::vector<double> losses_of(const std::string& spec) {
+/// The loss, and if `second`, that after one step, too: three quarters of the time.
+std::vector<double> losses_of(const std::string& spec, bool second) {
   const Graph graph = without_dropout(build_model(spec, kSamples).graph);
   std::vector<size_t> nodes(graph.nodes.size());
   std::iota(nodes.begin(), nodes.end(), size_t{0});
@@ -129,6 +132,7 @@ std::vector<double> losses_of(const std::string& spec) {
 
   const auto loss = [&](int64_t step) { return segment.forward(fields, parameters, buffers, {1, step})[0]; };
   const at::Tensor first = loss(0);
+  if (!second) return {first.item<double>()};
   const auto gradients = torch::autograd::grad({first}, parameters);
   const at::NoGradGuard no_gradients;
   for (size_t i = 0; i < parameters.size(); ++i) parameters[i].sub_(gradients[i], kRate);
@@ -136,6 +140,13 @@ std::vector<double> losses_of(const std::string& spec) {
 }
 
 enum class Form { kUsual, kSmall };
+
+/// Of these the loss after a step is looked at with PIPEWRIGHT_LONG only. Their siblings have the same
+/// operators; in double precision, for which LibTorch has no fast convolutions, they take a minute.
+bool takes_long(const std::string& name) {
+  return std::set<std::string>{"inception_v3", "resnet34", "resnet101", "resnet152", "vgg13", "vgg19"}.count(
+             name) > 0;
+}
 
 /// The second loss follows gradients through all layers, which grow small differences of the first: in float
 /// rounding alone changes it by a third.
@@ -157,9 +168,10 @@ void compare(const std::vector<std::string>& names, size_t expected_cases, Form 
              !(defaults.name == "gnmt" && option.first == "layers");
     });
     CHECK(parameter_count(build_model(defaults.text(), 2).graph) == known.at("parameters").get<int64_t>());
-    const std::vector<double> losses = losses_of(spec);
+    const bool second = std::getenv("PIPEWRIGHT_LONG") || !takes_long(defaults.name);
+    const std::vector<double> losses = losses_of(spec, second);
     CHECK(losses[0] == Approx(known.at("losses").at(0).get<double>()).epsilon(1e-4));
-    CHECK(losses[1] == Approx(known.at("losses").at(1).get<double>()).epsilon(1e-3));
+    if (second) CHECK(losses[1] == Approx(known.at("losses").at(1).get<double>()).epsilon(1e-3));
   }
   CHECK(compared == expected_cases);
 }
