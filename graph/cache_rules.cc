@@ -31,6 +31,7 @@ CacheRules cache_rules(const std::string& cache) {
   if (rules.kind != CacheKind::kNone) {
     rules.memory_bytes = bytes(options, "memory", "2GiB");
     rules.dtype = options.choice("dtype", rules.dtype, {"float32", "bfloat16"});
+    rules.measures = options.choice("use", "measured", {"measured", "always"}) == "measured";
   }
   if (rules.kind == CacheKind::kDisk) {
     rules.disk_bytes = bytes(options, "disk", "20GiB");

@@ -27,6 +27,8 @@ struct CacheRules {
   std::string root;
   /// What float32 values are kept as: "float32", "bfloat16".
   std::string dtype = "float32";
+  /// Whether values are only kept where fetching them is found to take less time than computing them.
+  bool measures = true;
 };
 /// Of a SPEC, such as "disk:disk=20GiB". InputError for an unknown name (the nearest is named), and for
 /// options that it does not have, sizes without a unit and budgets that are not more than nothing.

@@ -54,9 +54,9 @@ struct UpdateSettings {
   std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
-      1;                  ///< rounds of a stage that make one update (weights "stash", "vertical")
+      1;                            ///< rounds of a stage that make one update (weights "stash", "vertical")
   std::string sync = "all-reduce";  ///< how replicas are held together (graph/sync_rules.h)
-  bool nan_guard = true;  ///< stop at the first loss or gradient that is not finite
+  bool nan_guard = true;            ///< stop at the first loss or gradient that is not finite
   int64_t gradient_bucket_bytes =
       25 << 20;  ///< replicas sum their gradients in pieces of up to so many bytes
   int64_t seed = 0;
@@ -67,12 +67,13 @@ struct UpdateSettings {
 struct Run : UpdateSettings {
   static constexpr const char* kSchema = "pipewright.run/1";
 
-  std::string model;                       ///< SPEC
-  std::string plan;                        ///< path of a plan; "" = the whole model on every rank
-  std::string adapt = "none";              ///< SPEC: which plans take over from it while the run trains
-  int64_t world_size = 0;                  ///< ranks of a run without a plan; 0 = as many as are started
-  std::string data;                        ///< SPEC
-  std::string evaluation_data;             ///< SPEC; "" = no evaluation
+  std::string model;            ///< SPEC
+  std::string plan;             ///< path of a plan; "" = the whole model on every rank
+  std::string adapt = "none";   ///< SPEC: which plans take over from it while the run trains
+  std::string cache = "none";   ///< SPEC: where what frozen layers make is kept (graph/cache_rules.h)
+  int64_t world_size = 0;       ///< ranks of a run without a plan; 0 = as many as are started
+  std::string data;             ///< SPEC
+  std::string evaluation_data;  ///< SPEC; "" = no evaluation
   int64_t evaluate_every_minibatches = 0;  ///< beside the evaluation after each epoch; 0 = none
   int64_t batch_size = 64;
   int64_t epochs = 1;                 ///< used when `minibatches` is 0

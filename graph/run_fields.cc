@@ -42,6 +42,8 @@ const std::vector<RunField>& run_fields() {
       {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
        "SPEC: how the plan changes while the run trains: none, manual:file=CHANGES.json, "
        "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json, freeze:rule=alpha"},
+      {"", "cache", "cache", kPlain, PW_FIELD(cache), not_empty("where values are kept, such as \"none\""),
+       "SPEC: where what frozen layers make of samples is kept: none, memory:memory=2GiB, disk:disk=20GiB"},
       {"", "world_size", "", kPlain, PW_FIELD(world_size), integer(0, kMostRanks), ""},
       {"", "data", "data", kPlain, PW_FIELD(data), not_empty("a data set, such as \"fashion-mnist\""),
        "SPEC of the training data, e.g. fashion-mnist"},

@@ -1,6 +1,7 @@
 #include "graph/summary.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/byte_fields.h"
 #include "graph/limits.h"
@@ -23,6 +24,15 @@ const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
       {"messages_bytes", &MeasuredMemory::messages_bytes},
       {"other_bytes", &MeasuredMemory::other_bytes}};
   return fields;
+}
+
+const std::vector<std::pair<const char*, double EpochTimes::*>>& epoch_times() {
+  static const std::vector<std::pair<const char*, double EpochTimes::*>> times = {
+      {"load_seconds", &EpochTimes::load_seconds},         {"forward_seconds", &EpochTimes::forward_seconds},
+      {"backward_seconds", &EpochTimes::backward_seconds}, {"update_seconds", &EpochTimes::update_seconds},
+      {"reduce_seconds", &EpochTimes::reduce_seconds},     {"receive_seconds", &EpochTimes::receive_seconds},
+      {"change_seconds", &EpochTimes::change_seconds},     {"cache_seconds", &EpochTimes::cache_seconds}};
+  return times;
 }
 
 MeasuredTimes times_from_json(JsonReader reader) {
@@ -74,6 +84,7 @@ RankSummary rank_from_json(JsonReader& reader) {
                  "peak_resident_bytes",
                  "cached_bytes",
                  "times",
+                 "cache",
                  "cuda_graphs"});
   RankSummary rank;
   rank.rank = reader.integer("rank", 0, kMostRanks - 1);
@@ -96,6 +107,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   if (reader.has("weights_digest")) rank.weights_digest = reader.string("weights_digest");
   if (reader.has("device")) rank.device = reader.string("device");
   if (reader.has("times")) rank.times = times_from_json(reader.object("times"));
+  if (reader.has("cache")) rank.cache = CacheSummary::from_json(reader.object("cache"));
   if (reader.has("cuda_graphs")) rank.cuda_graphs = reader.string("cuda_graphs");
   if (reader.has("allocated_bytes")) rank.allocated_bytes = reader.integer("allocated_bytes", 0, kMostBytes);
   if (reader.has("reserved_bytes")) rank.reserved_bytes = reader.integer("reserved_bytes", 0, kMostBytes);
@@ -127,6 +139,7 @@ Json rank_to_json(const RankSummary& rank) {
   if (!rank.weights_digest.empty()) json["weights_digest"] = rank.weights_digest;
   if (!rank.device.empty()) json["device"] = rank.device;
   if (rank.times) json["times"] = times_to_json(*rank.times);
+  if (rank.cache) json["cache"] = rank.cache->to_json();
   if (!rank.cuda_graphs.empty()) json["cuda_graphs"] = rank.cuda_graphs;
   if (rank.allocated_bytes > 0) json["allocated_bytes"] = rank.allocated_bytes;
   if (rank.reserved_bytes > 0) json["reserved_bytes"] = rank.reserved_bytes;
@@ -140,6 +153,39 @@ Json rank_to_json(const RankSummary& rank) {
 double MeasuredTimes::core_share() const {
   const double computing = busy_seconds - load_wait_seconds - injected_seconds;
   return computing > 0 ? std::min(1.0, processor_seconds / computing) : 1;
+}
+
+CacheSummary CacheSummary::from_json(JsonReader reader) {
+  reader.expect({"fetched", "deepened", "computed", "evicted", "damaged", "fetch_seconds", "compute_seconds",
+                 "memory_bytes", "disk_bytes", "refused"});
+  CacheSummary cache;
+  cache.fetched = reader.integer("fetched", 0, kMostCount);
+  cache.deepened = reader.integer("deepened", 0, kMostCount);
+  cache.computed = reader.integer("computed", 0, kMostCount);
+  cache.evicted = reader.integer("evicted", 0, kMostCount);
+  cache.damaged = reader.integer("damaged", 0, kMostCount);
+  cache.fetch_seconds = reader.number("fetch_seconds", 0, kMostSeconds);
+  cache.compute_seconds = reader.number("compute_seconds", 0, kMostSeconds);
+  cache.memory_bytes = reader.integer("memory_bytes", 0, kMostBytes);
+  cache.disk_bytes = reader.integer("disk_bytes", 0, kMostBytes);
+  if (reader.has("refused")) cache.refused = reader.string("refused");
+  reader.finish();
+  return cache;
+}
+
+Json CacheSummary::to_json() const {
+  Json json;
+  json["fetched"] = fetched;
+  json["deepened"] = deepened;
+  json["computed"] = computed;
+  json["evicted"] = evicted;
+  json["damaged"] = damaged;
+  json["fetch_seconds"] = fetch_seconds;
+  json["compute_seconds"] = compute_seconds;
+  json["memory_bytes"] = memory_bytes;
+  json["disk_bytes"] = disk_bytes;
+  if (!refused.empty()) json["refused"] = refused;
+  return json;
 }
 
 GenerationSummary GenerationSummary::from_json(JsonReader& reader) {
@@ -173,6 +219,57 @@ Json GenerationSummary::to_json() const {
   json["move_seconds"] = move_seconds;
   json["start_seconds"] = start_seconds;
   json["moved_bytes"] = moved_bytes;
+  return json;
+}
+
+EpochTimes& EpochTimes::operator+=(const EpochTimes& other) {
+  for (const auto& [key, seconds] : epoch_times()) this->*seconds += other.*seconds;
+  return *this;
+}
+
+EpochSummary EpochSummary::from_json(JsonReader& reader) {
+  reader.expect({"epoch", "minibatches", "plan", "frozen_layers", "ranks", "update_samples", "learning_rate",
+                 "seconds", "samples_per_second", "times", "fetched", "deepened", "computed", "cache_bytes"});
+  EpochSummary epoch;
+  epoch.epoch = reader.integer("epoch", 0, kMostCount);
+  epoch.minibatches = reader.integer("minibatches", 0, kMostCount);
+  epoch.plan = reader.string("plan");
+  epoch.frozen_layers = reader.integer("frozen_layers", 0, kMostFrozenLayers);
+  epoch.ranks = reader.integer("ranks", 1, kMostRanks);
+  epoch.update_samples = reader.integer("update_samples", 0, kMostCount);
+  epoch.learning_rate = reader.number("learning_rate", 0, kLargestNumber);
+  epoch.seconds = reader.number("seconds", 0, kMostSeconds);
+  epoch.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
+  JsonReader times = reader.object("times");
+  std::vector<std::string> keys;
+  for (const auto& [key, seconds] : epoch_times()) keys.emplace_back(key);
+  times.expect(keys);
+  for (const auto& [key, seconds] : epoch_times()) epoch.times.*seconds = times.number(key, 0, kMostSeconds);
+  times.finish();
+  epoch.fetched = reader.integer("fetched", 0, kMostCount);
+  epoch.deepened = reader.integer("deepened", 0, kMostCount);
+  epoch.computed = reader.integer("computed", 0, kMostCount);
+  epoch.cache_bytes = reader.integer("cache_bytes", 0, kMostBytes);
+  reader.finish();
+  return epoch;
+}
+
+Json EpochSummary::to_json() const {
+  Json json;
+  json["epoch"] = epoch;
+  json["minibatches"] = minibatches;
+  json["plan"] = plan;
+  json["frozen_layers"] = frozen_layers;
+  json["ranks"] = ranks;
+  json["update_samples"] = update_samples;
+  json["learning_rate"] = learning_rate;
+  json["seconds"] = seconds;
+  json["samples_per_second"] = samples_per_second;
+  for (const auto& [key, of] : epoch_times()) json["times"][key] = times.*of;
+  json["fetched"] = fetched;
+  json["deepened"] = deepened;
+  json["computed"] = computed;
+  json["cache_bytes"] = cache_bytes;
   return json;
 }
 
@@ -217,6 +314,7 @@ Summary Summary::from_json(JsonReader& reader) {
                  "train_loss",
                  "evaluation",
                  "generations",
+                 "epochs",
                  "sync",
                  "ranks"});
   Summary summary;
@@ -239,17 +337,23 @@ Summary Summary::from_json(JsonReader& reader) {
   summary.train_loss = reader.number_or_null("train_loss", -kLargestNumber, kLargestNumber);
   if (reader.has("evaluation") && !reader.raw("evaluation").is_null()) {
     JsonReader entry = reader.object("evaluation");
-    entry.expect({"loss", "top1", "samples"});
+    entry.expect({"loss", "top1", "samples", "exact_match", "f1"});
     EvaluationSummary evaluation;
     evaluation.loss = entry.number_or_null("loss", -kLargestNumber, kLargestNumber);
     evaluation.top1 = entry.number_or_null("top1", 0, 1);
     evaluation.samples = entry.integer("samples", 0, kMostCount);
+    if (entry.has("exact_match")) evaluation.exact_match = entry.number("exact_match", 0, 1);
+    if (entry.has("f1")) evaluation.f1 = entry.number("f1", 0, 1);
     entry.finish();
     summary.evaluation = evaluation;
   }
   if (reader.has("generations")) {
     for (JsonReader& generation : reader.objects("generations"))
       summary.generations.push_back(GenerationSummary::from_json(generation));
+  }
+  if (reader.has("epochs")) {
+    for (JsonReader& epoch : reader.objects("epochs"))
+      summary.epochs.push_back(EpochSummary::from_json(epoch));
   }
   if (reader.has("sync")) summary.sync = SyncSummary::from_json(reader.object("sync"));
   for (JsonReader& rank : reader.objects("ranks")) summary.ranks.push_back(rank_from_json(rank));
@@ -278,8 +382,13 @@ Json Summary::to_json() const {
     json["evaluation"] = {{"loss", finite_or_null(evaluation->loss)},
                           {"top1", finite_or_null(evaluation->top1)},
                           {"samples", evaluation->samples}};
+    if (std::isfinite(evaluation->exact_match)) {
+      json["evaluation"]["exact_match"] = evaluation->exact_match;
+      json["evaluation"]["f1"] = evaluation->f1;
+    }
   }
   for (const GenerationSummary& generation : generations) json["generations"].push_back(generation.to_json());
+  for (const EpochSummary& epoch : epochs) json["epochs"].push_back(epoch.to_json());
   if (sync) json["sync"] = sync->to_json();
   json["ranks"] = Json::array();
   for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,9 @@ struct EvaluationSummary {
   double loss = 0;
   double top1 = 0;  ///< fraction of 1; NaN is written as null: the model has no scores
   int64_t samples = 0;
+  // Optional keys, of data that asks questions: means over these. NaN: it asks none.
+  double exact_match = std::numeric_limits<double>::quiet_NaN();  ///< 0..1
+  double f1 = std::numeric_limits<double>::quiet_NaN();           ///< 0..1
 };
 
 /// Tensors of a rank by purpose, as counted by the allocator hook: of each purpose the most there was at a
@@ -41,6 +45,23 @@ struct MeasuredTimes {
 
   /// Of a core, while there was something to compute: 1 = nobody took it away. 1 where nothing was computed.
   double core_share() const;
+};
+
+/// What came of the values that a rank kept of frozen layers (--cache).
+struct CacheSummary {
+  int64_t fetched = 0;   ///< samples that were fetched and not computed
+  int64_t deepened = 0;  ///< samples that were computed from values of fewer frozen layers
+  int64_t computed = 0;  ///< samples that were computed from the beginning
+  int64_t evicted = 0;   ///< samples for which there was no room any more
+  int64_t damaged = 0;   ///< samples that were found with other bytes than were kept: computed again
+  double fetch_seconds = 0;
+  double compute_seconds = 0;
+  int64_t memory_bytes = 0;  ///< of the rank's host, the most there was at a time; and so the next
+  int64_t disk_bytes = 0;
+  std::string refused;  ///< "", or why nothing was kept under the last plan
+
+  static CacheSummary from_json(JsonReader reader);
+  Json to_json() const;
 };
 
 struct RankSummary {
@@ -73,7 +94,41 @@ struct RankSummary {
   MeasuredMemory memory{};                        ///< optional key
   std::optional<StageMemory> predicted_memory{};  ///< optional key; absent: the plan does not say
   std::optional<MeasuredTimes> times{};           ///< optional key
+  std::optional<CacheSummary> cache{};            ///< optional key; absent: the rank kept nothing
   std::string cuda_graphs{};  ///< optional key; "": not asked for. "used", "not used: ", or both, and why
+};
+
+/// What a rank did in an epoch of training; what it waited for or did beside that is in none of these.
+struct EpochTimes {
+  double load_seconds = 0;     ///< waiting for samples, kept or read
+  double forward_seconds = 0;  ///< without that
+  double backward_seconds = 0;
+  double update_seconds = 0;
+  double reduce_seconds = 0;   ///< sums over replicas
+  double receive_seconds = 0;  ///< waiting for messages
+  double change_seconds = 0;   ///< state to its new ranks, stages made anew; not the drain, which is waiting
+  double cache_seconds = 0;    ///< fetching kept values, most of it beside the rest
+
+  EpochTimes& operator+=(const EpochTimes& other);
+};
+
+/// An epoch as it was trained, under the plan that was in force at its end.
+struct EpochSummary {
+  int64_t epoch = 0;
+  int64_t minibatches = 0;  ///< of it that this process's run trained
+  std::string plan;         ///< its file in the run folder
+  int64_t frozen_layers = 0;
+  int64_t ranks = 1;
+  int64_t update_samples = 0;  ///< of an update, at the stage with most: the global batch
+  double learning_rate = 0;    ///< of its last update
+  double seconds = 0;          ///< of training and changing, of the rank that took longest
+  double samples_per_second = 0;
+  EpochTimes times;                                 ///< mean over the ranks that took part
+  int64_t fetched = 0, deepened = 0, computed = 0;  ///< as in CacheSummary, of all ranks
+  int64_t cache_bytes = 0;  ///< of the host with most by its end, the most there was at a time
+
+  static EpochSummary from_json(JsonReader& reader);
+  Json to_json() const;
 };
 
 /// A plan in force, of a run whose plans change.
@@ -130,7 +185,10 @@ struct Summary {
   double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
   std::vector<GenerationSummary> generations;   ///< optional key; empty: the run's plan did not change
-  std::optional<SyncSummary> sync;              ///< optional key; absent: replicas were held equal
+  /// Optional key; of a run of several epochs or changes the last ones, kMostEpochs at most.
+  std::vector<EpochSummary> epochs;
+  static constexpr size_t kMostEpochs = 1000;
+  std::optional<SyncSummary> sync;  ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
   static Summary from_json(JsonReader& reader);

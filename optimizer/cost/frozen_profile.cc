@@ -71,6 +71,14 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
   return frozen;
 }
 
+int64_t frozen_value_bytes(const Profile& measured, int64_t layers, const std::string& where) {
+  const auto end = static_cast<int>(end_of_layers(model_layers(measured), layers, where));
+  int64_t bytes = 0;
+  for (const DataflowValue& value : Dataflow(measured).values)
+    if (value.producer < end && !value.readers.empty() && value.readers.back() >= end) bytes += value.bytes;
+  return bytes;
+}
+
 std::string measured_digest(const Profile& profile) {
   return profile.frozen.layers > 0 ? profile.frozen.profile_digest : document_digest(profile);
 }

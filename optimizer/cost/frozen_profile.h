@@ -18,6 +18,10 @@ namespace pipewright {
 Profile frozen_profile(const Profile& measured, int64_t layers, bool cached,
                        const std::string& where = "--frozen-layers");
 
+/// Of one minibatch, what crosses the end of the first `layers` layers: what a cache keeps. InputError as
+/// frozen_profile().
+int64_t frozen_value_bytes(const Profile& measured, int64_t layers, const std::string& where);
+
 /// Of the profile as it was measured: document_digest(), whatever is frozen in it.
 std::string measured_digest(const Profile& profile);
 

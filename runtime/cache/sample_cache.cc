@@ -114,10 +114,11 @@ void SampleCache::put_from(size_t tier, const CacheKey& key, std::span<const std
   if (put == PutResult::kRefused || put == PutResult::kTooLarge) put_from(tier + 1, key, value, use);
 }
 
-void SampleCache::upgrade(const CacheKey& shallower, const CacheKey& key, std::span<const std::byte> value,
-                          CacheUse use) {
+void SampleCache::upgrade(std::span<const CacheKey> shallower, const CacheKey& key,
+                          std::span<const std::byte> value, CacheUse use) {
   bool was_there = false;
-  for (const Tier& tier : tiers_) was_there = tier.tier->drop(shallower) || was_there;
+  for (const CacheKey& each : shallower)
+    for (const Tier& tier : tiers_) was_there = tier.tier->drop(each) || was_there;
   if (was_there) ++upgrades_;
   put(key, value, use);
 }

@@ -56,8 +56,8 @@ class SampleCache {
   bool get(const CacheKey& key, std::span<std::byte> value, CacheUse use);
   /// Keeps it, unless all that is there is needed sooner; one that is there already stays.
   void put(const CacheKey& key, std::span<const std::byte> value, CacheUse use);
-  /// Keeps it in the place of `shallower`, which was made of a part of the same prefix.
-  void upgrade(const CacheKey& shallower, const CacheKey& key, std::span<const std::byte> value,
+  /// Keeps it in the place of those of `shallower` that are there, made of parts of the same prefix.
+  void upgrade(std::span<const CacheKey> shallower, const CacheKey& key, std::span<const std::byte> value,
                CacheUse use);
 
   CacheStatistics statistics() const;

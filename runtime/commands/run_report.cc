@@ -86,6 +86,50 @@ std::string sync_row(const std::string& name, const Summary& summary) {
          " |\n";
 }
 
+// A row for each epoch of a run whose layers freeze: what it took, and what the time of a rank went into.
+std::string epoch_rows(const std::string& name, const Summary& summary) {
+  const bool freezes = std::any_of(summary.epochs.begin(), summary.epochs.end(),
+                                   [](const EpochSummary& epoch) { return epoch.frozen_layers > 0; });
+  std::string rows;
+  for (const EpochSummary& epoch : summary.epochs) {
+    if (!freezes) break;
+    const EpochTimes& times = epoch.times;
+    const auto found = static_cast<double>(epoch.fetched + epoch.deepened);
+    const double asked = found + static_cast<double>(epoch.computed);
+    rows += "| " + name + " | " + std::to_string(epoch.epoch + 1) + " | " +
+            std::to_string(epoch.frozen_layers) + " | " + epoch.plan + " | " + std::to_string(epoch.ranks) +
+            " | " + std::to_string(epoch.update_samples) + " | " + text("%.3g", epoch.learning_rate) + " | " +
+            text("%.0f", epoch.samples_per_second) + " | " + format_seconds(epoch.seconds) + " |";
+    for (const double seconds :
+         {times.load_seconds, times.cache_seconds, times.forward_seconds, times.backward_seconds,
+          times.update_seconds, times.reduce_seconds, times.receive_seconds, times.change_seconds})
+      rows += " " + format_seconds(seconds) + " |";
+    rows += " " + (asked > 0 ? text("%.0f %%", 100 * found / asked) : "-") + " | " +
+            format_bytes(static_cast<double>(epoch.cache_bytes)) + " |\n";
+  }
+  return rows;
+}
+
+// A row for each rank that kept what frozen layers make.
+std::string cache_rows(const std::string& name, const Summary& summary) {
+  std::string rows;
+  for (const RankSummary& rank : summary.ranks) {
+    if (!rank.cache) continue;
+    const CacheSummary& cache = *rank.cache;
+    const auto found = static_cast<double>(cache.fetched + cache.deepened);
+    const double samples = found + static_cast<double>(cache.computed);
+    rows +=
+        "| " + name + " | " + std::to_string(rank.rank) + " | " +
+        (samples > 0 ? text("%.1f %%", 100 * found / samples) : "-") + " | " + std::to_string(cache.fetched) +
+        " | " + std::to_string(cache.deepened) + " | " + std::to_string(cache.computed) + " | " +
+        format_seconds(cache.fetch_seconds) + " | " + format_seconds(cache.compute_seconds) + " | " +
+        format_bytes(static_cast<double>(cache.memory_bytes)) + " | " +
+        format_bytes(static_cast<double>(cache.disk_bytes)) + " | " + std::to_string(cache.evicted) + " | " +
+        std::to_string(cache.damaged) + " | " + (cache.refused.empty() ? "-" : cache.refused) + " |\n";
+  }
+  return rows;
+}
+
 // How far the losses of the other runs are from the first one's; nothing for one run.
 std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
   if (folders.size() < 2) return "";
@@ -116,7 +160,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
       "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
       "peak | kept by the allocator | process at most |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-  std::string changes, syncs;
+  std::string changes, syncs, caches, epochs;
   double first_rate = 0;
   std::string slow;
   bool crowded_any = false;
@@ -150,6 +194,8 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     memory += memory_rows(run_name(folder), summary);
     changes += generation_rows(run_name(folder), summary);
     syncs += sync_row(run_name(folder), summary);
+    caches += cache_rows(run_name(folder), summary);
+    epochs += epoch_rows(run_name(folder), summary);
     cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
     cell(plan.strategy + " " + plan.shape_text());
     cell(timed(text("%.0f", summary.samples_per_second)));
@@ -189,7 +235,26 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
         "| --- | --- | --- | --- | --- | --- | --- |\n" +
         syncs;
   }
-  return table + slow + changes + syncs + loss_rows(folders) + memory;
+  if (!caches.empty()) {
+    caches =
+        "\nKept values of frozen layers, by rank: samples that were fetched, computed from values of fewer "
+        "layers (both are hits), computed from the beginning; bytes of the host, at most:\n\n"
+        "| run | rank | hit rate | fetched | deepened | computed | fetching | computing | memory | disk | "
+        "evicted | damaged | not used |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
+        caches;
+  }
+  if (!epochs.empty()) {
+    epochs =
+        "\nEpochs, and what the time went into, in the mean over their ranks (fetching goes on beside the "
+        "rest):\n\n"
+        "| run | epoch | frozen layers | plan | ranks | global batch | rate | samples/s | time | loading | "
+        "fetching | forward | backward | update | all-reduce | waiting | changing | hit rate | kept |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | "
+        "--- | --- | --- |\n" +
+        epochs;
+  }
+  return table + slow + changes + epochs + syncs + caches + loss_rows(folders) + memory;
 }
 
 }  // namespace pipewright

@@ -112,6 +112,7 @@ class Cifar10 : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   const std::vector<DataField>& fields() const override { return fields_; }
   int64_t classes() const override { return kClasses; }
+  std::string augmentation() const override { return training_ ? "random crops and flips" : ""; }
 
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
     if (field == kLabelsField) {

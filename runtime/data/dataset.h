@@ -32,8 +32,11 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;  ///< samples
   virtual const std::vector<DataField>& fields() const = 0;
-  virtual int64_t classes() const = 0;  ///< labels lie in [0, classes)
+  virtual int64_t classes() const = 0;             ///< labels lie in [0, classes)
   virtual bool in_order() const { return false; }  ///< training takes the samples as they stand, not shuffled
+  /// What differs from visit to visit of a sample, and what to give to the set for it not to: "random crops
+  /// and flips (crop=centre, flip=no)". "": read() does not depend on its key.
+  virtual std::string augmentation() const { return ""; }
   /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, aligned for the
   /// field's dtype and no more). A pure function of its arguments: the same bytes from any thread, rank and
   /// run. RunError names the file when a sample cannot be read.

@@ -200,6 +200,11 @@ class ImageFolder : public Dataset {
   const std::vector<DataField>& fields() const override { return fields_; }
   int64_t classes() const override { return static_cast<int64_t>(classes_.size()); }
 
+  std::string augmentation() const override {
+    if (!training_ || (crop_ == "centre" && !flip_)) return "";
+    return "random crops and flips (crop=centre, flip=no)";
+  }
+
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
     const int64_t label = label_of(index);
     if (field == kLabelsField) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ class Sampler {
   /// too small.
   int64_t minibatches_per_epoch() const;
   int64_t epoch_of(int64_t minibatch) const;
-  /// Indices of minibatch k, k counted over the whole run.
+  /// Indices of minibatch k, k counted over the whole run. Any thread.
   std::vector<int64_t> indices(int64_t minibatch) const;
 
  private:
@@ -31,8 +32,13 @@ class Sampler {
   int64_t batch_size_;
   uint64_t seed_;
   bool shuffle_;
-  mutable int64_t cached_epoch_ = -1;  // the permutation of one epoch; a Sampler is used by one thread
-  mutable std::vector<int64_t> permutation_;
+  // Of two epochs: that of the run, and the one that is looked ahead to.
+  struct Order {
+    int64_t epoch = -1;
+    std::vector<int64_t> permutation;
+  };
+  mutable std::mutex mutex_;  // of what follows
+  mutable Order orders_[2];
 };
 
 /// What to load: the sample indices of one minibatch and the key of its visit.

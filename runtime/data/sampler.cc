@@ -42,11 +42,10 @@ std::vector<int64_t> Sampler::indices(int64_t minibatch) const {
     std::iota(result.begin(), result.end(), first);
     return result;
   }
-  if (cached_epoch_ != epoch) {
-    permutation_ = shuffled(dataset_size_, seed_, epoch);
-    cached_epoch_ = epoch;
-  }
-  std::copy_n(permutation_.begin() + first, batch_size_, result.begin());
+  const std::lock_guard lock(mutex_);
+  Order& order = orders_[epoch % 2];
+  if (order.epoch != epoch) order = {epoch, shuffled(dataset_size_, seed_, epoch)};
+  std::copy_n(order.permutation.begin() + first, batch_size_, result.begin());
   return result;
 }
 

@@ -67,6 +67,8 @@ class MaskedText : public Dataset {
   const std::vector<DataField>& fields() const override { return fields_; }
   int64_t classes() const override { return file_.vocabulary(); }
 
+  std::string augmentation() const override { return "which tokens are masked"; }
+
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
     auto* out = static_cast<int64_t*>(into);
     file_.read(index * tokens_, tokens_, out);

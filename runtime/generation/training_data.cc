@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/cache_rules.h"
 #include "graph/error.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
@@ -37,6 +38,13 @@ TrainingData::TrainingData(const Job& job)
       sampler_(data_->size(), job.run.batch_size, static_cast<uint64_t>(job.run.seed),
                /*shuffle=*/!data_->in_order()) {
   check_dataset_for_graph(*data_, job.model.graph, job.run.data);
+  const std::string varies = data_->augmentation();
+  if (cache_rules(job.run.cache).kind != CacheKind::kNone && !varies.empty()) {
+    throw InputError("cache '" + job.run.cache + "': data '" + job.run.data +
+                         "' differs from epoch to epoch: " + varies +
+                         ", so what frozen layers make of a sample is never the same twice",
+                     "Leave out --cache, or train on samples as they are, where the data set can give them.");
+  }
   length_.minibatches_per_epoch = sampler_.minibatches_per_epoch();
   if (length_.minibatches_per_epoch == 0) {
     throw InputError("data '" + job.run.data + "' has " + std::to_string(data_->size()) +

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/cache_rules.h"
 #include "graph/plan.h"
 #include "graph/spec.h"
 #include "runtime/monitor/rank_monitor.h"
@@ -49,9 +50,9 @@ struct PlanDecision {
 
 /// What a policy sees where the pipeline is empty: the epoch, or its interval of minibatches, has just ended.
 struct DrainedNow {
-  int64_t minibatch = 0;              ///< the next one
-  const Plan& plan;                   ///< in force
-  int64_t ranks = 1;                  ///< that were started
+  int64_t minibatch = 0;  ///< the next one
+  const Plan& plan;       ///< in force
+  int64_t ranks = 1;      ///< that were started
   double learning_rate_scale = 1;
   int64_t minibatches_left = 0;
   int64_t minibatches_per_epoch = 1;
@@ -59,6 +60,11 @@ struct DrainedNow {
   /// By layer, where reads_gradients(): the norms of its gradient, summed over the updates since the last
   /// time. 0 of what is frozen.
   std::vector<double> gradient_norms;
+  /// False where the run went on from a checkpoint within the interval: the norms are of a part of it.
+  bool norms_are_whole = true;
+  /// Where what frozen layers make is kept (--cache); nothing where it is not.
+  std::optional<CacheRules> cache = {};
+  int64_t samples = 0;  ///< of the data set
 };
 
 class AdaptPolicy {

@@ -7,6 +7,8 @@
 #include "graph/document.h"
 #include "graph/limits.h"
 #include "graph/units.h"
+#include "optimizer/cost/frozen_profile.h"
+#include "optimizer/plan/halving.h"
 #include "runtime/job/interference.h"
 
 namespace pipewright {
@@ -36,6 +38,20 @@ Topology topology_for(const FreezePlanning& planning, int64_t started, int64_t r
                   "Give a topology with a device for each, or bandwidth=.");
 }
 
+// Are the values of all samples kept? A budget for a part of them brings little (docs/cache.md).
+bool keeps_all(const FreezePlanning& planning, const DrainedNow& now, int64_t layers) {
+  if (!now.cache || planning.profile.minibatch_samples == 0) return false;
+  const double bytes = static_cast<double>(frozen_value_bytes(planning.profile, layers, "adapt: freeze")) *
+                       static_cast<double>(now.samples) /
+                       static_cast<double>(planning.profile.minibatch_samples) *
+                       (now.cache->dtype == "bfloat16" ? 0.5 : 1);
+  const auto budget = static_cast<double>(now.cache->memory_bytes + now.cache->disk_bytes);
+  if (bytes <= budget) return true;
+  std::fprintf(stderr, "adapt: values of %ld frozen layers take %s, the cache has %s: not counted on\n",
+               layers, format_bytes(bytes).c_str(), format_bytes(budget).c_str());
+  return false;
+}
+
 bool parse_whole(const std::string& text, int64_t least, int64_t most, int64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number >= least && number <= most;
@@ -50,7 +66,15 @@ std::optional<PlanDecision> FreezePolicy::decide_drained(const DrainedNow& now) 
   seen.layers = static_cast<int64_t>(now.layers.size());
   seen.frozen = now.plan.frozen_layers;
   seen.norms = now.gradient_norms;
-  seen.norms_before = std::exchange(norms_before_, now.gradient_norms);
+  seen.norms_before =
+      std::exchange(norms_before_, now.norms_are_whole ? now.gradient_norms : std::vector<double>());
+  if (reads_gradients() && !now.norms_are_whole) {
+    std::fprintf(stderr,
+                 "adapt: freeze by %s before minibatch %ld: %ld of %ld layers, as before: the run went on "
+                 "from within the interval\n",
+                 rule_name_.c_str(), now.minibatch, seen.frozen, seen.layers);
+    return std::nullopt;
+  }
   const int64_t frozen = rule_->frozen_after(seen);
   const std::string norms =
       reads_gradients() ? "; gradients of the layers that are trained: " + words_of(seen.norms, seen.frozen)
@@ -64,22 +88,39 @@ std::optional<PlanDecision> FreezePolicy::decide_drained(const DrainedNow& now) 
   return decision;
 }
 
+// As published: whenever layers freeze, whatever it costs.
+void FreezePolicy::follow_by_halving(const DrainedNow& now, PlanDecision& decision) const {
+  const Topology topology = topology_for(*planning_, now.ranks, now.ranks);
+  const bool cached = keeps_all(*planning_, now, *decision.freeze);
+  const Plan plan = halving_plan(
+      frozen_profile(planning_->profile, *decision.freeze, cached, "adapt: freeze"), topology, PlanRequest());
+  const bool changes = plan.shape_text() != now.plan.shape_text() || plan.schedule != now.plan.schedule;
+  std::fprintf(stderr, "adapt: with %ld layers frozen, by halving: %s on %ld ranks: %s\n", *decision.freeze,
+               plan.shape_text().c_str(), plan.world_size, changes ? "changes" : "stays");
+  if (!changes) return;
+  decision.file = "the plan made for it";
+  decision.plan = plan;
+}
+
 // The plan for what is left to train takes over if that pays.
-void FreezePolicy::follow(const DrainedNow& now, PlanDecision& decision) {
+void FreezePolicy::follow(const DrainedNow& now, PlanDecision& decision) const {
+  if (planning_->halves) return follow_by_halving(now, decision);
   const int64_t ranks = planning_->grows ? now.ranks : now.plan.world_size;
   const Topology topology = topology_for(*planning_, now.ranks, ranks);
-  const FrozenPlan found = plan_frozen(planning_->profile, topology, now.plan, *decision.freeze,
-                                       /*cached=*/false, planning_->global_batch);
+  const bool cached = keeps_all(*planning_, now, *decision.freeze);
+  const FrozenPlan found =
+      plan_frozen(planning_->profile, topology, now.plan, *decision.freeze, cached, planning_->global_batch);
   const double gain = (found.now_seconds - found.next_seconds) * static_cast<double>(now.minibatches_left);
   const double cost = change_seconds(now.plan, found.move_seconds, found.now_seconds);
   const bool changes = found.changes && gain > cost;
   std::fprintf(
       stderr,
-      "adapt: with %ld layers frozen a minibatch takes %s under the plan in force, %s under the best, "
+      "adapt: with %ld layers frozen%s a minibatch takes %s under the plan in force, %s under the best, "
       "%s on %ld ranks: %s (saves %s of %ld minibatches, changing costs about %s)\n",
-      *decision.freeze, format_seconds(found.now_seconds).c_str(), format_seconds(found.next_seconds).c_str(),
-      found.plan.shape_text().c_str(), found.plan.world_size, changes ? "changes" : "stays",
-      format_seconds(std::max(0.0, gain)).c_str(), now.minibatches_left, format_seconds(cost).c_str());
+      *decision.freeze, cached ? " and cached" : "", format_seconds(found.now_seconds).c_str(),
+      format_seconds(found.next_seconds).c_str(), found.plan.shape_text().c_str(), found.plan.world_size,
+      changes ? "changes" : "stays", format_seconds(std::max(0.0, gain)).c_str(), now.minibatches_left,
+      format_seconds(cost).c_str());
   if (!changes) return;
   decision.file = "the plan made for it";
   decision.plan = found.plan;
@@ -132,6 +173,7 @@ std::optional<FreezePlanning> planning_of(SpecOptions& options) {
   planning.global_batch = options.choice("global-batch", "keep", {"keep", "grow"}) == "grow"
                               ? GlobalBatch::kGrow
                               : GlobalBatch::kKeep;
+  planning.halves = options.choice("compat", "none", {"none", "halving"}) == "halving";
   planning.scales_learning_rate = options.choice("scale-rate", "no", {"yes", "no"}) == "yes";
   if (!pipe) return std::nullopt;
   if (profile.empty()) {

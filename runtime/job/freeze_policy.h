@@ -24,6 +24,7 @@ struct FreezePlanning {
   bool grows = true;  ///< onto all ranks that were started; otherwise onto as many as the plan in force has
   GlobalBatch global_batch = GlobalBatch::kKeep;
   bool scales_learning_rate = false;  ///< by what an update takes more
+  bool halves = false;                ///< by PipeTransformer's own rule (halving_plan) instead
 };
 
 /// Asks its rule at the end of each epoch, or of every so many minibatches, and, where it freezes layers, for
@@ -45,7 +46,8 @@ class FreezePolicy : public AdaptPolicy {
   std::optional<PlanDecision> decide_drained(const DrainedNow& now) override;
 
  private:
-  void follow(const DrainedNow& now, PlanDecision& decision);
+  void follow(const DrainedNow& now, PlanDecision& decision) const;
+  void follow_by_halving(const DrainedNow& now, PlanDecision& decision) const;
 
   const std::string rule_name_;
   const std::unique_ptr<FreezeRule> rule_;

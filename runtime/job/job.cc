@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/cache_rules.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/graph_identity.h"
@@ -82,6 +83,16 @@ void repeat_decisions(Job& job) {
   if (document_digest(job.plan) == document_digest(read_document<Plan>(first))) return;
   throw PlanError("the run of the checkpoint began under another plan, from which it has changed since",
                   "Give --plan " + first.string() + ", or --adapt none to leave its changes aside.");
+}
+
+// Asked for where nothing can be frozen it was meant for another run.
+void check_cache(const Job& job) {
+  if (cache_rules(job.run.cache).kind == CacheKind::kNone || job.decides) return;
+  for (int64_t generation = 0; generation < job.generations(); ++generation)
+    if (job.plan_of(generation).frozen_layers > 0) return;
+  throw InputError(
+      "cache '" + job.run.cache + "': no layer of this run is ever frozen, nothing would be kept",
+      "Give --adapt freeze:rule=alpha, or leave out --cache.");
 }
 
 // Expressions that match nothing were meant for other names.
@@ -179,6 +190,11 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                          "': weights are replaced at every drain, recordings know where they lie",
                      "Leave out --cuda-graphs, or --sync.");
   }
+  if (cache_rules(run.cache).kind != CacheKind::kNone && run.cuda_graphs) {
+    throw InputError("cuda_graphs does not go with cache '" + run.cache +
+                         "': recordings are of the whole stage, frozen layers too",
+                     "Leave out --cuda-graphs, or --cache.");
+  }
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
   if (run.plan.empty()) {
@@ -202,16 +218,17 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   if (job.decides) job.started_ranks = std::max<int64_t>(1, world_size.value_or(1));
   const int64_t ranks = job.world_size();
   if (world_size && *world_size != ranks) {
-    throw PlanError((job.changes.empty() ? where + ": the plan is for "
-                                         : "adapt: the largest of the run's plans is for ") +
-                        std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
-                    "start " + std::to_string(ranks) + " ranks, or plan for --gpus " +
-                        std::to_string(*world_size));
+    throw PlanError(
+        (job.changes.empty() ? where + ": the plan is for "
+                             : "adapt: the largest of the run's plans is for ") +
+            std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
+        "start " + std::to_string(ranks) + " ranks, or plan for --gpus " + std::to_string(*world_size));
   }
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
+  check_cache(job);
   if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
   job.model.graph = with_precision(job.model, run.precision, device);
   return job;

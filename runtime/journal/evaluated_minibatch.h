@@ -43,9 +43,6 @@ struct EvaluatedMinibatch {
 struct EvaluationResult : EvaluationSummary {
   double perplexity = std::numeric_limits<double>::quiet_NaN();  ///< exp(mean surprise of a label)
   double bleu = std::numeric_limits<double>::quiet_NaN();        ///< 0..1, of generated sequences
-  // Of data that asks questions: means over these.
-  double exact_match = std::numeric_limits<double>::quiet_NaN();  ///< 0..1
-  double f1 = std::numeric_limits<double>::quiet_NaN();           ///< 0..1
 
   /// ", exact match 80.00 %, F1 88.00 %"; "" where the data asks no question.
   std::string answers_text() const;

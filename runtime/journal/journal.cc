@@ -99,6 +99,13 @@ std::string rank_line(const RankSummary& rank) {
   return json.dump();
 }
 
+std::string epoch_line(const EpochSummary& epoch) {
+  Json json;
+  json["kind"] = "epoch";
+  json["epoch"] = epoch.to_json();
+  return json.dump();
+}
+
 std::string trace_line(const std::string& document) {
   Json json;
   json["kind"] = "trace";
@@ -186,7 +193,7 @@ void Journal::remember(double loss, double elapsed_seconds) {
   ++next_minibatch_;
 }
 
-void Journal::take(int64_t, const std::string& text) {
+void Journal::take(int64_t rank, const std::string& text) {
   if (const auto now = Clock::now(); now - looked_ > std::chrono::seconds(1)) {
     looked_ = now;
     metrics_->demand_in_place();
@@ -210,14 +217,59 @@ void Journal::take(int64_t, const std::string& text) {
     begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
   } else if (kind == "rank") {
     JsonReader reader(line.at("summary"), "line of a rank");
-    for (RankSummary& rank : Summary::from_json(reader).ranks) {
-      std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == rank.rank; });
-      ranks_.push_back(std::move(rank));
+    for (RankSummary& told : Summary::from_json(reader).ranks) {
+      std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == told.rank; });
+      ranks_.push_back(std::move(told));
     }
+  } else if (kind == "epoch") {
+    JsonReader reader(line.at("epoch"), "line of a rank");
+    take_epoch(rank, EpochSummary::from_json(reader));
   } else {
     PW_CHECK(kind == "trace", kind);
     traces_.push_back(line.at("document"));
   }
+}
+
+void Journal::take_epoch(int64_t rank, EpochSummary told) {
+  Epoch& epoch = epochs_[told.epoch];
+  EpochSummary& sum = epoch.sum;
+  ++epoch.told;
+  sum.epoch = told.epoch;
+  sum.seconds = std::max(sum.seconds, told.seconds);
+  sum.times += told.times;
+  sum.fetched += told.fetched;
+  sum.deepened += told.deepened;
+  sum.computed += told.computed;
+  epoch.cache_bytes[rank] = told.cache_bytes;
+  if (rank == 0) {
+    sum.minibatches = told.minibatches;
+    sum.plan = told.plan;
+    sum.frozen_layers = told.frozen_layers;
+    sum.ranks = told.ranks;
+    sum.update_samples = told.update_samples;
+  }
+  while (epochs_.size() > Summary::kMostEpochs) epochs_.erase(epochs_.begin());
+}
+
+// Ranks of a host tell of the same bytes: of several hosts it is those of the one with most.
+std::vector<EpochSummary> Journal::epochs() const {
+  std::vector<EpochSummary> result;
+  for (const auto& [number, epoch] : epochs_) {
+    if (epoch.told == 0) continue;
+    EpochSummary sum = epoch.sum;
+    const auto ranks = static_cast<double>(epoch.told);
+    EpochTimes& times = sum.times;
+    for (double* seconds :
+         {&times.load_seconds, &times.forward_seconds, &times.backward_seconds, &times.update_seconds,
+          &times.reduce_seconds, &times.receive_seconds, &times.change_seconds, &times.cache_seconds})
+      *seconds /= ranks;
+    for (const auto& [rank, bytes] : epoch.cache_bytes) sum.cache_bytes = std::max(sum.cache_bytes, bytes);
+    sum.learning_rate = epoch.learning_rate;
+    if (sum.seconds > 0)
+      sum.samples_per_second = static_cast<double>(sum.minibatches * settings_.batch_size) / sum.seconds;
+    result.push_back(std::move(sum));
+  }
+  return result;
 }
 
 void Journal::take_minibatch(const Json& line) {
@@ -233,6 +285,8 @@ void Journal::take_minibatch(const Json& line) {
     out["elapsed_seconds"] = elapsed;
     for (const char* key : {"learning_rate", "gradient_norm"})
       if (next.contains(key)) out[key] = next.at(key);
+    if (next.contains("learning_rate"))
+      epochs_[next_minibatch_ / settings_.minibatches_per_epoch].learning_rate = next.at("learning_rate");
     metrics_->append(out.dump());
     remember(number_or_nan(next.at("loss")), elapsed);
     write_generations();
@@ -392,6 +446,7 @@ Summary Journal::summary() const {
   if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
   summary.evaluation = last_evaluation_;
   summary.generations = generations_;
+  summary.epochs = epochs();
   summary.ranks = ranks_;
   std::sort(summary.ranks.begin(), summary.ranks.end(),
             [](const RankSummary& a, const RankSummary& b) { return a.rank < b.rank; });

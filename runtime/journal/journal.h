@@ -40,6 +40,9 @@ std::string rank_line(const RankSummary& summary);
 std::string speed_line(int64_t rank, const SpeedChange& change);
 /// The pipelines drained before a minibatch; `spread` as Worker::drain_spread().
 std::string spread_line(int64_t rank, int64_t minibatch, double spread);
+/// Of one rank, as if it were the only one; the plan's keys and the learning rate may be left out but of rank
+/// 0's.
+std::string epoch_line(const EpochSummary& epoch);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
 /// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
 std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);
@@ -96,6 +99,8 @@ class Journal {
   void write_evaluation(std::pair<int64_t, int64_t> place);
   void write_generations();
   void take_speed(const Json& line);
+  void take_epoch(int64_t rank, EpochSummary epoch);
+  std::vector<EpochSummary> epochs() const;
   void say(const std::string& line);
   void show_progress(bool last);
   double steady_minibatch_seconds() const;
@@ -121,6 +126,13 @@ class Journal {
   std::deque<std::pair<int64_t, int64_t>> begun_evaluations_;  // not written yet
   std::optional<EvaluationSummary> last_evaluation_;
   std::vector<RankSummary> ranks_;
+  struct Epoch {
+    EpochSummary sum;
+    int64_t told = 0;  // by so many ranks
+    std::map<int64_t, int64_t> cache_bytes;
+    double learning_rate = 0;
+  };
+  std::map<int64_t, Epoch> epochs_;  // the last ones
   std::vector<std::string> traces_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};

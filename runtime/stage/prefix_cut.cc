@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "graph/digest.h"
 #include "graph/error.h"
 #include "graph/graph_identity.h"
 
@@ -146,11 +147,29 @@ std::vector<at::Tensor> PrefixCut::run_from(const PrefixCut& shallower, const st
                                             const std::vector<at::Tensor>& fields,
                                             const std::vector<at::Tensor>& weights,
                                             const std::vector<at::Tensor>& buffers) const {
-  if (!step_ || step_given_ != shallower.values()) {
-    step_given_ = shallower.values();
-    step_ = std::make_unique<Segment>(graph_, makers(step_given_), values_, device_);
+  const auto& given = shallower.values();
+  auto step = steps_.find(given);
+  if (step == steps_.end())
+    step = steps_.emplace(given, Segment(graph_, makers(given), values_, device_)).first;
+  return run_segment(step->second, given, values, fields, weights, buffers);
+}
+
+std::string PrefixCut::digest(const std::vector<at::Tensor>& weights,
+                              const std::vector<at::Tensor>& buffers) const {
+  Graph nodes;
+  nodes.outputs = values_;
+  for (const size_t i : makers({})) nodes.nodes.push_back(graph_.nodes[i]);
+  const std::string text = nodes.to_json().dump();
+  Digest digest;
+  digest.add(text.data(), text.size());
+  for (const auto& tensors :
+       {picked(prefix_->parameters(), parameters_, weights), picked(prefix_->buffers(), buffers_, buffers)}) {
+    for (const at::Tensor& tensor : tensors) {
+      const at::Tensor bytes = tensor.detach().cpu().contiguous();
+      digest.add(bytes.const_data_ptr(), bytes.nbytes());
+    }
   }
-  return run_segment(*step_, step_given_, values, fields, weights, buffers);
+  return digest.text();
 }
 
 std::vector<at::Tensor> PrefixCut::other_fields(const std::vector<at::Tensor>& fields,

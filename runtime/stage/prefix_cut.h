@@ -2,6 +2,7 @@
 // rest of the stage trained from it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,12 @@ class PrefixCut {
                                    const std::vector<at::Tensor>& weights,
                                    const std::vector<at::Tensor>& buffers) const;
 
+  /// Of all that the values depend on beside the sample: nodes, weights and buffers (as run() takes them).
+  std::string digest(const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& buffers) const;
+
+  at::Device device() const { return device_; }
+  /// What the whole stage takes.
+  const std::vector<std::string>& whole_fields() const { return fields_; }
   /// Of the fields of the whole stage, these.
   std::vector<at::Tensor> other_fields(const std::vector<at::Tensor>& fields,
                                        const std::vector<std::string>& wanted) const;
@@ -64,9 +71,8 @@ class PrefixCut {
   std::vector<std::string> fields_, parameters_, buffers_;  // of the whole stage
   std::unique_ptr<Segment> prefix_;
   std::unique_ptr<StageProgram> behind_;
-  // The last step from a cut further ahead, by its values.
-  mutable std::vector<std::string> step_given_;
-  mutable std::unique_ptr<Segment> step_;
+  // Steps from cuts further ahead, by their values.
+  mutable std::map<std::vector<std::string>, Segment> steps_;
 };
 
 }  // namespace pipewright

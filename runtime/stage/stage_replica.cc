@@ -103,6 +103,23 @@ void StageReplica::restore(StageState state) {
   update_rule_->restore(std::move(state.optimizer));
 }
 
+std::shared_ptr<const PrefixCut> StageReplica::cut(const Graph& graph, const Plan& plan, size_t end) const {
+  PW_CHECK_EQ(stage_, 0);
+  return std::make_shared<PrefixCut>(graph, partition(graph, plan), end, program_,
+                                     options_of(plan, stage_, rules_.device));
+}
+
+void StageReplica::run_behind(std::shared_ptr<const PrefixCut> cut) {
+  PW_CHECK(is_empty(), "a stage is cut with minibatches in flight");
+  PW_CHECK(!recorded_, "recordings are of the whole stage");
+  cut_ = std::move(cut);
+}
+
+std::shared_ptr<const WeightVersion> StageReplica::version_for_running(
+    std::shared_ptr<const WeightVersion> version) const {
+  return cut_ ? cut_->version_behind(*version) : std::move(version);
+}
+
 void StageReplica::begin(std::shared_ptr<PipelineSpan> span, int64_t began,
                          std::vector<int64_t> checkpoints) {
   PW_CHECK(is_empty(), "a span begins while another one runs");
@@ -156,8 +173,10 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     pass.version = std::move(version);
     result = {std::move(recorded->sent), std::move(recorded->loss), {}};
   } else {
-    pass = program_.forward(std::move(received), std::move(fields), std::move(version), buffers_,
-                            {rules_.random_seed(), k});
+    const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
+    pass = running().forward(std::move(received), std::move(fields), version_for_running(version), buffers,
+                             {rules_.random_seed(), k});
+    pass.version = std::move(version);  // a checkpoint may want all of it
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
   }
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
@@ -169,13 +188,17 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
 void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vector<at::Tensor> received,
                                  std::vector<at::Tensor> fields) {
   guard_.look_at_forward(k, forwarded.loss, forwarded.sent, [&] {
-    return program_.where_not_finite(in_flight_.at(k), std::move(received), std::move(fields), buffers_);
+    Pass pass = in_flight_.at(k);
+    pass.version = version_for_running(pass.version);
+    const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
+    return running().where_not_finite(pass, std::move(received), std::move(fields), buffers);
   });
 }
 
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
   PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
+  pass.mapped().version = version_for_running(std::move(pass.mapped().version));
   return std::move(pass.mapped());
 }
 
@@ -189,7 +212,7 @@ std::vector<at::Tensor> StageReplica::backward(int64_t k, std::vector<at::Tensor
     take_pass(k);  // from now on the version may be written over, behind the backward
   } else {
     if (recorded_) recorded_->notice(sent_gradients);
-    gradients = program_.backward(take_pass(k), std::move(sent_gradients), early.made());
+    gradients = running().backward(take_pass(k), std::move(sent_gradients), early.made());
     if (recorded_) recorded_->warmed_up();
   }
   guard_.look_at_backward(k, gradients);
@@ -206,7 +229,11 @@ std::vector<at::Tensor> StageReplica::backward_input(int64_t k, std::vector<at::
   const auto pass = in_flight_.find(k);
   PW_CHECK(pass != in_flight_.end(), "backward of minibatch " << k << " without its forward");
   if (recorded_) recorded_->notice(sent_gradients);
-  return program_.backward_input(pass->second, std::move(sent_gradients));
+  const auto version = pass->second.version;
+  pass->second.version = version_for_running(version);
+  auto gradients = running().backward_input(pass->second, std::move(sent_gradients));
+  pass->second.version = version;
+  return gradients;
 }
 
 void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) {
@@ -216,7 +243,7 @@ void StageReplica::backward_weight(int64_t k, const GradientComplete& complete) 
     return round_->take_from_places(complete);
   }
   EarlyGradients early(*round_, complete, program_.trainable().size());
-  early.add_others(program_.backward_weight(take_pass(k), early.made()));
+  early.add_others(running().backward_weight(take_pass(k), early.made()));
   if (recorded_) recorded_->warmed_up();
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/stage/buffers_before.h"
 #include "runtime/stage/deferred.h"
 #include "runtime/stage/finite_guard.h"
+#include "runtime/stage/prefix_cut.h"
 #include "runtime/stage/recorded_stage.h"
 #include "runtime/stage/round_gradients.h"
 #include "runtime/stage/stage_learning_rate.h"
@@ -41,6 +42,8 @@ class StageReplica {
   /// Among the replicas of its pipeline.
   int64_t place() const { return place_; }
   const StageProgram& program() const { return program_; }
+  /// What forward() runs: program(), or what lies behind the frozen layers.
+  const StageProgram& running() const { return cut_ ? cut_->behind() : program_; }
   at::Device device() const { return rules_.device; }
   /// What the stage's device still owes the host: losses, and whether numbers are finite. Whoever runs the
   /// stage polls it, and flushes it at the end of a span.
@@ -60,6 +63,13 @@ class StageReplica {
 
   /// Goes on from `state`, before the first span; the stage takes its tensors over.
   void restore(StageState state);
+
+  /// The stage, the plan's first, cut behind nodes [0, end) of the graph, which are frozen; graph and plan
+  /// are those that it was made of.
+  std::shared_ptr<const PrefixCut> cut(const Graph& graph, const Plan& plan, size_t end) const;
+  /// Between spans: from now on forward() takes the fields of cut->behind() and runs that. Weights, versions,
+  /// gradients and states are those of the whole stage as before.
+  void run_behind(std::shared_ptr<const PrefixCut> cut);
 
   /// Training: the span that forwards, backwards and updates belong to, until the next one begins. Between
   /// spans nothing is in flight. The pipeline was last empty before minibatch `began`: the span's first, or,
@@ -138,6 +148,9 @@ class StageReplica {
                int64_t replica, int64_t place, const TrainingRules& rules);
   void prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape);
   Pass take_pass(int64_t k);
+  /// The version as running() reads it.
+  std::shared_ptr<const WeightVersion> version_for_running(
+      std::shared_ptr<const WeightVersion> version) const;
   bool is_empty() const { return in_flight_.empty() && round_->empty(); }
 
   int64_t stage_;
@@ -147,6 +160,7 @@ class StageReplica {
   TrainingRules rules_;
   StageLearningRate learning_rate_;
   StageProgram program_;
+  std::shared_ptr<const PrefixCut> cut_;  // null: whole
   std::vector<size_t> counted_;  // gradients by round_gradients(): but for parameters of an earlier stage
   Deferred deferred_;
   FiniteGuard guard_;

@@ -53,6 +53,35 @@ void TimesObserver::after(const Action& action, Clock::time_point, Clock::time_p
   if (begins_minibatch(action, first_stage_)) ++times_.minibatches;
 }
 
+void SplitObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
+  const double took = seconds(end - begin);
+  switch (action.kind) {
+    case ActionKind::kForward:
+      split_.load_seconds += times_.waited_seconds();
+      split_.forward_seconds += std::max(0.0, took - times_.waited_seconds());
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+      split_.backward_seconds += took;
+      break;
+    case ActionKind::kUpdate:
+      split_.update_seconds += took;
+      break;
+    case ActionKind::kReduce:
+    case ActionKind::kAverage:
+      split_.reduce_seconds += took;
+      break;
+    case ActionKind::kReceiveActivation:
+    case ActionKind::kReceiveGradient:
+      split_.receive_seconds += took;
+      break;
+    case ActionKind::kSendActivation:
+    case ActionKind::kSendGradient:
+      break;
+  }
+}
+
 void SpeedObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
   if (const auto change = monitor_.ran(action, seconds(end - begin) - times_.waited_seconds()))
     tell_(*change);

@@ -55,6 +55,18 @@ class TimesObserver : public ActionObserver {
   double waited_seconds_ = 0;
 };
 
+/// What the rank did, by kind. Comes behind `times`.
+class SplitObserver : public ActionObserver {
+ public:
+  /// `split` outlives it.
+  SplitObserver(const TimesObserver& times, EpochTimes& split) : times_(times), split_(split) {}
+  void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
+
+ private:
+  const TimesObserver& times_;
+  EpochTimes& split_;
+};
+
 /// Tells changes of the rank's speed. Comes behind `times`.
 class SpeedObserver : public ActionObserver {
  public:

@@ -95,12 +95,14 @@ void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, l
 
 void Training::prepare() {
   done_ = data_.first_minibatch();
+  told_minibatches_ = done_;
   pipeline_began_ = data_.pipeline_began();
   evaluated_epochs_ = data_.evaluated_epochs();
   writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
       folder_, job_.run.checkpoint.versions == "exact",
       [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
   serve_groups();
+  open_cache();
   const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
   start_generation(job_.generation_at(done_), source.get());
 }
@@ -223,8 +225,9 @@ void Training::post_last_words() {
   fault_point();
   writer_->settle();
   const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
-  const RankSummary rank =
+  RankSummary rank =
       summary_of_rank(job_, plan_in_force(), session_.place(), worker, earlier_workers_, memory_, times_);
+  if (cache_) rank.cache = cache_->summary();
   if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
   control().post(rank_line(rank));

@@ -34,6 +34,7 @@
 #include "runtime/schedule/draw.h"
 #include "runtime/train/layer_norms.h"
 #include "runtime/train/observers.h"
+#include "runtime/train/run_cache.h"
 #include "runtime/train/run_results.h"
 
 namespace pipewright {
@@ -68,6 +69,7 @@ class Training : private RankTask {
   // training_spans.cc: what is done under one plan.
   void train_generation();
   void train_span(Span span, std::vector<int64_t> checkpoints);
+  void tell_ended_epoch();
   void evaluate_ended_epoch();
   void evaluate(int64_t epoch, int64_t minibatches = 0);
   WorkerHooks hooks();
@@ -85,10 +87,12 @@ class Training : private RankTask {
   void start_generation(int64_t number, StateSource* source);
   GroupClientSettings group_client_settings(int64_t generation);
   void connect_services(int64_t generation);
+  void open_cache();
   void change_plan();
   void wait_for_end_of_generation();
   void tell_end_of_generation(bool stopped);
   void tell_generation(GenerationSummary generation);
+  std::string plan_file() const;
 
   // training_decisions.cc: where the pipeline is empty.
   bool decides_here() const;
@@ -119,12 +123,12 @@ class Training : private RankTask {
   const TrainingData data_;
   const std::unique_ptr<Dataset> evaluation_data_;
 
-  std::optional<RunFolderLock> lock_;    // rank 0, unless the launcher holds it
-  std::unique_ptr<AdaptPolicy> policy_;  // if it decides on the way; rank 0 asks it
+  std::optional<RunFolderLock> lock_;      // rank 0, unless the launcher holds it
+  std::unique_ptr<AdaptPolicy> policy_;    // if it decides on the way; rank 0 asks it
   std::optional<LayerNorms> layer_norms_;  // if the policy reads gradients
   std::string own_norms_;                  // rank 0: what it has taken of them
-  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint or the policy decides; Control's
-                                         // thread calls it
+  std::unique_ptr<StopAgreement> stop_;    // if a signal leaves a checkpoint or the policy decides; Control's
+                                           // thread calls it
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
   std::unique_ptr<GroupLog> group_log_;           // rank 0, where pipelines ask it for groups or minibatches
@@ -132,16 +136,17 @@ class Training : private RankTask {
   std::unique_ptr<Groups> groups_;                // of the generation; null: none are made
   std::unique_ptr<MinibatchSource> minibatches_;  // of the generation; null: pipelines take turns
   std::unique_ptr<PlanGeneration> generation_;
+  std::unique_ptr<RunCache> cache_;  // if the run keeps what frozen layers make; borrows generation_'s worker
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<CheckpointKeeper> keeper_;        // rank 0
-  RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
+  std::unique_ptr<CheckpointKeeper> keeper_;                                  // rank 0
+  RankSpeeds speeds_{session_.place().world_size};                            // rank 0: what all have said
   LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
-  std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
-  std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
-  std::filesystem::path last_checkpoint_;           // rank 0
-  int64_t done_ = 0;                                // minibatches: the next one is the first that is not
-  int64_t pipeline_began_ = 0;                      // the minibatch before which the pipeline was last empty
+  std::unique_ptr<LineThread> lines_;      // rank 0: what keeper and journal take
+  std::atomic<int64_t> saved_stages_ = 0;  // rank 0: whose part of the final weights is on the disk
+  std::filesystem::path last_checkpoint_;  // rank 0
+  int64_t done_ = 0;                       // minibatches: the next one is the first that is not
+  int64_t pipeline_began_ = 0;             // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
   bool tells_plans_ = false;  // rank 0: the plan of this run changes or may, or that of its past did
   EarlierWorkers earlier_workers_;
@@ -151,6 +156,11 @@ class Training : private RankTask {
   Clock::time_point started_ = Clock::now();
   RankMonitor monitor_;
   MeasuredTimes times_;  // but the busy seconds
+  // Since the last epoch that was told.
+  EpochTimes split_;
+  double trained_before_seconds_ = 0;  // of times_.trained_seconds, by then
+  int64_t told_minibatches_ = 0;       // done_ by then
+  CacheSummary cache_before_;
 };
 
 }  // namespace pipewright

@@ -195,6 +195,7 @@ void Training::change_plan() {
   const auto source = state_from_peers(std::move(state), job_.run.optimizer);
   start_generation(next, source.get());
   change.start_seconds = seconds_since(begin);
+  split_.change_seconds += change.move_seconds + change.start_seconds;
   change.drain_seconds = drain_seconds_;
   change.reason = job_.reason_of(next);
   tell_generation(change);
@@ -206,13 +207,24 @@ void Training::start_generation(int64_t number, StateSource* source) {
   monitor_.plan_changed();
   if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
   const bool changes = generation_ != nullptr;
+  if (cache_) cache_->end();
   generation_.reset();
   connect_services(number);
   if (changes) session_.connect_for(job_.plan_of(number), number);
   generation_ =
       std::make_unique<PlanGeneration>(job_, data_, number, session_.place().rank, session_.transport(),
                                        source, PipelineServices{groups_.get(), minibatches_.get()});
-  if (generation_->takes_part()) writer_->set_stages(generation_->worker().stage_count());
+  if (!generation_->takes_part()) return;
+  writer_->set_stages(generation_->worker().stage_count());
+  if (cache_) cache_->begin(job_, number, generation_->worker());
+}
+
+void Training::open_cache() {
+  cache_ =
+      RunCache::make(job_, {data_, session_.store(), session_.start_patience(), [this] { control().check(); },
+                            [rank = session_.place().rank](const std::string& line) {
+                              std::fprintf(stderr, "rank %ld: %s\n", rank, line.c_str());
+                            }});
 }
 
 GroupClientSettings Training::group_client_settings(int64_t generation) {
@@ -243,12 +255,16 @@ void Training::connect_services(int64_t generation) {
   if (shares) minibatches_ = connect_minibatches(settings);
 }
 
+// Of the plan in force, in the run folder.
+std::string Training::plan_file() const {
+  return job_.changes.empty() && !job_.decides ? "plan.json" : generation_plan_name(generation_->number());
+}
+
 void Training::tell_generation(GenerationSummary generation) {
   if (!tells_plans_) return;
   generation.number = generation_->number();
   generation.first_minibatch = done_;
-  generation.plan =
-      job_.changes.empty() && !job_.decides ? "plan.json" : generation_plan_name(generation.number);
+  generation.plan = plan_file();
   generation.ranks = generation_->plan().world_size;
   generation.frozen_layers = generation_->plan().frozen_layers;
   control().post(generation_line(generation, generation_->period()));

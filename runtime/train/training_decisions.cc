@@ -68,6 +68,11 @@ std::string Training::decision_of_policy() {
                  data_.length().minibatches_per_epoch,
                  {},
                  {}};
+  const int64_t every = policy_->decides_every().value_or(0);
+  const int64_t interval = every > 0 ? every : now.minibatches_per_epoch;
+  now.norms_are_whole = data_.first_minibatch() <= done_ - interval;
+  if (cache_ && cache_->can_keep()) now.cache = cache_rules(job_.run.cache);
+  now.samples = data_.dataset().size();
   for (const ModelLayer& layer : model_layers(job_.model.graph)) now.layers.push_back(layer.name);
   if (layer_norms_) now.gradient_norms = gathered_norms(now.layers.size());
   try {

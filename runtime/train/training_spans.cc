@@ -5,6 +5,7 @@
 #include "runtime/train/data_fault.h"
 #include "runtime/train/observers.h"
 #include "runtime/train/training.h"
+#include "runtime/worker/prefix_feed.h"
 #include "runtime/worker/stage_loaders.h"
 
 namespace pipewright {
@@ -38,6 +39,7 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
     }));
   }
   add(times);
+  add(std::make_shared<SplitObserver>(*times, split_));
   add(std::make_shared<SpeedObserver>(monitor_, *times, [this, rank](const SpeedChange& change) {
     control().post(speed_line(rank, change));
   }));
@@ -87,6 +89,7 @@ void Training::train_generation() {
       decide_drained();
     }
     fault_point();
+    tell_ended_epoch();
     evaluate_ended_epoch();
     if (evaluation_data_ && !cut_short && evaluation_within_epoch(done_, length))
       evaluate(done_ / length.minibatches_per_epoch, done_);
@@ -109,9 +112,13 @@ void Training::train_generation() {
 void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   Worker& worker = generation_->worker();
   monitor_.drained();
+  std::optional<PrefixFeed> prefix;
+  if (cache_ && cache_->prefix())
+    prefix.emplace(*cache_->prefix(), minibatches_of(worker.stage(), worker.open(span)));
+  const LoadObserver loading = session_.loading();
   StageLoaders loaders(
-      data_.dataset(), worker, worker.open(span), [this](int64_t k) { return data_.request(k); },
-      session_.loading());
+      data_.dataset(), worker, worker.open(span), [this](int64_t k) { return data_.request(k); }, loading,
+      prefix ? std::optional<int64_t>(0) : std::nullopt);
   WorkerHooks hooks = this->hooks();
   const auto times = std::make_shared<TimesObserver>(worker.stage().stage(), times_);
   const auto last_forward = std::make_shared<LastForward>();
@@ -120,6 +127,14 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   if (stop_) hooks.stop_before = [this] { return stop_->stop_before(); };
   hooks.fields = [&](int64_t stage, int64_t k) {
     std::vector<at::Tensor> fields;
+    if (prefix && stage == 0) {
+      times->wait_for_samples([&] {
+        loading.begin(k);
+        prefix->await(k);
+        loading.end();
+      });
+      return prefix->fields(k);
+    }
     times->wait_for_samples([&] { fields = loaders.next(stage, k); });
     return fields;
   };
@@ -149,6 +164,38 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   }
   times_.trained_seconds += seconds_since(begin);
   drain_seconds_ = last_forward->seconds_since();
+}
+
+// What this rank did in an epoch, where that or the run is over.
+void Training::tell_ended_epoch() {
+  const RunLength& length = generation_->length();
+  if (done_ != length.minibatches && done_ % length.minibatches_per_epoch != 0) return;
+  if (done_ == told_minibatches_) return;
+  const PipelineShape& shape = generation_->shape();
+  const Plan& plan = generation_->plan();
+  EpochSummary epoch;
+  epoch.epoch = (done_ - 1) / length.minibatches_per_epoch;
+  epoch.minibatches = done_ - std::max(told_minibatches_, epoch.epoch * length.minibatches_per_epoch);
+  epoch.plan = plan_file();
+  epoch.frozen_layers = plan.frozen_layers;
+  epoch.ranks = plan.world_size;
+  for (int64_t s = shape.frozen_stages; s < shape.stages(); ++s)
+    epoch.update_samples = std::max(epoch.update_samples, StageTurns(shape, s).round_length());
+  epoch.update_samples *= job_.run.batch_size;
+  epoch.times = std::exchange(split_, {});
+  epoch.seconds = times_.trained_seconds - trained_before_seconds_ + epoch.times.change_seconds;
+  if (cache_) {
+    const CacheSummary now = cache_->summary();
+    epoch.fetched = now.fetched - cache_before_.fetched;
+    epoch.deepened = now.deepened - cache_before_.deepened;
+    epoch.computed = now.computed - cache_before_.computed;
+    epoch.times.cache_seconds = now.fetch_seconds - cache_before_.fetch_seconds;
+    epoch.cache_bytes = now.memory_bytes + now.disk_bytes;
+    cache_before_ = now;
+  }
+  trained_before_seconds_ = times_.trained_seconds;
+  told_minibatches_ = done_;
+  control().post(epoch_line(epoch));
 }
 
 // Where an epoch or the run is over; also of a run that was stopped between an epoch and its evaluation.

@@ -47,62 +47,81 @@ CacheUse NextUses::after(int64_t k, int64_t sample) {
   return {next_.at(static_cast<size_t>(sample)), k - minibatches_per_epoch_};
 }
 
+PrefixFigures& PrefixFigures::operator+=(const PrefixFigures& other) {
+  fetched += other.fetched;
+  deepened += other.deepened;
+  computed += other.computed;
+  fetch_seconds += other.fetch_seconds;
+  compute_seconds += other.compute_seconds;
+  return *this;
+}
+
 CachedPrefix::CachedPrefix(std::shared_ptr<const PrefixCut> cut, SampleCache& cache, CacheSpace space,
-                           PrefixSources sources, NextUses uses, std::optional<Shallower> shallower)
+                           PrefixSources sources, NextUses uses, std::vector<Shallower> shallower)
     : cut_(std::move(cut)),
       cache_(cache),
       space_(std::move(space)),
       sources_(std::move(sources)),
       uses_(std::move(uses)),
-      shallower_(std::move(shallower)),
-      refused_(cut_->obstacle()) {
-  PW_CHECK(refused_.empty(), refused_);
+      shallower_(std::move(shallower)) {
+  PW_CHECK(cut_->obstacle().empty(), cut_->obstacle());
   for (const std::string& name : cut_->behind().fields()) {
     const auto& values = cut_->values();
     if (std::find(values.begin(), values.end(), name) == values.end()) other_fields_.push_back(name);
   }
 }
 
-std::optional<CachedPrefix::Shallower> CachedPrefix::kept() const {
-  if (!records_ || !refused_.empty()) return std::nullopt;
-  return Shallower{cut_, space_, records_};
-}
-
-// All samples of the minibatch, or none.
-std::optional<std::vector<at::Tensor>> CachedPrefix::fetch(int64_t k, const std::vector<int64_t>& samples,
-                                                           const PrefixRecords& records,
-                                                           const CacheSpace& space) {
+std::vector<std::byte> CachedPrefix::fetch(int64_t k, const std::vector<int64_t>& samples,
+                                           const PrefixRecords& records, const CacheSpace& space) {
   std::vector<std::byte> bytes(samples.size() * records.record_bytes());
   bool all = true;
   for (size_t i = 0; i < samples.size(); ++i) {
     const std::span<std::byte> record(bytes.data() + i * records.record_bytes(), records.record_bytes());
     all = cache_.get(space.key(samples[i]), record, uses_.after(k, samples[i])) && all;
   }
-  if (!all) return std::nullopt;
-  return records.unpack(bytes);
+  if (!all) bytes.clear();
+  return bytes;
 }
 
 void CachedPrefix::keep(int64_t k, const std::vector<int64_t>& samples,
                         const std::vector<at::Tensor>& values) {
   const std::vector<std::byte> bytes = records_->pack(values);
+  std::vector<CacheKey> before(shallower_.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     const std::span<const std::byte> record(bytes.data() + i * records_->record_bytes(),
                                             records_->record_bytes());
-    const CacheKey key = space_.key(samples[i]);
-    const CacheUse use = uses_.after(k, samples[i]);
-    if (shallower_) cache_.upgrade(shallower_->space.key(samples[i]), key, record, use);
-    if (!shallower_) cache_.put(key, record, use);
+    for (size_t s = 0; s < shallower_.size(); ++s) before[s] = shallower_[s].space.key(samples[i]);
+    cache_.upgrade(before, space_.key(samples[i]), record, uses_.after(k, samples[i]));
   }
 }
 
 std::vector<at::Tensor> CachedPrefix::compute(int64_t k, const std::vector<int64_t>& samples,
                                               const std::vector<at::Tensor>& fields) {
   const auto [weights, buffers] = sources_.state();
-  if (shallower_ && refused_.empty()) {
-    if (auto before = fetch(k, samples, *shallower_->records, shallower_->space))
-      return cut_->run_from(*shallower_->cut, *before, fields, weights, buffers);
+  for (size_t s = 0; keeps() && s < shallower_.size(); ++s) {
+    const auto before = fetch(k, samples, of_shallower_[s], shallower_[s].space);
+    if (before.empty()) continue;
+    figures_.deepened += static_cast<int64_t>(samples.size());
+    return cut_->run_from(*shallower_[s].cut, of_shallower_[s].unpack(before), fields, weights, buffers);
   }
+  figures_.computed += static_cast<int64_t>(samples.size());
   return cut_->run(fields, weights, buffers);
+}
+
+// Of the first minibatch, from the beginning, so that it is known how long that takes.
+std::vector<at::Tensor> CachedPrefix::first_values(int64_t k, const std::vector<int64_t>& samples,
+                                                   const std::vector<at::Tensor>& fields) {
+  std::vector<at::Tensor> values;
+  const double seconds = seconds_of([&] { values = compute(k, samples, fields); });
+  figures_.compute_seconds += seconds;
+  records_ = std::make_unique<PrefixRecords>(values, space_.dtype);
+  keep(k, samples, values);
+  judge(k, samples, fields, values, seconds);
+  if (!refused_.empty() && sources_.log) sources_.log("cache: not used: " + refused_);
+  const auto [weights, buffers] = sources_.state();
+  for (size_t s = 0; keeps() && s < shallower_.size(); ++s)
+    of_shallower_.emplace_back(shallower_[s].cut->run(fields, weights, buffers), space_.dtype);
+  return values;
 }
 
 void CachedPrefix::judge(int64_t k, const std::vector<int64_t>& samples,
@@ -123,9 +142,14 @@ void CachedPrefix::judge(int64_t k, const std::vector<int64_t>& samples,
     if (alike(reordered(values[v]), again[v])) continue;
     refused_ = "'" + cut_->values()[v] + "', which leaves the frozen layers, depends on more than its sample";
   }
+  if (!refused_.empty() && sources_.impure) sources_.impure(refused_);
   if (!refused_.empty()) return;
   bool whole = false;
-  const double fetch_seconds = seconds_of([&] { whole = fetch(k, samples, *records_, space_).has_value(); });
+  const double fetch_seconds = seconds_of([&] {
+    const auto records = fetch(k, samples, *records_, space_);
+    whole = !records.empty();
+    if (whole) records_->unpack(records);
+  });
   if (!whole) return;  // no room for a minibatch: what comes will tell
   const bool worth = worth_it.value_or(fetch_seconds < compute_seconds);
   const std::string numbers = "a minibatch: " + format_seconds(compute_seconds) + " to compute, " +
@@ -135,23 +159,36 @@ void CachedPrefix::judge(int64_t k, const std::vector<int64_t>& samples,
     sources_.log("cache: values of " + std::to_string(space_.layers) + " frozen layers are kept; " + numbers);
 }
 
-std::vector<at::Tensor> CachedPrefix::fields(int64_t k) {
-  const std::vector<int64_t> samples = sources_.request(k).indices;
-  std::vector<at::Tensor> values;
-  std::vector<at::Tensor> others;
-  if (records_ && refused_.empty()) {
-    if (auto fetched = fetch(k, samples, *records_, space_)) values = std::move(*fetched);
+CachedPrefix::Found CachedPrefix::look_up(int64_t k) {
+  Found found;
+  if (keeps()) {
+    const auto samples = sources_.request(k).indices;
+    figures_.fetch_seconds += seconds_of([&] { found.records = fetch(k, samples, *records_, space_); });
   }
-  if (!values.empty()) {
-    if (!other_fields_.empty()) others = sources_.load_some(k, other_fields_);
+  if (found.records.empty()) {
+    found.fields = sources_.load(k, cut_->whole_fields());
+  } else if (!other_fields_.empty()) {
+    found.fields = sources_.load(k, other_fields_);
+  }
+  return found;
+}
+
+std::vector<at::Tensor> CachedPrefix::fields(int64_t k, Found found) {
+  const std::vector<int64_t> samples = sources_.request(k).indices;
+  std::vector<at::Tensor> values, others;
+  if (!found.records.empty()) {
+    figures_.fetched += static_cast<int64_t>(samples.size());
+    figures_.fetch_seconds += seconds_of([&] { values = records_->unpack(found.records); });
+    others = std::move(found.fields);
   } else {
-    const std::vector<at::Tensor> all = sources_.load(k);
-    const double compute_seconds = seconds_of([&] { values = compute(k, samples, all); });
-    const bool first = !records_;
-    if (first) records_ = std::make_shared<PrefixRecords>(values, space_.dtype);
-    if (refused_.empty()) keep(k, samples, values);
-    if (first && refused_.empty()) judge(k, samples, all, values, compute_seconds);
-    if (first && !refused_.empty() && sources_.log) sources_.log("cache: not used: " + refused_);
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& field : found.fields) all.push_back(field.to(cut_->device()));
+    if (!records_) {
+      values = first_values(k, samples, all);
+    } else {
+      figures_.compute_seconds += seconds_of([&] { values = compute(k, samples, all); });
+      if (keeps()) keep(k, samples, values);
+    }
     others = cut_->other_fields(all, other_fields_);
   }
   std::vector<at::Tensor> result;

@@ -3,11 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/cache/sample_cache.h"
@@ -33,29 +35,47 @@ class NextUses {
   std::vector<int64_t> next_;  // by sample, in that epoch
 };
 
-/// Where the samples of a minibatch come from. All borrowed, and used in the order of the stage's forwards.
+/// Where the samples of a minibatch come from. All borrowed; any thread calls them, one at a time.
 struct PrefixSources {
   std::function<LoadRequest(int64_t k)> request;
-  /// All fields of the whole stage; called for minibatches that are computed alone.
-  std::function<std::vector<at::Tensor>(int64_t k)> load;
-  /// By name, those that the program behind the cut reads beside the values; called for the others.
-  std::function<std::vector<at::Tensor>(int64_t k, const std::vector<std::string>& fields)> load_some;
+  /// Those fields of minibatch k, by name.
+  std::function<std::vector<at::Tensor>(int64_t k, const std::vector<std::string>& fields)> load;
   /// Weights and buffers of the whole stage, as they are.
   std::function<std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>()> state;
   std::function<void(const std::string& line)> log;  ///< for people
+  /// The values are no function of the sample, whatever is measured.
+  std::function<void(const std::string& reason)> impure;
+};
+
+/// What came of the samples of a prefix. The first three add up to all that were asked for.
+struct PrefixFigures {
+  int64_t fetched = 0;   ///< samples of minibatches whose values were all kept
+  int64_t deepened = 0;  ///< samples whose values were computed from those of fewer frozen layers
+  int64_t computed = 0;  ///< samples whose values were computed from the beginning
+  double fetch_seconds = 0;
+  double compute_seconds = 0;  ///< of both kinds
+
+  PrefixFigures& operator+=(const PrefixFigures& other);
 };
 
 class CachedPrefix {
  public:
-  /// `space`: of the values at the cut. `shallower`, if given: of those that were kept before more layers
-  /// were frozen; both cuts are of one stage.
+  /// Values that were kept before more layers were frozen: a cut of the same stage, further ahead.
   struct Shallower {
     std::shared_ptr<const PrefixCut> cut;
     CacheSpace space;
-    std::shared_ptr<const PrefixRecords> records;
   };
+  /// `space`: of the values at the cut, which has no obstacle. `shallower`: the deepest first.
   CachedPrefix(std::shared_ptr<const PrefixCut> cut, SampleCache& cache, CacheSpace space,
-               PrefixSources sources, NextUses uses, std::optional<Shallower> shallower = {});
+               PrefixSources sources, NextUses uses, std::vector<Shallower> shallower = {});
+
+  /// What there is of minibatch k before anything is computed.
+  struct Found {
+    std::vector<std::byte> records;  ///< of all its samples; empty: they are not all kept
+    std::vector<at::Tensor> fields;  ///< of the whole stage, or those that the rest reads beside the values
+  };
+  /// From any thread, between two calls of fields(): ahead of the one that takes it.
+  Found look_up(int64_t k);
 
   /// The fields of cut.behind() for minibatch k. If all of its samples are kept nothing is loaded but what
   /// the rest of the stage reads; else the whole minibatch is computed, each sample in its place: a row of
@@ -65,34 +85,40 @@ class CachedPrefix {
   /// The first minibatch is computed always, and says whether keeping is worth it: its values are computed
   /// once more with half of the samples, in another order, to see that each depends on its sample alone, and
   /// fetched once to see that this takes less time than computing. If not, nothing is kept from then on.
-  std::vector<at::Tensor> fields(int64_t k);
+  std::vector<at::Tensor> fields(int64_t k, Found found);
+  std::vector<at::Tensor> fields(int64_t k) { return fields(k, look_up(k)); }
 
   /// "" while values are kept and found, else why not.
   const std::string& refused() const { return refused_; }
-  /// To be the `shallower` of a longer prefix; nothing before the first fields().
-  std::optional<Shallower> kept() const;
+  const PrefixFigures& figures() const { return figures_; }
 
-  /// For tests: in the place of the two measurements.
+  /// In the place of the two measurements.
   std::optional<bool> worth_it;
 
  private:
-  std::optional<std::vector<at::Tensor>> fetch(int64_t k, const std::vector<int64_t>& samples,
-                                               const PrefixRecords& records, const CacheSpace& space);
+  /// Records of all samples of the minibatch, or nothing.
+  std::vector<std::byte> fetch(int64_t k, const std::vector<int64_t>& samples, const PrefixRecords& records,
+                               const CacheSpace& space);
   std::vector<at::Tensor> compute(int64_t k, const std::vector<int64_t>& samples,
                                   const std::vector<at::Tensor>& fields);
   void keep(int64_t k, const std::vector<int64_t>& samples, const std::vector<at::Tensor>& values);
+  std::vector<at::Tensor> first_values(int64_t k, const std::vector<int64_t>& samples,
+                                       const std::vector<at::Tensor>& fields);
   void judge(int64_t k, const std::vector<int64_t>& samples, const std::vector<at::Tensor>& fields,
              const std::vector<at::Tensor>& values, double compute_seconds);
+  bool keeps() const { return records_ && refused_.empty(); }
 
   const std::shared_ptr<const PrefixCut> cut_;
   SampleCache& cache_;
   const CacheSpace space_;
   const PrefixSources sources_;
   NextUses uses_;
-  const std::optional<Shallower> shallower_;
-  std::vector<std::string> other_fields_;  // of the program behind, not of the cut
-  std::shared_ptr<const PrefixRecords> records_;
+  const std::vector<Shallower> shallower_;
+  std::vector<std::string> other_fields_;    // of the program behind, not of the cut
+  std::unique_ptr<PrefixRecords> records_;   // from the first minibatch on
+  std::vector<PrefixRecords> of_shallower_;  // likewise, if values are kept
   std::string refused_;
+  PrefixFigures figures_;
 };
 
 }  // namespace pipewright

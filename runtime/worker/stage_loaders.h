@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/data/dataset.h"
@@ -18,11 +19,18 @@ struct LoadObserver {
   std::function<void()> end;
 };
 
+/// The minibatches of a stage in one span, in the order of its forwards; nothing at the end. May wait where
+/// minibatches are handed out.
+std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage,
+                                                       const std::shared_ptr<const PipelineSpan>& span);
+
 class StageLoaders {
  public:
-  /// For one span of the worker's. `request(k)`: what minibatch k consists of. Borrows the data set.
+  /// For one span of the worker's. `request(k)`: what minibatch k consists of; `but`: a stage whose fields
+  /// come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
-               const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {});
+               const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {},
+               std::optional<int64_t> but = {});
   /// The fields of the stage's next minibatch, which is k. The stage has some.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 

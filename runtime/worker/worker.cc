@@ -161,7 +161,7 @@ class Worker::Execution {
   bool training() const { return program_ == nullptr; }
   /// `own`: as the pipeline counts.
   const StageProgram& program(const StageReplica& stage, int64_t own) const {
-    return program_ ? (*program_)(stage.stage(), *to_run(own)) : stage.program();
+    return program_ ? (*program_)(stage.stage(), *to_run(own)) : stage.running();
   }
   Lane& lane_of(const Action& action) {
     const int64_t stage = action.stage_or(worker_.stage().stage());

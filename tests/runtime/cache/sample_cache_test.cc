@@ -96,7 +96,7 @@ TEST_CASE("cache: a longer prefix takes the place of the shorter one, sample by 
   for (int64_t i = 0; i < 20; ++i) cache->put(shallow.key(i), value_of(1, i), {i, 0});
   for (int64_t i = 0; i < 20; ++i) {
     REQUIRE(has(*cache, shallow, 1, i, 100 + i));
-    cache->upgrade(shallow.key(i), deep.key(i), value_of(2, i), {100 + i, 0});
+    cache->upgrade(std::vector{shallow.key(i)}, deep.key(i), value_of(2, i), {100 + i, 0});
     CHECK_FALSE(has(*cache, shallow, 1, i, 100 + i));
     CHECK(has(*cache, deep, 2, i, 100 + i));
   }

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_points.h"
 #include "runtime/schedule/plan_check.h"
+#include "tests/runtime/kept_prefixes.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -22,10 +23,11 @@ int64_t world_of(const std::vector<PlanSpans>& parts) {
   return ranks;
 }
 
-// Each plan trains its spans; a rank without a place in one goes to the next.
+// Each plan trains its spans; a rank without a place in one goes to the next. `kept`: what frozen layers make
+// is kept there.
 GenerationsRun run_generations(const Model& model, const std::vector<PlanSpans>& parts,
                                const TrainingRules& rules, const std::vector<MinibatchFields>& minibatches,
-                               const std::string& transport) {
+                               const std::string& transport, KeptPrefixes* kept = nullptr) {
   Generations all(model, rules, minibatches, world_of(parts));
   return all.run(transport, [&](int64_t rank, Transport* links) {
     NamedState state;
@@ -35,7 +37,14 @@ GenerationsRun run_generations(const Model& model, const std::vector<PlanSpans>&
       worker = all.start(rank, links, parts[g].plan, g > 0 ? &parts[g - 1].plan : nullptr, state);
       if (!worker) continue;
       const WorkerHooks hooks = all.hooks(*worker);
-      for (const Span& span : parts[g].spans) worker->train(span, hooks);
+      std::unique_ptr<CachedPrefix> prefix;
+      if (kept) {
+        std::vector<const Plan*> before;
+        for (size_t b = 0; b < g; ++b) before.push_back(&parts[b].plan);
+        prefix = kept->cut(frozen_model(model, parts[g].plan.frozen_layers), parts[g].plan, before, *worker);
+      }
+      for (const Span& span : parts[g].spans) KeptPrefixes::train(*worker, prefix.get(), span, hooks);
+      if (kept) kept->add(prefix.get());
       state = state_of(*worker, parts[g].spans.empty() ? 0 : parts[g].spans.back().end());
     }
     all.end(rank, parts.back().plan, worker.get(), std::move(state));
@@ -112,7 +121,8 @@ void check_same(const NamedState& got, const NamedState& expected) {
 
 TEST_CASE("random plans one after the other: every loss, weight and buffer is the serial reference's") {
   at::set_num_threads(1);
-  const std::vector<std::string> transports = {"local", "shm", "tiny-shm", "gloo", "mixed", "staged", "blocks"};
+  const std::vector<std::string> transports = {"local", "shm",    "tiny-shm", "gloo",
+                                               "mixed", "staged", "blocks"};
   for (uint64_t seed = 0; seed < cases_of(60); ++seed) {
     const RandomChanges c = random_changes(seed);
     const std::string& transport = transports[seed % transports.size()];
@@ -131,18 +141,29 @@ TEST_CASE("random plans one after the other: every loss, weight and buffer is th
 }
 
 TEST_CASE(
-    "random plans that freeze layers: all as the serial reference, and what is frozen stays, to the bit") {
+    "random plans that freeze layers: all as the serial reference, kept values or not, and what is frozen "
+    "stays, to the bit") {
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "shm", "staged"};
+  PrefixFigures figures;
   for (uint64_t seed = 500; seed < 500 + cases_of(60); ++seed) {
     const RandomChanges c = random_changes(seed, /*freezes=*/true);
     const std::string& transport = transports[seed % transports.size()];
     CAPTURE(seed, transport, words(c.parts), c.rules.optimizer.name, c.rules.gradient_accumulation);
-    const auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    // They come again, so that what is kept of them is found.
+    auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    const auto period = static_cast<size_t>(3 + seed % 3);
+    for (size_t k = period; k < minibatches.size(); ++k) minibatches[k] = minibatches[k - period];
+    std::optional<KeptPrefixes> kept;
+    if (seed % 4 < 3 && minibatches.size() > period)
+      kept.emplace(c.model.graph, minibatches, static_cast<int64_t>(period),
+                   seed % 4 == 0 ? 40'000 : 1 << 20);
     const int64_t first = c.parts.front().spans.front().first;
     const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
     const ReferenceResult expected = train_serially(c.model, c.parts, c.rules, fields);
-    const GenerationsRun run = run_generations(c.model, c.parts, c.rules, minibatches, transport);
+    const GenerationsRun run =
+        run_generations(c.model, c.parts, c.rules, minibatches, transport, kept ? &*kept : nullptr);
+    if (kept) figures += kept->figures();
     CHECK(std::vector<double>(run.losses.begin() + first, run.losses.end()) == expected.losses);
     check_state(run.last, expected);
     for (const int times : run.forwards) CHECK(times == 1);
@@ -178,6 +199,8 @@ TEST_CASE(
       }
     }
   }
+  CHECK(figures.fetched > 0);
+  CHECK(figures.deepened > 0);
 }
 
 TEST_CASE("changing to the same plan is a drain") {
@@ -402,4 +425,3 @@ TEST_CASE("intervals go on across plans: each multiple has one checkpoint, with 
     for (const int64_t n : evaluations) CHECK(ends.count(n) == 1);
   }
 }
-

@@ -3,9 +3,12 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "graph/document.h"
 #include "graph/error.h"
 #include "graph/plan_changes.h"
+#include "optimizer/plan/optimizer.h"
 #include "runtime/job/freeze_policy.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pipewright {
 namespace {
@@ -112,6 +115,83 @@ TEST_CASE("a change may say a plan, layers to freeze, or what an update takes") 
   CHECK_THROWS_AS(parse_plan_changes(R"([{"minibatch": 4}])", "c.json"), InputError);
   CHECK_THROWS_WITH(parse_plan_changes(R"([{"minibatch": 4, "freze": 1}])", "c.json"),
                     Catch::Contains("freeze"));
+}
+
+// Eight blocks of 3 ms and a head, all values small.
+Profile blocks() {
+  Profile profile;
+  profile.model = "blocks";
+  profile.device = "none";
+  profile.minibatch_samples = 8;
+  for (int v = 0; v < 9; ++v) {
+    ProfiledNode node;
+    node.name = "n" + std::to_string(v);
+    node.layer = v < 8 ? "blocks." + std::to_string(v) : "head";
+    node.inputs = {v == 0 ? "images" : "n" + std::to_string(v - 1) + ".out"};
+    node.outputs = {{node.name + ".out", 8000}};
+    node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = 0.001;
+    node.parameter_bytes = node.trainable_parameter_bytes = 100'000;
+    node.parameters = {node.name + ".weight"};
+    profile.nodes.push_back(node);
+  }
+  return profile;
+}
+
+DrainedNow drained(const Plan& plan, int64_t ranks, std::optional<CacheRules> cache) {
+  DrainedNow now{.minibatch = 100, .plan = plan, .ranks = ranks, .layers = {}, .gradient_norms = {}};
+  now.minibatches_left = 100'000;
+  now.minibatches_per_epoch = 100;
+  now.layers.resize(8);
+  now.cache = std::move(cache);
+  now.samples = 1000;
+  return now;
+}
+
+TEST_CASE(
+    "the plan that follows takes what is kept for nothing, if the budget holds the values of all samples") {
+  const testing::TemporaryFolder folder;
+  write_document(folder / "profile.json", blocks());
+  const std::string spec =
+      "freeze:rule=alpha,alpha=0.5,bandwidth=1GB/s,profile=" + (folder / "profile.json").string();
+  const auto policy = make_adapt_policy(spec);
+  PlanRequest request;
+  request.strategy = "straight";
+  const Plan plan = make_plan(blocks(), flat_topology(2, 1e9, 20e-6, 0), request);
+  const auto seconds = [&](std::optional<CacheRules> cache) {
+    const auto decision = policy->decide_drained(drained(plan, 2, std::move(cache)));
+    REQUIRE(decision);
+    CHECK(decision->freeze == 4);
+    REQUIRE(decision->plan.predicted);
+    return decision->plan.predicted->minibatch_seconds;
+  };
+  CacheRules rules;
+  rules.kind = CacheKind::kMemory;
+  const double computed = seconds(std::nullopt), kept = seconds(rules);
+  CHECK(kept < computed);
+  rules.memory_bytes = 900'000;  // of 1000 samples with 1000 bytes each
+  CHECK(seconds(rules) == computed);
+  rules.dtype = "bfloat16";
+  CHECK(seconds(rules) == kept);
+
+  const auto halving = make_adapt_policy(spec + ",compat=halving");
+  const auto decision = halving->decide_drained(drained(plan, 2, std::nullopt));
+  REQUIRE(decision);
+  CHECK(decision->plan.schedule == "gpipe");
+  CHECK(decision->plan.world_size == 2);
+}
+
+TEST_CASE("rules by gradients decide nothing within an interval of which they have seen a part") {
+  const auto policy = make_adapt_policy("freeze:rule=bounded,alpha=0.5");
+  const Plan plan;
+  DrainedNow now = drained(plan, 1, std::nullopt);
+  now.minibatch = 300;
+  now.gradient_norms = {1, 1, 1, 1, 0.5, 1, 1, 1};
+  now.norms_are_whole = false;
+  CHECK_FALSE(policy->decide_drained(now));
+  now.norms_are_whole = true;
+  const auto decision = policy->decide_drained(now);
+  REQUIRE(decision);
+  CHECK(decision->freeze == 4);
 }
 
 }  // namespace

@@ -223,7 +223,7 @@ struct CachedTraining {
   std::vector<double> losses;
 
   CachedTraining(const Model& model, int64_t layers, SampleCache& cache,
-                 std::optional<CachedPrefix::Shallower> shallower = {}, const std::string& dtype = "float32")
+                 std::vector<CachedPrefix::Shallower> shallower = {}, const std::string& dtype = "float32")
       : frozen(model, layers) {
     space.layers = layers;
     space.dtype = dtype;
@@ -235,11 +235,8 @@ struct CachedTraining {
     };
     PrefixSources sources;
     sources.request = request;
-    sources.load = [this, request](int64_t k) {
-      ++loaded;
-      return load(frozen.model.graph, frozen.whole->fields(), request(k).indices);
-    };
-    sources.load_some = [this, request](int64_t k, const std::vector<std::string>& fields) {
+    sources.load = [this, request](int64_t k, const std::vector<std::string>& fields) {
+      if (fields == frozen.whole->fields()) ++loaded;
       return load(frozen.model.graph, fields, request(k).indices);
     };
     sources.state = [this] { return std::pair(frozen.weights, frozen.buffers); };
@@ -327,10 +324,10 @@ TEST_CASE("cache: when more layers are frozen values are computed from those tha
     const auto cache = memory_cache(64 << 20);
     CachedTraining first(model, 1, *cache);
     first.train(0, 5);
-    const auto shallower = first.prefix->kept();
-    REQUIRE(shallower);
-    CachedTraining then(model, 2, *cache, shallower);
     Frozen without(model, 2);
+    const auto further_ahead =
+        std::make_shared<PrefixCut>(without.model.graph, without.stages, first.frozen.end, *without.whole);
+    CachedTraining then(model, 2, *cache, {{further_ahead, first.space}});
     then.train(5, 15);
     CHECK(then.losses == train_whole(without, 5, 15));
     check_equal(then.frozen.weights, without.weights);
@@ -350,7 +347,6 @@ TEST_CASE("cache: not used where fetching would not be faster, and rounded where
   CHECK(slow.loaded == 10);
   REQUIRE(slow.lines.size() == 1);
   CHECK_THAT(slow.lines[0], Catch::Contains("not used: fetching would not be faster"));
-  CHECK_FALSE(slow.prefix->kept());
 
   CachedTraining rounded(model, 1, *cache, {}, "bfloat16");
   Frozen exact(model, 1);

@@ -1,0 +1,94 @@
+#include "runtime/train/run_cache.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/process_state.h"
+#include "runtime/worker/frozen_prefix.h"
+
+namespace pipewright {
+namespace {
+
+// In the store, for each host: how many ranks have come, and how the first one's is opened.
+std::string comers_key(const std::string& host) { return "cache/comers/" + host; }
+std::string address_key(const std::string& host) { return "cache/address/" + host; }
+constexpr const char* kImpureKey = "cache/impure";
+
+std::unique_ptr<SampleCache> host_cache(const Job& job, const RunCache::Settings& settings,
+                                        std::vector<std::string>& remarks) {
+  const auto made = [&] { return SampleCache::make(cache_rules(job.run.cache), job.run.output, remarks); };
+  if (!settings.store) return made();
+  const std::string host = this_process().host;
+  if (settings.store->add(comers_key(host), 1) == 1) {
+    auto cache = made();
+    settings.store->set(address_key(host), cache ? cache->address() : "{}");
+    return cache;
+  }
+  return SampleCache::open(settings.store->get(address_key(host), settings.patience, settings.check),
+                           remarks);
+}
+
+}  // namespace
+
+std::unique_ptr<RunCache> RunCache::make(const Job& job, Settings settings) {
+  if (cache_rules(job.run.cache).kind == CacheKind::kNone) return nullptr;
+  std::vector<std::string> remarks;
+  auto cache = host_cache(job, settings, remarks);
+  for (const std::string& remark : remarks) settings.log("cache: " + remark);
+  if (!cache) return nullptr;
+  return std::unique_ptr<RunCache>(new RunCache(job, std::move(settings), std::move(cache)));
+}
+
+RunCache::RunCache(const Job& job, Settings settings, std::unique_ptr<SampleCache> cache)
+    : settings_(std::move(settings)),
+      data_spec_(job.run.data),
+      rules_(cache_rules(job.run.cache)),
+      cache_(std::move(cache)) {}
+
+void RunCache::begin(const Job& job, int64_t number, Worker& worker) {
+  std::vector<const Plan*> before;
+  for (int64_t generation = 0; generation < number; ++generation) before.push_back(&job.plan_of(generation));
+  const TrainingData& data = settings_.data;
+  refused_.clear();
+  prefix_ = cache_frozen_prefix(
+      job.model_of(number), job.plan_of(number), before, worker,
+      {data.dataset(), data_spec_, rules_.dtype, rules_.measures,
+       [&data](int64_t k) { return data.request(k); }, data.length().minibatches_per_epoch, *cache_,
+       [this](const std::string& line) { settings_.log(line); },
+       [this](const std::string& reason) {
+         impure_ = true;
+         refused_ = reason;
+         if (settings_.store) settings_.store->set(kImpureKey, reason);
+       }});
+}
+
+void RunCache::end() {
+  if (!prefix_) return;
+  earlier_ += prefix_->figures();
+  refused_ = prefix_->refused();
+  prefix_.reset();
+}
+
+bool RunCache::can_keep() const {
+  return !impure_ && (!settings_.store || !settings_.store->has(kImpureKey));
+}
+
+CacheSummary RunCache::summary() const {
+  PrefixFigures figures = earlier_;
+  if (prefix_) figures += prefix_->figures();
+  const CacheStatistics statistics = cache_->statistics();
+  CacheSummary summary;
+  summary.fetched = figures.fetched;
+  summary.deepened = figures.deepened;
+  summary.computed = figures.computed;
+  summary.evicted = statistics.evictions;
+  summary.damaged = statistics.damaged;
+  summary.fetch_seconds = figures.fetch_seconds;
+  summary.compute_seconds = figures.compute_seconds;
+  summary.memory_bytes = statistics.memory_bytes;
+  summary.disk_bytes = statistics.disk_bytes;
+  summary.refused = prefix_ ? prefix_->refused() : refused_;
+  return summary;
+}
+
+}  // namespace pipewright

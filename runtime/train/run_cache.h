@@ -1,0 +1,61 @@
+// What frozen layers make of samples, kept for the life of a run (--cache): the host's store, and what feeds
+// this rank's first stage from it.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "graph/cache_rules.h"
+#include "graph/summary.h"
+#include "runtime/cache/sample_cache.h"
+#include "runtime/generation/training_data.h"
+#include "runtime/job/job.h"
+#include "runtime/transport/store.h"
+#include "runtime/worker/cached_prefix.h"
+#include "runtime/worker/worker.h"
+
+namespace pipewright {
+
+class RunCache {
+ public:
+  struct Settings {
+    const TrainingData& data;
+    Store* store = nullptr;  ///< of the job; null: one rank
+    std::chrono::milliseconds patience;
+    std::function<void()> check;  ///< throws what ends the job while this rank waits for another
+    std::function<void(const std::string& line)> log;
+  };
+  /// The first rank of a host that comes makes the host's store and tells the others by the job's store.
+  /// Null for a job that keeps nothing, and where no tier can be made or opened, which is logged. `settings`
+  /// borrows all.
+  static std::unique_ptr<RunCache> make(const Job& job, Settings settings);
+
+  /// Generation `number` of the job begins with this worker; `worker` outlives end().
+  void begin(const Job& job, int64_t number, Worker& worker);
+  /// Before the worker goes.
+  void end();
+  /// Feeds the worker's first stage; null: that stage runs whole.
+  CachedPrefix* prefix() const { return prefix_.get(); }
+  /// Of all generations, this rank's part.
+  CacheSummary summary() const;
+  /// False once a rank has found that what its frozen layers make is no function of the sample.
+  bool can_keep() const;
+
+ private:
+  RunCache(const Job& job, Settings settings, std::unique_ptr<SampleCache> cache);
+
+  const Settings settings_;
+  const std::string data_spec_;
+  const CacheRules rules_;
+  const std::unique_ptr<SampleCache> cache_;
+  std::unique_ptr<CachedPrefix> prefix_;
+  PrefixFigures earlier_;
+  std::string refused_;  // under the plan in force, or the last one
+  bool impure_ = false;
+};
+
+}  // namespace pipewright
