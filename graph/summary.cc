@@ -337,13 +337,14 @@ Summary Summary::from_json(JsonReader& reader) {
   summary.train_loss = reader.number_or_null("train_loss", -kLargestNumber, kLargestNumber);
   if (reader.has("evaluation") && !reader.raw("evaluation").is_null()) {
     JsonReader entry = reader.object("evaluation");
-    entry.expect({"loss", "top1", "samples", "exact_match", "f1"});
+    entry.expect({"loss", "top1", "samples", "top5", "exact_match", "f1"});
     EvaluationSummary evaluation;
     evaluation.loss = entry.number_or_null("loss", -kLargestNumber, kLargestNumber);
     evaluation.top1 = entry.number_or_null("top1", 0, 1);
     evaluation.samples = entry.integer("samples", 0, kMostCount);
     if (entry.has("exact_match")) evaluation.exact_match = entry.number("exact_match", 0, 1);
     if (entry.has("f1")) evaluation.f1 = entry.number("f1", 0, 1);
+    if (entry.has("top5")) evaluation.top5 = entry.number("top5", 0, 1);
     entry.finish();
     summary.evaluation = evaluation;
   }
@@ -386,6 +387,7 @@ Json Summary::to_json() const {
       json["evaluation"]["exact_match"] = evaluation->exact_match;
       json["evaluation"]["f1"] = evaluation->f1;
     }
+    if (std::isfinite(evaluation->top5)) json["evaluation"]["top5"] = evaluation->top5;
   }
   for (const GenerationSummary& generation : generations) json["generations"].push_back(generation.to_json());
   for (const EpochSummary& epoch : epochs) json["epochs"].push_back(epoch.to_json());

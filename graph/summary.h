@@ -19,6 +19,9 @@ struct EvaluationSummary {
   // Optional keys, of data that asks questions: means over these. NaN: it asks none.
   double exact_match = std::numeric_limits<double>::quiet_NaN();  ///< 0..1
   double f1 = std::numeric_limits<double>::quiet_NaN();           ///< 0..1
+  /// Fraction whose label is among the five largest scores. Optional key; NaN: no scores, or of five classes
+  /// or fewer.
+  double top5 = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// Tensors of a rank by purpose, as counted by the allocator hook: of each purpose the most there was at a

@@ -41,4 +41,6 @@ FRAMEWORKS = {
     "hybrid": ("--strategy", "hybrid", "--schedule", "1f1b"),
     "zb-h1": ("--strategy", "straight", "--schedule", "zb-h1"),
 }
-DRAINS = ("gpipe", "1f1b-flush", "zb-h1")
+# PyTorch's own, and the mode of peers.py.
+PEERS = {"pytorch-eager": "eager", "pytorch-ddp": "ddp", "pytorch-gpipe": "gpipe", "pytorch-1f1b": "1f1b"}
+DRAINS = ("gpipe", "1f1b-flush", "zb-h1", "pytorch-gpipe", "pytorch-1f1b")

@@ -26,6 +26,7 @@ void print(const EvaluationResult& evaluation, const PredictionFiles& files, boo
   if (json) {
     std::cout << json_text(Json{{"loss", finite_or_null(evaluation.loss)},
                                 {"top1", finite_or_null(evaluation.top1)},
+                                {"top5", finite_or_null(evaluation.top5)},
                                 {"perplexity", finite_or_null(evaluation.perplexity)},
                                 {"bleu", finite_or_null(evaluation.bleu)},
                                 {"exact_match", finite_or_null(evaluation.exact_match)},
@@ -35,6 +36,7 @@ void print(const EvaluationResult& evaluation, const PredictionFiles& files, boo
   }
   std::cout << "evaluation loss " << evaluation.loss;
   if (!std::isnan(evaluation.top1)) std::cout << ", top-1 " << 100 * evaluation.top1 << " %";
+  if (!std::isnan(evaluation.top5)) std::cout << ", top-5 " << 100 * evaluation.top5 << " %";
   if (!std::isnan(evaluation.perplexity)) std::cout << ", perplexity " << evaluation.perplexity;
   if (!std::isnan(evaluation.bleu)) std::cout << ", BLEU " << 100 * evaluation.bleu;
   std::cout << evaluation.answers_text() << ", " << evaluation.samples << " samples\n";

@@ -77,6 +77,9 @@ void print_summary(const std::string& folder, bool json) {
     if (summary.evaluation->top1 == summary.evaluation->top1) {
       std::cout << ", top-1 " << 100 * summary.evaluation->top1 << " %";
     }
+    if (summary.evaluation->top5 == summary.evaluation->top5) {
+      std::cout << ", top-5 " << 100 * summary.evaluation->top5 << " %";
+    }
   }
   const std::string slowness = slowness_text(summary, last_plan_of(folder, summary));
   if (!slowness.empty()) std::cout << "\n" << slowness;

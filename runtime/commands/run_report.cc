@@ -152,9 +152,8 @@ std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
 std::string run_report(const std::vector<std::filesystem::path>& folders) {
   std::string table =
       "| run | plan | samples/s | speed-up | minibatch | predicted | training loss | evaluation loss | top-1 "
-      "| peak memory "
-      "of a rank | predicted | sent a minibatch |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+      "| top-5 | peak memory of a rank | predicted | sent a minibatch |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string memory =
       "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
       "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
@@ -204,9 +203,9 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
     cell(loss_text(summary.train_loss));
     cell(summary.evaluation ? loss_text(summary.evaluation->loss) : "-");
-    cell(summary.evaluation && std::isfinite(summary.evaluation->top1)
-             ? text("%.2f %%", 100 * summary.evaluation->top1)
-             : "-");
+    const EvaluationSummary evaluation = summary.evaluation.value_or(EvaluationSummary{0, std::nan(""), 0});
+    for (const double hits : {evaluation.top1, evaluation.top5})
+      cell(std::isfinite(hits) ? text("%.2f %%", 100 * hits) : "-");
     cell(format_bytes(static_cast<double>(memory_bytes)));
     cell(predicted_memory_bytes > 0 ? format_bytes(static_cast<double>(predicted_memory_bytes)) : "-");
     cell(summary.minibatches > 0

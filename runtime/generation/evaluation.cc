@@ -1,5 +1,6 @@
 #include "runtime/generation/evaluation.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
@@ -36,6 +37,26 @@ Evaluation::Evaluation(const Job& job, const Plan& plan, const Dataset& data, Wo
   full_ = programs(batch);
   rest_ = programs(samples(job, data) % batch);
 }
+
+namespace {
+
+// Labels with fewer than `count` scores before theirs: larger ones, and equal ones of smaller classes. So the
+// first is what argmax takes.
+int64_t labels_among(int64_t count, const at::Tensor& scores, const at::Tensor& truth) {
+  const at::Tensor rows = scores.reshape({truth.numel(), -1});
+  const at::Tensor classes = at::arange(rows.size(1), truth.options());
+  const at::Tensor label = truth.clamp(0, rows.size(1) - 1).unsqueeze(1);
+  const at::Tensor own = rows.gather(1, label.to(at::kLong));
+  const at::Tensor before = rows.gt(own).logical_or(rows.eq(own).logical_and(classes.lt(label))).sum(1);
+  // A label that asks nothing is none of the classes; a score that is no number is before nothing.
+  return before.lt(count)
+      .logical_and(truth.eq(label.squeeze(1)))
+      .logical_and(own.eq(own).squeeze(1))
+      .sum()
+      .item<int64_t>();
+}
+
+}  // namespace
 
 int64_t Evaluation::samples(const Job& job, const Dataset& data) {
   return job.model.fixed_batch ? data.size() - data.size() % job.run.batch_size : data.size();
@@ -100,6 +121,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       const at::Tensor best = scores.argmax(-1).flatten();
       const at::Tensor truth = scored.labels.flatten();
       result.correct = best.eq(truth).sum().item<int64_t>();
+      if (scores.size(-1) > 5) result.among_five = labels_among(5, scores, truth);
       result.scored = result.labels >= 0 ? result.labels : truth.numel();
       if (scored.labels.dim() == 2) {
         const at::Tensor rows = scores.reshape({truth.numel(), -1}).to(at::kFloat);

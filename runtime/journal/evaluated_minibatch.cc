@@ -12,6 +12,7 @@ Json EvaluatedMinibatch::to_json() const {
   json["correct"] = correct;
   json["scored"] = scored;
   json["samples"] = samples;
+  json["among_five"] = among_five;
   json["labels"] = labels;
   json["surprise"] = finite_or_null(surprise);
   for (const JudgedAnswer& answer : answers)
@@ -20,13 +21,10 @@ Json EvaluatedMinibatch::to_json() const {
 }
 
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
-  EvaluatedMinibatch minibatch{json.at("minibatch"),
-                               number_or_nan(json.at("loss")),
-                               json.at("correct"),
-                               json.at("scored"),
-                               json.at("samples"),
-                               json.at("labels"),
-                               number_or_nan(json.at("surprise"))};
+  EvaluatedMinibatch minibatch{json.at("minibatch"), number_or_nan(json.at("loss")),
+                               json.at("correct"),   json.at("scored"),
+                               json.at("samples"),   json.at("among_five"),
+                               json.at("labels"),    number_or_nan(json.at("surprise"))};
   if (json.contains("answers")) {
     for (const Json& answer : json["answers"])
       minibatch.answers.push_back({answer.at(0), number_or_nan(answer.at(1)), answer.at(2), answer.at(3)});
@@ -68,6 +66,8 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   EvaluationResult summary;
   int64_t correct = 0;
   int64_t scored = 0;
+  int64_t among_five = 0;
+  int64_t of_many_classes = 0;
   double loss = 0;
   double weight = 0;
   double surprise = 0;
@@ -79,10 +79,15 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
     summary.samples += minibatch.samples;
     correct += minibatch.correct;
     scored += minibatch.scored;
+    if (minibatch.among_five < 0) continue;
+    among_five += minibatch.among_five;
+    of_many_classes += minibatch.scored;
   }
   summary.loss = loss / weight;
   summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
+  if (of_many_classes > 0)
+    summary.top5 = static_cast<double>(among_five) / static_cast<double>(of_many_classes);
   judge(minibatches, summary);
   return summary;
 }

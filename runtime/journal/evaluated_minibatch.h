@@ -27,6 +27,8 @@ struct EvaluatedMinibatch {
   int64_t correct = 0;
   int64_t scored = 0;  ///< labels that had a score; those that ask nothing (kNoLabel) do not count
   int64_t samples = 0;
+  /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
+  int64_t among_five = -1;
   /// Labels that the loss is the mean of: those that ask something, also where there are no scores. -1: the
   /// stage reads no labels, and the loss is the mean over the samples.
   int64_t labels = -1;

@@ -163,6 +163,7 @@ int64_t Journal::start_with_past() {
       const Json& evaluation = json["evaluation"];
       last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
                           evaluation.at("samples").get<int64_t>()};
+      if (evaluation.contains("top5")) last_evaluation_->top5 = evaluation["top5"];
     } else {
       next_minibatch_ = json.at("minibatch").get<int64_t>();
       elapsed_before_ = json.at("elapsed_seconds").get<double>();
@@ -362,6 +363,7 @@ void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
                        {"loss", finite_or_null(evaluation.loss)},
                        {"top1", finite_or_null(evaluation.top1)},
                        {"samples", evaluation.samples}};
+  if (std::isfinite(evaluation.top5)) out["evaluation"]["top5"] = evaluation.top5;
   if (within > 0) out["evaluation"]["minibatches"] = within;
   if (std::isfinite(evaluation.perplexity)) out["evaluation"]["perplexity"] = evaluation.perplexity;
   if (std::isfinite(evaluation.exact_match)) {
@@ -375,6 +377,7 @@ void Journal::write_evaluation(std::pair<int64_t, int64_t> place) {
                within > 0 ? (", minibatch " + std::to_string(within)).c_str() : "",
                loss_text(evaluation.loss).c_str());
   if (!std::isnan(evaluation.top1)) std::fprintf(stderr, ", top-1 %.2f %%", 100 * evaluation.top1);
+  if (!std::isnan(evaluation.top5)) std::fprintf(stderr, ", top-5 %.2f %%", 100 * evaluation.top5);
   if (!std::isnan(evaluation.perplexity))
     std::fprintf(stderr, ", perplexity %s", loss_text(evaluation.perplexity, 2).c_str());
   std::fprintf(stderr, "%s (%ld samples)\n", evaluation.answers_text().c_str(), evaluation.samples);

@@ -224,6 +224,7 @@ Summary sample_summary() {
   summary.flops_per_second = 150588235.29411766;
   summary.train_loss = 0.6931471805599453;
   summary.evaluation = EvaluationSummary{0.7, 0.515625, 512};
+  summary.evaluation->top5 = 0.96875;
   summary.sync = SyncSummary{"partial-reduce:window=4", 2, {3, 9}, 1, 3.5};
   summary.ranks = {{0, 0, 0, "node-a", 0.91, 1e-3, 2e-4, 4096, 3264, 262144, 2, 3, 512},
                    {1, 0, 1, "node-a", 0.90, 2e-3, 3e-4, 4096, 3264, 262144, 2, 3, 512},
@@ -421,6 +422,7 @@ Summary random_summary(std::mt19937_64& random) {
   summary.train_loss = coin(random) ? positive(random, 100) : std::numeric_limits<double>::quiet_NaN();
   if (coin(random)) {
     summary.evaluation->top1 = std::numeric_limits<double>::quiet_NaN();
+    summary.evaluation->top5 = std::numeric_limits<double>::quiet_NaN();
   } else if (coin(random)) {
     summary.evaluation.reset();
   }

@@ -1,3 +1,5 @@
+#include "runtime/journal/journal.h"
+
 #include <malloc.h>
 #include <sys/resource.h>
 
@@ -10,7 +12,6 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/journal/journal.h"
 #include "runtime/journal/line_thread.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
@@ -143,12 +144,14 @@ TEST_CASE(
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(0, evaluation_line(0, {2, 4.0, 1, 5, 5}));
-  journal.take(0, evaluation_line(0, {0, 1.0, 7, 10, 10}));
+  journal.take(0, evaluation_line(0, {2, 4.0, 1, 5, 5, 3}));
+  journal.take(0, evaluation_line(0, {0, 1.0, 7, 10, 10, 9}));
   CHECK(lines_of(folder).empty());
-  journal.take(0, evaluation_line(0, {1, 2.0, 2, 10, 10}));
+  journal.take(0, evaluation_line(0, {1, 2.0, 2, 10, 10, 8}));
   const auto lines = lines_of(folder);
   REQUIRE(lines.size() == 1);
+  CHECK(lines[0]["evaluation"]["top5"].get<double>() == Approx(20 / 25.0));
+  CHECK(journal.summary().evaluation->top5 == Approx(20 / 25.0));
   CHECK(lines[0]["evaluation"]["samples"] == 25);
   CHECK(lines[0]["evaluation"]["loss"].get<double>() == Approx((10 + 20 + 20) / 25.0));
   CHECK(lines[0]["evaluation"]["top1"].get<double>() == Approx(10 / 25.0));

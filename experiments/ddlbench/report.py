@@ -1,20 +1,13 @@
 """results.md and results.html of the lines of results.jsonl."""
 import html
 
+from pages import bytes_text, number
+
 COLUMNS = ("framework", "plan", "samples/s", "speed-up", "s/epoch", "minibatch", "predicted", "bubble", "peak memory of a rank",
-           "sent a minibatch", "loss, first -> last", "evaluation loss", "top-1")
+           "a process at most", "sent a minibatch", "loss, first -> last", "evaluation loss", "top-1", "top-5")
+ABOUT = ("Steady state: warm-up is left out. Memory of a rank counts tensors, that of a process everything. Rates in brackets: more ranks than cores. A bubble is time in which a rank computes "
+         "nothing, the mean over ranks. pytorch-...: PyTorch's own, of random images; bytes sent are what went over the loopback interface, a bubble what its thread was not on a core.")
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1")
-
-
-def bytes_text(count):
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.3g} {unit}"
-        count /= 1024
-
-
-def number(value, digits=3, missing="-"):
-    return missing if value is None else f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}"
 
 
 def groups(lines):
@@ -32,12 +25,21 @@ def cells(line, single):
     rate = line["samples_per_second"]
     crowded = line["cores"] and line["devices"] > line["cores"]  # times that do not compare stand in brackets
     bracket = "({})".format if crowded else "{}".format
+    milliseconds, percent = (lambda value: f"{1000 * value:.3g} ms"), (lambda value: f"{100 * value:.3g} %")
     return [line["framework"], f"{line['stages']} {line['schedule']}", bracket(number(rate, 4)),
             bracket(number(rate / single)) if single else "-", bracket(number(line["epoch_seconds"])),
-            f"{1000 * line['minibatch_seconds']:.3g} ms", f"{1000 * line['predicted_minibatch_seconds']:.3g} ms", f"{100 * line['bubble']:.0f} %",
-            bytes_text(max(line["peak_memory_bytes"])), bytes_text(line["sent_bytes_per_minibatch"]),
-            f"{line['first_loss']:.4f} -> {line['last_loss']:.4f}", number(line["evaluation_loss"]),
-            "-" if line["top1"] is None else f"{100 * line['top1']:.1f} %"]
+            milliseconds(line["minibatch_seconds"]), *(text(line[key], shown) for key, shown in (
+                ("predicted_minibatch_seconds", milliseconds), ("bubble", percent), ("peak_memory_bytes", largest), ("peak_resident_bytes", largest),
+                ("sent_bytes_per_minibatch", bytes_text))),
+            f"{line['first_loss']:.4f} -> {line['last_loss']:.4f}", number(line["evaluation_loss"]), text(line["top1"], percent), text(line["top5"], percent)]
+
+
+def text(value, shown):
+    return "-" if value is None else shown(value)
+
+
+def largest(of_ranks):
+    return bytes_text(max(of_ranks))
 
 
 def rate_of_single(lines):
@@ -49,8 +51,7 @@ def caption(line):
 
 
 def markdown(lines):
-    text = ["# DDLBench's matrix", "", "Steady state: warm-up is left out. Memory counts tensors. Rates in brackets: more ranks than cores. A bubble is "
-            "time in which a rank computes nothing, the mean over ranks.", ""]
+    text = ["# DDLBench's matrix", "", ABOUT, ""]
     for (benchmark, model), part in groups(lines).items():
         text += [f"## {benchmark}, {model}", "", caption(part[0]), "", "| " + " | ".join(COLUMNS) + " |",
                  "| " + " | ".join("---" for _ in COLUMNS) + " |"]
@@ -87,8 +88,7 @@ def page(lines):
     parts = ["<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>DDLBench's matrix</title><style>",
              "body{font:14px sans-serif;margin:2em;max-width:75em}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:2px 7px;"
              "text-align:right}td:first-child,td:nth-child(2){text-align:left}svg{font:12px sans-serif;display:block;margin:.7em 0}</style></head><body>",
-             "<h1>DDLBench's matrix</h1><p>Samples per second in the steady state; a black tick is what the plan predicted. Memory counts tensors. "
-             "Rates in brackets: more ranks than cores.</p>"]
+             f"<h1>DDLBench's matrix</h1><p>A black tick is what the plan predicted. {html.escape(ABOUT)}</p>"]
     for (benchmark, model), part in groups(lines).items():
         parts.append(f"<h2>{html.escape(benchmark)}, {html.escape(model)}</h2><p>{html.escape(caption(part[0]))}</p>{chart(part)}<table><tr>")
         parts += [f"<th>{html.escape(column)}</th>" for column in COLUMNS]
