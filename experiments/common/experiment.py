@@ -59,14 +59,14 @@ def write_lines(file, lines):
 
 
 class Results:
-    """Lines of JSON, a line for each case. A line stands as long as its settings do."""
+    """Lines of JSON, a line for each case. A line stands as long as its settings do, unless it failed or what it needs was not there."""
 
     def __init__(self, file, place):
         """`place`: the keys that say which case a line is of; one line each."""
         self.file, self.place, self.lines = file, place, lines_of(file)
 
     def stands(self, key):
-        return any(all(line.get(k) == v for k, v in key.items()) and line.get("status", "done") != "failed" for line in self.lines)
+        return any(all(line.get(k) == v for k, v in key.items()) and line.get("status", "done") not in ("failed", "unavailable") for line in self.lines)
 
     def put(self, line):
         self.lines = [other for other in self.lines if any(other.get(k) != line[k] for k in self.place)] + [line]

@@ -59,8 +59,8 @@ def bars(title, groups, names):
     return svg(left + width + 70, y + 4, parts)
 
 
-def curves(title, x_label, y_label, series, dashed=()):
-    """`series`: name -> [(x, y)], x above 0, on a logarithmic axis; y from 0 on. The names in `dashed` are drawn so, in the colour of the name they begin with."""
+def curves(title, x_label, y_label, series, dashed=(), level=None):
+    """`series`: name -> [(x, y)], x above 0, on a logarithmic axis; y from 0 on. The names in `dashed` are drawn so, in the colour of the name they begin with; `level`: a line across."""
     left, top, width, height = 60, 34, 520, 280
     xs = sorted({x for points in series.values() for x, _ in points})
     most = max((y for points in series.values() for _, y in points), default=1) or 1
@@ -79,6 +79,9 @@ def curves(title, x_label, y_label, series, dashed=()):
         parts.append(f'<line x1="{left}" x2="{left + width}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/><text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(y)}</text>')
     parts.append(f'<text x="{left + width / 2}" y="{top + height + 34}" text-anchor="middle">{html.escape(x_label)}</text>'
                  f'<text x="14" y="{top + height / 2}" text-anchor="middle" transform="rotate(-90 14 {top + height / 2})">{html.escape(y_label)}</text>')
+    if level is not None:
+        at = place(xs[0], level)[1]
+        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{at:.1f}" y2="{at:.1f}" stroke="#555" stroke-width="1.5"/>')
     colours = {}
     for name, points in series.items():
         owner = next((other for other in colours if name.startswith(other)), name) if name in dashed else name

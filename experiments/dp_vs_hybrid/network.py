@@ -1,0 +1,88 @@
+"""Links of a given rate between the ranks of a run on one machine: a network namespace and a host name for each rank, joined by a bridge, each with a token bucket (tc tbf) on its way out
+and on its way in. Needs root, ip and tc (iproute2), and a system that lets namespaces be made."""
+import os
+import secrets
+import shutil
+import subprocess
+
+SUBNET = "10.213.77"
+PORT = 29517
+
+
+def quiet(*words):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True)
+
+
+def missing():
+    """Why there are no such links here, or None."""
+    if os.geteuid() != 0:
+        return "not root"
+    for program in ("ip", "tc", "unshare", "taskset"):
+        if not shutil.which(program):
+            return f"there is no program {program}"
+    with Network(1, "1gbit") as network:
+        return network.fault
+
+
+class Network:
+    """`rate` as tc takes it: 200mbit. A context; `fault` says what failed, or is None."""
+
+    def __init__(self, ranks, rate):
+        self.ranks, self.rate, self.fault = ranks, rate, None
+        self.tag = f"pw{os.getpid() % 100000}"
+
+    def name(self, rank):
+        return f"{self.tag}n{rank}"
+
+    def do(self, *words):
+        if self.fault is None:
+            done = quiet(*words)
+            if done.returncode != 0:
+                self.fault = f"{' '.join(map(str, words))}: {done.stderr.strip() or done.returncode}"
+
+    def shape(self, before, device):
+        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "128kb", "latency", "200ms")
+
+    def __enter__(self):
+        bridge = f"{self.tag}br"
+        self.do("ip", "link", "add", bridge, "type", "bridge")
+        self.do("ip", "link", "set", bridge, "up")
+        for rank in range(self.ranks):
+            name, outside = self.name(rank), f"{self.tag}v{rank}"
+            inside = ["ip", "netns", "exec", name]
+            self.do("ip", "netns", "add", name)
+            self.do("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.do("ip", "link", "set", outside, "master", bridge, "up")
+            self.do(*inside, "ip", "addr", "add", f"{SUBNET}.{rank + 1}/24", "dev", "eth0")
+            self.do(*inside, "ip", "link", "set", "eth0", "up")
+            self.do(*inside, "ip", "link", "set", "lo", "up")
+            self.shape(inside, "eth0")
+            self.shape([], outside)
+        return self
+
+    def __exit__(self, *_):
+        for rank in range(self.ranks):
+            quiet("ip", "link", "del", f"{self.tag}v{rank}")
+            quiet("ip", "netns", "del", self.name(rank))
+        quiet("ip", "link", "del", f"{self.tag}br")
+
+    def run(self, runtime, words, log, seconds):
+        """Starts a rank in each namespace, on a core of its own as long as there are some. The worst exit code; what they print goes to `log`."""
+        cores, secret = sorted(os.sched_getaffinity(0)), secrets.token_hex(32)
+        ranks = []
+        with open(log, "a") as out:
+            for rank in range(self.ranks):
+                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(self.ranks), MASTER_ADDR=f"{SUBNET}.1", MASTER_PORT=str(PORT), GLOO_SOCKET_IFNAME="eth0",
+                                   PIPEWRIGHT_JOB_SECRET=secret)
+                # A host name for each, as ranks of one host would take the loopback interface or shared memory.
+                start = f"hostname {self.name(rank)} && exec \"$@\""
+                ranks.append(subprocess.Popen(["ip", "netns", "exec", self.name(rank), "unshare", "--uts", "sh", "-c", start, "sh", "taskset", "-c", str(cores[rank % len(cores)]),
+                                               str(runtime), "train", *map(str, words), "--transport", "gloo"], env=environment, stdout=out, stderr=subprocess.STDOUT))
+            codes = []
+            for process in ranks:
+                try:
+                    codes.append(process.wait(seconds))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    codes.append(process.wait() or 124)
+        return max(abs(code) for code in codes)
