@@ -6,7 +6,7 @@ from pages import bytes_text, number
 COLUMNS = ("framework", "plan", "samples/s", "speed-up", "s/epoch", "minibatch", "predicted", "bubble", "peak memory of a rank",
            "a process at most", "sent a minibatch", "loss, first -> last", "evaluation loss", "top-1", "top-5")
 ABOUT = ("Steady state: warm-up is left out. Memory of a rank counts tensors, that of a process everything. Rates in brackets: more ranks than cores. A bubble is time in which a rank computes "
-         "nothing, the mean over ranks. pytorch-...: PyTorch's own, of random images; bytes sent are what went over the loopback interface, a bubble what its thread was not on a core.")
+         "nothing, the mean over ranks. pytorch-...: PyTorch's own, on one minibatch of random images again and again; bytes sent are what went over the loopback interface, a bubble what its thread was not on a core.")
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1")
 
 
