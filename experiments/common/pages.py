@@ -59,22 +59,26 @@ def bars(title, groups, names):
     return svg(left + width + 70, y + 4, parts)
 
 
-def curves(title, x_label, y_label, series, dashed=(), level=None):
-    """`series`: name -> [(x, y)], x above 0, on a logarithmic axis; y from 0 on. The names in `dashed` are drawn so, in the colour of the name they begin with; `level`: a line across."""
+def curves(title, x_label, y_label, series, dashed=(), level=None, logarithmic=False):
+    """`series`: name -> [(x, y)], x above 0, on a logarithmic axis; y from 0 on, or `logarithmic` too. The names in `dashed` are drawn so, in the colour of the name they begin with; `level`: a line across."""
     left, top, width, height = 60, 34, 520, 280
     xs = sorted({x for points in series.values() for x, _ in points})
     most = max((y for points in series.values() for _, y in points), default=1) or 1
     low, high = math.log(xs[0]), math.log(xs[-1] if xs[-1] > xs[0] else 2 * xs[0])
 
+    values = [y for points in series.values() for _, y in points] + ([level] if level else [])
+    least, most = (min(values), max(values)) if logarithmic else (0, most)
+
     def place(x, y):
-        return left + width * (math.log(x) - low) / (high - low), top + height * (1 - y / most)
+        part = math.log(y / least) / math.log(most / least) if logarithmic and most > least else y / most
+        return left + width * (math.log(x) - low) / (high - low), top + height * (1 - part)
 
     parts = [f'<text x="8" y="18" font-size="14">{html.escape(title)}</text>']
     for x in xs:
-        at = place(x, 0)[0]
+        at = place(x, most)[0]
         parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{top + height}" stroke="#eee"/><text x="{at:.1f}" y="{top + height + 16}" text-anchor="middle">{number(x)}</text>')
     for i in range(6):
-        y = most * i / 5
+        y = least * (most / least) ** (i / 5) if logarithmic else most * i / 5
         at = place(xs[0], y)[1]
         parts.append(f'<line x1="{left}" x2="{left + width}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/><text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(y)}</text>')
     parts.append(f'<text x="{left + width / 2}" y="{top + height + 34}" text-anchor="middle">{html.escape(x_label)}</text>'

@@ -72,7 +72,7 @@ def chart(found, ranks):
     if not series:
         return ""
     return pages.curves(f"Best pipeline against data parallelism, {ranks} ranks; dashed: predicted. Above 1 the pipeline wins", "Gbit/s of a link (16: shared memory)",
-                        "times data parallelism's pace", series, dashed=tuple(name for name in series if name.endswith(" predicted")), level=1)
+                        "times data parallelism's pace", series, dashed=tuple(name for name in series if name.endswith(" predicted")), level=1, logarithmic=True)
 
 
 def write(output, lines):
