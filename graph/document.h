@@ -3,6 +3,9 @@
 //   D D::from_json(JsonReader&)               strict; the schema line is checked here, not by D
 //   Json D::to_json() const                   without the schema line
 //   void D::validate(where)                   rules across keys; called after reading; throws InputError
+// and, once keys of an earlier version have other names now,
+//   static void D::upgrade(Json& json)        makes a document of an earlier version one of this; leaves what
+//                                             is wrong with it to be found by reading
 #pragma once
 
 #include <filesystem>
@@ -18,7 +21,8 @@ void check_schema(JsonReader& reader, const std::string& expected);
 
 template <typename Document>
 Document parse_document(const std::string& text, const std::string& where) {
-  const Json json = parse_json(text, where);
+  Json json = parse_json(text, where);
+  if constexpr (requires { Document::upgrade(json); }) Document::upgrade(json);
   JsonReader reader(json, where);
   check_schema(reader, Document::kSchema);
   Document document = Document::from_json(reader);

@@ -36,14 +36,14 @@ const std::vector<std::pair<const char*, double EpochTimes::*>>& epoch_times() {
 }
 
 MeasuredTimes times_from_json(JsonReader reader) {
-  reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "processor_seconds",
+  reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "cpu_seconds",
                  "injected_seconds"});
   MeasuredTimes times;
   times.minibatches = reader.integer("minibatches", 0, kMostCount);
   times.trained_seconds = reader.number("trained_seconds", 0, kMostSeconds);
   times.busy_seconds = reader.number("busy_seconds", 0, kMostSeconds);
   times.load_wait_seconds = reader.number("load_wait_seconds", 0, kMostSeconds);
-  times.processor_seconds = reader.number("processor_seconds", 0, kMostSeconds);
+  times.cpu_seconds = reader.number("cpu_seconds", 0, kMostSeconds);
   if (reader.has("injected_seconds"))
     times.injected_seconds = reader.number("injected_seconds", 0, kMostSeconds);
   reader.finish();
@@ -55,7 +55,7 @@ Json times_to_json(const MeasuredTimes& times) {
                {"trained_seconds", times.trained_seconds},
                {"busy_seconds", times.busy_seconds},
                {"load_wait_seconds", times.load_wait_seconds},
-               {"processor_seconds", times.processor_seconds}};
+               {"cpu_seconds", times.cpu_seconds}};
   if (times.injected_seconds > 0) json["injected_seconds"] = times.injected_seconds;
   return json;
 }
@@ -152,7 +152,7 @@ Json rank_to_json(const RankSummary& rank) {
 
 double MeasuredTimes::core_share() const {
   const double computing = busy_seconds - load_wait_seconds - injected_seconds;
-  return computing > 0 ? std::min(1.0, processor_seconds / computing) : 1;
+  return computing > 0 ? std::min(1.0, cpu_seconds / computing) : 1;
 }
 
 CacheSummary CacheSummary::from_json(JsonReader reader) {
@@ -293,6 +293,22 @@ Json SyncSummary::to_json() const {
   json["columns"] = columns;
   json["longest_window_updates"] = longest_window_updates;
   return json;
+}
+
+// Version 1 called the seconds of CPU time `processor_seconds`.
+void Summary::upgrade(Json& json) {
+  if (!json.is_object() || json.value("schema", Json()) != "pipewright.summary/1") return;
+  json["schema"] = kSchema;
+  if (!json.contains("ranks") || !json["ranks"].is_array()) return;
+  for (Json& rank : json["ranks"]) {
+    if (!rank.is_object() || !rank.contains("times") || !rank["times"].is_object()) continue;
+    Json& times = rank["times"];
+    const auto old = times.find("processor_seconds");
+    if (old == times.end() || times.contains("cpu_seconds")) continue;
+    Json seconds = *old;
+    times.erase(old);
+    times["cpu_seconds"] = std::move(seconds);
+  }
 }
 
 Summary Summary::from_json(JsonReader& reader) {

@@ -43,7 +43,7 @@ struct MeasuredTimes {
   double trained_seconds = 0;    ///< wall time of training
   double busy_seconds = 0;       ///< inside forward, backward and update; waiting for samples included
   double load_wait_seconds = 0;  ///< waiting for samples
-  double processor_seconds = 0;  ///< of a core, within the busy time but the waiting
+  double cpu_seconds = 0;        ///< of a core, within the busy time but the waiting
   double injected_seconds = 0;   ///< of the busy time: waits of --disturb. Optional key
 
   /// Of a core, while there was something to compute: 1 = nobody took it away. 1 where nothing was computed.
@@ -168,7 +168,7 @@ struct SyncSummary {
 };
 
 struct Summary {
-  static constexpr const char* kSchema = "pipewright.summary/1";
+  static constexpr const char* kSchema = "pipewright.summary/2";
 
   std::string status;  ///< "done", "interrupted", "failed"
   int64_t world_size = 1;
@@ -194,6 +194,7 @@ struct Summary {
   std::optional<SyncSummary> sync;  ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
+  static void upgrade(Json& json);
   static Summary from_json(JsonReader& reader);
   Json to_json() const;
   void validate(const std::string& where) const;

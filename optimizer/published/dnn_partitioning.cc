@@ -34,7 +34,7 @@ MaxLoadNode read_node(JsonReader* reader, int64_t id) {
   node.accelerator = flag(reader, "supportedOnFpga");
   node.backward = flag(reader, "isBackwardNode");
   node.accelerator_seconds = reader->number("fpgaLatency", 0, kMostSeconds) * kMilli;
-  node.processor_seconds = reader->number("cpuLatency", 0, kMostSeconds) * kMilli;
+  node.cpu_seconds = reader->number("cpuLatency", 0, kMostSeconds) * kMilli;
   if (reader->has("size")) node.bytes = reader->number("size", 0, static_cast<double>(kMostBytes));
   // Without a class a node is its own: ids are not negative, classes may be.
   node.color =

@@ -31,7 +31,7 @@ struct Grouped {
   Contraction graph;                    // of classes of nodes
   std::vector<std::vector<int>> nodes;  // by group
   std::vector<double> accelerator_seconds;
-  std::vector<double> processor_seconds;
+  std::vector<double> cpu_seconds;
   std::vector<double> bytes;
   std::vector<char> accelerator;
   std::vector<Net> nets;
@@ -73,7 +73,7 @@ Grouped grouped(const MaxLoadProblem& problem, const Contraction& graph, const s
   const int groups = graph.size();
   placement.nodes.resize(groups);
   placement.accelerator_seconds.assign(groups, 0);
-  placement.processor_seconds.assign(groups, 0);
+  placement.cpu_seconds.assign(groups, 0);
   placement.bytes.assign(groups, 0);
   placement.accelerator.assign(groups, 1);
   std::vector<std::set<int>> touched(problem.nodes.size());
@@ -82,7 +82,7 @@ Grouped grouped(const MaxLoadProblem& problem, const Contraction& graph, const s
     const int g = graph.group_of[of_node[v]];
     placement.nodes[g].push_back(static_cast<int>(v));
     placement.accelerator_seconds[g] += node.accelerator_seconds;
-    placement.processor_seconds[g] += node.processor_seconds;
+    placement.cpu_seconds[g] += node.cpu_seconds;
     placement.bytes[g] += node.bytes;
     if (!node.accelerator) placement.accelerator[g] = 0;
     touched[v].insert(g);
@@ -111,7 +111,7 @@ std::vector<NodePair> leaves_of(const MaxLoadProblem& problem, const Grouped& pl
   }
   std::vector<NodePair> together;
   for (int g = 0; g < groups; ++g) {
-    if (placement.accelerator_seconds[g] > 0 || placement.processor_seconds[g] > 0) continue;
+    if (placement.accelerator_seconds[g] > 0 || placement.cpu_seconds[g] > 0) continue;
     if (neighbours[g].size() != 1 || placement.accelerator[g] == 0) continue;
     together.emplace_back(placement.graph.members[g][0], placement.graph.members[*neighbours[g].begin()][0]);
   }
@@ -172,7 +172,7 @@ class Cuts {
   }
 
   std::vector<double> accelerator_seconds;
-  std::vector<double> processor_seconds;
+  std::vector<double> cpu_seconds;
   std::vector<double> bytes;
   std::vector<int> unsupported;  // groups that must not be on an accelerator
   std::vector<int> net_begin;    // nets that cross the cut: nets[net_begin[i] .. net_begin[i + 1])
@@ -184,12 +184,12 @@ class Cuts {
     double size = 0;
     int barred = 0;
     for (size_t g = set.find_first(); g != NodeSet::npos; g = set.find_next(g)) {
-      processor += placement.processor_seconds[g];
+      processor += placement.cpu_seconds[g];
       size += placement.bytes[g];
       barred += placement.accelerator[g] == 0;
     }
     accelerator_seconds.push_back(seconds);
-    processor_seconds.push_back(processor);
+    cpu_seconds.push_back(processor);
     bytes.push_back(size);
     unsupported.push_back(barred);
     net_begin.push_back(static_cast<int>(nets.size()));
@@ -220,7 +220,7 @@ class Search {
   Search(const MaxLoadProblem& problem, const Grouped& placement, const std::vector<NodeSet>& sets)
       : problem_(problem), placement_(placement), cuts_(placement, sets) {
     for (int g = 0; g < placement.graph.size(); ++g) {
-      const double there = placement.processor_seconds[g];
+      const double there = placement.cpu_seconds[g];
       const double here = placement.accelerator_seconds[g];
       if (here > 0) relief_ = std::max(relief_, there > 0 ? here / there : kInfinite);
     }
@@ -234,7 +234,7 @@ class Search {
   }
 
   double load(const Step& step) const {
-    return step.processor ? cuts_.processor_seconds[step.to] - cuts_.processor_seconds[step.from]
+    return step.processor ? cuts_.cpu_seconds[step.to] - cuts_.cpu_seconds[step.from]
                           : accelerator_load(step.from, step.to);
   }
 
@@ -269,7 +269,7 @@ class Search {
         const double least = std::max(done, all - capacity(held, used + 1, limit) - kProof * all);
         for (int j = first_with(least, i + 1); j < count; ++j) {
           if (cuts_.accelerator_seconds[j] - done > relief_ * limit * (1 + kProof)) break;
-          if (row[j] <= held || cuts_.processor_seconds[j] - cuts_.processor_seconds[i] > limit) continue;
+          if (row[j] <= held || cuts_.cpu_seconds[j] - cuts_.cpu_seconds[i] > limit) continue;
           if (!cuts_.is_subset(i, j)) continue;
           row[j] = held;
           how[used + 1][j] = {i, j, true};
@@ -407,7 +407,7 @@ double stage_load_seconds(const MaxLoadProblem& problem, const MaxLoadStage& sta
   double bytes = 0;
   for (const int v : stage.nodes) {
     const MaxLoadNode& node = problem.nodes[v];
-    seconds += stage.processor ? node.processor_seconds : node.accelerator_seconds;
+    seconds += stage.processor ? node.cpu_seconds : node.accelerator_seconds;
     bytes += node.bytes;
     if (!stage.processor && !node.accelerator) return kInfinite;
   }
@@ -433,7 +433,7 @@ MaxLoadProblem max_load_problem(const Profile& profile, const Topology& topology
     MaxLoadNode node;
     node.name = profiled.name;
     node.accelerator_seconds = profiled.compute_seconds();
-    node.processor_seconds = kInfinite;
+    node.cpu_seconds = kInfinite;
     node.bytes += static_cast<double>(flow.parameter_bytes[v]);
     node.bytes += static_cast<double>(profiled.buffer_bytes + profiled.saved_bytes);
     // There, and its gradient back.

@@ -24,7 +24,7 @@ namespace pipewright {
 struct MaxLoadNode {
   std::string name;
   double accelerator_seconds = 0;
-  double processor_seconds = 0;
+  double cpu_seconds = 0;
   double bytes = 0;         ///< on an accelerator
   double send_seconds = 0;  ///< of its output, paid by an accelerator that makes it or reads it
   bool accelerator = true;  ///< may run there

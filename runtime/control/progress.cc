@@ -58,10 +58,10 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
 
 Progress::Progress() {
   pthread_getcpuclockid(pthread_self(), &thread_clock_);
-  processor_at_look_ = processor_seconds();
+  processor_at_look_ = cpu_seconds();
 }
 
-double Progress::processor_seconds() const {
+double Progress::cpu_seconds() const {
   timespec time = {};
   clock_gettime(thread_clock_, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -82,7 +82,7 @@ void Progress::begin(Activity activity) {
 ProgressNow Progress::now() {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
-  const double used = processor_seconds();
+  const double used = cpu_seconds();
   if (used - processor_at_look_ > kIdleShare * seconds(now - looked_)) alive_ = now;
   looked_ = now;
   processor_at_look_ = used;

@@ -55,7 +55,7 @@ class Progress {
   std::vector<Event> events() const;
 
  private:
-  double processor_seconds() const;
+  double cpu_seconds() const;
 
   mutable std::mutex mutex_;
   const Clock::time_point made_ = Clock::now();

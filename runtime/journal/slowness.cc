@@ -61,8 +61,8 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
                             (summary.cores == 1 ? " core" : " cores")
                       : ", other programs had the rest")});
     const double planned = expected.compute_seconds + expected.update_seconds;
-    causes.push_back({times.processor_seconds - minibatches * planned,
-                      "the compute of " + name + " takes " + each(times.processor_seconds) +
+    causes.push_back({times.cpu_seconds - minibatches * planned,
+                      "the compute of " + name + " takes " + each(times.cpu_seconds) +
                           " a minibatch, the profile says " + format_seconds(planned) +
                           ": profile again on this machine"});
   }

@@ -12,7 +12,7 @@ using Clock = ActionObserver::Clock;
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 // Of a core, that this thread has had.
-double processor_seconds() {
+double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -35,21 +35,21 @@ void BeforeForwards::before(const Action& action) {
 }
 
 void TimesObserver::before(const Action&) {
-  processor_before_seconds_ = processor_seconds();
+  cpu_before_seconds_ = cpu_seconds();
   waited_seconds_ = 0;
 }
 
 void TimesObserver::wait_for_samples(const std::function<void()>& load) {
   const auto began = Clock::now();
-  const double processor = processor_seconds();
+  const double processor = cpu_seconds();
   load();
   waited_seconds_ += seconds(Clock::now() - began);
   times_.load_wait_seconds += seconds(Clock::now() - began);
-  times_.processor_seconds -= processor_seconds() - processor;
+  times_.cpu_seconds -= cpu_seconds() - processor;
 }
 
 void TimesObserver::after(const Action& action, Clock::time_point, Clock::time_point) {
-  if (computes(action.kind)) times_.processor_seconds += processor_seconds() - processor_before_seconds_;
+  if (computes(action.kind)) times_.cpu_seconds += cpu_seconds() - cpu_before_seconds_;
   if (begins_minibatch(action, first_stage_)) ++times_.minibatches;
 }
 

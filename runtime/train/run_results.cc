@@ -82,7 +82,7 @@ RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place
   rank.updates = workers.updates;
   rank.host = this_process().host;
   times.busy_seconds = counts.busy_seconds;
-  times.processor_seconds = std::max(0.0, times.processor_seconds);  // a difference of clocks
+  times.cpu_seconds = std::max(0.0, times.cpu_seconds);  // a difference of clocks
   if (times.trained_seconds > 0)
     rank.busy_fraction = std::min(1.0, counts.busy_seconds / times.trained_seconds);
   rank.times = times;

@@ -76,7 +76,7 @@ TEST_CASE("a disturbed run computes the same bits, later, and says how long its 
   CHECK(injected(slow, 0) < 0.060);
   CHECK(slow.summary->ranks[1].times->busy_seconds > 0.6);
   // Waiting is no lack of a core.
-  CHECK(slow.summary->ranks[1].times->processor_seconds < 0.6);
+  CHECK(slow.summary->ranks[1].times->cpu_seconds < 0.6);
 }
 
 TEST_CASE("a disturbance that the plan has no rank for is refused before anything starts") {

@@ -433,7 +433,7 @@ Summary random_summary(std::mt19937_64& random) {
     rank.sent_bytes = bytes(random);
     if (coin(random)) rank.peak_resident_bytes = bytes(random);
     if (coin(random)) rank.cached_bytes = bytes(random);
-    if (coin(random)) rank.times->processor_seconds = positive(random, 1e6);
+    if (coin(random)) rank.times->cpu_seconds = positive(random, 1e6);
     if (coin(random)) rank.times.reset();
   }
   return summary;

@@ -22,7 +22,7 @@ MaxLoadProblem random_problem(std::mt19937& random, int nodes) {
     MaxLoadNode node;
     node.name = "n" + std::to_string(v);
     node.accelerator_seconds = static_cast<double>(pick(random, 0, 6));
-    node.processor_seconds = static_cast<double>(pick(random, 0, 5)) * 4;
+    node.cpu_seconds = static_cast<double>(pick(random, 0, 5)) * 4;
     node.bytes = static_cast<double>(pick(random, 0, 3));
     node.send_seconds = static_cast<double>(pick(random, 0, 4)) * 0.5;
     node.accelerator = pick(random, 0, 11) != 0;

@@ -27,7 +27,7 @@ MaxLoadProblem random_problem(std::mt19937& random) {
     MaxLoadNode node;
     node.name = "n" + std::to_string(v);
     node.accelerator_seconds = static_cast<double>(pick(random, 1, 9));
-    node.processor_seconds = static_cast<double>(pick(random, 5, 40));
+    node.cpu_seconds = static_cast<double>(pick(random, 5, 40));
     node.bytes = static_cast<double>(pick(random, 1, 5));
     node.send_seconds = static_cast<double>(pick(random, 0, 3)) * 0.5;
     node.color = v;
@@ -117,7 +117,7 @@ double least_load(const MaxLoadProblem& problem, int processor) {
     std::vector<std::pair<int, double>> memory;
     for (int v = 0; v < nodes; ++v) {
       const MaxLoadNode& node = problem.nodes[v];
-      terms.emplace_back(x[v][s], s == processor ? -node.processor_seconds : -node.accelerator_seconds);
+      terms.emplace_back(x[v][s], s == processor ? -node.cpu_seconds : -node.accelerator_seconds);
       if (s != processor) terms.emplace_back(z[v][s], -node.send_seconds);
       memory.emplace_back(x[v][s], -node.bytes);
     }

@@ -77,13 +77,13 @@ TEST_CASE("each cause of slowness is named, with the rank that sets the pace and
   CHECK(slowness_text(summary, plan) == head + "rank 1 waits 24 ms a minibatch for its samples");
 
   times.load_wait_seconds = 0;
-  times.processor_seconds = 3.5;
+  times.cpu_seconds = 3.5;
   CHECK(slowness_text(summary, plan) ==
         head +
             "the compute of rank 1 takes 35 ms a minibatch, the profile says 11 ms: profile again on this "
             "machine");
 
-  times.busy_seconds = times.processor_seconds = 1.2;
+  times.busy_seconds = times.cpu_seconds = 1.2;
   slow.sync_wait_seconds = 2.4;
   CHECK(slowness_text(summary, plan) ==
         head +
