@@ -176,17 +176,29 @@ std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches,
   return contenders;
 }
 
+void add_if_new(const Plan& plan, std::vector<Plan>* known) {
+  const auto same = [&](const Plan& other) {
+    return std::equal(
+        plan.stages.begin(), plan.stages.end(), other.stages.begin(), other.stages.end(),
+        [](const Stage& a, const Stage& b) { return a.nodes == b.nodes && a.ranks == b.ranks; });
+  };
+  if (std::none_of(known->begin(), known->end(), same)) known->push_back(plan);
+}
+
 struct Winner {
   std::string kind;
   std::string shape;
 };
 
 /// What the same rows, or a few that stand for them, would advise with all links faster or slower. Nothing if
-/// nothing fits, or at no bandwidth that there is.
+/// nothing fits, or at no bandwidth that there is. With little effort it begins with the plans that are
+/// known, and adds its own to them.
 std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, double factor, double effort,
-                                const Rows& rows) {
+                                const Rows& rows, std::vector<Plan>* known) {
   Inputs other = inputs;
   other.request.effort = effort * inputs.request.effort;
+  const std::vector<Plan> begin = *known;
+  other.request.known = &begin;
   for (TopologyLevel& level : other.topology.levels) {
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
@@ -195,6 +207,7 @@ std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, doubl
   const std::optional<size_t> best = advised(contenders);
   if (!best) return std::nullopt;
   const Plan& plan = *contenders[*best].plan;
+  add_if_new(plan, known);
   return Winner{kind_of(plan), plan.shape_text()};
 }
 
@@ -208,7 +221,8 @@ double rounded_outward(double bits_per_second, bool below) {
 /// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
 /// effort and for few rows; what is said is then asked of all rows at just the bandwidth that is printed,
 /// small questions with all of the effort.
-std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below) {
+std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below,
+                         std::vector<Plan>* known) {
   const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
   const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
   const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
@@ -216,7 +230,7 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {
     double far = below ? near / kFactor : near * kFactor;
-    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns, few);
+    const std::optional<Winner> other = winner_at(inputs, minibatches, far, kEffortOfTurns, few, known);
     if (!other) return std::nullopt;
     if (other->kind == now) {
       near = far;
@@ -224,13 +238,14 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
     }
     for (int i = 0; i < kBisections; ++i) {
       const double middle = std::sqrt(near * far);
-      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns, few);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns, few, known);
       if (!found) return std::nullopt;
       (found->kind == now ? near : far) = middle;
     }
     for (int i = 0; i < kMostConfirmed; ++i) {
       const double rate = rounded_outward(8 * innermost * far, below) / 8;
-      const std::optional<Winner> found = winner_at(inputs, minibatches, rate / innermost, effort, all);
+      const std::optional<Winner> found =
+          winner_at(inputs, minibatches, rate / innermost, effort, all, known);
       if (!found) return std::nullopt;
       if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
       far *= below ? 1 / kOnward : kOnward;
@@ -406,8 +421,11 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
   if (plain(inputs.request) && comparison.devices > 1) {
     comparison.turns_sought = true;
     const std::string now = kind_of(*comparison.contenders[comparison.best].plan);
+    std::vector<Plan> known;
+    for (const Contender& each : comparison.contenders)
+      if (each.plan) add_if_new(*each.plan, &known);
     for (const bool below : {true, false}) {
-      if (const std::optional<Turn> found = turn(inputs, minibatches, now, below))
+      if (const std::optional<Turn> found = turn(inputs, minibatches, now, below, &known))
         comparison.turns.push_back(*found);
     }
   }

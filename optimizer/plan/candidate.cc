@@ -30,6 +30,8 @@ std::vector<int64_t> Candidate::key(const std::vector<TopologyLevel>& levels) co
   }
   for (const std::vector<int64_t>& stage : in_order_met(ranks(), levels))
     key.insert(key.end(), stage.begin(), stage.end());
+  if (room == Room::kGiven)
+    for (const FoundStage& stage : stages) key.push_back(stage.recompute ? 1 : 0);
   return key;
 }
 

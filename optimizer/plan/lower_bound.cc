@@ -34,7 +34,7 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   }
   if (q.one_in_flight) return whole.least_seconds / fastest;
   const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
-  if (schedule_facts(request.schedule).several_stages) return shared;
+  if (schedule_facts(request.schedule).several_stages || begins_with_known(request)) return shared;
   if (in_turn(q, request) && !q.single_stage && q.states->exact &&
       (q.inputs.placed() || q.memory_bytes > 0)) {
     return std::max(shared, least_period_anywhere(q));

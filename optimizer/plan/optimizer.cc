@@ -1,6 +1,7 @@
 #include "optimizer/plan/optimizer.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "graph/document.h"
@@ -16,6 +17,7 @@
 #include "optimizer/plan/found_plan.h"
 #include "optimizer/plan/infeasible.h"
 #include "optimizer/plan/inference_plan.h"
+#include "optimizer/plan/known_plans.h"
 #include "optimizer/plan/lower_bound.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/pool.h"
@@ -35,6 +37,7 @@ constexpr int64_t kMostCounted = 256;
 constexpr double kRounding = 1e-9;
 /// A plan that is this much above its bound, or less, is not worth another question.
 constexpr double kNearBound = 1.002;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
 
@@ -102,7 +105,9 @@ Question question_about(const Profile& profile, const Topology& topology, const 
 /// answers become, each with depths chosen by simulation.
 class Planning {
  public:
-  Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked);
+  /// What takes more than `most_seconds` is of no interest, nor why nothing fits.
+  Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked,
+           double most_seconds = kNever);
   Planning(const Planning&) = delete;  // the question points to the states
   Planning& operator=(const Planning&) = delete;
 
@@ -132,6 +137,7 @@ class Planning {
   const Topology& topology_;
   const PlanRequest request_;
   const StrategyKind strategy_;
+  const double most_seconds_;
   const CostModel& model_;
   Question question_;
   const Dataflow flow_;
@@ -142,17 +148,19 @@ class Planning {
   std::optional<StagePlaces> places_;  // what is demanded, for the pool
   std::optional<WideAnswer> wide_;     // where there are too many cuts to search them all
   bool pooled_ = false;                // the plan is the best of a pool of candidates, as simulated
-  std::vector<Answer> drained_;        // candidates of a pipeline that drains
+  std::vector<Answer> begin_;          // candidates: of a pipeline that drains, or known
   std::optional<Answer> answer_;
   std::vector<FoundStage> stages_;  // of the best plan so far, but a pool's
   PlanNotes notes_;
 };
 
-Planning::Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked)
+Planning::Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked,
+                   double most_seconds)
     : profile_(profile),
       topology_(topology),
       request_(with_run_rules(asked, topology.device_count())),
       strategy_(searched_strategy(asked.strategy).kind),
+      most_seconds_(most_seconds),
       model_(cost_model_named(request_.objective)),
       question_(question_about(profile, topology, request_, model_)),
       flow_(profile, request_.class_profiles, ties_of(request_)),
@@ -181,6 +189,7 @@ Plan Planning::plan_for_training() {
   check_demands(request_, &question_);
   search_first();
   const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, *answer_);
+  if (bound >= most_seconds_) fail();
   std::optional<Plan> best = best_of_answers(bound);
   if (!best) fail();
   Plan plan = std::move(*best);
@@ -240,9 +249,13 @@ void Planning::search_first() {
 }
 
 std::optional<Answer> Planning::first_answer() {
+  if (pooled_ && begins_with_known(request_)) {
+    begin_ = answers_of(*request_.known, question_, profile_);
+    if (!begin_.empty()) return begin_.front();
+  }
   if (drains()) {
-    drained_ = candidates(question_, request_, pinned_);
-    return drained_.empty() ? std::nullopt : std::optional<Answer>(drained_.front());
+    begin_ = candidates(question_, request_, pinned_);
+    return begin_.empty() ? std::nullopt : std::optional<Answer>(begin_.front());
   }
   const bool slow = question_.inputs.placed() && !request_.demands.any() && states_.size() > kNearCuts &&
                     (question_.memory_bytes > 0 || request_.effort < 1);
@@ -265,6 +278,7 @@ std::optional<Answer> Planning::shallow_answer() const {
 }
 
 void Planning::fail() {
+  if (most_seconds_ < kNever) throw InfeasibleError("nothing that is faster", "");
   question_.least_depths = may_be_shallow();  // the least memory is that of the least depths
   fail_infeasible(question_, request_.strategy, profile_.minibatch_samples, ties_);
 }
@@ -288,7 +302,7 @@ std::optional<Plan> Planning::priced(const Answer& found, const std::vector<int6
 /// The fastest, as simulated, of those that the answers lead to.
 std::optional<Plan> Planning::best_of_answers(double bound) {
   std::optional<Plan> best;
-  for (const Answer& candidate : pooled_ ? std::vector<Answer>() : drained_) {
+  for (const Answer& candidate : pooled_ ? std::vector<Answer>() : begin_) {
     std::optional<Plan> other = priced(candidate);
     if (!other || (best && seconds(*best) / seconds(*other) <= 1 + kRounding)) continue;
     best = std::move(other);
@@ -296,11 +310,11 @@ std::optional<Plan> Planning::best_of_answers(double bound) {
   }
   if (pooled_) {
     const std::optional<PoolAnswer> fastest = best_as_simulated(
-        question_, request_, drained_.empty() ? std::vector<Answer>{*answer_} : drained_, bound);
+        question_, request_, begin_.empty() ? std::vector<Answer>{*answer_} : begin_, bound, most_seconds_);
     if (fastest) best = priced({fastest->candidate.stages}, fastest->depths);
     notes_.capped = fastest && fastest->capped;
   }
-  if (!best && (pooled_ || !drains())) best = priced({stages_ = answer_->stages});
+  if (!best && most_seconds_ == kNever && (pooled_ || !drains())) best = priced({stages_ = answer_->stages});
   return best;
 }
 
@@ -368,8 +382,11 @@ void Planning::try_half_of_the_devices(Plan* plan) const {
                                       [](const TopologyLevel& level) { return level.count > 1; });
   if (outermost == fewer.levels.rend()) return;
   outermost->count /= 2;
+  // Shared out evenly among these, all work alone may take longer.
+  const double work = work_before(states_, states_.last());
+  if (work >= seconds(*plan) * static_cast<double>(fewer.device_count())) return;
   try {
-    Plan other = Planning(profile_, fewer, request_).plan_for_training();
+    Plan other = Planning(profile_, fewer, request_, seconds(*plan)).plan_for_training();
     if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
     const std::vector<StageLoad> loads = loads_of_plan(other, flow_, model_);
     CostInputs inputs = question_.inputs;

@@ -23,14 +23,16 @@ struct PlanRequest {
   bool devices_in_order = false;
   StageDemands demands;  ///< of strategies other than "dp", and not with all devices
   double effort = 1;     ///< how much of the time that planning may take for simulating candidates
+  /// With less than all of the effort: plans to begin with in place of a search. Borrowed.
+  const std::vector<Plan>* known = nullptr;
   /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
   /// demands and strategy are then not asked.
   double inference_period_seconds = 0;
-  std::string schedule = "1f1b";  ///< strategy "model-parallel" has its own
-  std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
-  int64_t microbatches = 0;       ///< of an update, with flush and 2bw; 0: a few for each device
-  int64_t stages_per_rank = 2;    ///< schedule "interleaved"
-  std::string recompute = "auto";  ///< of recompute_choices(), optimizer/cost/recompute.h
+  std::string schedule = "1f1b";      ///< strategy "model-parallel" has its own
+  std::string weights;                ///< "": "flush" for schedules that drain, otherwise "stash"
+  int64_t microbatches = 0;           ///< of an update, with flush and 2bw; 0: a few for each device
+  int64_t stages_per_rank = 2;        ///< schedule "interleaved"
+  std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
 };
 

@@ -10,6 +10,7 @@
 #include "optimizer/plan/pool_choice.h"
 #include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/run_rules.h"
+#include "optimizer/search/thin_stages.h"
 #include "runtime/schedule/deepening.h"
 
 namespace pipewright {
@@ -24,9 +25,15 @@ constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr double kIdle = 1e-2;  // of what a device has to do
 constexpr size_t kKept = 32;
+// What is so near the fastest, and so many of these, are priced with all depths in the end.
+constexpr double kSettledWithin = 1.03;
+constexpr size_t kSettled = 1, kSettledOfFew = 8;
 constexpr double kReconsiderable = 1.7;   // of the best: deeper pipelines gain no more
 constexpr int64_t kReconsidered = 60000;  // minibatches of stages
 constexpr int64_t kFloorSpent = 8;        // what a floor costs, in minibatches of stages
+// It is over once so many times as much was spent as the last gain took.
+constexpr double kPatience = 4;
+constexpr double kLeastSpent = 40000;
 constexpr int64_t kMostSpent = 800000;    // minibatches of stages
 constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one way to train of several
 
@@ -35,11 +42,13 @@ constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::
 
 class Pool {
  public:
-  Pool(const Question& question, const PlanRequest& request, double bound)
+  Pool(const Question& question, const PlanRequest& request, double bound, double most)
       : q_(question),
         pricer_(question, request),
         bound_(bound),
+        most_(most),
         effort_(request.effort),
+        known_(begins_with_known(request)),
         drains_(drains(request)),
         most_spent_(drains_ ? kMostDrained : kMostSpent),
         depth_by_devices_(searched_strategy(request.strategy).kind == StrategyKind::kBest &&
@@ -47,6 +56,7 @@ class Pool {
                           schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst) {}
 
   void seed(const std::vector<Answer>& found) {
+    few_ = every_shape(q_, kNever).has_value();
     add_shapes(single_stages(q_));  // their floors are their prices
     drain();
     slack_ = 1 + 3 * kGain;  // as fast on fewer devices is of interest too
@@ -62,7 +72,7 @@ class Pool {
       if (q_.places == nullptr && !drains_) {
         if (effort_ >= 1)
           for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
-        for (const Answer& answer : searched_seeds(q_)) add_answer(answer);
+        for (const Answer& answer : searched_seeds(q_, known_)) add_answer(answer);
       }
     }
     drain();
@@ -96,25 +106,43 @@ class Pool {
   }
 
   std::optional<PoolAnswer> answer() {
-    if (priced_.empty()) return std::nullopt;
+    if (priced_.empty() || priced_[0].seconds > most_) return std::nullopt;
     PoolAnswer chosen = chosen_of(priced_, q_, &pricer_);
-    chosen.capped = capped_;
-    if (effort_ < 1) return chosen;
-    // With the depths that only one plan has the time for, and those taken back that it does not need.
-    const auto settled = pricer_.price(chosen.candidate, 0, kNever);
-    if (settled && settled->seconds < chosen.seconds * kDepthTolerance) {
-      chosen.seconds = settled->seconds;
-      chosen.depths = settled->depths;
+    if (effort_ < 1) {
+      chosen.capped = capped_;
+      return chosen;
     }
+    const double near = kSettledWithin * chosen.seconds;
+    // With the depths that only few plans have the time for, and those taken back that are not needed.
+    settle(&chosen, kDepthTolerance);
+    size_t others = few_ ? kSettledOfFew : kSettled;
+    for (PoolAnswer other : priced_) {
+      if (others == 0 || other.seconds > near) break;
+      if (other.candidate.key(q_.inputs.levels) == chosen.candidate.key(q_.inputs.levels) ||
+          has_thin_stage(other.candidate.stages, q_))
+        continue;
+      --others;
+      settle(&other, 1);
+      if (other.seconds < (1 - kStep) * chosen.seconds) chosen = std::move(other);
+    }
+    chosen.capped = capped_;
     return chosen;
   }
 
  private:
-  double best() const { return priced_.empty() ? kNever : priced_[0].seconds; }
+  void settle(PoolAnswer* answer, double tolerance) {
+    const auto settled = pricer_.price(answer->candidate, 0, kNever);
+    if (!settled || settled->seconds >= answer->seconds * tolerance) return;
+    answer->seconds = settled->seconds;
+    answer->depths = settled->depths;
+  }
+
+  double best() const { return priced_.empty() ? most_ : std::min(most_, priced_[0].seconds); }
   bool done() {
     if (best() <= bound_ * (1 + kNearBound)) return true;
-    if (static_cast<double>(spent_ + pricer_.spent()) < effort_ * static_cast<double>(most_spent_))
-      return false;
+    const auto spent = static_cast<double>(spent_ + pricer_.spent());
+    if (spent > kPatience * std::max<double>(kLeastSpent, gained_at_)) return true;
+    if (spent < effort_ * static_cast<double>(most_spent_)) return false;
     capped_ = true;
     return true;
   }
@@ -139,6 +167,7 @@ class Pool {
   // --- candidates that wait, by what is likely ---
 
   void add(Candidate candidate) {
+    candidate.room = Candidate::Room::kPaced;
     if (!candidate.allowed_by(q_) || (depth_by_devices_ && has_idle_stage(candidate.stages))) return;
     if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
     const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
@@ -148,8 +177,25 @@ class Pool {
       const NetworkPace pace = pricer_.pace(&candidate, seconds);
       std::vector<bool> recompute;
       for (const FoundStage& stage : candidate.stages) recompute.push_back(stage.recompute);
-      if (known.insert(recompute).second) wait(candidate, pace);
+      if (known.insert(recompute).second) {
+        wait(candidate, pace);
+        if (few_) add_recomputing_otherwise(candidate);
+      }
       if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
+    }
+  }
+
+  /// The same with one stage that recomputes or no longer does: what its depth gains, or its time, the
+  /// rooms above know of each stage alone.
+  void add_recomputing_otherwise(const Candidate& from) {
+    if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
+    for (size_t s = 0; s < from.stages.size(); ++s) {
+      Candidate other = from;
+      other.room = Candidate::Room::kGiven;
+      other.stages[s].recompute = !other.stages[s].recompute;
+      if (!seen_.insert(other.key(q_.inputs.levels)).second) continue;
+      const NetworkPace pace = pricer_.pace(&other, best());
+      wait(std::move(other), pace);
     }
   }
 
@@ -177,6 +223,7 @@ class Pool {
   }
 
   void add_neighbours(const Candidate& from) {
+    add_recomputing_otherwise(from);
     for (const Shape& shape : neighbours(q_, shape_of(from.stages))) {
       const std::vector<Candidate> everywhere = in_every_layout(q_, shape);
       if (everywhere.empty()) continue;
@@ -223,6 +270,7 @@ class Pool {
   void keep(PoolAnswer priced) {
     const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
                                      [](double s, const PoolAnswer& p) { return s < p.seconds; });
+    if (priced.seconds < best() * (1 - kStep)) gained_at_ = static_cast<double>(spent_ + pricer_.spent());
     priced_.insert(at, std::move(priced));
     if (priced_.size() > kKept) priced_.pop_back();
   }
@@ -230,13 +278,17 @@ class Pool {
   const Question& q_;
   Pricer pricer_;
   double bound_;
+  double most_;  // what is slower is of no interest
   double effort_;
+  bool known_;  // plans to begin with
   bool drains_;
   int64_t most_spent_;
   bool depth_by_devices_;  // of all stages, by how many there are behind the first
   int64_t spent_ = 0;
+  double gained_at_ = 0;  // what was spent by the last gain that counts
   bool capped_ = false;
   bool moving_ = false;
+  bool few_ = false;  // shapes, which are all tried
   double slack_ = 1;  // how much slower than the best is still of interest
   std::set<std::vector<int64_t>> seen_, started_;
   struct Waiting {
@@ -252,15 +304,16 @@ class Pool {
 }  // namespace
 
 std::optional<PoolAnswer> best_as_simulated(const Question& question, const PlanRequest& request,
-                                            const std::vector<Answer>& found, double bound_seconds) {
-  const auto run = [&](const Question& q, const std::vector<Answer>& begin) {
-    Pool pool(q, request, bound_seconds);
+                                            const std::vector<Answer>& found, double bound_seconds,
+                                            double most_seconds) {
+  const auto run = [&](const Question& q, const std::vector<Answer>& begin, double most) {
+    Pool pool(q, request, bound_seconds, most);
     pool.seed(begin);
     pool.improve();
     pool.reconsider();
     return pool.answer();
   };
-  std::optional<PoolAnswer> best = run(question, found);
+  std::optional<PoolAnswer> best = run(question, found, most_seconds);
   const bool near = best && best->seconds <= bound_seconds * (1 + kNearBound);
   if (!best || near || question.least_stages > 1 || best->candidate.stages.size() > 1) return best;
   // A single stage that is far ahead of all pipelines known hides the way to better ones.
@@ -270,7 +323,7 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
   if (question.devices < 2 || question.all_devices) return best;
   const std::optional<Answer> begin = search(pipelines);
   if (!begin) return best;
-  std::optional<PoolAnswer> other = run(pipelines, {*begin});
+  std::optional<PoolAnswer> other = run(pipelines, {*begin}, best->seconds);
   if (other && other->seconds < best->seconds * (1 - kGain)) {
     other->capped = other->capped || best->capped;
     best = std::move(other);

@@ -1,5 +1,6 @@
 #include "optimizer/plan/pool_choice.h"
 
+#include <map>
 #include <optional>
 
 #include "optimizer/plan/moves.h"
@@ -19,7 +20,7 @@ const PoolAnswer& on_fewest_devices(const std::vector<PoolAnswer>& fastest) {
   return *best;
 }
 
-/// The fastest within `enough` seconds with a stage that hardly computes joined to a neighbour.
+/// The likeliest of those within `enough` seconds with a stage that hardly computes joined to a neighbour.
 std::optional<PoolAnswer> with_a_join(const Candidate& from, double enough, const Question& q,
                                       Pricer* pricer) {
   std::vector<Candidate> ways;
@@ -30,16 +31,19 @@ std::optional<PoolAnswer> with_a_join(const Candidate& from, double enough, cons
     for (const Shape& shape : joined_at(q, shape_of(from.stages), s))
       for (Candidate& way : in_every_layout(q, shape)) ways.push_back(std::move(way));
   }
-  std::optional<PoolAnswer> fastest;
+  std::multimap<double, std::pair<Candidate, double>> likely;
   for (Candidate& way : ways) {
     if (!way.allowed_by(q)) continue;
-    const double most = fastest ? fastest->seconds : enough;
-    const double floor = pricer->pace(&way, most).floor_seconds;
-    if (floor > most) continue;
-    const auto price = pricer->price(way, floor, most);
-    if (price && price->seconds <= most) fastest = PoolAnswer{std::move(way), price->depths, price->seconds};
+    const NetworkPace pace = pricer->pace(&way, enough);
+    if (pace.floor_seconds <= enough)
+      likely.emplace(pace.likely_seconds, std::pair(std::move(way), pace.floor_seconds));
   }
-  return fastest;
+  for (auto& [seconds, each] : likely) {
+    const auto price = pricer->price(each.first, each.second, enough);
+    if (price && price->seconds <= enough)
+      return PoolAnswer{std::move(each.first), price->depths, price->seconds};
+  }
+  return std::nullopt;
 }
 
 }  // namespace

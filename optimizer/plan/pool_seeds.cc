@@ -70,8 +70,9 @@ class EveryShape {
   std::vector<Shape> shapes_;
 };
 
-/// The question as on one level of links, for each bandwidth and number of devices that is worth trying.
-std::vector<Question> on_one_level(const Question& question) {
+/// The question as on one level of links, for each bandwidth and number of devices that is worth trying;
+/// `brief`: the bandwidths as they are, on all devices.
+std::vector<Question> on_one_level(const Question& question, bool brief) {
   const std::vector<TopologyLevel>& levels = question.inputs.levels;
   if (levels.empty()) return {question};
   std::set<double> bandwidths;
@@ -79,9 +80,10 @@ std::vector<Question> on_one_level(const Question& question) {
   int64_t group = 1;
   for (const TopologyLevel& level : levels) {
     group *= level.count;
+    bandwidths.insert(level.bandwidth_bytes_per_second);
+    if (brief) continue;
     if (group <= question.devices) counts.insert(group);
     if (question.devices / 2 > group) counts.insert(question.devices / 2 / group * group);
-    bandwidths.insert(level.bandwidth_bytes_per_second);
     // As if it were shared out among those who have it in common.
     const auto sharers = static_cast<double>(level.shared ? level.count : group / level.count);
     if (sharers > 1) bandwidths.insert(level.bandwidth_bytes_per_second / sharers);
@@ -221,23 +223,26 @@ std::vector<Answer> careful_seeds(const Question& question, double seconds) {
   return seeds;
 }
 
-std::vector<Answer> searched_seeds(const Question& question) {
+std::vector<Answer> searched_seeds(const Question& question, bool brief) {
   std::vector<Answer> seeds;
   // Among some of the cuts: local moves find the right ones.
   const std::vector<int> numbers = thinned(*question.states, kFewCuts);
   const States some = some_of(*question.states, numbers);
-  for (const Question& q : with_depths(on_one_level(question))) {
+  using Counts = std::vector<int64_t>;
+  for (const Question& q :
+       brief ? on_one_level(question, true) : with_depths(on_one_level(question, false))) {
     if (q.all_devices || q.single_stage) {
       if (q.single_stage || q.devices <= 64)
         if (auto found = search(q)) seeds.push_back(std::move(*found));
       continue;
     }
-    if (q.memory_bytes == 0)
+    if (q.memory_bytes == 0 && !brief)
       if (auto found = search(q)) seeds.push_back(std::move(*found));
     Question few = q;
     few.states = &some;
     const int64_t most = std::min<int64_t>(q.devices, some.last());
-    for (Answer& found : search_up_to_stages(few, {most, 6, 4, 3, 2}, kNearEnough)) {
+    for (Answer& found :
+         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kNearEnough)) {
       name_states(numbers, &found);
       seeds.push_back(std::move(found));
     }

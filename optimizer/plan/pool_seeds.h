@@ -40,7 +40,8 @@ std::optional<Answer> near_answer_to(const Question& question);
 std::vector<Answer> careful_seeds(const Question& question, double seconds);
 
 /// The best by the search on one level of links, for several bandwidths (of each level, alone and shared
-/// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths.
-std::vector<Answer> searched_seeds(const Question& question);
+/// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths. `brief`:
+/// few of these.
+std::vector<Answer> searched_seeds(const Question& question, bool brief);
 
 }  // namespace pipewright

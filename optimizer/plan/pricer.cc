@@ -77,7 +77,8 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
     const FoundStage& stage = candidate->stages[s];
     StageLoad& load = loads[s];
     behind += load.forward_seconds + load.backward_seconds;
-    load.recompute = q_.recompute == Recompute::kAlways;
+    const bool given = candidate->room == Candidate::Room::kGiven;
+    load.recompute = q_.recompute == Recompute::kAlways || (given && stage.recompute);
     if (q_.memory_bytes > 0) {
       const auto m = static_cast<double>(stage.replicas);
       // Little's law: so many are under way on a rank at that pace, or more.
@@ -92,7 +93,7 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
       if (q_.whole_interval) wanted = replicas_part(stage.replicas);
       later += stage.replicas;
       int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, q_.memory_bytes, q_.inputs);
-      if (fits < wanted && q_.recompute == Recompute::kWhereNeeded) {
+      if (fits < wanted && q_.recompute == Recompute::kWhereNeeded && !given) {
         StageLoad again = load;
         again.recompute = true;
         const int64_t more = in_flight_that_fits(again, stage.replicas, wanted, q_.memory_bytes, q_.inputs);

@@ -7,6 +7,7 @@
 #include "graph/limits.h"
 #include "graph/strategies.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/pricer.h"
 #include "optimizer/search/few_cuts.h"
 #include "runtime/schedule/schedule.h"
 
@@ -162,6 +163,10 @@ bool drains(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).drains();
 }
 
+bool begins_with_known(const PlanRequest& request) {
+  return request.effort < 1 && request.known != nullptr && !request.demands.any();
+}
+
 Ties ties_of(const PlanRequest& request) {
   const bool answers = request.inference_period_seconds > 0;
   return has_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
@@ -199,7 +204,8 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   const bool brief = request.effort < 1;
   const bool levels_alone =
       !question.inputs.levels.empty() && question.inputs.speeds.empty() && question.inputs.memories.empty();
-  if (brief && levels_alone && !request.demands.any()) {
+  // Where the pool of plans moves on from these, few are enough.
+  if ((brief || Pricer::takes(question, request)) && levels_alone && !request.demands.any()) {
     found = in_a_row(question, std::max<int64_t>(most, 1));
     if (!found.empty()) return found;
   }

@@ -18,6 +18,7 @@ namespace pipewright {
 PlanRequest with_run_rules(PlanRequest request, int64_t devices);
 
 bool drains(const PlanRequest& request);  ///< schedule with weights "flush"
+bool begins_with_known(const PlanRequest& request);
 
 /// Whether stages may hold copies of tied parameters: where all of them update after the same minibatches.
 /// `request` as with_run_rules() makes it.

@@ -26,10 +26,18 @@ class Deepening {
     const double target =
         std::max(aim_.floor_seconds, bottleneck_seconds(shape_, times_, options_.blocking_transfers));
     best_ = begin;
-    aim_.seconds = seconds(begin);
+    aim_.seconds = seconds(begin, compares() ? aim_.most_seconds : kNever);
+    if (compares() && aim_.seconds > aim_.most_seconds) {
+      if (aim_.seconds > kGainsAtMost * aim_.most_seconds) return best_;
+      take_if_faster(usable(deeper(begin, kTogether, 1)));
+      if (aim_.seconds > aim_.most_seconds && aim_.seconds < kStairsGain * aim_.most_seconds)
+        take_if_faster(usable(deeper(begin, kStairs, 1)));
+      if (aim_.seconds > aim_.most_seconds && aim_.seconds < kMoreGains * aim_.most_seconds)
+        take_if_faster(usable(deeper(begin, kTogether, 2)));
+      if (aim_.seconds > aim_.most_seconds) return best_;
+    }
     int64_t in_vain = 0;
     for (int64_t more = 1; more <= kMostMore && in_vain < most_in_vain(); more *= 2) {
-      if (compares() && aim_.seconds > gains_at_most(more) * aim_.most_seconds) return best_;
       for (const Way way : {kTogether, kStairs, kLastToo, kFirst}) {
         if (aim_.seconds <= kTolerance * target || aim_.simulated > most_simulated()) break;
         in_vain = take_if_faster(usable(deeper(begin, way, more))) ? 0 : in_vain + 1;
@@ -40,6 +48,7 @@ class Deepening {
   }
 
  private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
   static constexpr int64_t kMostMore = 16;
 
   /// Which stages have so many more in flight: all but the last, which holds nothing back; each stage so many
@@ -59,17 +68,19 @@ class Deepening {
     return depths;
   }
 
-  /// Of these, one after the other; two steps further, or three, where it is not only to compare plans.
+  /// Of these, one after the other; two steps further where it is not only to compare plans.
   int64_t most_in_vain() const { return compares() ? 4 : 12; }
   /// Then depths are good enough.
-  int64_t most_simulated() const { return compares() ? 8000 : 500000; }
+  int64_t most_simulated() const { return compares() ? 8000 : 200000; }
 
-  /// What depths with so many more, or still more, are faster by, all but for one in fifty (measured on
-  /// PipeDream's profiles).
-  static double gains_at_most(int64_t more) { return more == 1 ? 1.25 : more == 2 ? 1.03 : 1; }
+  // What is slower than is of use: of 700 such (PipeDream's profiles on levels) ten came down to it by one
+  // more in flight, seven together, three in stairs, and nearly all with less to gain than this.
+  static constexpr double kGainsAtMost = 1.25;
+  static constexpr double kStairsGain = 1.12;
+  static constexpr double kMoreGains = 1.03;
 
   bool take_if_faster(const Depths& candidate) {
-    const double found = seconds(candidate);
+    const double found = seconds(candidate, aim_.seconds / kTolerance);
     if (found * kTolerance > aim_.seconds) return false;
     best_ = candidate;
     aim_.seconds = found;
@@ -84,7 +95,7 @@ class Deepening {
         Depths candidate = best_;
         candidate[stage] -= over;
         candidate = usable(candidate);
-        const double found = seconds(candidate);
+        const double found = seconds(candidate, enough);
         if (found > enough) continue;
         best_ = candidate;
         aim_.seconds = found;
@@ -98,23 +109,16 @@ class Deepening {
     shape.in_flight = depths;
     return usable_in_flight(shape);
   }
-  double seconds(const Depths& depths) {
-    const auto [known, added] = known_.try_emplace(depths, 0.0);
-    if (added) known->second = simulated_seconds(depths);
-    return known->second;
-  }
-
-  double simulated_seconds(const Depths& depths) {
+  /// Or some number above `most`, where it is more.
+  double seconds(const Depths& depths, double most) {
+    Known& known = known_[depths];
+    if (known.seconds > 0 && (known.seconds <= known.most || known.most >= most)) return known.seconds;
     PipelineShape shape = shape_;
     shape.in_flight = depths;
-    const double most = compares() ? aim_.most_seconds : std::numeric_limits<double>::infinity();
-    return settled_minibatch_seconds(schedule_, shape, times_, options_, &aim_.simulated, most);
+    known = {settled_minibatch_seconds(schedule_, shape, times_, options_, &aim_.simulated, most), most};
+    return known.seconds;
   }
-  // With update intervals depth may slow a pipeline down: the gains measured say nothing there.
-  bool compares() const {
-    return aim_.most_seconds < std::numeric_limits<double>::infinity() &&
-           shape_.weights == WeightRule::kStash;
-  }
+  bool compares() const { return aim_.most_seconds < kNever; }
 
   std::string schedule_;
   PipelineShape shape_;
@@ -123,7 +127,10 @@ class Deepening {
   Depths most_;
   DepthAim& aim_;
   Depths best_;
-  std::map<Depths, double> known_;
+  struct Known {
+    double seconds = 0, most = 0;  // or it is more than that
+  };
+  std::map<Depths, Known> known_;
 };
 
 }  // namespace

@@ -41,24 +41,58 @@ class Events {
     timeline_.check_done(position);
   }
 
+  /// See EventRun. Messages that have arrived, or were asked for, follow from what every rank and link does.
+  bool state(RunState* state) const {
+    if (!timeline_.shape().tied.empty()) return false;  // meetings under way are not in it
+    state->at.clear();
+    state->left.clear();
+    const auto add_action = [&](size_t rank, size_t position) {
+      const Action& action = timeline_.lists()[rank][position];
+      const int64_t stage = timeline_.stage_of(static_cast<int64_t>(rank), action);
+      const int64_t minibatches = is_of_round(action.kind) ? turns_[stage].round_length() : 1;
+      state->at.push_back(static_cast<int64_t>(action.kind));
+      state->at.push_back(action.index * minibatches - timeline_.completed());
+      state->at.push_back(stage);
+    };
+    const auto add_left = [&](double until) { state->left.push_back(until > now_ ? until - now_ : -1); };
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Rank& at = ranks_[rank];
+      if (at.position == timeline_.lists()[rank].size()) return false;
+      add_action(rank, at.position);
+      add_left(at.until);
+      for (const int64_t kind : {0, 1, 2}) {
+        const bool empty = kind < 2 && at.link[kind].empty();
+        state->at.push_back(empty ? 1 : 0);
+        if (empty) continue;
+        if (kind < 2) add_action(rank, at.link[kind].front().position);
+        add_left(at.flow_until[kind]);
+        if (!network_) continue;
+        const int64_t flow = flow_of(static_cast<int64_t>(rank), kind);
+        state->left.push_back(network_->part_left(static_cast<int32_t>(flow), now_));
+      }
+    }
+    return true;
+  }
+
+  double now() const { return now_; }
+
   void run_until(int64_t completed) {
     if (!begun_)
       for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(static_cast<int64_t>(rank));
     begun_ = true;
     while (timeline_.completed() < completed) {
       // Rates change once for all that happens at the same time.
-      if (network_ && network_->unsettled() && (queue_.empty() || queue_.top().seconds > now_)) {
-        arrivals_.clear();
-        network_->settle(now_, &arrivals_);
-        for (const FairNetwork::Arrival& arrival : arrivals_)
-          push(arrival.seconds, kArrives, arrival.flow, arrival.edition);
+      if (network_ && network_->unsettled() && (queue_.empty() || queue_.top().seconds > now_))
+        network_->settle(now_);
+      if (network_ &&
+          network_->next_arrival() < (queue_.empty() ? FairNetwork::kNever : queue_.top().seconds)) {
+        now_ = network_->next_arrival();
+        arrive(network_->next_flow());
         continue;
       }
       if (queue_.empty()) break;
       const Event event = queue_.top();
       queue_.pop();
-      if (event.kind == kArrives && network_ && !network_->current({event.number, 0, event.edition}))
-        continue;
       now_ = event.seconds;
       if (event.kind == kRankGoesOn)
         finish_action(event.number);
@@ -82,7 +116,6 @@ class Events {
     int64_t order = 0;  // of equal times, as they were found
     EventKind kind = kRankGoesOn;
     int32_t number = 0;  // rank; flow; stage; meeting
-    int32_t edition = 0;
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const {
@@ -114,8 +147,10 @@ class Events {
   };
   struct Rank {
     size_t position = 0;
-    double since = 0;      // the action at `position` began to wait or to run
-    bool sending = false;  // blocking: until its message has arrived
+    double since = 0;                     // the action at `position` began to wait or to run
+    double until = -1;                    // and runs until then
+    double flow_until[3] = {-1, -1, -1};  // by kind, latencies and what has no network
+    bool sending = false;                 // blocking: until its message has arrived
     std::vector<Stream>
         streams;  // by stage of the rank: in activations, gradients, out activations, gradients
     std::deque<Transfer> link[2];
@@ -126,8 +161,12 @@ class Events {
     double begin = 0;
   };
 
-  void push(double seconds, EventKind kind, int64_t number, int32_t edition = 0) {
-    queue_.push({seconds, ++order_, kind, static_cast<int32_t>(number), edition});
+  void push(double seconds, EventKind kind, int64_t number) {
+    if (kind == kRankGoesOn) ranks_[number].until = seconds;
+    if (kind == kBegins || (kind == kArrives && !network_))
+      ranks_[number / 3].flow_until[number % 3] = seconds;
+    if (kind == kReduced) ranks_[first_rank_[number]].flow_until[2] = seconds;
+    queue_.push({seconds, ++order_, kind, static_cast<int32_t>(number)});
   }
 
   // --- set-up ---
@@ -450,7 +489,6 @@ class Events {
   std::vector<StageTurns> turns_;
   std::unique_ptr<LinkTree> tree_;
   std::unique_ptr<FairNetwork> network_;
-  std::vector<FairNetwork::Arrival> arrivals_;
   std::priority_queue<Event, std::vector<Event>, Later> queue_;
   int64_t order_ = 0;
   double now_ = 0;
@@ -463,5 +501,7 @@ EventRun::EventRun(Timeline& timeline, const SimulationOptions& options)
     : events_(std::make_unique<Events>(timeline, options)) {}
 EventRun::~EventRun() = default;
 void EventRun::run_until(int64_t completed) { events_->run_until(completed); }
+bool EventRun::state(RunState* state) const { return events_->state(state); }
+double EventRun::now() const { return events_->now(); }
 
 }  // namespace pipewright

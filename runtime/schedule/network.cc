@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "graph/error.h"
 
@@ -32,22 +31,7 @@ LinkTree::LinkTree(const std::vector<TopologyLevel>& levels) {
 LinkTree::Path LinkTree::path(int64_t from, int64_t to) const {
   PW_CHECK(from != to && std::max(from, to) < devices_, "from device " << from << " to device " << to);
   Path path;
-  for (const Level& level : levels_) {
-    const int64_t sender = from / level.below, receiver = to / level.below;
-    const int64_t sender_group = sender / level.count, receiver_group = receiver / level.count;
-    const auto add = [&](int64_t link) {
-      path.links.push_back(level.first_link + static_cast<int32_t>(link));
-    };
-    if (level.shared) {
-      add(sender_group);
-      if (receiver_group != sender_group) add(receiver_group);
-    } else {
-      add(2 * sender);
-      add(2 * receiver + 1);
-    }
-    path.latency_seconds = level.latency_seconds;
-    if (sender_group == receiver_group) break;
-  }
+  path.latency_seconds = along_path(from, to, [&](int32_t link) { path.links.push_back(link); });
   return path;
 }
 
@@ -60,31 +44,42 @@ LinkTree::Exchange LinkTree::exchange(const std::vector<int64_t>& devices) const
     const auto a = static_cast<double>(inside);
     return a * (all - a) / (all - 1);
   };
+  std::vector<int64_t> sorted = devices;
+  std::sort(sorted.begin(), sorted.end());
+  // Of sorted devices those that are one number after division: the first behind them.
+  const auto end_of = [&](size_t begin, int64_t below) {
+    size_t end = begin;
+    while (end < sorted.size() && sorted[end] / below == sorted[begin] / below) ++end;
+    return end;
+  };
   for (const Level& level : levels_) {
-    std::map<int64_t, int64_t> members, groups;
-    for (const int64_t device : devices) {
-      ++members[device / level.below];
-      ++groups[device / level.below / level.count];
-    }
     const auto add = [&](int64_t link, double weight) {
       if (weight <= 0) return;
       exchange.links.push_back(level.first_link + static_cast<int32_t>(link));
       exchange.weights.push_back(weight);
     };
-    if (level.shared) {
+    bool one_group = false;
+    for (size_t begin = 0; begin < sorted.size();) {
+      const size_t end = end_of(begin, level.below * level.count);
+      one_group = begin == 0 && end == sorted.size();
       // What members pass to each other once, what leaves and what comes in.
-      std::map<int64_t, double> carried;
-      for (const auto& [group, inside] : groups) carried[group] += leaving(inside);
-      for (const auto& [member, inside] : members) carried[member / level.count] += leaving(inside);
-      for (const auto& [group, weight] : carried) add(group, weight);
-    } else {
-      for (const auto& [member, inside] : members) {
-        add(2 * member, leaving(inside));
-        add(2 * member + 1, leaving(inside));
+      double carried = leaving(static_cast<int64_t>(end - begin));
+      for (size_t at = begin; at < end;) {
+        const size_t next = end_of(at, level.below);
+        const int64_t member = sorted[at] / level.below;
+        const double weight = leaving(static_cast<int64_t>(next - at));
+        carried += weight;
+        if (!level.shared) {
+          add(2 * member, weight);
+          add(2 * member + 1, weight);
+        }
+        at = next;
       }
+      if (level.shared) add(sorted[begin] / level.below / level.count, carried);
+      begin = end;
     }
     exchange.latency_seconds = level.latency_seconds;
-    if (groups.size() == 1) break;
+    if (one_group) break;
   }
   return exchange;
 }
@@ -93,78 +88,122 @@ FairNetwork::FairNetwork(std::vector<double> bandwidths) : links_(bandwidths.siz
   for (size_t link = 0; link < bandwidths.size(); ++link) links_[link].bandwidth = bandwidths[link];
 }
 
+inline void FairNetwork::touch(int32_t number) {
+  if (binds(links_[number])) touched_.push_back(number);
+}
+
 void FairNetwork::add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now,
                       const std::vector<double>& weights) {
   if (static_cast<size_t>(flow) >= flows_.size()) flows_.resize(static_cast<size_t>(flow) + 1);
   Flow& added = flows_[flow];
   added.links = links;
   added.weights = weights;
-  added.bytes = bytes;
+  added.all_bytes = added.bytes = bytes;
   added.rate = -1;  // so that any rate is a new one
   added.since = now;
-  for (const int32_t link : links) {
-    links_[link].flows.push_back(flow);
-    touched_.push_back(link);
+  added.under_way = true;
+  added.arrives = kNever;
+  under_way_.push_back(flow);
+  added.most = std::numeric_limits<double>::infinity();
+  for (size_t at = 0; at < links.size(); ++at)
+    added.most = std::min(added.most, links_[links[at]].bandwidth / added.weight(at));
+  for (size_t at = 0; at < links.size(); ++at) {
+    Link& link = links_[links[at]];
+    link.flows.push_back(flow);
+    link.most += added.most * added.weight(at);
+    touch(links[at]);
   }
+  added_.push_back(flow);
 }
 
 void FairNetwork::remove(int32_t flow) {
-  ++flows_[flow].edition;
-  for (const int32_t link : flows_[flow].links) {
-    std::vector<int32_t>& on_link = links_[link].flows;
-    const auto at = std::find(on_link.begin(), on_link.end(), flow);
-    PW_CHECK(at != on_link.end(), "flow " << flow << " is not under way");
-    *at = on_link.back();
-    on_link.pop_back();
-    touched_.push_back(link);
+  Flow& removed = flows_[flow];
+  removed.under_way = false;
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), flow));
+  if (first_ == flow) find_first();
+  for (size_t at = 0; at < removed.links.size(); ++at) {
+    const int32_t number = removed.links[at];
+    Link& link = links_[number];
+    const auto found = std::find(link.flows.begin(), link.flows.end(), flow);
+    PW_CHECK(found != link.flows.end(), "flow " << flow << " is not under way");
+    *found = link.flows.back();
+    link.flows.pop_back();
+    touch(number);
+    link.most = link.flows.empty() ? 0 : link.most - removed.most * removed.weight(at);
   }
+}
+
+double FairNetwork::part_left(int32_t number, double now) const {
+  if (static_cast<size_t>(number) >= flows_.size() || !flows_[number].under_way) return -1;
+  const Flow& flow = flows_[number];
+  if (flow.rate <= 0 || flow.all_bytes <= 0) return 1;
+  return std::max(0.0, flow.bytes - flow.rate * (now - flow.since)) / flow.all_bytes;
 }
 
 void FairNetwork::gather() {
   ++visit_;
   reached_links_.clear();
   reached_flows_.clear();
-  const auto reach = [&](int32_t link) {
-    if (links_[link].visited == visit_) return;
-    links_[link].visited = visit_;
-    reached_links_.push_back(link);
+  const auto reach_flow = [&](int32_t number) {
+    Flow& flow = flows_[number];
+    if (flow.visited == visit_ || !flow.under_way) return;
+    flow.visited = visit_;
+    flow.fixed = false;
+    reached_flows_.push_back(number);
   };
-  for (const int32_t link : touched_) reach(link);
-  touched_.clear();
-  for (size_t next = 0; next < reached_links_.size(); ++next)
-    for (const int32_t flow : links_[reached_links_[next]].flows) {
-      if (flows_[flow].visited == visit_) continue;
-      flows_[flow].visited = visit_;
-      flows_[flow].fixed = false;
-      reached_flows_.push_back(flow);
-      for (const int32_t link : flows_[flow].links) reach(link);
-    }
-}
-
-// Water filling: the link that leaves its messages least fixes them at that, and so on with what is left.
-void FairNetwork::share() {
-  rates_.resize(flows_.size());
-  if (reached_flows_.size() == 1) {  // nothing to share
-    const Flow& flow = flows_[reached_flows_[0]];
-    double least = std::numeric_limits<double>::infinity();
-    for (size_t at = 0; at < flow.links.size(); ++at)
-      least = std::min(least, links_[flow.links[at]].bandwidth / flow.weight(at));
-    rates_[reached_flows_[0]] = least;
-    return;
-  }
-  open_.clear();
-  for (const int32_t number : reached_links_) {
+  const auto reach_link = [&](int32_t number) {
     Link& link = links_[number];
+    if (link.visited == visit_) return;
+    link.visited = visit_;
+    for (const int32_t flow : link.flows) reach_flow(flow);
+    if (!binds(link)) return;  // but it did
     link.left = link.bandwidth;
     link.unfixed = static_cast<int64_t>(link.flows.size());
     link.weight = 0;
-    if (link.unfixed > 0) open_.push_back({&link, 0});
+    reached_links_.push_back(number);
+  };
+  for (const int32_t link : touched_) reach_link(link);
+  for (const int32_t flow : added_) reach_flow(flow);
+  touched_.clear();
+  added_.clear();
+  for (size_t next = 0; next < reached_flows_.size(); ++next)
+    for (const int32_t link : flows_[reached_flows_[next]].links)
+      if (binds(links_[link])) reach_link(link);
+}
+
+inline void FairNetwork::fix(int32_t number, double rate) {
+  Flow& flow = flows_[number];
+  flow.fixed = true;
+  rates_[number] = rate;
+  for (size_t at = 0; at < flow.links.size(); ++at) {
+    Link& link = links_[flow.links[at]];
+    if (link.visited != visit_) continue;
+    link.left -= rate * flow.weight(at);
+    link.weight -= flow.weight(at);
+    --link.unfixed;
   }
+}
+
+// Water filling: the link that leaves its messages least fixes them at that, and so on with what is left; a
+// message that would get more than it could have alone has that.
+void FairNetwork::share() {
+  rates_.resize(flows_.size());
+  if (reached_links_.empty()) {  // nothing to share
+    for (const int32_t number : reached_flows_) rates_[number] = flows_[number].most;
+    return;
+  }
+  open_.clear();
+  for (const int32_t number : reached_links_) open_.push_back({&links_[number], 0});
   for (const int32_t number : reached_flows_) {
     const Flow& flow = flows_[number];
     for (size_t at = 0; at < flow.links.size(); ++at) links_[flow.links[at]].weight += flow.weight(at);
   }
-  while (!open_.empty()) {
+  by_most_ = reached_flows_;
+  std::sort(by_most_.begin(), by_most_.end(), [&](int32_t a, int32_t b) {
+    return flows_[a].most != flows_[b].most ? flows_[a].most < flows_[b].most : a < b;
+  });
+  size_t next = 0;
+  for (;;) {
     double least = std::numeric_limits<double>::infinity();
     size_t still = 0;
     for (const Open& each : open_) {
@@ -175,26 +214,24 @@ void FairNetwork::share() {
       open_[still++] = {each.link, fair};
     }
     open_.resize(still);
+    while (next < by_most_.size() && flows_[by_most_[next]].fixed) ++next;
+    if (next == by_most_.size()) return;
     // Links that are as narrow but for rounding are fixed at once. What is fixed leaves no link less.
-    const double narrow = least * (1 + 1e-12);
+    const double narrow = least * (1 + kRounding);
+    if (flows_[by_most_[next]].most <= narrow) {
+      for (; next < by_most_.size() && flows_[by_most_[next]].most <= narrow; ++next)
+        if (!flows_[by_most_[next]].fixed) fix(by_most_[next], flows_[by_most_[next]].most);
+      continue;
+    }
     for (const Open& each : open_) {
       if (each.fair > narrow || each.link->unfixed == 0) continue;
-      for (const int32_t flow : each.link->flows) {
-        if (flows_[flow].fixed) continue;
-        flows_[flow].fixed = true;
-        rates_[flow] = least;
-        for (size_t at = 0; at < flows_[flow].links.size(); ++at) {
-          Link& link = links_[flows_[flow].links[at]];
-          link.left -= least * flows_[flow].weight(at);
-          link.weight -= flows_[flow].weight(at);
-          --link.unfixed;
-        }
-      }
+      for (const int32_t flow : each.link->flows)
+        if (!flows_[flow].fixed) fix(flow, least);
     }
   }
 }
 
-void FairNetwork::settle(double now, std::vector<Arrival>* arrivals) {
+void FairNetwork::settle(double now) {
   gather();
   share();
   for (const int32_t number : reached_flows_) {
@@ -203,7 +240,18 @@ void FairNetwork::settle(double now, std::vector<Arrival>* arrivals) {
     if (flow.rate > 0) flow.bytes = std::max(0.0, flow.bytes - flow.rate * (now - flow.since));
     flow.since = now;
     flow.rate = rates_[number];
-    arrivals->push_back({number, now + flow.bytes / flow.rate, ++flow.edition});
+    flow.arrives = now + flow.bytes / flow.rate;
+  }
+  find_first();
+}
+
+void FairNetwork::find_first() {
+  first_ = -1;
+  double least = kNever;
+  for (const int32_t number : under_way_) {
+    if (flows_[number].arrives >= least) continue;
+    least = flows_[number].arrives;
+    first_ = number;
   }
 }
 

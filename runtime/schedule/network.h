@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "graph/topology.h"
@@ -23,6 +24,23 @@ class LinkTree {
   };
   /// From one device to another.
   Path path(int64_t from, int64_t to) const;
+  /// The same without a list: calls visit(link) for each of its links, and returns its latency.
+  template <typename Visit>
+  double along_path(int64_t from, int64_t to, const Visit& visit) const {
+    for (const Level& level : levels_) {
+      const int64_t sender = from / level.below, receiver = to / level.below;
+      const int64_t sender_group = sender / level.count, receiver_group = receiver / level.count;
+      if (level.shared) {
+        visit(level.first_link + static_cast<int32_t>(sender_group));
+        if (receiver_group != sender_group) visit(level.first_link + static_cast<int32_t>(receiver_group));
+      } else {
+        visit(level.first_link + static_cast<int32_t>(2 * sender));
+        visit(level.first_link + static_cast<int32_t>(2 * receiver + 1));
+      }
+      if (sender_group == receiver_group) return level.latency_seconds;
+    }
+    return levels_.back().latency_seconds;
+  }
 
   /// The direct exchange of gradients between two devices or more, all at once: each sends a part to every
   /// other one (docs/cost-model.md). Seen as one flow of what a single device sends; a link carries `weights`
@@ -50,40 +68,49 @@ class LinkTree {
 /// Messages under way. Times must not fall from call to call.
 class FairNetwork {
  public:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
   explicit FairNetwork(std::vector<double> bandwidths);
 
-  /// A message begins; flows are numbered by the caller, small and reused. What settle() says of it counts.
+  /// A message begins; flows are numbered by the caller, small and reused.
   /// `weights`: by link, how many messages it is on that link; empty: one on each. Shares are then max-min
   /// fair for the bytes of one message.
   void add(int32_t flow, const std::vector<int32_t>& links, double bytes, double now,
            const std::vector<double>& weights = {});
   /// A message has arrived.
   void remove(int32_t flow);
+  /// Of a message that is under way the part that is left; -1 of another.
+  double part_left(int32_t flow, double now) const;
   /// Whether messages have come or gone since settle().
-  bool unsettled() const { return !touched_.empty(); }
+  bool unsettled() const { return !touched_.empty() || !added_.empty(); }
 
-  struct Arrival {
-    int32_t flow = 0;
-    double seconds = 0;
-    int32_t edition = 0;  ///< what was said of the flow before counts no more
-  };
-  /// Shares the links at `now`; appends when messages will arrive, of those whose rate has changed.
-  void settle(double now, std::vector<Arrival>* arrivals);
-  /// Whether an arrival still counts.
-  bool current(const Arrival& arrival) const { return flows_[arrival.flow].edition == arrival.edition; }
+  /// Shares the links at `now`.
+  void settle(double now);
+  /// When a message that is under way arrives, as shared last.
+  double arrival(int32_t flow) const { return flows_[flow].arrives; }
+  /// When the next one does; infinity if none is under way.
+  double next_arrival() const { return first_ < 0 ? kNever : flows_[first_].arrives; }
+  /// Which that is: the one that was under way first, of several.
+  int32_t next_flow() const { return first_; }
 
  private:
+  static constexpr double kRounding = 1e-12;
+
   struct Flow {
     std::vector<int32_t> links;
     std::vector<double> weights;  // by link; empty: 1
     double weight(size_t at) const { return weights.empty() ? 1 : weights[at]; }
+    double all_bytes = 0;
+    double most = 0;                        // the rate that it has alone
     double bytes = 0, rate = 0, since = 0;  // left at `since`
-    int32_t edition = 0;
+    double arrives = kNever;
     int64_t visited = 0;
-    bool fixed = false;
+    bool fixed = false, under_way = false;
   };
   struct Link {
-    double bandwidth = 0, left = 0, weight = 0;  // of the flows that are not fixed
+    double bandwidth = 0;
+    double most = 0;              // that its flows together could take, each alone
+    double left = 0, weight = 0;  // of the flows that are not fixed
     std::vector<int32_t> flows;
     int64_t unfixed = 0, visited = 0;
   };
@@ -93,15 +120,25 @@ class FairNetwork {
     double fair = 0;  // what it leaves each of its messages
   };
 
+  /// Whether a link can be what holds a message back, beside those that hold it back alone. Others are not
+  /// looked at.
+  static bool binds(const Link& link) { return link.most > link.bandwidth * (1 + kRounding); }
+  void touch(int32_t number);
+  void fix(int32_t number, double rate);
   void gather();
   void share();
+  void find_first();
 
   std::vector<Link> links_;
   std::vector<Flow> flows_;
-  std::vector<int32_t> touched_;                        // links
+  std::vector<int32_t> touched_;                        // links that bind, or did
+  std::vector<int32_t> added_;                          // flows
   std::vector<int32_t> reached_links_, reached_flows_;  // that touched links can influence
+  std::vector<int32_t> by_most_;                        // reached flows
   std::vector<Open> open_;                              // of these, with messages that are not fixed
   std::vector<double> rates_;                           // of reached flows, new
+  std::vector<int32_t> under_way_;                      // flows, as they came
+  int32_t first_ = -1;                                  // of them, to arrive; -1: none
   int64_t visit_ = 0;
 };
 

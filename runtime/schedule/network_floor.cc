@@ -73,14 +73,13 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
     const size_t apart = std::gcd(ours, theirs);
     const double part = static_cast<double>(apart) / static_cast<double>(ours * theirs);
     const auto pass = [&](int64_t from, int64_t to, int64_t bytes) {
-      const LinkTree::Path path = tree.path(from, to);
       double alone = 0;
-      for (const int32_t link : path.links) {
+      const double latency = tree.along_path(from, to, [&](int32_t link) {
         const double seconds = static_cast<double>(bytes) / bandwidths[static_cast<size_t>(link)];
         links[static_cast<size_t>(link)] += part * seconds;
         alone = std::max(alone, seconds);
-      }
-      between.back() += part * (path.latency_seconds + alone);
+      });
+      between.back() += part * (latency + alone);
     };
     between.push_back(0);
     for (size_t a = 0; a < ours; ++a) {

@@ -1,6 +1,7 @@
 // What a pipeline takes in the long run, whatever its schedule.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <numeric>
 #include <optional>
 
@@ -15,11 +16,15 @@ namespace {
 
 constexpr double kAgree = 2e-3;
 constexpr int64_t kMostMinibatchesOfStages = 400000;  // of one span, times stages
-// What a quarter of the first span, half of it, or all of it says is off by no more than that, nearly always.
-constexpr double kGlance = 1.15;
-constexpr double kRough = 1.03;
+// What so much of the first span says, or all of it, is off by no more than that, nearly always.
+struct Glance {
+  int64_t eighths;
+  double off;
+};
+constexpr Glance kGlances[] = {{2, 1.15}, {3, 1.06}, {4, 1.03}};
 constexpr double kNearly = 1.005;
 constexpr double kFirstInterval = 1.05;  // later ones are hardly shorter than the first
+constexpr int64_t kIntervals = 6;        // in which one is like the one before
 constexpr int64_t kLongestRound = 512;
 constexpr int64_t kSweepsForEvents = 4;  // without a network simulations are as much quicker
 
@@ -30,36 +35,6 @@ double total_seconds(const std::string& schedule, const PipelineShape& shape,
   Timeline timeline(schedule, shape, times, Span{0, count}, nullptr);
   run_timeline(timeline, options);
   return timeline.total_seconds();
-}
-
-/// What another interval adds.
-double interval_seconds(const std::string& schedule, const PipelineShape& shape,
-                        const std::vector<StageTimes>& times, const SimulationOptions& options,
-                        int64_t* simulated, double most_seconds) {
-  const auto total = [&](int64_t count) {
-    if (simulated != nullptr)
-      *simulated += count * shape.stages() / (options.network.empty() ? kSweepsForEvents : 1);
-    return total_seconds(schedule, shape, times, count, options);
-  };
-  // Intervals repeat when every stage's round robin is back where it was.
-  int64_t repeat = shape.microbatches;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    const int64_t together = std::lcm(repeat, StageTurns(shape, s).cycle_length());
-    if (together > 16 * shape.microbatches) break;
-    repeat = together;
-  }
-  double before = total(repeat);
-  const double first = before / static_cast<double>(repeat);
-  if (first > kFirstInterval * most_seconds) return first;
-  double one = -1;
-  for (int64_t intervals = 2;; intervals *= 2) {
-    const double all = total(intervals * repeat);
-    const double last = (all - before) / static_cast<double>(intervals / 2 * repeat);
-    const bool longest = 2 * intervals * repeat * shape.stages() > kMostMinibatchesOfStages;
-    if (longest || (one >= 0 && agree(one, last))) return last;
-    one = last;
-    before = all;
-  }
 }
 
 /// The span that is looked at first: whole rounds of all stages, and of updates where stages wait for each
@@ -82,6 +57,44 @@ int64_t in_flight_at_first(const PipelineShape& shape) {
   return shape.replicas[first] * shape.in_flight[first];
 }
 
+/// Has a run come to repeat itself? States are compared a period apart, or a few.
+class Repetition {
+ public:
+  /// Seconds per minibatch since the state that is like this one.
+  std::optional<double> found(const EventRun& run, int64_t completed, int64_t period) {
+    Seen now{completed, run.now(), {}};
+    if (!run.state(&now.state)) return std::nullopt;
+    for (const Seen& before : seen_) {
+      const double seconds = now.seconds - before.seconds;
+      if ((completed - before.completed) % period == 0 &&
+          alike(now.state, before.state, kSameState * seconds))
+        return seconds / static_cast<double>(completed - before.completed);
+    }
+    seen_.push_front(std::move(now));
+    if (seen_.size() > kPeriods) seen_.pop_back();
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr size_t kPeriods = 6;
+  static constexpr double kSameState =
+      1e-6;  // of the time between; what drifts by more may come to run otherwise
+  struct Seen {
+    int64_t completed = 0;
+    double seconds = 0;
+    RunState state;
+  };
+
+  static bool alike(const RunState& a, const RunState& b, double apart) {
+    if (a.at != b.at || a.left.size() != b.left.size()) return false;
+    for (size_t i = 0; i < a.left.size(); ++i)
+      if (std::abs(a.left[i] - b.left[i]) > apart) return false;
+    return true;
+  }
+
+  std::deque<Seen> seen_;  // the last ones, latest first
+};
+
 /// Part by part, on shared links. What is in flight when the lists end is beyond what is looked at.
 class NetworkRun {
  public:
@@ -90,41 +103,103 @@ class NetworkRun {
       : stages_(shape.stages()),
         simulated_(simulated),
         timeline_(schedule, shape, times, Span{0, count + in_flight_at_first(shape)}, nullptr),
-        run_(timeline_, options) {}
+        run_(timeline_, options),
+        period_(pipeline_period(shape, kLongestRound)),
+        next_(period_.value_or(0)) {}
 
+  /// Of so many minibatches, or for ever where the run is found to repeat itself before.
   std::optional<double> pace(int64_t begin, int64_t end) {
-    const int64_t before = timeline_.completed();
-    run_.run_until(end);
-    if (simulated_ != nullptr) *simulated_ += (timeline_.completed() - before) * stages_;
+    while (!endless_ && period_ && next_ <= end) {
+      run_until(next_);
+      endless_ = repetition_.found(run_, timeline_.completed(), *period_);
+      next_ += *period_;
+    }
+    if (endless_) return endless_;
+    run_until(end);
     return timeline_.pace_seconds(begin, end);
+  }
+  bool repeats() const { return endless_.has_value(); }
+  /// Until so many minibatches are complete.
+  double seconds_until(int64_t completed) {
+    run_until(completed);
+    return run_.now();
   }
 
  private:
+  void run_until(int64_t end) {
+    const int64_t before = timeline_.completed();
+    run_.run_until(end);
+    if (simulated_ != nullptr) *simulated_ += (timeline_.completed() - before) * stages_;
+  }
+
   int64_t stages_;
   int64_t* simulated_;
   Timeline timeline_;
   EventRun run_;
+  std::optional<int64_t> period_;
+  int64_t next_;  // when states are compared
+  Repetition repetition_;
+  std::optional<double> endless_;
 };
+
+/// What another interval adds.
+double interval_seconds(const std::string& schedule, const PipelineShape& shape,
+                        const std::vector<StageTimes>& times, const SimulationOptions& options,
+                        int64_t* simulated, double most_seconds) {
+  const auto total = [&](int64_t count) {
+    if (simulated != nullptr)
+      *simulated += count * shape.stages() / (options.network.empty() ? kSweepsForEvents : 1);
+    return total_seconds(schedule, shape, times, count, options);
+  };
+  // Intervals repeat when every stage's round robin is back where it was.
+  int64_t repeat = shape.microbatches;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    const int64_t together = std::lcm(repeat, StageTurns(shape, s).cycle_length());
+    if (together > 16 * shape.microbatches) break;
+    repeat = together;
+  }
+  if (!options.network.empty() && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {
+    NetworkRun run(schedule, shape, times, options, kIntervals * repeat, simulated);
+    const double first = run.seconds_until(repeat) / static_cast<double>(repeat);
+    if (first > kFirstInterval * most_seconds) return first;
+    const std::optional<double> pace = run.pace(0, kIntervals * repeat);
+    if (run.repeats()) return *pace;
+  }
+  double before = total(repeat);
+  const double first = before / static_cast<double>(repeat);
+  if (first > kFirstInterval * most_seconds) return first;
+  double one = -1;
+  for (int64_t intervals = 2;; intervals *= 2) {
+    const double all = total(intervals * repeat);
+    const double last = (all - before) / static_cast<double>(intervals / 2 * repeat);
+    const bool longest = 2 * intervals * repeat * shape.stages() > kMostMinibatchesOfStages;
+    if (longest || (one >= 0 && agree(one, last))) return last;
+    one = last;
+    before = all;
+  }
+}
 
 double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
                             const std::vector<StageTimes>& times, const SimulationOptions& options,
                             int64_t* simulated, double most_seconds) {
-  const bool compares = most_seconds < std::numeric_limits<double>::infinity();
   const int64_t first = first_span(shape);
-  if (compares) {
-    NetworkRun glance(schedule, shape, times, options, first / 4, simulated);
-    const std::optional<double> rough = glance.pace(first / 8, first / 4);
-    if (rough && *rough > kGlance * most_seconds) return *rough;
-  }
   const double floor = schedule_named(schedule).trains() ? network_floor_seconds(shape, times, options) : 0;
+  if (most_seconds < std::numeric_limits<double>::infinity()) {
+    NetworkRun glance(schedule, shape, times, options, first / 2, simulated);
+    for (const Glance& each : kGlances) {
+      const int64_t end = first * each.eighths / 8;
+      const std::optional<double> rough = glance.pace(end / 2, end);
+      if (glance.repeats()) return std::max(floor, *rough);
+      if (rough && *rough > each.off * most_seconds) return *rough;
+    }
+  }
   for (int64_t count = first;; count *= 4) {
     NetworkRun run(schedule, shape, times, options, 2 * count, simulated);
-    const std::optional<double> rough = run.pace(count / 4, count / 2);
-    if (rough && *rough > kRough * most_seconds) return *rough;
     for (const int64_t end : {count, 2 * count}) {
-      const std::optional<double> last = run.pace(end / 2, end);
       const std::optional<double> before = run.pace(end / 4, end / 2);
+      const std::optional<double> last = run.pace(end / 2, end);
       PW_CHECK(last, "a pace of " << end / 2 << " minibatches");
+      if (run.repeats()) return std::max(floor, *last);
       const bool longest = 2 * end * shape.stages() > kMostMinibatchesOfStages;
       if (longest || *last > kNearly * most_seconds || (before && agree(*before, *last)))
         return std::max(floor, *last);
@@ -142,7 +217,8 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
     return interval_seconds(schedule, shape, times, options, simulated, most_seconds);
   if (!options.network.empty())
     return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
-  const bool plain = options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;
+  const bool plain =
+      options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;
   if (plain && schedule_facts(schedule).kind == ScheduleKind::k1F1B) {
     if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
   }

@@ -160,6 +160,12 @@ class Timeline {
 void run_sweep(Timeline& timeline, bool blocking_transfers);
 /// Events in the order of time. A network or queues need it; without, it gives what run_sweep() gives.
 void run_events(Timeline& timeline, const SimulationOptions& options);
+/// What every rank and link does, by minibatches completed, and what is left of it: of equal states of a run
+/// the same follows, so that it repeats for ever what lies between.
+struct RunState {
+  std::vector<int64_t> at;
+  std::vector<double> left;  ///< seconds, or the part of a message
+};
 /// The same, part by part.
 class EventRun {
  public:
@@ -168,6 +174,9 @@ class EventRun {
   ~EventRun();
   /// Goes on until so many minibatches of the span are complete, or to the end.
   void run_until(int64_t completed);
+  double now() const;
+  /// False where that is not known, or a list has ended.
+  bool state(RunState* state) const;
 
  private:
   std::unique_ptr<class Events> events_;

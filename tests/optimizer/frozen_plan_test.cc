@@ -82,7 +82,7 @@ TEST_CASE("a tied parameter that the prefix reads is trained nowhere") {
 TEST_CASE("planned with frozen layers: never worse than the plan for the whole model, priced as frozen") {
   std::mt19937 random(2121);
   int frozen_stages = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 160; ++round) {
     const Profile measured = layered_profile(random, 4 + static_cast<int>(random() % 6));
     const auto layers = static_cast<int64_t>(1 + random() % model_layers(measured).size());
     const Topology topology = links(static_cast<int64_t>(1 + random() % 4), random() % 2 == 0 ? 1e6 : 1e8);

@@ -70,13 +70,14 @@ TEST_CASE("fair shares: rates are max-min fair, whatever comes and goes") {
         flows[number] = flow;
       }
       if (random() % 3 == 0) continue;  // several changes at once
-      std::vector<FairNetwork::Arrival> arrivals;
-      network.settle(now, &arrivals);
+      network.settle(now);
       CHECK_FALSE(network.unsettled());
-      for (const FairNetwork::Arrival& arrival : arrivals) {
-        REQUIRE(network.current(arrival));
-        flows.at(arrival.flow).rate = 1 / (arrival.seconds - now);
+      double first = FairNetwork::kNever;
+      for (auto& [other, flow] : flows) {
+        flow.rate = 1 / (network.arrival(other) - now);
+        first = std::min(first, network.arrival(other));
       }
+      CHECK(network.next_arrival() == first);
       std::vector<double> load(link_count, 0), fastest(link_count, 0);
       for (const auto& [other, flow] : flows)
         for (size_t at = 0; at < flow.links.size(); ++at) {
@@ -95,22 +96,19 @@ TEST_CASE("fair shares: rates are max-min fair, whatever comes and goes") {
 
 TEST_CASE("fair shares by example: a message that leaves makes room for those that stay") {
   FairNetwork network({10});
-  std::vector<FairNetwork::Arrival> arrivals;
   network.add(0, {0}, 100, 0);
-  network.settle(0, &arrivals);
-  REQUIRE(arrivals.size() == 1);
-  CHECK(arrivals[0].seconds == 10);
+  network.settle(0);
+  CHECK(network.next_arrival() == 10);
   network.add(1, {0}, 10, 4);  // 60 left of the first; 5 each
-  network.settle(4, &arrivals);
-  REQUIRE(arrivals.size() == 3);
-  CHECK_FALSE(network.current(arrivals[0]));
-  CHECK(arrivals[1].seconds == 16);
-  CHECK(arrivals[2].seconds == 6);
+  network.settle(4);
+  CHECK(network.arrival(0) == 16);
+  CHECK(network.part_left(0, 5) == 0.55);
+  CHECK(network.next_arrival() == 6);
+  CHECK(network.next_flow() == 1);
   network.remove(1);
-  arrivals.clear();
-  network.settle(6, &arrivals);
-  REQUIRE(arrivals.size() == 1);
-  CHECK(arrivals[0].seconds == 11);  // 50 left at 10
+  network.settle(6);
+  CHECK(network.next_arrival() == 11);  // 50 left at 10
+  CHECK(network.part_left(1, 6) == -1);
 }
 
 struct Case {

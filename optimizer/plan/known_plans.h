@@ -1,0 +1,17 @@
+// Plans that are known before the search, for the pool of plans (pool.h) to begin with.
+#pragma once
+
+#include <vector>
+
+#include "graph/plan.h"
+#include "graph/profile.h"
+#include "optimizer/search/search.h"
+
+namespace pipewright {
+
+/// Their stages where the question's model can be cut like that; without those that run several stages on a
+/// rank. What their ranks are is kept where devices are placed. Nothing is said of their periods.
+std::vector<Answer> answers_of(const std::vector<Plan>& plans, const Question& question,
+                               const Profile& profile);
+
+}  // namespace pipewright
