@@ -1,7 +1,7 @@
-// How far up the row of devices a suffix of the model may reach, so that the stages before it still have
-// room: the same table as search_levels.h's, from the other end, with each stage priced as if the links it
-// has in common with others were its alone. A suffix beyond that is in no plan of the period; often there is
-// none at all, and the period is refuted. For the search's own files.
+// An upper bound on the devices that a suffix of the model may use in a plan of a given period, such that the
+// stages before it still have devices enough: the table of search_levels.h from the other end, with each stage
+// priced as if the links that it shares with others were its own. A suffix that needs more devices is in no
+// plan of that period; often none is left, and the period is refuted. For the search's own files.
 #pragma once
 
 #include <cstdint>

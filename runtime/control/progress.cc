@@ -58,7 +58,7 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
 
 Progress::Progress() {
   pthread_getcpuclockid(pthread_self(), &thread_clock_);
-  processor_at_look_ = cpu_seconds();
+  cpu_at_look_seconds_ = cpu_seconds();
 }
 
 double Progress::cpu_seconds() const {
@@ -83,9 +83,9 @@ ProgressNow Progress::now() {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   const double used = cpu_seconds();
-  if (used - processor_at_look_ > kIdleShare * seconds(now - looked_)) alive_ = now;
+  if (used - cpu_at_look_seconds_ > kIdleShare * seconds(now - looked_)) alive_ = now;
   looked_ = now;
-  processor_at_look_ = used;
+  cpu_at_look_seconds_ = used;
   ProgressNow result{activity_, seconds(now - since_), 0, begun_};
   if (!activity_.operation.empty() && activity_.peers.empty() && !activity_.done) {
     result.stalled_seconds =

@@ -66,7 +66,7 @@ class Progress {
   std::deque<Event> events_;
   Clock::time_point looked_ = made_;  // by now()
   Clock::time_point alive_ = made_;   // when it last used the CPU
-  double processor_at_look_ = 0;
+  double cpu_at_look_seconds_ = 0;
 };
 
 }  // namespace pipewright

@@ -51,7 +51,7 @@ class TimesObserver : public ActionObserver {
  private:
   int64_t first_stage_;
   MeasuredTimes& times_;
-  double processor_before_seconds_ = 0;
+  double cpu_before_seconds_ = 0;
   double waited_seconds_ = 0;
 };
 
