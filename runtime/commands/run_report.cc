@@ -147,113 +147,146 @@ std::string loss_rows(const std::vector<std::filesystem::path>& folders) {
   return rows;
 }
 
+struct FinishedRun {
+  std::string name;
+  Summary summary;
+  Plan plan;  ///< the last one
+
+  /// Its times say nothing about the plan.
+  bool crowded() const { return summary.cores > 0 && summary.world_size > summary.cores; }
+};
+
+FinishedRun finished_run(const std::filesystem::path& folder) {
+  const auto summary_file = folder / "summary.json";
+  if (!file_exists(summary_file)) {
+    throw InputError(folder.string() + ": no summary.json: not the folder of a finished run",
+                     "give the --output of a pipewright-runtime train or launch");
+  }
+  auto summary = read_document<Summary>(summary_file);
+  Plan plan = last_plan_of(folder, summary);
+  return {run_name(folder), std::move(summary), std::move(plan)};
+}
+
+constexpr const char* kMainTable =
+    "| run | plan | samples/s | speed-up | minibatch | predicted | training loss | evaluation loss | top-1 "
+    "| top-5 | peak memory of a rank | predicted | sent a minibatch |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+
+std::string main_row(const FinishedRun& run, double first_samples_per_second) {
+  const Summary& summary = run.summary;
+  int64_t memory_bytes = 0;
+  int64_t predicted_memory_bytes = 0;
+  int64_t sent_bytes = 0;
+  for (const RankSummary& rank : summary.ranks) {
+    memory_bytes = std::max(memory_bytes, rank.peak_memory_bytes);
+    predicted_memory_bytes = std::max(predicted_memory_bytes, rank.predicted_memory_bytes);
+    sent_bytes += rank.sent_bytes;
+  }
+  std::string row = "|";
+  const auto timed = [&](const std::string& value) { return run.crowded() ? "(" + value + ")" : value; };
+  const auto cell = [&](const std::string& value) { row += " " + value + " |"; };
+  cell(run.name + (summary.status == "done" ? "" : " (" + summary.status + ")"));
+  cell(run.plan.strategy + " " + run.plan.shape_text());
+  cell(timed(text("%.0f", summary.samples_per_second)));
+  cell(timed(first_samples_per_second > 0
+                 ? text("%.2f", summary.samples_per_second / first_samples_per_second)
+                 : "-"));
+  cell(timed(format_seconds(summary.minibatch_seconds)));
+  cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
+  cell(loss_text(summary.train_loss));
+  cell(summary.evaluation ? loss_text(summary.evaluation->loss) : "-");
+  const EvaluationSummary evaluation = summary.evaluation.value_or(EvaluationSummary{0, std::nan(""), 0});
+  for (const double hits : {evaluation.top1, evaluation.top5})
+    cell(std::isfinite(hits) ? text("%.2f %%", 100 * hits) : "-");
+  cell(format_bytes(static_cast<double>(memory_bytes)));
+  cell(predicted_memory_bytes > 0 ? format_bytes(static_cast<double>(predicted_memory_bytes)) : "-");
+  cell(summary.minibatches > 0
+           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
+           : "-");
+  return row + "\n";
+}
+
+/// A table that is there if a run has rows for it.
+struct FurtherTable {
+  const char* heading;
+  std::string (*rows)(const std::string& name, const Summary& summary);
+};
+
+constexpr FurtherTable kBeforeLosses[] = {
+    {"\nPlans, from which minibatch on, and what the changes took:\n\n"
+     "| run | from minibatch | plan | reason | ranks | drain | move | start | moved |\n"
+     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+     generation_rows},
+    {"\nEpochs, and what the time went into, in the mean over their ranks (fetching goes on beside the "
+     "rest):\n\n"
+     "| run | epoch | frozen layers | plan | ranks | global batch | rate | samples/s | time | loading | "
+     "fetching | forward | backward | update | all-reduce | waiting | changing | hit rate | kept |\n"
+     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | "
+     "--- | --- | --- |\n",
+     epoch_rows},
+    {"\nPipelines side by side: minibatches of each, groups of 1, 2, ... that averaged weights, most "
+     "updates until groups had connected all, and how far a rank's weights were from their mean at a "
+     "drain, as "
+     "a part of it:\n\n"
+     "| run | sync | pipelines | minibatches | groups | longest window | spread |\n"
+     "| --- | --- | --- | --- | --- | --- | --- |\n",
+     sync_row},
+    {"\nKept values of frozen layers, by rank: samples that were fetched, computed from values of fewer "
+     "layers (both are hits), computed from the beginning; bytes of the host, at most:\n\n"
+     "| run | rank | hit rate | fetched | deepened | computed | fetching | computing | memory | disk | "
+     "evicted | damaged | not used |\n"
+     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+     cache_rows},
+};
+
+constexpr FurtherTable kMemoryTable = {
+    "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
+    "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
+    "peak | kept by the allocator | process at most |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    memory_rows};
+
+std::string table_of(const FurtherTable& table, const std::vector<FinishedRun>& runs) {
+  std::string rows;
+  for (const FinishedRun& run : runs) rows += table.rows(run.name, run.summary);
+  return rows.empty() ? "" : table.heading + rows;
+}
+
+/// Which runs took longer than predicted, and where the time went.
+std::string slow_runs(const std::vector<FinishedRun>& runs) {
+  std::string slow;
+  for (const FinishedRun& run : runs)
+    if (const std::string slowness = slowness_text(run.summary, run.plan); !slowness.empty())
+      slow += "\n" + run.name + ": " + slowness + ".\n";
+  return slow;
+}
+
+std::string note_of_crowded_runs(const std::vector<FinishedRun>& runs) {
+  bool crowded = false;
+  int64_t cores = 0;
+  for (const FinishedRun& run : runs) {
+    crowded = crowded || run.crowded();
+    cores = std::max(cores, run.summary.cores);
+  }
+  if (!crowded) return "";
+  return "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
+         " cores; such times say nothing about a plan.\n";
+}
+
 }  // namespace
 
 std::string run_report(const std::vector<std::filesystem::path>& folders) {
-  std::string table =
-      "| run | plan | samples/s | speed-up | minibatch | predicted | training loss | evaluation loss | top-1 "
-      "| top-5 | peak memory of a rank | predicted | sent a minibatch |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-  std::string memory =
-      "\nMemory of each rank by purpose, at most at a time (predicted):\n\n"
-      "| run | rank | stage | weights | versions | gradients | optimizer | activations | messages | other | "
-      "peak | kept by the allocator | process at most |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-  std::string changes, syncs, caches, epochs;
-  double first_rate = 0;
-  std::string slow;
-  bool crowded_any = false;
-  int64_t cores = 0;
-  for (const auto& folder : folders) {
-    const auto summary_file = folder / "summary.json";
-    if (!file_exists(summary_file)) {
-      throw InputError(folder.string() + ": no summary.json: not the folder of a finished run",
-                       "give the --output of a pipewright-runtime train or launch");
-    }
-    const auto summary = read_document<Summary>(summary_file);
-    const Plan plan = last_plan_of(folder, summary);
-    if (first_rate == 0) first_rate = summary.samples_per_second;
-    const bool crowded = summary.cores > 0 && summary.world_size > summary.cores;
-    crowded_any = crowded_any || crowded;
-    cores = std::max(cores, summary.cores);
-
-    if (const std::string slowness = slowness_text(summary, plan); !slowness.empty())
-      slow += "\n" + run_name(folder) + ": " + slowness + ".\n";
-    int64_t memory_bytes = 0;
-    int64_t predicted_memory_bytes = 0;
-    int64_t sent_bytes = 0;
-    for (const RankSummary& rank : summary.ranks) {
-      memory_bytes = std::max(memory_bytes, rank.peak_memory_bytes);
-      predicted_memory_bytes = std::max(predicted_memory_bytes, rank.predicted_memory_bytes);
-      sent_bytes += rank.sent_bytes;
-    }
-    const auto timed = [&](const std::string& value) { return crowded ? "(" + value + ")" : value; };
-    const auto cell = [&](const std::string& value) { table += " " + value + " |"; };
-    table += "|";
-    memory += memory_rows(run_name(folder), summary);
-    changes += generation_rows(run_name(folder), summary);
-    syncs += sync_row(run_name(folder), summary);
-    caches += cache_rows(run_name(folder), summary);
-    epochs += epoch_rows(run_name(folder), summary);
-    cell(run_name(folder) + (summary.status == "done" ? "" : " (" + summary.status + ")"));
-    cell(plan.strategy + " " + plan.shape_text());
-    cell(timed(text("%.0f", summary.samples_per_second)));
-    cell(timed(first_rate > 0 ? text("%.2f", summary.samples_per_second / first_rate) : "-"));
-    cell(timed(format_seconds(summary.minibatch_seconds)));
-    cell(summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-");
-    cell(loss_text(summary.train_loss));
-    cell(summary.evaluation ? loss_text(summary.evaluation->loss) : "-");
-    const EvaluationSummary evaluation = summary.evaluation.value_or(EvaluationSummary{0, std::nan(""), 0});
-    for (const double hits : {evaluation.top1, evaluation.top5})
-      cell(std::isfinite(hits) ? text("%.2f %%", 100 * hits) : "-");
-    cell(format_bytes(static_cast<double>(memory_bytes)));
-    cell(predicted_memory_bytes > 0 ? format_bytes(static_cast<double>(predicted_memory_bytes)) : "-");
-    cell(summary.minibatches > 0
-             ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
-             : "-");
-    table += "\n";
+  std::vector<FinishedRun> runs;
+  for (const auto& folder : folders) runs.push_back(finished_run(folder));
+  double first_samples_per_second = 0;
+  std::string report = kMainTable;
+  for (const FinishedRun& run : runs) {
+    if (first_samples_per_second == 0) first_samples_per_second = run.summary.samples_per_second;
+    report += main_row(run, first_samples_per_second);
   }
-  if (crowded_any) {
-    table += "\nIn brackets: more ranks than the host's " + std::to_string(cores) +
-             " cores; such times say nothing about a plan.\n";
-  }
-  if (!changes.empty()) {
-    changes =
-        "\nPlans, from which minibatch on, and what the changes took:\n\n"
-        "| run | from minibatch | plan | reason | ranks | drain | move | start | moved |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
-        changes;
-  }
-  if (!syncs.empty()) {
-    syncs =
-        "\nPipelines side by side: minibatches of each, groups of 1, 2, ... that averaged weights, most "
-        "updates until groups had connected all, and how far a rank's weights were from their mean at a "
-        "drain, as "
-        "a part of it:\n\n"
-        "| run | sync | pipelines | minibatches | groups | longest window | spread |\n"
-        "| --- | --- | --- | --- | --- | --- | --- |\n" +
-        syncs;
-  }
-  if (!caches.empty()) {
-    caches =
-        "\nKept values of frozen layers, by rank: samples that were fetched, computed from values of fewer "
-        "layers (both are hits), computed from the beginning; bytes of the host, at most:\n\n"
-        "| run | rank | hit rate | fetched | deepened | computed | fetching | computing | memory | disk | "
-        "evicted | damaged | not used |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
-        caches;
-  }
-  if (!epochs.empty()) {
-    epochs =
-        "\nEpochs, and what the time went into, in the mean over their ranks (fetching goes on beside the "
-        "rest):\n\n"
-        "| run | epoch | frozen layers | plan | ranks | global batch | rate | samples/s | time | loading | "
-        "fetching | forward | backward | update | all-reduce | waiting | changing | hit rate | kept |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | "
-        "--- | --- | --- |\n" +
-        epochs;
-  }
-  return table + slow + changes + epochs + syncs + caches + loss_rows(folders) + memory;
+  report += note_of_crowded_runs(runs) + slow_runs(runs);
+  for (const FurtherTable& table : kBeforeLosses) report += table_of(table, runs);
+  return report + loss_rows(folders) + table_of(kMemoryTable, runs);
 }
 
 }  // namespace pipewright
