@@ -115,15 +115,16 @@ inline std::vector<std::string> complete_lines(const std::filesystem::path& file
   return lines;
 }
 
-/// Lines of a run's metrics.jsonl but for the times, for what ranks are slow, and for the plans that came
-/// into force, of which a run that goes on tells again; evaluations last, as between minibatches their place
-/// is not certain where the last stage has replicas.
+/// Lines of a run's metrics.jsonl but for the times, for what ranks and links are slow, and for the plans
+/// that came into force, of which a run that goes on tells again; evaluations last, as between minibatches
+/// their place is not certain where the last stage has replicas.
 inline std::vector<Json> metrics(const std::filesystem::path& run) {
   std::vector<Json> lines;
   for (const std::string& line : complete_lines(run / "metrics.jsonl")) {
     lines.push_back(parse_json(line, "metrics.jsonl"));
     lines.back().erase("elapsed_seconds");
-    if (lines.back().contains("generation") || lines.back().contains("speed")) lines.pop_back();
+    const Json& last = lines.back();
+    if (last.contains("generation") || last.contains("speed") || last.contains("link")) lines.pop_back();
   }
   std::stable_partition(lines.begin(), lines.end(),
                         [](const Json& line) { return line.contains("minibatch"); });
