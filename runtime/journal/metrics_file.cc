@@ -98,7 +98,9 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
       const Json& speed = json.begin().value();  // their only key
       const Json found = speed.is_object() ? speed.value("found", Json()) : Json();
       if (!found.is_number_integer()) break;
-      if (found < next_minibatch) keep(line, json);
+      // A drain before `next_minibatch` is the checkpoint's own: a run that goes on from it has it behind
+      // itself.
+      if (found < next_minibatch || (json.contains("spread") && found == next_minibatch)) keep(line, json);
       continue;
     }
     if (json.contains("generation")) {

@@ -117,7 +117,7 @@ inline std::vector<std::string> complete_lines(const std::filesystem::path& file
 
 /// Lines of a run's metrics.jsonl but for the times, for what ranks and links are slow, and for the plans
 /// that came into force, of which a run that goes on tells again; evaluations last, as between minibatches
-/// their place is not certain where the last stage has replicas.
+/// their place is not certain where the last stage has replicas, and behind them the spreads of all ranks.
 inline std::vector<Json> metrics(const std::filesystem::path& run) {
   std::vector<Json> lines;
   for (const std::string& line : complete_lines(run / "metrics.jsonl")) {
@@ -126,8 +126,11 @@ inline std::vector<Json> metrics(const std::filesystem::path& run) {
     const Json& last = lines.back();
     if (last.contains("generation") || last.contains("speed") || last.contains("link")) lines.pop_back();
   }
-  std::stable_partition(lines.begin(), lines.end(),
-                        [](const Json& line) { return line.contains("minibatch"); });
+  const auto others = std::stable_partition(lines.begin(), lines.end(),
+                                            [](const Json& line) { return line.contains("minibatch"); });
+  const auto spreads =
+      std::stable_partition(others, lines.end(), [](const Json& line) { return !line.contains("spread"); });
+  std::sort(spreads, lines.end(), [](const Json& a, const Json& b) { return a.dump() < b.dump(); });
   return lines;
 }
 
