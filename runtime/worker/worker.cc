@@ -135,18 +135,21 @@ class Worker::Execution {
     bool averaged = false;  // the round is ready for its update
   };
 
-  /// Behind each update; where the stages of the rank update together, behind the last of them.
+  /// Behind the updates that the rank's stages make together, the last stage first: where pipelines average as
+  /// a whole its groups are those of all, and an earlier stage that waited for them would wait for this rank.
   void add_averages() {
-    const size_t together = updates_all_lanes_at_once() ? lanes_.size() : 1;
+    const auto together = static_cast<size_t>(
+        std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.sync != nullptr; }));
     std::vector<Action> actions, averages;
     for (const Action& action : actions_) {
       actions.push_back(action);
       if (action.kind != ActionKind::kUpdate || !lane_of(action).sync) continue;
       averages.push_back({ActionKind::kAverage, action.index, action.stage});
       if (averages.size() < together) continue;
-      actions.insert(actions.end(), averages.begin(), averages.end());
+      actions.insert(actions.end(), averages.rbegin(), averages.rend());
       averages.clear();
     }
+    PW_CHECK_EQ(averages.size(), size_t{0});
     actions_ = std::move(actions);
   }
 

@@ -150,6 +150,27 @@ TEST_CASE("partial reduce with a window of 1 and plain SGD is one pipeline that 
   }
 }
 
+TEST_CASE("stages of one rank do not wait for groups that the same rank has yet to ask for") {
+  at::set_num_threads(1);
+  const Model model = build_model("mlp:layers=5,width=8,image=4,channels=1", 4);
+  const Plan plan = interleaved_plan(model, 4, 2, 2, 4);
+  const auto minibatches = random_minibatches(model.graph, 16, 10);
+  const std::vector<Span> spans = {{0, 10}, {10, 6}};
+  for (const char* scope : {"stage", "pipeline"})
+    for (const double clipping_norm : {0.0, 0.1}) {
+      TrainingRules rules;
+      rules.sync = std::string("partial-reduce:window=2,scope=") + scope;
+      rules.gradient_clipping_norm = clipping_norm;
+      rules.total_minibatches = 16;
+      CAPTURE(rules.sync, clipping_norm);
+      const Ran ran = run(model, plan, rules, spans, minibatches, make_world("local", 4), 3);
+      const ReferenceResult expected =
+          train_serially(model, {ran.part(plan, spans)}, rules,
+                         [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
+      check_run(plan, rules, spans, ran.run, expected);
+    }
+}
+
 TEST_CASE("the serial program refuses groups of another run") {
   at::set_num_threads(1);
   const Model model = build_model("mlp:layers=3,width=8,image=4,channels=1", 4);
