@@ -52,7 +52,7 @@ class Evaluating : private RankTask {
 };
 
 Evaluating::Evaluating(const Job& job, const Place& place, const PredictionFiles& files)
-    : job_(job), files_(files), data_(open_evaluation_data(job)), session_(job, place) {}
+    : job_(job), files_(files), data_(open_evaluation_data(job.run, job.model)), session_(job, place) {}
 
 EvaluationResult Evaluating::run() {
   session_.run(*this);
@@ -76,7 +76,7 @@ void Evaluating::prepare() {
   const auto source = start_of(job_);
   worker_ = std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(),
                                      rules, source.get());
-  evaluation_ = std::make_unique<Evaluation>(job_, job_.plan, *data_, *worker_);
+  evaluation_ = std::make_unique<Evaluation>(job_.run, job_.model, job_.plan, *data_, *worker_);
 }
 
 void Evaluating::work() {
@@ -89,7 +89,7 @@ void Evaluating::work() {
   if (files_.any()) return gather();
   const auto* sequences = dynamic_cast<const GeneratedDataset*>(data_.get());
   if (sequences == nullptr || !reads(job_.model.graph, sequences->generation().input)) return;
-  const auto made = generate(*evaluation_, sequences->generation(), *data_, job_, session_);
+  const auto made = generate(*evaluation_, sequences->generation(), *data_, job_.run, job_.plan, session_);
   if (is_first()) bleu_ = bleu_of(made, sequences->generation(), *data_);
 }
 
@@ -101,15 +101,13 @@ void Evaluating::gather() {
     return tags.of(Stream::kEvaluation, static_cast<int64_t>(job_.plan.stages.size()) - 1,
                    static_cast<int64_t>(part));
   };
-  const int64_t batch = job_.run.batch_size;
   for (int64_t k = 0; k < evaluation_->minibatches(); ++k) {
     const int64_t from = evaluation_->rank_of(k);
     if (from == 0 || (from != session_.place().rank && !is_first())) continue;
     session_.control().check();
-    if (is_first()) {
-      const int64_t samples = std::min(batch, Evaluation::samples(job_, *data_) - k * batch);
-      scored_[k] = empty_scored(job_, samples, /*whole=*/!files_.scores.empty());
-    }
+    if (is_first())
+      scored_[k] = empty_scored(job_.model.graph, job_.run.batch_size, evaluation_->size_of(k),
+                                /*whole=*/!files_.scores.empty());
     std::vector<std::unique_ptr<Request>> requests;
     const auto parts = scored_.at(k).parts();
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -122,7 +120,7 @@ void Evaluating::gather() {
 
 void Evaluating::close(const std::string& status) {
   if (!is_first() || status != "done") return;
-  if (files_.any()) write_predictions(files_, job_, *data_, scored_);
+  if (files_.any()) write_predictions(files_, job_.run, job_.model.graph, *data_, scored_);
   for (const std::string& remark : data_->remarks()) std::fprintf(stderr, "data: %s\n", remark.c_str());
 }
 

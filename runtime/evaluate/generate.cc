@@ -36,24 +36,23 @@ void share(at::Tensor tokens, int64_t from, int64_t tag, RankSession& session) {
 }  // namespace
 
 std::vector<at::Tensor> generate(Evaluation& evaluation, const Generation& generation, const Dataset& data,
-                                 const Job& job, RankSession& session) {
+                                 const Run& run, const Plan& plan, RankSession& session) {
   const int64_t length = data.fields()[field_number(data, generation.input)].sample_type.shape.at(0);
-  const int64_t samples = Evaluation::samples(job, data), batch = job.run.batch_size;
   std::vector<at::Tensor> made, ended;
   for (int64_t k = 0; k < evaluation.minibatches(); ++k) {
-    const int64_t size = std::min(batch, samples - k * batch);
+    const int64_t size = evaluation.size_of(k);
     made.push_back(at::zeros({size, length}, at::kLong));
     made.back().select(1, 0).fill_(generation.begin);
     ended.push_back(at::zeros({size}, at::kBool));
   }
   // Nothing else travels on this stream: behind the last stage there is no cut.
-  const auto stages = static_cast<int64_t>(job.plan.stages.size());
+  const auto stages = static_cast<int64_t>(plan.stages.size());
   const int64_t tag = StreamTags(stages).of(Stream::kEvaluation, stages - 1);
 
   for (int64_t place = 0; place + 1 < length; ++place) {
     std::vector<at::Tensor> next(made.size());
     evaluation.run(
-        session.hooks(job.plan, job.run.gradient_accumulation), session.loading(),
+        session.hooks(plan, run.gradient_accumulation), session.loading(),
         [&](const EvaluatedMinibatch& minibatch, const ScoredSamples& scored) {
           const auto k = static_cast<size_t>(minibatch.minibatch);
           const at::Tensor scores = scored.scores.reshape({made[k].size(0), length, -1});

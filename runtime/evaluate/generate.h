@@ -15,7 +15,7 @@ namespace pipewright {
 /// equally likely ones the first) until a sequence has its end or the field is full. One walk through the
 /// pipeline for each token: no state is kept between them. All ranks call it, and get the same.
 std::vector<at::Tensor> generate(Evaluation& evaluation, const Generation& generation, const Dataset& data,
-                                 const Job& job, RankSession& session);
+                                 const Run& run, const Plan& plan, RankSession& session);
 
 /// BLEU of what generate() has made, against the labels.
 double bleu_of(const std::vector<at::Tensor>& made, const Generation& generation, const Dataset& data);

@@ -25,9 +25,9 @@ void check_file(const std::string& option, const std::string& file, const std::s
 }
 
 // Rows may be positions of samples.
-std::vector<int64_t> shape_of_scores(const Job& job, int64_t samples) {
-  std::vector<int64_t> shape = job.model.graph.values.at(job.model.graph.outputs[1]).shape;
-  shape.front() = shape.front() * samples / job.run.batch_size;
+std::vector<int64_t> shape_of_scores(const Graph& graph, int64_t batch_size, int64_t samples) {
+  std::vector<int64_t> shape = graph.values.at(graph.outputs[1]).shape;
+  shape.front() = shape.front() * samples / batch_size;
   return shape;
 }
 
@@ -117,24 +117,23 @@ Scored scored(const at::Tensor& scores, bool whole) {
   return result;
 }
 
-Scored empty_scored(const Job& job, int64_t samples, bool whole) {
-  const std::vector<int64_t> shape = shape_of_scores(job, samples);
+Scored empty_scored(const Graph& graph, int64_t batch_size, int64_t samples, bool whole) {
+  const std::vector<int64_t> shape = shape_of_scores(graph, batch_size, samples);
   const std::vector<int64_t> positions(shape.begin(), shape.end() - 1);
   Scored result{at::empty(positions, at::kLong), at::empty(positions, at::kFloat), {}};
   if (whole) result.scores = at::empty(shape, at::kFloat);
   return result;
 }
 
-void write_predictions(const PredictionFiles& files, const Job& job, const Dataset& data,
+void write_predictions(const PredictionFiles& files, const Run& run, const Graph& graph, const Dataset& data,
                        const std::map<int64_t, Scored>& minibatches) {
   const at::NoGradGuard no_grad;
   int64_t samples = 0;
-  for (const auto& [k, minibatch] : minibatches)
-    samples = std::min(data.size(), (k + 1) * job.run.batch_size);
+  for (const auto& [k, minibatch] : minibatches) samples = std::min(data.size(), (k + 1) * run.batch_size);
   at::Tensor classes = all_of(minibatches, &Scored::classes);
   at::Tensor best = all_of(minibatches, &Scored::best);
   // A row for each sample; of several positions, the row has them all.
-  at::Tensor labels = labels_of(data, samples, static_cast<uint64_t>(job.run.seed));
+  at::Tensor labels = labels_of(data, samples, static_cast<uint64_t>(run.seed));
   if (labels.defined() && labels.numel() != classes.numel()) labels = at::Tensor();
   std::vector<int64_t> shape = labels.defined() ? labels.sizes().vec() : classes.sizes().vec();
   classes = classes.reshape(shape);
@@ -147,13 +146,13 @@ void write_predictions(const PredictionFiles& files, const Job& job, const Datas
   NamedTensors tensors{{"scores", scores}, {"classes", classes}};
   if (labels.defined()) {
     tensors.emplace_back("labels", labels);
-    if (is_mean_cross_entropy(job.model.graph)) {
+    if (is_mean_cross_entropy(graph)) {
       tensors.emplace_back("loss", at::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}),
                                                           labels.flatten(), {}, at::Reduction::None)
                                        .reshape(labels.sizes()));
     }
   }
-  write_safetensors(files.scores, std::move(tensors), {{"format", "pt"}, {"model", job.run.model}});
+  write_safetensors(files.scores, std::move(tensors), {{"format", "pt"}, {"model", run.model}});
 }
 
 }  // namespace pipewright

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/run.h"
 #include "runtime/data/dataset.h"
-#include "runtime/job/job.h"
 
 namespace pipewright {
 
@@ -31,11 +31,11 @@ struct Scored {
   std::vector<at::Tensor> parts() const;
 };
 Scored scored(const at::Tensor& scores, bool whole);
-/// Of the right shapes, to be received into.
-Scored empty_scored(const Job& job, int64_t samples, bool whole);
+/// Of the right shapes for `samples` samples of a graph for `batch_size`, to be received into.
+Scored empty_scored(const Graph& graph, int64_t batch_size, int64_t samples, bool whole);
 
 /// Samples stand in data order (docs/evaluating.md has the files). RunError if they cannot be written.
-void write_predictions(const PredictionFiles& files, const Job& job, const Dataset& data,
+void write_predictions(const PredictionFiles& files, const Run& run, const Graph& graph, const Dataset& data,
                        const std::map<int64_t, Scored>& minibatches);
 
 }  // namespace pipewright

@@ -15,27 +15,30 @@
 
 namespace pipewright {
 
-Evaluation::Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker)
-    : job_(job),
+Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, const Dataset& data,
+                       Worker& worker)
+    : run_(run),
+      model_(model),
       plan_(plan),
-      shape_(shape_of(plan, job.run.gradient_accumulation)),
+      shape_(shape_of(plan, run.gradient_accumulation)),
       data_(data),
       worker_(worker) {
-  const int64_t batch = job.run.batch_size;
+  const int64_t batch = run.batch_size;
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
     if (size == 0) return made;
-    const Graph graph = evaluation_graph(size == batch ? job.model.graph : with_batch_size(job.model, size));
+    const Graph graph = evaluation_graph(size == batch ? model.graph : with_batch_size(model, size));
     const auto stages = partition(graph, plan);
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       const int64_t stage = worker.stage(i).stage();
-      made.emplace_back(stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage),
-                                                              StageProgramOptions{.device = job.device}));
+      made.emplace_back(
+          stage, std::make_unique<StageProgram>(graph, stages, static_cast<size_t>(stage),
+                                                StageProgramOptions{.device = worker.stage(i).device()}));
     }
     return made;
   };
   full_ = programs(batch);
-  rest_ = programs(samples(job, data) % batch);
+  rest_ = programs(samples(model, batch, data) % batch);
 }
 
 namespace {
@@ -58,12 +61,16 @@ int64_t labels_among(int64_t count, const at::Tensor& scores, const at::Tensor& 
 
 }  // namespace
 
-int64_t Evaluation::samples(const Job& job, const Dataset& data) {
-  return job.model.fixed_batch ? data.size() - data.size() % job.run.batch_size : data.size();
+int64_t Evaluation::samples(const Model& model, int64_t batch_size, const Dataset& data) {
+  return model.fixed_batch ? data.size() - data.size() % batch_size : data.size();
 }
 
 int64_t Evaluation::minibatches() const {
-  return (samples(job_, data_) + job_.run.batch_size - 1) / job_.run.batch_size;
+  return (samples(model_, run_.batch_size, data_) + run_.batch_size - 1) / run_.batch_size;
+}
+
+int64_t Evaluation::size_of(int64_t minibatch) const {
+  return std::min(run_.batch_size, samples(model_, run_.batch_size, data_) - minibatch * run_.batch_size);
 }
 
 int64_t Evaluation::rank_of(int64_t minibatch) const {
@@ -74,8 +81,8 @@ int64_t Evaluation::rank_of(int64_t minibatch) const {
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
                      const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
                      const FieldOverride& override) {
-  const int64_t samples = Evaluation::samples(job_, data_);
-  const int64_t batch = job_.run.batch_size;
+  const int64_t batch = run_.batch_size;
+  const int64_t samples = Evaluation::samples(model_, batch, data_);
   const Span span{0, minibatches()};
   const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {
     for (const auto& [number, made] : (k + 1) * batch <= samples ? full_ : rest_)
@@ -88,7 +95,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
       [&](int64_t k) {
         LoadRequest request;
         for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
-        request.key = {static_cast<uint64_t>(job_.run.seed), 0};
+        request.key = {static_cast<uint64_t>(run_.seed), 0};
         return request;
       },
       std::move(loading));
@@ -107,7 +114,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
   const auto* const questions = dynamic_cast<const QuestionDataset*>(&data_);
   hooks.forward_done = [&](int64_t k, double loss, const at::Tensor& made) {
     const at::Tensor scores = made.defined() ? made.cpu() : made;
-    EvaluatedMinibatch result{k, loss, 0, 0, std::min(batch, samples - k * batch)};
+    EvaluatedMinibatch result{k, loss, 0, 0, size_of(k)};
     ScoredSamples scored{scores, {}};
     if (!expected.empty()) {
       scored.labels = expected.front();

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "graph/plan.h"
+#include "graph/run.h"
+#include "models/definition/model.h"
 #include "runtime/data/dataset.h"
-#include "runtime/job/job.h"
 #include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/worker/stage_loaders.h"
 #include "runtime/worker/worker.h"
@@ -27,13 +29,15 @@ using FieldOverride = std::function<void(int64_t k, const std::string& field, at
 class Evaluation {
  public:
   /// `plan`: the worker's.
-  Evaluation(const Job& job, const Plan& plan, const Dataset& data, Worker& worker);
+  Evaluation(const Run& run, const Model& model, const Plan& plan, const Dataset& data, Worker& worker);
 
   /// Samples that are evaluated: all, or, of a model that takes whole minibatches only (Model::fixed_batch),
   /// those that fill some.
-  static int64_t samples(const Job& job, const Dataset& data);
+  static int64_t samples(const Model& model, int64_t batch_size, const Dataset& data);
 
   int64_t minibatches() const;
+  /// Samples of minibatch k.
+  int64_t size_of(int64_t minibatch) const;
   /// The rank that computes the loss of minibatch k.
   int64_t rank_of(int64_t minibatch) const;
 
@@ -45,7 +49,8 @@ class Evaluation {
            const FieldOverride& override = {});
 
  private:
-  const Job& job_;
+  const Run& run_;
+  const Model& model_;
   const Plan& plan_;
   const PipelineShape shape_;
   const Dataset& data_;

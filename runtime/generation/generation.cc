@@ -17,7 +17,7 @@ PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t
 }
 
 Evaluation& PlanGeneration::evaluation(const Dataset& data) {
-  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_, plan_, data, *worker_);
+  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_.run, job_.model, plan_, data, *worker_);
   return *evaluation_;
 }
 

@@ -106,21 +106,21 @@ TrainingRules TrainingData::rules_of(int64_t generation) const {
   return rules;
 }
 
-std::unique_ptr<Dataset> open_evaluation_data(const Job& job) {
-  if (job.run.evaluation_data.empty()) return nullptr;
-  auto data = open_dataset(job.run.evaluation_data, "evaluation");
-  check_dataset_for_graph(*data, job.model.graph, job.run.evaluation_data);
-  for (const Node& node : evaluation_graph(job.model.graph).nodes) {
+std::unique_ptr<Dataset> open_evaluation_data(const Run& run, const Model& model) {
+  if (run.evaluation_data.empty()) return nullptr;
+  auto data = open_dataset(run.evaluation_data, "evaluation");
+  check_dataset_for_graph(*data, model.graph, run.evaluation_data);
+  for (const Node& node : evaluation_graph(model.graph).nodes) {
     if (!draws_numbers(node, find_operator(node))) continue;
     throw InputError(
-        "model '" + job.run.model + "' cannot be evaluated: " + label_of(node) +
+        "model '" + run.model + "' cannot be evaluated: " + label_of(node) +
             " would draw random numbers there too",
         "leave out --evaluation-data; or export a model that draws by dropout or stochastic depth only");
   }
-  if (job.model.fixed_batch && data->size() < job.run.batch_size) {
-    throw InputError("evaluation data '" + job.run.evaluation_data + "' has " + std::to_string(data->size()) +
-                         " samples, and model '" + job.run.model + "' takes minibatches of " +
-                         std::to_string(job.run.batch_size) + " only",
+  if (model.fixed_batch && data->size() < run.batch_size) {
+    throw InputError("evaluation data '" + run.evaluation_data + "' has " + std::to_string(data->size()) +
+                         " samples, and model '" + run.model + "' takes minibatches of " +
+                         std::to_string(run.batch_size) + " only",
                      "give more evaluation data");
   }
   return data;

@@ -42,7 +42,7 @@ class TrainingData {
   int64_t first_ = 0;
 };
 
-/// job.run.evaluation_data; null for "". InputError if it does not fit the graph.
-std::unique_ptr<Dataset> open_evaluation_data(const Job& job);
+/// run.evaluation_data; null for "". InputError if it does not fit the graph.
+std::unique_ptr<Dataset> open_evaluation_data(const Run& run, const Model& model);
 
 }  // namespace pipewright

@@ -14,9 +14,9 @@ std::string comers_key(const std::string& host) { return "cache/comers/" + host;
 std::string address_key(const std::string& host) { return "cache/address/" + host; }
 constexpr const char* kImpureKey = "cache/impure";
 
-std::unique_ptr<SampleCache> host_cache(const Job& job, const RunCache::Settings& settings,
+std::unique_ptr<SampleCache> host_cache(const Run& run, const RunCache::Settings& settings,
                                         std::vector<std::string>& remarks) {
-  const auto made = [&] { return SampleCache::make(cache_rules(job.run.cache), job.run.output, remarks); };
+  const auto made = [&] { return SampleCache::make(cache_rules(run.cache), run.output, remarks); };
   if (!settings.store) return made();
   const std::string host = this_process().host;
   if (settings.store->add(comers_key(host), 1) == 1) {
@@ -30,19 +30,19 @@ std::unique_ptr<SampleCache> host_cache(const Job& job, const RunCache::Settings
 
 }  // namespace
 
-std::unique_ptr<RunCache> RunCache::make(const Job& job, Settings settings) {
-  if (cache_rules(job.run.cache).kind == CacheKind::kNone) return nullptr;
+std::unique_ptr<RunCache> RunCache::make(const Run& run, Settings settings) {
+  if (cache_rules(run.cache).kind == CacheKind::kNone) return nullptr;
   std::vector<std::string> remarks;
-  auto cache = host_cache(job, settings, remarks);
+  auto cache = host_cache(run, settings, remarks);
   for (const std::string& remark : remarks) settings.log("cache: " + remark);
   if (!cache) return nullptr;
-  return std::unique_ptr<RunCache>(new RunCache(job, std::move(settings), std::move(cache)));
+  return std::unique_ptr<RunCache>(new RunCache(run, std::move(settings), std::move(cache)));
 }
 
-RunCache::RunCache(const Job& job, Settings settings, std::unique_ptr<SampleCache> cache)
+RunCache::RunCache(const Run& run, Settings settings, std::unique_ptr<SampleCache> cache)
     : settings_(std::move(settings)),
-      data_spec_(job.run.data),
-      rules_(cache_rules(job.run.cache)),
+      data_spec_(run.data),
+      rules_(cache_rules(run.cache)),
       cache_(std::move(cache)) {}
 
 void RunCache::begin(const Job& job, int64_t number, Worker& worker) {

@@ -30,9 +30,9 @@ class RunCache {
     std::function<void(const std::string& line)> log;
   };
   /// The first rank of a host that comes makes the host's store and tells the others by the job's store.
-  /// Null for a job that keeps nothing, and where no tier can be made or opened, which is logged. `settings`
+  /// Null for a run that keeps nothing, and where no tier can be made or opened, which is logged. `settings`
   /// borrows all.
-  static std::unique_ptr<RunCache> make(const Job& job, Settings settings);
+  static std::unique_ptr<RunCache> make(const Run& run, Settings settings);
 
   /// Generation `number` of the job begins with this worker; `worker` outlives end().
   void begin(const Job& job, int64_t number, Worker& worker);
@@ -46,7 +46,7 @@ class RunCache {
   bool can_keep() const;
 
  private:
-  RunCache(const Job& job, Settings settings, std::unique_ptr<SampleCache> cache);
+  RunCache(const Run& run, Settings settings, std::unique_ptr<SampleCache> cache);
 
   const Settings settings_;
   const std::string data_spec_;

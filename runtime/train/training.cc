@@ -27,7 +27,7 @@ Training::Training(const Job& job, const Place& place)
     : job_(job),
       folder_(job_.run.output),
       data_(job_),
-      evaluation_data_(open_evaluation_data(job_)),
+      evaluation_data_(open_evaluation_data(job_.run, job_.model)),
       session_(job_, place) {}
 
 void Training::run() {
@@ -52,7 +52,8 @@ void Training::open() {
   settings.total_minibatches = data_.length().minibatches;
   if (evaluation_data_) {
     settings.evaluation_minibatches =
-        (Evaluation::samples(job_, *evaluation_data_) + job_.run.batch_size - 1) / job_.run.batch_size;
+        (Evaluation::samples(job_.model, job_.run.batch_size, *evaluation_data_) + job_.run.batch_size - 1) /
+        job_.run.batch_size;
   }
   const int64_t generation = job_.generation_at(data_.first_minibatch());
   settings.period_minibatches = data_.length_of(generation).period;

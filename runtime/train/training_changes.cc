@@ -220,11 +220,11 @@ void Training::start_generation(int64_t number, StateSource* source) {
 }
 
 void Training::open_cache() {
-  cache_ =
-      RunCache::make(job_, {data_, session_.store(), session_.start_patience(), [this] { control().check(); },
-                            [rank = session_.place().rank](const std::string& line) {
-                              std::fprintf(stderr, "rank %ld: %s\n", rank, line.c_str());
-                            }});
+  cache_ = RunCache::make(job_.run,
+                          {data_, session_.store(), session_.start_patience(), [this] { control().check(); },
+                           [rank = session_.place().rank](const std::string& line) {
+                             std::fprintf(stderr, "rank %ld: %s\n", rank, line.c_str());
+                           }});
 }
 
 GroupClientSettings Training::group_client_settings(int64_t generation) {

@@ -24,8 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // As the plan trains them.
-std::vector<StageProgram> programs_of(const Job& job, const Plan& plan) {
-  const Graph graph = frozen_graph(job.model.graph, plan.frozen_layers);
+std::vector<StageProgram> programs_of(const Graph& model, const Plan& plan) {
+  const Graph graph = frozen_graph(model, plan.frozen_layers);
   const auto interfaces = partition(graph, plan);
   std::vector<StageProgram> programs;
   for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(graph, interfaces, s);
@@ -60,10 +60,10 @@ std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
 // where it decides neither.
 class WrittenGroups {
  public:
-  WrittenGroups(const Job& job, const std::filesystem::path& run_folder, int64_t first) {
-    const bool groups = sync_facts(job.run.sync).groups_by_arrival;
-    if (!groups && !shares_minibatches(job.run.sync)) return;
-    of_whole_pipelines_ = groups && averages_whole_pipelines(job.run.sync);
+  WrittenGroups(const std::string& sync, const std::filesystem::path& run_folder, int64_t first) {
+    const bool groups = sync_facts(sync).groups_by_arrival;
+    if (!groups && !shares_minibatches(sync)) return;
+    of_whole_pipelines_ = groups && averages_whole_pipelines(sync);
     const auto file = run_folder / kGroupLogName;
     LoggedGroups logged = read_group_log(file);
     if (logged.first_minibatch != first) {
@@ -109,7 +109,7 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
     const CheckpointManifest manifest = open_checkpoint(folder).manifest;
     if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
   }
-  const WrittenGroups groups(job, run_folder, data.first_minibatch());
+  const WrittenGroups groups(job.run.sync, run_folder, data.first_minibatch());
   std::vector<PlanSpans> parts;
   int64_t generation = -1;
   for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
@@ -130,14 +130,14 @@ std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingDa
 }
 
 // Minibatches first, first + 1, ... as the serial program asks for them.
-std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const TrainingData& data,
+std::function<MinibatchFields(int64_t)> minibatches_from(const Graph& graph, const TrainingData& data,
                                                          int64_t first, int64_t end,
                                                          const std::string& what) {
   std::vector<std::string> names;
   std::vector<size_t> numbers;
   for (size_t i = 0; i < data.dataset().fields().size(); ++i) {
     const std::string& name = data.dataset().fields()[i].name;
-    const auto& inputs = job.model.graph.inputs;
+    const auto& inputs = graph.inputs;
     if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) continue;
     names.push_back(name);
     numbers.push_back(i);
@@ -161,12 +161,12 @@ std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const T
 TrainedModel trained_serially(const Job& job, const TrainingData& data, const std::vector<PlanSpans>& parts,
                               const std::string& what,
                               void (*change)(const StageProgram&, StageState&) = nullptr) {
-  const auto programs = programs_of(job, parts.front().plan);
+  const auto programs = programs_of(job.model.graph, parts.front().plan);
   const int64_t first = parts.front().spans.front().first;
   const auto source = start_of(job);
   ReferenceResult result = train_serially(
       job.model, parts, data.rules_of(0),
-      minibatches_from(job, data, first, parts.back().spans.back().end(), what),
+      minibatches_from(job.model.graph, data, first, parts.back().spans.back().end(), what),
       [&](size_t stage) -> std::optional<StageState> {
         auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
         if (!change) return state;
@@ -183,11 +183,12 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const st
 }
 
 // Those of one device for each of the plans; empty where one has none.
-std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, std::vector<PlanSpans> parts) {
+std::vector<PlanSpans> on_one_device(const Model& model, const TrainingData& data,
+                                     std::vector<PlanSpans> parts) {
   for (PlanSpans& part : parts) {
     TrainingRules rules = data.rules_of(0);
     rules.gradient_accumulation = part.gradient_accumulation.value_or(rules.gradient_accumulation);
-    part.plan = one_device_plan(job.model, part.plan, rules);
+    part.plan = one_device_plan(model, part.plan, rules);
     part.gradient_accumulation = 1;
     if (part.plan.schedule.empty()) return {};
   }
@@ -195,7 +196,7 @@ std::vector<PlanSpans> on_one_device(const Job& job, const TrainingData& data, s
 }
 
 std::map<std::string, at::Tensor> first_tensors(const Job& job) {
-  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const auto programs = programs_of(job.model.graph, single_stage_plan(job.model.graph, 1));
   const StageProgram& whole = programs.front();
   const StageState state =
       start_of(job)
@@ -207,7 +208,7 @@ std::map<std::string, at::Tensor> first_tensors(const Job& job) {
 }
 
 // What the ranks wrote.
-TrainedModel written_model(const Job& job, const std::filesystem::path& run_folder,
+TrainedModel written_model(const Run& run, const Graph& graph, const std::filesystem::path& run_folder,
                            const Checkpoint& checkpoint, int64_t first) {
   TrainedModel model;
   const int64_t end = checkpoint.manifest.next_minibatch;
@@ -221,9 +222,9 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
                          " to " + std::to_string(end - 1) + ", each in one line",
                      "Was it cut, or does it belong to another run?");
   }
-  const auto programs = programs_of(job, single_stage_plan(job.model.graph, 1));
+  const auto programs = programs_of(graph, single_stage_plan(graph, 1));
   const StageProgram& whole = programs.front();
-  const StageState state = load_stage_state(checkpoint, whole, job.run.optimizer);
+  const StageState state = load_stage_state(checkpoint, whole, run.optimizer);
   for (size_t i = 0; i < whole.parameters().size(); ++i)
     model.tensors[whole.parameters()[i]] = state.weights[i];
   for (size_t i = 0; i < whole.buffers().size(); ++i) model.tensors[whole.buffers()[i]] = state.buffers[i];
@@ -274,7 +275,7 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   const Plan& plan = parts.back().plan;
   verification.ranks = job.world_size();
   verification.plans = static_cast<int64_t>(parts.size());
-  verification.places = places_of(programs_of(job, with_all_trained(plan)));
+  verification.places = places_of(programs_of(job.model.graph, with_all_trained(plan)));
   if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
     // Buffers are averaged at the drain, which was later.
     std::erase_if(verification.places, [&](const StageTensor& place) {
@@ -283,11 +284,11 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   }
   verification.tolerance = tolerance;
 
-  const TrainedModel written = written_model(job, run_folder, end, first);
+  const TrainedModel written = written_model(job.run, job.model.graph, run_folder, end, first);
   const TrainedModel serial = trained_serially(job, data, parts, "serial reference");
   verification.serial = compare_exactly(written, serial, verification.places);
 
-  const auto single = on_one_device(job, data, parts);
+  const auto single = on_one_device(job.model, data, parts);
   if (single.empty()) return verification;
   const auto start = first_tensors(job);
   const TrainedModel one = trained_serially(job, data, single, "one device");
