@@ -37,6 +37,8 @@ constexpr int64_t kMostCounted = 256;
 constexpr double kRounding = 1e-9;
 /// A plan that is this much above its bound, or less, is not worth another question.
 constexpr double kAtBound = 1.002;
+/// One that is further above it may have missed what a search among fewer plans finds.
+constexpr double kFarFromBound = 1.1;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
@@ -131,6 +133,7 @@ class Planning {
   void try_more_room(Plan* plan) const;
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
+  void try_narrower_strategies(double bound, Plan* plan) const;
   void take_if_faster(std::optional<Plan> other, Plan* plan) const;
 
   const Profile& profile_;
@@ -199,6 +202,7 @@ Plan Planning::plan_for_training() {
     try_without_recomputing(&plan);
   } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
+    try_narrower_strategies(bound, &plan);
   }
   plan.strategy = request_.strategy;
   plan.profile_digest = measured_digest(profile_);
@@ -394,6 +398,22 @@ void Planning::try_half_of_the_devices(Plan* plan) const {
     other.predicted = predict(other, loads, model_, inputs, profile_.minibatch_samples);
     take_if_faster(std::move(other), plan);
   } catch (const InfeasibleError&) {  // nothing of half of them fits
+  }
+}
+
+/// On levels that have little memory the way to the fastest plan has many turns: a search among fewer plans,
+/// which begins elsewhere, may end at a faster one.
+void Planning::try_narrower_strategies(double bound, Plan* plan) const {
+  if (strategy_ != StrategyKind::kBest || request_.demands.any() || question_.all_devices) return;
+  if (!question_.inputs.placed() || question_.memory_bytes == 0) return;
+  for (const char* narrower : {"hybrid", "straight"}) {
+    if (seconds(*plan) <= bound * kFarFromBound) return;
+    PlanRequest request = request_;
+    request.strategy = narrower;
+    try {
+      take_if_faster(Planning(profile_, topology_, request).plan_for_training(), plan);
+    } catch (const InfeasibleError&) {  // none of these fits
+    }
   }
 }
 

@@ -323,7 +323,8 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
   if (question.devices < 2 || question.all_devices) return best;
   const std::optional<Answer> begin = search(pipelines);
   if (!begin) return best;
-  std::optional<PoolAnswer> other = run(pipelines, {*begin}, best->seconds);
+  // From nothing: what is slower than the single stage leads to what is faster.
+  std::optional<PoolAnswer> other = run(pipelines, {*begin}, kUnpriced);
   if (other && other->seconds < best->seconds * (1 - kGain)) {
     other->capped = other->capped || best->capped;
     best = std::move(other);
