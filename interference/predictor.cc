@@ -160,8 +160,8 @@ Predictor Predictor::train(const InterferenceData& data, const ForestSettings& s
   trees->setMinSampleCount(5);
   trees->setRegressionAccuracy(0.02F);
   trees->setCalculateVarImportance(true);
-  // Of regression a third of the features for each split, as is usual.
-  trees->setActiveVarCount(std::max(1, (static_cast<int>(data.features.size()) + 2) / 3));
+  // All of them for each split: of a few features drawn, none may say anything, and the branch would end.
+  trees->setActiveVarCount(static_cast<int>(data.features.size()));
   trees->setTermCriteria({cv::TermCriteria::MAX_ITER, static_cast<int>(settings.trees), 0});
   cv::setRNGSeed(static_cast<int>(settings.seed));
   trees->train(

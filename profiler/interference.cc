@@ -2,9 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <array>
 #include <chrono>
 #include <map>
-#include <optional>
+#include <thread>
 
 #include "graph/error.h"
 #include "interference/core_features.h"
@@ -20,6 +21,10 @@ using WindowClock = std::chrono::steady_clock;
 
 /// Before the first window beside hogs: they have started, and the scheduler has settled.
 constexpr double kSettleSeconds = 0.1;
+
+/// Parts of the time in which a rank waits for messages; windows take turns. A hog runs meanwhile, so what
+/// the core does is not what the rank suffers.
+constexpr std::array<double, 3> kIdle = {0, 0.25, 0.5};
 
 struct Window {
   std::string kind;  // kQuietGroup: no hogs
@@ -43,7 +48,7 @@ class Windows {
       for (int64_t processes = 1; processes <= settings_.most_processes; ++processes) {
         take(kQuietGroup, 0);
         Hogs hogs(settings_.hog_command(kind, processes));
-        run_for(kSettleSeconds, nullptr);
+        run_for(kSettleSeconds, 0, nullptr);
         for (int64_t i = 0; i < settings_.repeats; ++i) take(kind, processes);
         hogs.end();
       }
@@ -53,11 +58,13 @@ class Windows {
 
  private:
   // Whole passes, at least one; how many.
-  int64_t run_for(double seconds, std::vector<double>* sums) {
+  int64_t run_for(double seconds, double idle, std::vector<double>* sums) {
     const auto begin = WindowClock::now();
     int64_t passes = 0;
     do {
+      const auto pass_began = WindowClock::now();
       const NodesPass pass = bench_.time_nodes();
+      if (idle > 0) std::this_thread::sleep_for((WindowClock::now() - pass_began) * (idle / (1 - idle)));
       ++passes;
       for (size_t node = 0; sums && node < segment_of_.size(); ++node)
         (*sums)[segment_of_[node]] += pass.forward[node].host_seconds + pass.backward[node].host_seconds;
@@ -69,7 +76,8 @@ class Windows {
     Window window{kind, processes, {}, std::vector<double>(segments_)};
     const CoreReader reader(settings_.core);
     const CoreReading first = reader.read();
-    const int64_t passes = run_for(settings_.window_seconds, &window.seconds);
+    const double idle = kIdle[windows_.size() % kIdle.size()];
+    const int64_t passes = run_for(settings_.window_seconds, idle, &window.seconds);
     window.features = core_features(first, reader.read(), settings_.core);
     for (double& seconds : window.seconds) seconds /= static_cast<double>(passes);
     windows_.push_back(std::move(window));

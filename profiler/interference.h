@@ -28,7 +28,8 @@ struct InterferenceSettings {
   std::function<void(double done, double seconds_left)> progress;
 };
 
-/// Training passes over the whole model, one after the other; in each window the mean time of each segment,
+/// Training passes over the whole model, one after the other, with pauses in some windows, as a rank that
+/// waits for others makes them; in each window the mean time of each segment,
 /// and what the host says of the core. Quiet windows first, and one before each further order of hogs, so
 /// that a machine that becomes slower on its own shows; a segment's slowdown is against the median of its
 /// quiet windows, which are rows too. `profile` is of the model: it says where the segments end and what they

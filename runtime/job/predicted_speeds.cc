@@ -89,8 +89,8 @@ void PredictedSpeeds::settle(Rank* rank) {
 }
 
 std::vector<double> PredictedSpeeds::slowdowns(const RunNow& now) {
-  const bool news = std::any_of(now.cores.begin(), now.cores.end(),
-                                [](const auto& samples) { return !samples.empty(); });
+  const bool news =
+      std::any_of(now.cores.begin(), now.cores.end(), [](const auto& samples) { return !samples.empty(); });
   if (news || ranks_.size() != now.speeds.size()) follow_plan(now.plan, now.speeds.size());
   std::vector<double> slowdowns;
   for (size_t number = 0; number < ranks_.size(); ++number) {
