@@ -24,7 +24,7 @@ struct CoreReading {
   double megahertz = 0;
 };
 
-/// Reads them for one core. Takes some 0.1 ms.
+/// Reads them for one core. Takes some 0.2 ms.
 class CoreReader {
  public:
   /// `root`: where proc/ and sys/ are, "/" but in tests.

@@ -23,9 +23,9 @@ std::string CoreSample::to_line() const {
 bool CoreSample::is_line(const std::string& line) { return line.rfind(kCoreLine, 0) == 0; }
 
 CoreSample CoreSample::from_line(const std::string& line) {
+  const Json json = parse_json(line, "line of a rank");
   CoreSample sample;
-  for (const Json& value : parse_json(line, "line of a rank").at("features"))
-    sample.features.push_back(number_or_nan(value));
+  for (const Json& value : json.at("features")) sample.features.push_back(number_or_nan(value));
   return sample;
 }
 

@@ -70,7 +70,7 @@ TEST_CASE("the data set of a model beside hogs, then a predictor of it: two comm
   CHECK(predictor.features().size() == read.features.size());
 }
 
-TEST_CASE("a predictor is trained on several data sets, and on DynPipe's; doubts are said") {
+TEST_CASE("a predictor is trained on several data sets, and on DynPipe's, and doubts are said") {
   const TemporaryFolder folder;
   const std::string ours = folder / "ours.jsonl", theirs = folder / "out.json", file = folder / "p.json";
   InterferenceData data;

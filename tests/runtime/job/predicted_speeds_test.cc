@@ -133,7 +133,7 @@ TEST_CASE("predicted: a forest of other features is refused") {
   CHECK_THAT(refused, Contains("\"SM Active [Throughput %]\"") && Contains("waiting"));
 }
 
-TEST_CASE("a sample of a core is a line, and read back the same; only the last ones are kept") {
+TEST_CASE("a sample of a core is a line, and read back the same, and only the last ones are kept") {
   const CoreSample sample = waiting_sample(1.25);
   const std::string line = sample.to_line();
   CHECK(CoreSample::is_line(line));
