@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "graph/document.h"
+#include "graph/error.h"
 #include "graph/units.h"
 
 namespace pipewright {
@@ -75,8 +76,12 @@ SlowLinks Interference::priced(const RunNow& now) {
       continue;
     }
     SlowLink link{change.sender, change.receiver, change.change.slowdown, 0};
-    const int64_t bytes = message_bytes(now.plan, profile_, change.sender, change.receiver);
-    if (bytes > 0) link.seconds_per_byte = change.change.after_seconds / static_cast<double>(bytes);
+    try {
+      const int64_t bytes = message_bytes(now.plan, profile_, change.sender, change.receiver);
+      if (bytes > 0) link.seconds_per_byte = change.change.after_seconds / static_cast<double>(bytes);
+    } catch (const PlanError&) {
+      // The profile is not of this model: planning says so, once.
+    }
     told.emplace_back(change, link);
   }
   told_ = std::move(told);
