@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <set>
 
 #include "graph/error.h"
@@ -93,12 +94,42 @@ TEST_CASE(
 
 TEST_CASE("what is wrong with DynPipe's data set is said with its line") {
   const std::string good = dynpipe_line("50", 1.5);
-  CHECK_THAT(refusal(good + dynpipe_line("fast", 1.5)), Contains("data.jsonl:2: profile") && Contains("SM Active"));
+  CHECK_THAT(refusal(good + dynpipe_line("fast", 1.5)),
+             Contains("data.jsonl:2: profile") && Contains("SM Active"));
   CHECK_THAT(refusal(good + dynpipe_line("50", 1.5, "SM Issue")),
              Contains("data.jsonl:2: feature 1: got \"SM Issue") && Contains("expected \"SM Active"));
   CHECK_THAT(refusal(good + R"({"profile": {}, "output": {"time": 1.5}})"), Contains("no further one"));
   CHECK_THAT(refusal(good + R"({"profile": {}, "output": {}})"), Contains("time"));
   CHECK_THAT(refusal(dynpipe_line("50", 1)), Contains("there are no rows"));
+}
+
+TEST_CASE("a data set with damaged bytes is read or refused, and nothing else") {
+  InterferenceData data;
+  data.features = {"waiting", "siblings"};
+  for (int i = 0; i < 5; ++i) data.rows.push_back({"copy", i, "w", {0.5 * i, 1e-3}, 1.5});
+  std::string theirs;
+  for (int i = 0; i < 5; ++i) theirs += dynpipe_line("50.5", 1.5);
+  std::mt19937 random(3);
+  int read = 0, refused = 0;
+  for (const std::string& whole : {data.text(), theirs}) {
+    for (int i = 0; i < 3000; ++i) {
+      std::string text = whole;
+      for (int k = 0; k < 1 + i % 3; ++k) text[random() % text.size()] = static_cast<char>(random() % 256);
+      if (i % 5 == 0) text.resize(random() % text.size());
+      try {
+        const InterferenceData damaged = parse_interference_data(text, "x");
+        for (const InterferenceRow& row : damaged.rows) {
+          CHECK(row.features.size() == damaged.features.size());
+          CHECK(row.slowdown > 0);
+        }
+        ++read;
+      } catch (const InputError&) {
+        ++refused;
+      }
+    }
+  }
+  CHECK(read > 10);
+  CHECK(refused > 1000);
 }
 
 }  // namespace pipewright::testing

@@ -113,8 +113,7 @@ TEST_CASE("outside the range it was trained in the predictor says so, feature by
   const Predictor predictor = trained();
   CHECK(predictor.outside({1.5, 0.5, kMissing}).empty());
   CHECK(predictor.outside({3.1, 0.5, kMissing}).empty());  // within a tenth
-  CHECK_THAT(predictor.outside({7.25, 0.5, kMissing}),
-             Contains("waiting 7.25 (trained on 0.0"));
+  CHECK_THAT(predictor.outside({7.25, 0.5, kMissing}), Contains("waiting 7.25 (trained on 0.0"));
   CHECK_THAT(predictor.outside({kMissing, 0.5, kMissing}), Contains("waiting not measured"));
   CHECK(predictor.outside({1.5, 100, kMissing}).empty());  // says nothing of the slowdown
   CHECK(predictor.outside({1.5, 0.5, 3}).empty());         // is not read
@@ -136,6 +135,27 @@ TEST_CASE("a damaged predictor is refused before OpenCV sees it") {
   CHECK_THAT(refusal("\"name\": \"noise\",", "\"name\": \"noise\", \"x\": 1,"), Contains("x"));
   CHECK_THAT(refusal("pipewright.predictor/1", "pipewright.predictor/2"), Contains("pipewright.predictor/1"));
   CHECK_THAT(refusal("\"importance\"", "\"importanse\""), Contains("importance"));
+}
+
+TEST_CASE("a predictor with damaged bytes is the same, or refused") {
+  const std::string text = document_text(trained(waiting_data(40)));
+  const size_t head = text.find("\"forest\"");
+  REQUIRE(head != std::string::npos);
+  std::mt19937 random(5);
+  int refused = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string damaged = text;
+    // What is before the forest, and now and then the forest.
+    damaged[random() % (i % 10 == 0 ? text.size() : head)] = static_cast<char>(random() % 256);
+    try {
+      const Predictor read = parse_document<Predictor>(damaged, "x");
+      CHECK(read.features().size() == 3);
+      CHECK(std::isfinite(read.predict({1, 0.5, kMissing})));
+    } catch (const InputError&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 500);
 }
 
 TEST_CASE("a model's nodes as stretches that take as long as each other, and what their work is like") {
