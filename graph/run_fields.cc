@@ -41,7 +41,8 @@ const std::vector<RunField>& run_fields() {
        "plan file; without one, the whole model on every rank"},
       {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
        "SPEC: how the plan changes while the run trains: none, manual:file=CHANGES.json, "
-       "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json, freeze:rule=alpha"},
+       "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json (and of a predictor: "
+       "decide=predict,predictor=PREDICTOR.json), freeze:rule=alpha"},
       {"", "cache", "cache", kPlain, PW_FIELD(cache), not_empty("where values are kept, such as \"none\""),
        "SPEC: where what frozen layers make of samples is kept: none, memory:memory=2GiB, disk:disk=20GiB"},
       {"", "world_size", "", kPlain, PW_FIELD(world_size), integer(0, kMostRanks), ""},

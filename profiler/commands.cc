@@ -1,8 +1,5 @@
 #include "profiler/commands.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <boost/program_options.hpp>
 #include <cmath>
 #include <cstdio>
@@ -13,7 +10,6 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/file_watch.h"
 #include "graph/graph.h"
 #include "graph/profile.h"
 #include "graph/units.h"
@@ -25,6 +21,7 @@
 #include "profiler/graph_listing.h"
 #include "profiler/layers.h"
 #include "profiler/measure.h"
+#include "profiler/option_values.h"
 #include "profiler/progress_line.h"
 #include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
@@ -34,54 +31,6 @@ namespace {
 
 namespace po = boost::program_options;
 namespace fs = std::filesystem;
-
-std::string required(const po::variables_map& options, const std::string& name, const std::string& remedy) {
-  if (!options.count(name)) throw InputError("option --" + name + " is missing", remedy);
-  return options[name].as<std::string>();
-}
-
-int64_t integer(const po::variables_map& options, const std::string& name, int64_t minimum, int64_t maximum) {
-  const int64_t value = options[name].as<int64_t>();
-  if (value < minimum || value > maximum)
-    throw InputError("--" + name + ": " + std::to_string(value) + " is not in " + std::to_string(minimum) +
-                     ".." + std::to_string(maximum));
-  return value;
-}
-
-/// Found out before minutes of work, not after: can `file` be written?
-void check_writable(const fs::path& file, const std::string& option) {
-  const std::string what = option + ": cannot write '" + file.string() + "': ";
-  if (file.empty() || !file.has_filename()) throw InputError(what + "it names no file");
-  const FileWatch watch(file);
-  if (fs::is_directory(file)) throw InputError(what + "it is a folder", "Next: give a file in it.");
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder))
-    throw InputError(what + "there is no folder '" + folder.string() + "'",
-                     "Next: mkdir -p " + folder.string());
-  if (access(folder.c_str(), W_OK) != 0 || (fs::exists(file) && access(file.c_str(), W_OK) != 0))
-    throw InputError(what + "no permission");
-}
-
-void print_config(const po::variables_map& options, const po::options_description& description) {
-  const auto left = TableColumn::Side::kLeft;
-  TextTable table({{"setting", left}, {"value", left, 0, 20}, {"from", left}});
-  for (const auto& option : description.options()) {
-    const std::string& name = option->long_name();
-    if (name == "help" || name == "print-config") continue;
-    std::string value, from = "command line";
-    if (!options.count(name)) {
-      from = "not set";
-    } else {
-      const po::variable_value& given = options[name];
-      if (given.defaulted()) from = "default";
-      if (const auto* number = boost::any_cast<int64_t>(&given.value())) value = std::to_string(*number);
-      if (const auto* flag = boost::any_cast<bool>(&given.value())) value = *flag ? "true" : "false";
-      if (const auto* text = boost::any_cast<std::string>(&given.value())) value = *text;
-    }
-    table.add({name, value, from});
-  }
-  std::cout << table.text(width_of(STDOUT_FILENO));
-}
 
 constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
 
@@ -144,11 +93,12 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
     throw InputError("option --batch-size is missing",
                      "Likely: --batch-size 32. Times are for one minibatch of it.");
   MeasureOptions measuring;
-  measuring.batch_size = integer(options, "batch-size", 1, kMostSamples);
-  measuring.threads = integer(options, "threads", 1, 1024);
-  measuring.warmup = integer(options, "warmup", 0, 100000);
-  measuring.repeats = integer(options, "repeats", 0, 100000);
-  measuring.seed = static_cast<uint64_t>(integer(options, "seed", 0, std::numeric_limits<int64_t>::max()));
+  measuring.batch_size = integer_option(options, "batch-size", 1, kMostSamples);
+  measuring.threads = integer_option(options, "threads", 1, 1024);
+  measuring.warmup = integer_option(options, "warmup", 0, 100000);
+  measuring.repeats = integer_option(options, "repeats", 0, 100000);
+  measuring.seed =
+      static_cast<uint64_t>(integer_option(options, "seed", 0, std::numeric_limits<int64_t>::max()));
   measuring.device = open_device(options["device"].as<std::string>(), "--device");
   return measuring;
 }
@@ -194,7 +144,7 @@ void profile_command(const std::vector<std::string>& arguments) {
     return;
   }
 
-  const std::string spec = required(options, "model", kModelRemedy);
+  const std::string spec = required_option(options, "model", kModelRemedy);
   const MeasureOptions measuring = measure_options_from(options);
   const fs::path output = options["output"].as<std::string>();
   check_writable(output, "--output");
@@ -231,8 +181,8 @@ void graph_command(const std::vector<std::string>& arguments) {
     print_config(options, description);
     return;
   }
-  const std::string spec = required(options, "model", kModelRemedy);
-  const int64_t batch_size = integer(options, "batch-size", 1, kMostSamples);
+  const std::string spec = required_option(options, "model", kModelRemedy);
+  const int64_t batch_size = integer_option(options, "batch-size", 1, kMostSamples);
   for (const char* name : {"output", "dot"})
     if (options.count(name)) check_writable(options[name].as<std::string>(), std::string("--") + name);
   const Graph graph = load_model(spec, batch_size).graph;
@@ -257,8 +207,8 @@ void report_command(const std::vector<std::string>& arguments) {
     return;
   }
   const std::string file =
-      required(options, "profile", "Next: pipewright-profiler --model SPEC --batch-size N makes one.");
-  const fs::path output = required(options, "output", "Likely: --output report.html");
+      required_option(options, "profile", "Next: pipewright-profiler --model SPEC --batch-size N makes one.");
+  const fs::path output = required_option(options, "output", "Likely: --output report.html");
   check_report_suffix(output);
   check_writable(output, "--output");
   const Profile profile = read_document<Profile>(file);

@@ -14,6 +14,11 @@ int main(int argc, char** argv) {
       {"profile", "measure a model: writes profile.json", pipewright::profile_command},
       {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
       {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
+      {"interference", "measure a model beside hogs: the data set of a predictor",
+       pipewright::interference_command},
+      {"train-predictor", "train the forest that predicts slowdowns, and say how good it is",
+       pipewright::train_predictor_command},
+      {"hog", "burn a core, as another job would, until it is ended", pipewright::hog_command},
       {"make-images", "write synthetic image files in place of a published data set",
        pipewright::make_images_command},
       {"models", "the built-in models, their options and parameter counts", pipewright::models_command}};

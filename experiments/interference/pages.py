@@ -3,9 +3,10 @@ import html
 import pathlib
 import statistics
 
+import charts
 import figures
 
-COLOURS = {"none": "#7f7f7f", "epoch": "#f28e2b", "naive": "#59a14f", "measured": "#4e79a7"}
+COLOURS = {"none": "#7f7f7f", "epoch": "#f28e2b", "naive": "#59a14f", "measured": "#4e79a7", "predict": "#b07aa1"}
 COLUMNS = ("disturbed", "policy", "quiet", "disturbed, settled", "quiet again", "gain, settled", "of the ideal (1 + f)/2", "gain, all disturbed",
            "gain, whole run", "found after", "changes at minibatch", "pause", "gap")
 
@@ -85,7 +86,10 @@ def markdown(lines):
         text += [f"\n{line['load']}, stage {line['stage']}, {line['policy']}: failed: {line['reason']}" for line in part if line["status"] == "failed"]
         text += [""]
         for case in groups(done, "load", "kind", "stage"):
-            text += [f"![iteration times]({trace_name(model, *case)})", ""]
+            load, kind, stage = case
+            text += [f"![iteration times]({trace_name(model, *case)})", "", f"![loss against time](loss.{model}.{load}.{kind}.stage={stage}.svg)", ""]
+        if done:
+            text += [f"![{name}]({name}.{model}.svg)" for name in ("throughput", "iteration", "utilisation")] + [""]
     return "\n".join(text)
 
 
@@ -150,3 +154,5 @@ def write(folder, lines):
     done = [line for line in lines if line["status"] == "done"]
     for case, part in groups(done, "model", "load", "kind", "stage").items():
         (folder / trace_name(*case)).write_text(trace(part))
+    for name, drawing in charts.all_of(done, COLOURS, groups):
+        (folder / name).write_text(drawing)

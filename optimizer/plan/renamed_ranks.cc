@@ -24,15 +24,18 @@ std::vector<Nodes> nodes_by_rank(const Plan& plan, int64_t ranks) {
   return nodes;
 }
 
+using DeviceKey = std::tuple<double, int64_t, std::string>;
+
 /// Ranks with the same key may change places.
-std::map<std::tuple<double, int64_t, std::string>, std::vector<int64_t>> alike(const Topology& topology,
-                                                                               int64_t ranks) {
-  std::map<std::tuple<double, int64_t, std::string>, std::vector<int64_t>> groups;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const TopologyDevice device =
-        topology.devices.empty() ? TopologyDevice{} : topology.devices[static_cast<size_t>(rank)];
-    groups[{device.relative_speed, device.memory_bytes, device.device_class}].push_back(rank);
-  }
+DeviceKey device_key(const Topology& topology, int64_t rank) {
+  const TopologyDevice device =
+      topology.devices.empty() ? TopologyDevice{} : topology.devices[static_cast<size_t>(rank)];
+  return {device.relative_speed, device.memory_bytes, device.device_class};
+}
+
+std::map<DeviceKey, std::vector<int64_t>> alike(const Topology& topology, int64_t ranks) {
+  std::map<DeviceKey, std::vector<int64_t>> groups;
+  for (int64_t rank = 0; rank < ranks; ++rank) groups[device_key(topology, rank)].push_back(rank);
   return groups;
 }
 
@@ -74,6 +77,10 @@ std::vector<size_t> cheapest_assignment(const std::vector<std::vector<int64_t>>&
 }
 
 }  // namespace
+
+bool may_change_places(const Topology& topology, int64_t a, int64_t b) {
+  return device_key(topology, a) == device_key(topology, b);
+}
 
 Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& profile,
                               const Topology& topology, int64_t optimizer_slots) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "graph/document.h"
 #include "optimizer/plan/evaluate.h"
@@ -73,8 +74,40 @@ bool equally_slow(const std::vector<double>& slowdowns) {
   return *most < kEqual * *least;
 }
 
+/// Plans to choose from, beside the one in force; each takes what its prediction and the slow links say.
+std::vector<Plan> candidates(const Profile& profile, const Topology& topology, const PlanRequest& request,
+                             const Plan& in_force, const SlowLinks& links) {
+  std::vector<Plan> plans = plans_in_orders(profile, topology, request, in_force);
+  if (!links.empty()) {
+    // As if all links were as slow: thinner cuts, fewer stages.
+    double slowest = 1;
+    for (const SlowLink& link : links) slowest = std::max(slowest, link.slowdown);
+    Topology slow = topology;
+    for (TopologyLevel& level : slow.levels) {
+      level.bandwidth_bytes_per_second /= slowest;
+      level.latency_seconds *= slowest;
+    }
+    for (Plan& plan : plans_in_orders(profile, slow, request, in_force)) {
+      plan.topology_digest = document_digest(topology);
+      plan.predicted = evaluate_plan(plan, profile, topology, request);
+      plans.push_back(std::move(plan));
+    }
+  }
+  for (Plan& plan : plans)
+    plan = renamed_for_fewest_moves(in_force, std::move(plan), profile, topology, request.optimizer_slots);
+  plans.insert(plans.begin(), in_force);
+  if (links.empty()) return plans;
+  for (const bool deepens : {false, true}) {
+    for (size_t i = 0, count = plans.size(); i < count; ++i)
+      plans.push_back(deepens ? deepened_for_slow_links(plans[i], profile, topology, request, links)
+                              : clear_of_slow_links(plans[i], profile, topology, request, links));
+  }
+  return plans;
+}
+
 /// The best there is for these times and devices.
-Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force) {
+Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force,
+                    const SlowLinks& links) {
   Replanned again;
   PlanRequest request;
   request.schedule = in_force.schedule;
@@ -84,34 +117,35 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 
   Plan stays = in_force;
   stays.predicted = evaluate_plan(in_force, profile, topology, request);
-  again.now_seconds = stays.predicted->minibatch_seconds;
-  std::vector<Plan> plans = plans_in_orders(profile, topology, request, in_force);
-  for (Plan& plan : plans)
-    plan = renamed_for_fewest_moves(in_force, std::move(plan), profile, topology, request.optimizer_slots);
-  plans.insert(plans.begin(), std::move(stays));
-
-  const auto seconds = [](const Plan& plan) { return plan.predicted->minibatch_seconds; };
-  const double fastest = seconds(*std::min_element(
-      plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) { return seconds(a) < seconds(b); }));
+  std::vector<std::pair<Plan, double>> plans;  // each with its seconds
+  for (Plan& plan : candidates(profile, topology, request, stays, links)) {
+    const double seconds = links.empty() ? plan.predicted->minibatch_seconds
+                                         : seconds_with_slow_links(plan, profile, topology, request, links);
+    plans.emplace_back(std::move(plan), seconds);
+  }
+  again.now_seconds = plans.front().second;
+  double fastest = again.now_seconds;
+  for (const auto& [plan, seconds] : plans) fastest = std::min(fastest, seconds);
   std::optional<std::pair<int64_t, double>> best;  // bytes, seconds
-  for (Plan& plan : plans) {
-    if (seconds(plan) > kEquallyFast * fastest) continue;
+  for (auto& [plan, seconds] : plans) {
+    if (seconds > kEquallyFast * fastest) continue;
     const auto moves = profiled_moves(profile, request.optimizer_slots, in_force, plan);
     int64_t bytes = 0;
     for (const PlanMove& move : moves) bytes += move.bytes;
-    if (best && *best <= std::pair(bytes, seconds(plan))) continue;
-    best = {bytes, seconds(plan)};
+    if (best && *best <= std::pair(bytes, seconds)) continue;
+    best = {bytes, seconds};
     again.move_seconds = move_seconds(moves, inputs_of_plan(plan, profile, topology, request));
-    again.next_seconds = seconds(plan);
+    again.next_seconds = seconds;
     again.plan = std::move(plan);
   }
+  again.links = links;
   return again;
 }
 
 }  // namespace
 
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns) {
+                     const std::vector<double>& slowdowns, const SlowLinks& links) {
   Topology slowed = topology;
   if (!equally_slow(slowdowns)) {
     slowed.devices.resize(slowdowns.size());
@@ -121,13 +155,13 @@ Replanned plan_again(const Profile& profile, const Topology& topology, const Pla
       device.relative_speed /= slowdowns[rank];
     }
   }
-  Replanned again = best_next(profile, slowed, in_force);
+  Replanned again = best_next(profile, slowed, in_force, links);
   again.slowdowns = slowdowns;
   return again;
 }
 
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns) {
+                                     const std::vector<double>& slowdowns, const SlowLinks& links) {
   Profile slowed = profile;
   std::map<std::string, double> slowdown_of;
   for (const Stage& stage : in_force.stages) {
@@ -144,8 +178,9 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
       node.backward_weight_seconds *= slowdown;
     }
   }
-  Replanned again = best_next(slowed, topology, in_force);
+  Replanned again = best_next(slowed, topology, in_force, {});
   again.slowdowns = slowdowns;
+  again.links = links;
   return again;
 }
 

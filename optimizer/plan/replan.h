@@ -1,4 +1,4 @@
-// A plan again, while one is in force: for ranks that have become slow, or fast again.
+// A plan again, while one is in force: for ranks and links that have become slow, or fast again.
 #pragma once
 
 #include <vector>
@@ -6,12 +6,14 @@
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "optimizer/plan/slow_links.h"
 
 namespace pipewright {
 
 /// What a plan takes with ranks as slow as they are, and what another one would.
 struct Replanned {
   std::vector<double> slowdowns;  ///< by rank, for which it was asked
+  SlowLinks links;                ///< likewise
   double now_seconds = 0;         ///< a minibatch, of the plan in force
   double next_seconds = 0;        ///< of `plan`
   Plan plan;                      ///< of the same schedule and weight rule, on all devices
@@ -26,13 +28,18 @@ constexpr double kEquallyFast = 1.005;
 /// is one of them: those of the search on the devices in the topology's order and in that of `in_force`, each
 /// from both ends, with ranks renamed (renamed_ranks.h). Takes as long as the optimizer; pure. `topology` has
 /// a device for each rank.
+///
+/// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at: those
+/// that a search finds were all links as slow, those in which ranks have changed places to stay clear of slow
+/// links, and deeper ones. Not a search of all plans: with links that differ, none is known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns);
+                     const std::vector<double>& slowdowns, const SlowLinks& links = {});
 
 /// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are so
 /// many times as slow, wherever they run (of a stage with replicas: at their pace together). So a stage that
-/// moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought.
+/// moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought. Links are
+/// none of its business.
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns);
+                                     const std::vector<double>& slowdowns, const SlowLinks& links = {});
 
 }  // namespace pipewright

@@ -11,6 +11,8 @@
 #include "graph/cache_rules.h"
 #include "graph/plan.h"
 #include "graph/spec.h"
+#include "runtime/monitor/core_sample.h"
+#include "runtime/monitor/link_judge.h"
 #include "runtime/monitor/rank_monitor.h"
 
 namespace pipewright {
@@ -36,6 +38,9 @@ struct RunNow {
   std::vector<SpeedChange> speeds;  ///< measured, by rank: RankSpeeds::last()
   int64_t minibatches_left = 0;
   int64_t minibatches_per_epoch = 1;
+  std::vector<LinkChange> slow_links = {};  ///< LinkSpeeds::slow()
+  /// By rank, where reads_cores(): what has come since the policy was asked last, the oldest first.
+  std::vector<std::vector<CoreSample>> cores = {};
 };
 
 /// Training is to go on under this plan as soon as the ranks can agree on where the pipeline drains.
@@ -79,6 +84,8 @@ class AdaptPolicy {
   /// minibatches. Without a value it does not. The same on every rank.
   virtual std::optional<int64_t> decides_every() const { return std::nullopt; }
   virtual bool reads_gradients() const { return false; }
+  /// Whether each rank is to tell some times a second what the host says of its core. The same on every rank.
+  virtual bool reads_cores() const { return false; }
   /// Rank 0, there, unless a change is known; the others wait. A decision takes effect at now.minibatch.
   virtual std::optional<PlanDecision> decide_drained(const DrainedNow& now) {
     static_cast<void>(now);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "graph/document.h"
+#include "graph/error.h"
 #include "graph/units.h"
 
 namespace pipewright {
@@ -18,23 +19,26 @@ constexpr double kLeastGain = 0.03;
 
 constexpr double kLatencySeconds = 20e-6;
 
-std::string words_of(const std::vector<double>& slowdowns) {
+std::string words_of(const std::vector<double>& slowdowns, const SlowLinks& links) {
   std::string text;
-  for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
-    if (slowdowns[rank] == 1) continue;
-    char words[64];
-    std::snprintf(words, sizeof words, "%srank %zu computes %.2g times as long", text.empty() ? "" : ", ",
-                  rank, slowdowns[rank]);
-    text += words;
-  }
+  const auto add = [&](const std::string& who, const char* does, double slowdown) {
+    char words[32];
+    std::snprintf(words, sizeof words, " %s %.2g", does, slowdown);
+    text += (text.empty() ? "" : ", ") + who + words + " times as long";
+  };
+  for (size_t rank = 0; rank < slowdowns.size(); ++rank)
+    if (slowdowns[rank] != 1) add("rank " + std::to_string(rank), "computes", slowdowns[rank]);
+  for (const SlowLink& link : links)
+    add("the link from rank " + std::to_string(link.from) + " to rank " + std::to_string(link.to), "takes",
+        link.slowdown);
   return text.empty() ? "all ranks are quiet" : text;
 }
 
 }  // namespace
 
 const std::vector<ReplannerRow>& replanners() {
-  static const std::vector<ReplannerRow> rows = {{"measured", plan_again},
-                                                 {"naive", plan_as_if_nodes_were_slow}};
+  static const std::vector<ReplannerRow> rows = {
+      {"measured", plan_again}, {"naive", plan_as_if_nodes_were_slow}, {"predict", plan_again, true}};
   return rows;
 }
 
@@ -54,28 +58,70 @@ Topology Interference::topology_for(int64_t ranks) const {
                   "Give a topology with a device for each rank.");
 }
 
+bool Interference::Event::is_quiet() const {
+  return links.empty() && std::all_of(slowdowns.begin(), slowdowns.end(), [](double s) { return s == 1; });
+}
+
+// A link that has become slow is priced by the messages of the plan under which it did.
+SlowLinks Interference::priced(const RunNow& now) {
+  const auto same = [](const LinkChange& a, const LinkChange& b) {
+    return a.sender == b.sender && a.receiver == b.receiver && a.change.found == b.change.found;
+  };
+  std::vector<std::pair<LinkChange, SlowLink>> told;
+  for (const LinkChange& change : now.slow_links) {
+    const auto known = std::find_if(told_.begin(), told_.end(),
+                                    [&](const auto& entry) { return same(entry.first, change); });
+    if (known != told_.end()) {
+      told.push_back(*known);
+      continue;
+    }
+    SlowLink link{change.sender, change.receiver, change.change.slowdown, 0};
+    try {
+      const int64_t bytes = message_bytes(now.plan, profile_, change.sender, change.receiver);
+      if (bytes > 0) link.seconds_per_byte = change.change.after_seconds / static_cast<double>(bytes);
+    } catch (const PlanError&) {
+      // The profile is not of this model: planning says so, once.
+    }
+    told.emplace_back(change, link);
+  }
+  told_ = std::move(told);
+  SlowLinks links;
+  for (const auto& [change, link] : told_) links.push_back(link);
+  return links;
+}
+
+Interference::Event Interference::event_of(const RunNow& now) {
+  Event event;
+  if (predicted_) {
+    event.slowdowns = predicted_->slowdowns(now);
+  } else {
+    for (const SpeedChange& speed : now.speeds) event.slowdowns.push_back(speed.slowdown);
+  }
+  event.links = priced(now);
+  return event;
+}
+
 std::optional<PlanDecision> Interference::decide(const RunNow& now) {
-  std::vector<double> slowdowns;
-  for (const SpeedChange& speed : now.speeds) slowdowns.push_back(speed.slowdown);
+  const Event event = event_of(now);
   if (planning_.valid()) {
     if (planning_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
     found_ = planning_.get();
   }
   if (found_) {
-    if (found_->slowdowns != slowdowns) {
+    if (Event{found_->slowdowns, found_->links} != event) {
       found_.reset();  // things have changed meanwhile
     } else {
       const bool waits = at_epochs_ && now.minibatch % std::max<int64_t>(1, now.minibatches_per_epoch) != 0;
       return waits ? std::nullopt : judge(now);
     }
   }
-  const bool quiet = std::all_of(slowdowns.begin(), slowdowns.end(), [](double s) { return s == 1; });
-  if (slowdowns == handled_ || (quiet && handled_.empty())) return std::nullopt;
-  handled_ = slowdowns;
-  planning_ =
-      std::async(std::launch::async,
-                 [this, topology = topology_for(static_cast<int64_t>(slowdowns.size())), plan = now.plan,
-                  slowdowns] { return replanner_.plan(profile_, topology, plan, slowdowns); });
+  if (event == handled_ || (event.is_quiet() && !handled_)) return std::nullopt;
+  handled_ = event;
+  planning_ = std::async(
+      std::launch::async,
+      [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.size())), plan = now.plan, event] {
+        return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links);
+      });
   return std::nullopt;
 }
 
@@ -88,7 +134,7 @@ std::optional<PlanDecision> Interference::judge(const RunNow& now) {
   while (!changes_.empty() && clock - changes_.front() > std::chrono::hours(1)) changes_.pop_front();
   const bool pays = each > kLeastGain * found.now_seconds && gain > cost;
   const bool changes = pays && static_cast<int64_t>(changes_.size()) < most_an_hour_;
-  const std::string words = words_of(found.slowdowns);
+  const std::string words = words_of(found.slowdowns, found.links);
   std::fprintf(
       stderr,
       "adapt: %s: %s a minibatch under the plan in force, %s under the best, %s: %s (saves %s of %ld "
@@ -113,6 +159,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   for (const ReplannerRow& row : replanners()) ways.emplace_back(row.name);
   const std::string decide = options.choice("decide", ways.front(), ways);
   const std::string when = options.choice("when", "now", {"now", "epoch"});
+  const std::string predictor = options.string("predictor", "");
   const int64_t most = options.integer("most-an-hour", Interference::kMostAnHour, 0, 1'000'000);
   options.finish();
   if (profile.empty())
@@ -122,9 +169,16 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   if (!topology.empty()) links = read_document<Topology>(topology);
   const auto replanner = std::find_if(replanners().begin(), replanners().end(),
                                       [&](const ReplannerRow& row) { return row.name == decide; });
+  std::optional<Predictor> forest;
+  if (replanner->predicts && predictor.empty())
+    options.fail("predictor", "missing",
+                 "give predictor=PREDICTOR.json, of pipewright-profiler train-predictor");
+  if (!replanner->predicts && !predictor.empty())
+    options.fail("predictor", "nobody reads it", "It goes with decide=predict.");
+  if (!predictor.empty()) forest = read_document<Predictor>(predictor);
   return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
                                         parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),
-                                        when == "epoch", most, *replanner);
+                                        when == "epoch", most, *replanner, std::move(forest));
 }
 
 }  // namespace pipewright

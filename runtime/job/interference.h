@@ -8,12 +8,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "interference/predictor.h"
 #include "optimizer/plan/replan.h"
+#include "optimizer/plan/slow_links.h"
 #include "runtime/job/adapt.h"
+#include "runtime/job/predicted_speeds.h"
 
 namespace pipewright {
 
@@ -24,31 +28,47 @@ double change_seconds(const Plan& in_force, double move_seconds, double minibatc
 /// A way to plan again: a value of the option `decide`.
 struct ReplannerRow {
   const char* name;
+  /// Slowdowns by rank; slow links.
   Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force,
-                    const std::vector<double>& slowdowns);
+                    const std::vector<double>& slowdowns, const SlowLinks& links);
+  bool predicts = false;  ///< slowdowns are a forest's (predicted_speeds.h), not what was measured
 };
-/// "measured", "naive".
+/// "measured", "naive", "predict".
 const std::vector<ReplannerRow>& replanners();
 
-/// Plans in a thread of its own, once for every new set of slowdowns; asked before each minibatch it says
-/// nothing until the answer is there. Says on standard error what it found, also when it stays with the plan
-/// in force.
+/// Plans in a thread of its own, once for every new set of slowdowns of ranks and links; asked before each
+/// minibatch it says nothing until the answer is there. Says on standard error what it found, also when it
+/// stays with the plan in force.
 class Interference : public AdaptPolicy {
  public:
+  /// `predictor`: where the replanner predicts.
   Interference(Profile profile, std::optional<Topology> topology, double bandwidth_bytes_per_second,
                bool at_epochs, int64_t most_an_hour = kMostAnHour,
-               const ReplannerRow& replanner = replanners().front())
+               const ReplannerRow& replanner = replanners().front(),
+               std::optional<Predictor> predictor = std::nullopt)
       : replanner_(replanner),
         profile_(std::move(profile)),
         topology_(std::move(topology)),
         bandwidth_bytes_per_second_(bandwidth_bytes_per_second),
         at_epochs_(at_epochs),
-        most_an_hour_(most_an_hour) {}
+        most_an_hour_(most_an_hour) {
+    if (predictor) predicted_.emplace(std::move(*predictor), profile_);
+  }
   static constexpr int64_t kMostAnHour = 20;
   bool decides() const override { return true; }
+  bool reads_cores() const override { return predicted_.has_value(); }
   std::optional<PlanDecision> decide(const RunNow& now) override;
 
  private:
+  /// What a plan is made for.
+  struct Event {
+    std::vector<double> slowdowns;  // by rank
+    SlowLinks links;
+    bool operator==(const Event&) const = default;
+    bool is_quiet() const;
+  };
+  Event event_of(const RunNow& now);
+  SlowLinks priced(const RunNow& now);
   std::optional<PlanDecision> judge(const RunNow& now);
   Topology topology_for(int64_t ranks) const;
 
@@ -59,7 +79,10 @@ class Interference : public AdaptPolicy {
   const bool at_epochs_;
   const int64_t most_an_hour_;
   std::deque<std::chrono::steady_clock::time_point> changes_;  // of the last hour
-  std::vector<double> handled_;  // slowdowns that a plan was made for; empty: none yet
+  std::optional<PredictedSpeeds> predicted_;
+  std::vector<std::pair<LinkChange, SlowLink>>
+      told_;                      // slow links, priced by the plan that they were seen under
+  std::optional<Event> handled_;  // that a plan was made for
   std::future<Replanned> planning_;
   std::optional<Replanned> found_;
 };

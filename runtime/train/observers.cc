@@ -123,6 +123,23 @@ void MessageObserver::tell(Clock::time_point now) {
   log_.ends.clear();
 }
 
+CoreObserver::CoreObserver(std::function<void(std::string line)> tell) : tell_(std::move(tell)) {
+  if (const auto core = core_of_process()) {
+    reader_.emplace(*core);
+    last_ = reader_->read();
+  } else {
+    tell_(CoreSample{}.to_line());
+  }
+}
+
+void CoreObserver::after(const Action&, Clock::time_point, Clock::time_point end) {
+  if (!reader_ || seconds(end - read_) < kEverySeconds) return;
+  read_ = end;
+  CoreReading now = reader_->read();
+  tell_(CoreSample{core_features(last_, now, reader_->core())}.to_line());
+  last_ = std::move(now);
+}
+
 void TraceObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
   const int64_t minibatch = action.index * (is_of_round(action.kind) ? settings_.round_length : 1);
   if (minibatch >= settings_.minibatches) return;

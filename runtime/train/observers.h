@@ -2,9 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "graph/summary.h"
+#include "interference/core_features.h"
 #include "runtime/launch/message_delays.h"
+#include "runtime/monitor/core_sample.h"
 #include "runtime/monitor/message_log.h"
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/schedule/disturbance.h"
@@ -101,6 +105,23 @@ class MessageObserver : public ActionObserver {
   MessageSampler sampler_;
   Clock::time_point told_ = Clock::now();
   int64_t messages_[4] = {};  // since then, by kind
+};
+
+/// Tells four times a second what the host says of the core that this rank is bound to: for a policy that
+/// reads it. One that is bound to none says so, once.
+class CoreObserver : public ActionObserver {
+ public:
+  /// As long as a window of the data set (pipewright-profiler interference).
+  static constexpr double kEverySeconds = 0.25;
+
+  explicit CoreObserver(std::function<void(std::string line)> tell);
+  void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
+
+ private:
+  const std::function<void(std::string line)> tell_;
+  std::optional<CoreReader> reader_;
+  CoreReading last_;
+  Clock::time_point read_ = Clock::now();
 };
 
 /// The first minibatches of the run as spans of trace.json.

@@ -85,7 +85,12 @@ void Training::open() {
     if (line == kSavedLine) {
       ++saved_stages_;
     } else if (MessageLog::is_line(line)) {
-      for (const LinkChange& change : links_.take(rank, MessageLog::from_line(line))) journal_->take(change);
+      for (const LinkChange& change : links_.take(rank, MessageLog::from_line(line))) {
+        link_speeds_.take(change);
+        journal_->take(change);
+      }
+    } else if (CoreSample::is_line(line)) {
+      cores_.take(rank, CoreSample::from_line(line));
     } else if (!keeper_->take(line)) {
       journal_->take(rank, line);
     }

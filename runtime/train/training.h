@@ -28,7 +28,9 @@
 #include "runtime/journal/line_thread.h"
 #include "runtime/launch/place.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/monitor/core_sample.h"
 #include "runtime/monitor/link_judge.h"
+#include "runtime/monitor/link_speeds.h"
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/draw.h"
@@ -142,11 +144,13 @@ class Training : private RankTask {
   std::unique_ptr<CheckpointKeeper> keeper_;                                  // rank 0
   RankSpeeds speeds_{session_.place().world_size};                            // rank 0: what all have said
   LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
-  std::unique_ptr<LineThread> lines_;      // rank 0: what keeper and journal take
-  std::atomic<int64_t> saved_stages_ = 0;  // rank 0: whose part of the final weights is on the disk
-  std::filesystem::path last_checkpoint_;  // rank 0
-  int64_t done_ = 0;                       // minibatches: the next one is the first that is not
-  int64_t pipeline_began_ = 0;             // the minibatch before which the pipeline was last empty
+  LinkSpeeds link_speeds_;                                                    // rank 0: what they have found
+  CoreSamples cores_{session_.place().world_size};  // rank 0: what all have told of their cores
+  std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
+  std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
+  std::filesystem::path last_checkpoint_;           // rank 0
+  int64_t done_ = 0;                                // minibatches: the next one is the first that is not
+  int64_t pipeline_began_ = 0;                      // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;
   bool tells_plans_ = false;  // rank 0: the plan of this run changes or may, or that of its past did
   EarlierWorkers earlier_workers_;

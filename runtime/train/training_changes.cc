@@ -86,9 +86,10 @@ void Training::ask_policy(int64_t minibatch) {
       generation_->number() + 1 < job_.generations())
     return;
   try {
-    auto decision =
-        policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
-                         data_.length().minibatches - minibatch, data_.length().minibatches_per_epoch});
+    auto decision = policy_->decide({minibatch, generation_->plan(), job_.plan, speeds_.last(),
+                                     data_.length().minibatches - minibatch,
+                                     data_.length().minibatches_per_epoch, link_speeds_.slow(),
+                                     policy_->reads_cores() ? cores_.take_all() : decltype(RunNow::cores){}});
     if (!decision) return;
     stop_->propose(text_of(settled_change(job_, std::move(*decision))));
   } catch (const Error& error) {

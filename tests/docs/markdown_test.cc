@@ -151,7 +151,8 @@ TEST_CASE("every docs/*.md named in a source exists") {
 TEST_CASE("every option in an example of our programs is one that a program has") {
   std::string sources;
   for (const auto& file : tree()) {
-    if (has_suffix(file, {".cc"}) && is_below(file, {"graph", "optimizer", "profiler", "runtime"}))
+    if (has_suffix(file, {".cc"}) &&
+        is_below(file, {"graph", "interference", "optimizer", "profiler", "runtime"}))
       sources += text_of(file);
   }
   for (const Page& page : pages()) {

@@ -32,7 +32,7 @@ std::string literals() {
   std::string all;
   for (const auto& file : tree()) {
     if (!has_suffix(file, {".cc", ".h"}) ||
-        !is_below(file, {"graph", "models", "optimizer", "profiler", "runtime"}))
+        !is_below(file, {"graph", "interference", "models", "optimizer", "profiler", "runtime"}))
       continue;
     const std::string& text = text_of(file);
     bool inside = false, between = false;  // between: nothing but blanks since the last literal

@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kSourceFolders = {"graph",    "optimizer", "models",
-                                                 "profiler", "runtime",   "tests"};
+const std::vector<std::string> kSourceFolders = {"graph",    "interference", "optimizer", "models",
+                                                 "profiler", "runtime",      "tests"};
 
 // Does a CMakeLists.txt name the file, in its folder or one above it?
 bool is_built(const fs::path& source) {
@@ -144,7 +144,7 @@ TEST_CASE(
   size_t looked_at = 0, of_reference = 0;
   for (const auto& file : tree()) {
     if (!has_suffix(file, {".cc", ".h"}) ||
-        !is_below(file, {"graph", "models", "optimizer", "profiler", "runtime"}))
+        !is_below(file, {"graph", "interference", "models", "optimizer", "profiler", "runtime"}))
       continue;
     const std::string& text = text_of(file);
     if (is_of_reference(file)) {

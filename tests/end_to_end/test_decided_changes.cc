@@ -6,6 +6,7 @@
 #include <random>
 
 #include "graph/summary.h"
+#include "interference/predictor.h"
 #include "tests/end_to_end/changing_runs.h"
 #include "tests/end_to_end/held.h"
 
@@ -221,6 +222,40 @@ TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no lo
   CHECK(plan(1) == document_text(read_document<Plan>(slow)));
   CHECK(plan(2) == plan(0));
   check_equal(run.run, run.repeated("launch", rest), 400);
+}
+
+TEST_CASE(
+    "with decide=predict ranks tell of their cores, outside the forest's range measured speeds count, and "
+    "what "
+    "is decided can be repeated") {
+  const TemporaryFolder folder;
+  const std::string profile = folder / "profile.json", predictor = folder / "predictor.json";
+  Process profiler({program("profiler"), "--model", kEndlessModel, "--batch-size", "8", "--repeats", "2",
+                    "--output", profile},
+                   folder / "profiler.out", folder / "profiler.err");
+  REQUIRE(profiler.wait(60s) == 0);
+  // Whatever this machine does, no rank waits a hundred seconds for each that it runs.
+  InterferenceData data;
+  data.features = {"waiting"};
+  for (int i = 0; i < 20; ++i) data.rows.push_back({"matrix", 1, "w", {100.0 + i}, 2 + 0.1 * i});
+  write_document(predictor, Predictor::train(data, {}));
+  Watching run(folder, write_plan(folder, "a.json", {1, 1}), {});
+  run.adapt = "interference:decide=predict,profile=" + profile + ",predictor=" + predictor;
+  const std::vector<std::string> rest = {"--minibatches", "500", "--checkpoint-every-epochs", "20"};
+  // All computing takes 10 ms a minibatch: five seconds, twenty samples of each core. Rank 1 takes 60 ms in
+  // the middle.
+  run.start("launch",
+            rest + std::vector<std::string>{"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                                            "random:rank=1,probability=1,duration=25ms,from=250,to=330"});
+  const int code = run.process->wait(120s);
+  INFO(run.process->error());
+  REQUIRE(code == 0);
+  for (const std::string rank : {"0", "1"}) {
+    CHECK_THAT(run.process->error(), Catch::Contains("adapt: rank " + rank + " is ") &&
+                                         Catch::Contains("what it measures counts instead"));
+  }
+  CHECK_THAT(run.process->error(), Catch::Contains("adapt: rank 1 computes "));
+  check_equal(run.run, run.repeated("launch", rest), 500);
 }
 
 TEST_CASE("one process goes on under a plan that is written while it trains") {

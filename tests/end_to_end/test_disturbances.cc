@@ -148,10 +148,11 @@ TEST_CASE("a link that becomes slow while it trains is named, no rank is, and so
 
 namespace {
 
-// A run whose rank 1 computes six times as long from minibatch 400 on; epochs have 128 minibatches.
+// A run that is disturbed from minibatch 400 on; epochs have 128 minibatches.
 class Followed {
  public:
-  explicit Followed(const std::string& policy) {
+  explicit Followed(const std::string& policy,
+                    const std::string& disturbance = "fixed:rank=1,factor=6,from=400") {
     const std::string model = "mlp:layers=8,width=512,image=16,channels=1";
     const std::string profile = (folder_ / "profile.json").string();
     run("profiler", {"--model", model, "--batch-size", "32", "--output", profile});
@@ -161,7 +162,7 @@ class Followed {
                {"launch", "--model", model, "--data", "synthetic-images:image=16,samples=4096",
                 "--batch-size", "32", "--minibatches", "1200", "--plan", (folder_ / "plan.json").string(),
                 "--adapt", "interference:profile=" + profile + policy, "--checkpoint-every-minibatches",
-                "1200", "--disturb", "fixed:rank=1,factor=6,from=400", "--output", in_run("").string()});
+                "1200", "--disturb", disturbance, "--output", in_run("").string()});
     summary = read_document<Summary>(in_run("summary.json"));
     before = read_document<Plan>(folder_ / "plan.json");
   }
@@ -232,5 +233,14 @@ TEST_CASE("decide=naive,when=epoch: at the end of an epoch a run goes on under t
   // Asked before an epoch's first minibatch, the ranks drain as soon as they have agreed.
   CHECK(changed.first_minibatch % 128 < 8);
   CHECK(work(read_document<Plan>(run.in_run(changed.plan)), 1) < work(run.before, 1));
+  run.run("runtime", {"verify", "--run", run.in_run("").string()});
+}
+
+TEST_CASE(
+    "a run whose link becomes slow plans again with it, and ends with the bits of the plans that it had") {
+  Followed run("", "link:sender=0,receiver=1,delay=20ms,from=400");
+  INFO(run.said);
+  CHECK(run.said.find("the link from rank 0 to rank 1 takes ") != std::string::npos);
+  CHECK(run.said.find("a minibatch under the plan in force") != std::string::npos);
   run.run("runtime", {"verify", "--run", run.in_run("").string()});
 }

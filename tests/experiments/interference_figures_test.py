@@ -84,6 +84,25 @@ class Figures(unittest.TestCase):
         self.assertIn("| measured | 10 ms (10 ms .. 10 ms) | 15 ms (15 ms .. 15 ms) |", rows[1])
         self.assertIn("| 120, 220; 120, 220 |", rows[1])
 
+    def test_each_case_has_its_drawings_of_all_policies(self):
+        shared = {"model": "m", "spec": "mlp", "batch_size": 4, "load": "heavy", "processes": 2, "kind": "matrix", "stage": 1, "come": COME,
+                  "minibatches": END, "epoch_minibatches": 50, "status": "done", "repeat": 0}
+        path = pathlib.Path(self.folder.name)
+        lines = []
+        for name, policy, run in (("none", "none", self.none), ("followed", "predict", self.followed)):
+            (path / name / "summary.json").write_text(json.dumps({"ranks": [{"busy_fraction": 0.5}, {"busy_fraction": 0.9}]}))
+            lines.append({**shared, **run, "policy": policy, "run": str(path / name)})
+        pages.write(path, lines)
+        for name in ("trace.m.heavy.matrix.stage=1", "loss.m.heavy.matrix.stage=1", "throughput.m", "iteration.m", "utilisation.m"):
+            drawing = (path / f"{name}.svg").read_text()
+            self.assertIn(f"({name}.svg)", (path / "results.md").read_text())
+            for policy in ("none", "predict"):
+                self.assertIn(policy, drawing, name)
+        # 4 samples in 30 and in 15 ms; half and nine tenths of the time.
+        self.assertIn(">133<", (path / "throughput.m.svg").read_text())
+        self.assertIn(">267<", (path / "throughput.m.svg").read_text())
+        self.assertIn(">70<", (path / "utilisation.m.svg").read_text())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,6 +7,7 @@
 #include "graph/document.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
+#include "tests/runtime/job/waiting_predictor.h"
 #include "tests/support/error_of.h"
 
 namespace pipewright::testing {
@@ -192,6 +193,57 @@ TEST_CASE("with when=epoch the policy waits for the end of the epoch") {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(interference.decide(at(1000, quiet, 9000, {1, 3})));
+}
+
+TEST_CASE("with decide=predict cores decide, before anything was measured, and once for one event") {
+  const auto row = std::find_if(replanners().begin(), replanners().end(),
+                                [](const ReplannerRow& replanner) { return replanner.predicts; });
+  REQUIRE(row != replanners().end());
+  Interference interference(chain(), links(2), 1e9, false, Interference::kMostAnHour, *row,
+                            waiting_predictor());
+  const auto seen = [](RunNow now, double waited) {
+    now.cores = {{waiting_sample(0.01)}, {waiting_sample(waited)}};
+    return now;
+  };
+  const Plan quiet = best(chain(), 2);
+  const auto slow = asked(interference, seen(at(100, quiet, 9900, {1, 1}), 2));
+  REQUIRE(slow);
+  CHECK(nodes_of_rank(slow->plan, 1) == 3);
+  CHECK(slow->reason == "interference, predict: rank 1 computes 3 times as long");
+  for (int64_t k = 101; k < 160; ++k) {
+    CHECK_FALSE(interference.decide(seen(at(k, slow->plan, 10000 - k, {1, 3}), 2)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto back = asked(interference, seen(at(200, slow->plan, 9800, {1, 3}), 0.01));
+  REQUIRE(back);
+  CHECK(nodes_of_rank(back->plan, 1) == 6);
+}
+
+TEST_CASE("a link that has become slow is planned around, once, with what its messages took") {
+  Interference interference(chain(), links(3), 1e9, false);
+  const Plan quiet = best(chain(), 3);
+  REQUIRE(quiet.stages.size() == 3);
+  RunNow now = at(100, quiet, 9900, {1, 1, 1});
+  // 60 ms for the kilobyte from the first stage to the second: far longer than any stage computes.
+  LinkChange slow{quiet.stages[0].ranks[0],
+                  quiet.stages[1].ranks[0],
+                  {.found = 90, .after_seconds = 0.06, .slowdown = 50}};
+  now.slow_links = {slow};
+  const auto decision = asked(interference, now);
+  REQUIRE(decision);
+  CHECK_THAT(decision->reason, Catch::Contains("the link from rank 0 to rank 1 takes 50 times as long"));
+  // Nobody sends from rank 0 to rank 1 any more.
+  for (size_t s = 0; s + 1 < decision->plan.stages.size(); ++s) {
+    CHECK_FALSE((decision->plan.stages[s].ranks[0] == 0 && decision->plan.stages[s + 1].ranks[0] == 1));
+    CHECK_FALSE((decision->plan.stages[s + 1].ranks[0] == 0 && decision->plan.stages[s].ranks[0] == 1));
+  }
+  RunNow after{.minibatch = 200, .plan = decision->plan, .first_plan = quiet, .speeds = now.speeds};
+  after.minibatches_left = 9800;
+  after.slow_links = {slow};
+  for (int i = 0; i < 100; ++i) {
+    CHECK_FALSE(interference.decide(after));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 TEST_CASE("the options of interference are read strictly") {

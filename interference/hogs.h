@@ -1,0 +1,47 @@
+// Interference on purpose: processes that take a core, as another job on the host would.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// Processes of one kind on one core. How many is how intense: each has the priority of any other process.
+struct HogOrder {
+  std::string kind;  ///< of hog_kinds()
+  int64_t core = 0;
+  int64_t processes = 1;
+
+  static constexpr int64_t kMostProcesses = 16;
+  /// InputError: `where` says who asks.
+  void check(const std::string& where) const;
+};
+
+/// Burns the core with child processes until SIGTERM or SIGINT comes, then ends them. Prints "running" when
+/// they run, and at the end one line of JSON: kind, core, processes, "seconds" and "cpu_seconds": how long,
+/// and how much of a core its processes had together. Ends when the process that started it does. RunError
+/// when a child ends by itself; InputError: no such kind, or this process may not use the core.
+void run_hogs(const HogOrder& order);
+
+/// The same beside this process, while it does something else.
+class Hogs {
+ public:
+  /// `command`: the words of one that calls run_hogs(). Returns when they run. RunError if it ends instead;
+  /// why, it says itself on standard error.
+  explicit Hogs(std::vector<std::string> command);
+  ~Hogs();
+  Hogs(const Hogs&) = delete;
+  Hogs& operator=(const Hogs&) = delete;
+
+  /// Ends them. How many seconds of the core they have had.
+  double end();
+
+ private:
+  pid_t process_ = -1;
+  int output_ = -1;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,176 @@
+// decide=predict: slowdowns from what hosts say of their cores, one step for a step.
+#include "runtime/job/predicted_speeds.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "graph/document.h"
+#include "interference/core_features.h"
+#include "runtime/job/interference.h"
+#include "tests/runtime/job/waiting_predictor.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace pipewright::testing {
+namespace {
+
+using Catch::Contains;
+
+// Two ranks with a node each; only the features count.
+struct TwoRanks {
+  Profile profile;
+  Plan plan;
+  TwoRanks() {
+    for (const char* name : {"a", "b"}) {
+      ProfiledNode node;
+      node.name = name;
+      node.forward_seconds = 0.001;
+      node.parameter_bytes = 1000;
+      profile.nodes.push_back(node);
+      Stage stage;
+      stage.nodes = {name};
+      stage.ranks = {static_cast<int64_t>(plan.stages.size())};
+      plan.stages.push_back(stage);
+    }
+    plan.world_size = 2;
+  }
+  RunNow now(const std::vector<double>& measured = {1, 1}) const {
+    RunNow now{.minibatch = 0, .plan = plan, .first_plan = plan, .speeds = {}};
+    for (const double slowdown : measured) now.speeds.push_back({.slowdown = slowdown});
+    return now;
+  }
+  // Rank 1 has waited so long in these samples, rank 0 not at all.
+  RunNow now(const std::vector<double>& waited, const std::vector<double>& measured) const {
+    RunNow now = this->now(measured);
+    now.cores.resize(2);
+    for (const double seconds : waited) {
+      now.cores[0].push_back(waiting_sample(0.01));
+      now.cores[1].push_back(waiting_sample(seconds));
+    }
+    return now;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("predicted: a rank is slow when five samples in a row say so, and no longer when five say that") {
+  const TwoRanks ranks;
+  PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+  CHECK(speeds.slowdowns(ranks.now()) == std::vector<double>{1, 1});
+  CHECK(speeds.slowdowns(ranks.now({0.01, 0.02, 0, 0.01, 0.03}, {1, 1})) == std::vector<double>{1, 1});
+  // What was measured is none of it.
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2}, {1, 7})) == std::vector<double>{1, 1});
+  const auto slow = speeds.slowdowns(ranks.now({2}, {1, 1}));
+  CHECK(slow[0] == 1);
+  CHECK(slow[1] == Approx(3).epsilon(0.1));
+  // Samples that differ a little are no step, and neither is one that differs much.
+  for (const double waited : {1.9, 2.1, 0.01, 2.0, 1.8, 2.2, 1.95})
+    CHECK(speeds.slowdowns(ranks.now({waited}, {1, 1})) == slow);
+  CHECK(speeds.slowdowns(ranks.now({0.01, 0.01, 0.02, 0.01}, {1, 1})) == slow);
+  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == std::vector<double>{1, 1});
+}
+
+TEST_CASE("predicted, invariant J: noise is no step in 20,000 samples, a step is one, and so is its end") {
+  const TwoRanks ranks;
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> noise(0, 0.08);
+    std::bernoulli_distribution outlier(0.02);
+    PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+    std::vector<double> steps = {1};
+    for (int i = 0; i < 2000; ++i) {
+      const double level = i >= 800 && i < 1400 ? 2.0 : 0.1;
+      const double waited = outlier(random) ? 2.5 : std::clamp(level + noise(random), 0.0, 3.0);
+      const double now = speeds.slowdowns(ranks.now({waited}, {1, 1}))[1];
+      if (now != steps.back()) steps.push_back(now);
+    }
+    CAPTURE(seed, steps);
+    REQUIRE(steps.size() == 3);
+    CHECK(steps[1] == Approx(3).epsilon(0.12));
+    CHECK(steps[2] < 1.2);
+  }
+}
+
+TEST_CASE(
+    "predicted: outside the range of the training data what was measured counts, until it is within again") {
+  const TwoRanks ranks;
+  PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+  CHECK(speeds.slowdowns(ranks.now({50, 50, 50, 50, 50}, {1, 8.5})) == std::vector<double>{1, 8.5});
+  CHECK(speeds.slowdowns(ranks.now({50, 50}, {1, 9})) == std::vector<double>{1, 9});
+  // One sample outside is none to bother about.
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2, 50}, {1, 9}))[1] == Approx(3).epsilon(0.1));
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2}, {1, 9}))[1] == Approx(3).epsilon(0.1));
+}
+
+TEST_CASE("predicted: of a rank that is bound to no core what was measured counts") {
+  const TwoRanks ranks;
+  PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+  RunNow now = ranks.now({1, 4});
+  now.cores = {{}, {CoreSample{}}};
+  CHECK(speeds.slowdowns(now) == std::vector<double>{1, 4});
+  CHECK(speeds.slowdowns(ranks.now({1, 5})) == std::vector<double>{1, 5});
+}
+
+TEST_CASE("predicted: another plan begins with new samples, as slow as before") {
+  TwoRanks ranks;
+  PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+  const auto slow = speeds.slowdowns(ranks.now({2, 2, 2, 2, 2}, {1, 1}));
+  std::swap(ranks.plan.stages[0].nodes, ranks.plan.stages[1].nodes);
+  CHECK(speeds.slowdowns(ranks.now({0.01, 0.01, 0.01, 0.01}, {1, 1})) == slow);
+  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == std::vector<double>{1, 1});
+}
+
+TEST_CASE("predicted: a forest of other features is refused") {
+  const TwoRanks ranks;
+  InterferenceData data;
+  data.features = {"SM Active [Throughput %]"};
+  for (int i = 0; i < 20; ++i) data.rows.push_back({"stretch 1", 0, "", {1.0 * i}, 1 + 0.1 * i});
+  const std::string refused =
+      error_of<InputError>([&] { PredictedSpeeds(Predictor::train(data, {}), ranks.profile); });
+  CHECK_THAT(refused, Contains("\"SM Active [Throughput %]\"") && Contains("waiting"));
+}
+
+TEST_CASE("a sample of a core is a line, and read back the same, and only the last ones are kept") {
+  const CoreSample sample = waiting_sample(1.25);
+  const std::string line = sample.to_line();
+  CHECK(CoreSample::is_line(line));
+  CHECK_FALSE(CoreSample::is_line(R"({"kind":"messages"})"));
+  const CoreSample read = CoreSample::from_line(line);
+  CHECK(read.to_line() == line);
+  CHECK(read.features.size() == sample.features.size());
+  CHECK(CoreSample::from_line(CoreSample{}.to_line()).features.empty());
+  CoreSamples samples(2);
+  for (int i = 0; i < 40; ++i) samples.take(1, waiting_sample(i));
+  const auto all = samples.take_all();
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].empty());
+  REQUIRE(all[1].size() == CoreSamples::kMost);
+  CHECK(all[1].back().to_line() == waiting_sample(39).to_line());
+  CHECK(samples.take_all()[1].empty());
+}
+
+TEST_CASE("interference:decide=predict reads a predictor, others do not") {
+  const TemporaryFolder folder;
+  Profile profile = TwoRanks().profile;
+  profile.model = "m";
+  profile.device = "cpu";
+  const std::string p = folder / "profile.json", f = folder / "predictor.json";
+  write_document(p, profile);
+  write_document(f, waiting_predictor());
+  const auto policy = make_adapt_policy("interference:decide=predict,profile=" + p + ",predictor=" + f);
+  CHECK(policy->reads_cores());
+  CHECK_FALSE(make_adapt_policy("interference:profile=" + p)->reads_cores());
+  const auto refusal = [](const std::string& adapt) {
+    return error_of<InputError>([&] { make_adapt_policy(adapt); });
+  };
+  CHECK_THAT(refusal("interference:decide=predict,profile=" + p),
+             Contains("predictor") && Contains("missing"));
+  CHECK_THAT(refusal("interference:profile=" + p + ",predictor=" + f), Contains("predictor"));
+  CHECK_THAT(refusal("interference:decide=predict,profile=" + p + ",predictor=" + p),
+             Contains("pipewright.predictor/1"));
+}
+
+}  // namespace pipewright::testing
