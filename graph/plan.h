@@ -59,6 +59,8 @@ struct Stage {
   /// Optional: replica q takes shares[q] of every sum(shares) consecutive minibatches. Empty: 1 each.
   std::vector<int64_t> shares;
   bool recompute = false;  ///< activations are dropped after the forward and made again before the backward
+  /// With `recompute`, in (0, 1]: of this part of its nodes, the last ones (graph/recomputed_part.h).
+  double recompute_ratio = 1;
   bool frozen = false;     ///< nothing of it is trained: no gradient enters or leaves it
 };
 

@@ -42,10 +42,19 @@ struct StageLoad {
   bool first = true;                    ///< no stage before this one
   bool last = true;
   bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
+  // Of a stage that recomputes its last part alone (`recompute_ratio`): what the first part takes and keeps.
+  double once_forward_seconds = 0;  ///< of forward_seconds
+  int64_t once_saved_bytes = 0;     ///< of saved_bytes
+  int64_t once_held_bytes = 0;      ///< of what the last part reads of the first, what no node saves
   bool frozen = false;     ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
 
-  double recompute_seconds() const { return recompute ? forward_seconds : 0; }
+  double recompute_seconds() const { return recompute ? forward_seconds - once_forward_seconds : 0; }
+  /// Of the forward, by time; the same on devices of every class.
+  double recomputed_fraction() const {
+    if (!recompute) return 0;
+    return forward_seconds > 0 ? recompute_seconds() / forward_seconds : 1;
+  }
   double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }
   /// On a device of the class; 0: none.
   PassSeconds pass_seconds(int device_class) const {

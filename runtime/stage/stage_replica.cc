@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/recomputed_part.h"
 #include "models/definition/frozen.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/stage/recording_plan.h"
@@ -13,9 +14,17 @@
 namespace pipewright {
 namespace {
 
-StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
+StageProgramOptions options_of(const Graph& graph, const Plan& plan, int64_t stage, at::Device device) {
   StageProgramOptions options;
-  options.recompute = plan.stages[static_cast<size_t>(stage)].recompute;
+  const Stage& planned = plan.stages[static_cast<size_t>(stage)];
+  const size_t first = first_recomputed(planned, graph.together);
+  options.recompute = first < planned.nodes.size();
+  if (options.recompute && first > 0) {
+    const auto node =
+        std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& each) { return each.name == planned.nodes[first]; });
+    options.recompute_from = static_cast<size_t>(node - graph.nodes.begin());
+  }
   options.split_backward = schedule_facts(plan.schedule).splits_backward;
   options.device = device;
   return options;
@@ -76,7 +85,7 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, const PipelineS
       rules_(rules),
       learning_rate_(rules, shape, stage),
       program_(model.graph, partition(model.graph, plan), static_cast<size_t>(stage),
-               options_of(plan, stage, rules.device)),
+               options_of(model.graph, plan, stage, rules.device)),
       counted_(first_held(program_, plan, stage)),
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
       versions_(plan.schedule, shape, stage, place, program_.trainable()),
@@ -106,7 +115,7 @@ void StageReplica::restore(StageState state) {
 std::shared_ptr<const PrefixCut> StageReplica::cut(const Graph& graph, const Plan& plan, size_t end) const {
   PW_CHECK_EQ(stage_, 0);
   return std::make_shared<PrefixCut>(graph, partition(graph, plan), end, program_,
-                                     options_of(plan, stage_, rules_.device));
+                                     options_of(graph, plan, stage_, rules_.device));
 }
 
 void StageReplica::run_behind(std::shared_ptr<const PrefixCut> cut) {
