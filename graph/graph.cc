@@ -35,6 +35,12 @@ int64_t TensorType::elements() const {
   return count;
 }
 
+std::string TensorType::text() const {
+  std::vector<std::string> extents;
+  for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
+  return dtype + " (" + join(extents, ", ") + ")";
+}
+
 std::vector<std::string> Node::reads() const {
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {

@@ -28,6 +28,7 @@ struct TensorType {
   std::vector<int64_t> shape;
   int64_t elements() const;
   int64_t bytes() const { return elements() * dtype_bytes(dtype); }
+  std::string text() const;  // float32 (64, 3, 224, 224)
   bool operator==(const TensorType&) const = default;
 };
 

@@ -20,7 +20,7 @@ constexpr size_t kLineWidth = 120;
 
 // A key as a step of a path: `.in_flight`, or `["features.0.weight"]` for what would be read as several
 // steps.
-std::string step(const std::string& path, const std::string& key) {
+std::string path_step(const std::string& path, const std::string& key) {
   const bool plain = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-';
   });
@@ -114,9 +114,9 @@ class Builder : public nlohmann::json_sax<Json> {
     std::string path;
     for (size_t i = 1; i < open_.size(); ++i) {
       path = open_[i - 1].json->is_array() ? element(path, open_[i - 1].json->size() - 1)
-                                           : step(path, open_[i].key);
+                                           : path_step(path, open_[i].key);
     }
-    return step(path, name);
+    return path_step(path, name);
   }
 
   // Appends without nlohmann's search for the key, which makes objects with many keys quadratic.
@@ -292,7 +292,7 @@ JsonReader::JsonReader(const Json& json, std::string where, std::string path)
   if (!json_.is_object()) fail_document(where_, path_, "got " + described(json_) + ", expected an object");
 }
 
-std::string JsonReader::place(const std::string& key) const { return key.empty() ? path_ : step(path_, key); }
+std::string JsonReader::place(const std::string& key) const { return key.empty() ? path_ : path_step(path_, key); }
 
 void JsonReader::fail(const std::string& key, const std::string& message, const std::string& remedy) const {
   fail_document(where_, place(key), message, remedy);
@@ -418,7 +418,7 @@ std::vector<std::pair<std::string, JsonReader>> JsonReader::entries(const std::s
   std::vector<std::pair<std::string, JsonReader>> readers;
   readers.reserve(json.size());
   for (const auto& [name, value] : json.items()) {
-    readers.emplace_back(name, JsonReader(value, where_, step(place(key), name)));
+    readers.emplace_back(name, JsonReader(value, where_, path_step(place(key), name)));
   }
   return readers;
 }
@@ -429,7 +429,7 @@ std::vector<std::pair<std::string, std::string>> JsonReader::string_entries(cons
   std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [name, value] : json.items()) {
     if (!value.is_string()) {
-      fail_document(where_, step(place(key), name), "got " + described(value) + ", expected a string");
+      fail_document(where_, path_step(place(key), name), "got " + described(value) + ", expected a string");
     }
     values.emplace_back(name, value.get<std::string>());
   }
@@ -444,7 +444,7 @@ void JsonReader::finish() const {
       if (!json_.contains(key)) absent.push_back(key);
     }
     const std::string near = nearest(name, absent);
-    fail_document(where_, step(path_, name),
+    fail_document(where_, path_step(path_, name),
                   "unknown key" + (near.empty() ? suggestion("", known_) : "; did you mean '" + near + "'?"));
   }
 }

@@ -279,7 +279,7 @@ std::string milliseconds_text(double seconds) {
 
 std::string bytes_text(int64_t bytes) { return std::to_string(bytes) + ".000"; }
 
-void check_name(const std::string& name) {
+void check_node_name(const std::string& name) {
   const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20; });
   if (!name.empty() && name.find(kSeparator) == std::string::npos && !control) return;
   throw InputError("graph.txt cannot hold the name " + in_quotes(name) +
@@ -354,7 +354,7 @@ std::string pipedream_profile_text(const Profile& profile, const std::vector<int
   std::unordered_map<std::string, std::string> maker;  // value -> node
   std::unordered_set<std::string> node_names;
   for (const ProfiledNode& node : profile.nodes) {
-    check_name(node.name);
+    check_node_name(node.name);
     node_names.insert(node.name);
     for (const ProfiledValue& output : node.outputs) maker.emplace(output.name, node.name);
   }
@@ -363,7 +363,7 @@ std::string pipedream_profile_text(const Profile& profile, const std::vector<int
   for (const ProfiledNode& node : profile.nodes) {
     for (const std::string& value : node.inputs) {
       if (maker.count(value) != 0) continue;
-      check_name(value);
+      check_node_name(value);
       // A value and a node may share a name in a profile; in graph.txt an input is a node.
       std::string name = value;
       while (node_names.count(name) != 0) name += "_input";

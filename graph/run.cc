@@ -13,8 +13,8 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
-constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
+constexpr int64_t kSmallestInt = std::numeric_limits<int64_t>::min();
+constexpr int64_t kLargestInt = std::numeric_limits<int64_t>::max();
 
 // Ranges are checked once, in validate(): a setting may come from the command line too.
 void read(JsonReader& reader, const char* key, std::string* value) {
@@ -24,7 +24,7 @@ void read(JsonReader& reader, const char* key, bool* value) {
   if (reader.has(key)) *value = reader.boolean(key);
 }
 void read(JsonReader& reader, const char* key, int64_t* value) {
-  if (reader.has(key)) *value = reader.integer(key, kMinInt, kMaxInt);
+  if (reader.has(key)) *value = reader.integer(key, kSmallestInt, kLargestInt);
 }
 void read(JsonReader& reader, const char* key, double* value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

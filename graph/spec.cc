@@ -33,7 +33,7 @@ bool parse_whole(const std::string& text, T* value) {
   return error == std::errc() && stopped == end;
 }
 
-std::string range_text(double minimum, double maximum) {
+std::string range_words(double minimum, double maximum) {
   std::ostringstream out;
   out << minimum << ".." << maximum;
   return out.str();
@@ -119,7 +119,7 @@ double SpecOptions::number(const std::string& name, double fallback, double mini
   if (!text) return fallback;
   double value = 0;
   if (!parse_whole(*text, &value) || !std::isfinite(value) || value < minimum || value > maximum) {
-    fail(name, "got '" + *text + "', expected a number in " + range_text(minimum, maximum));
+    fail(name, "got '" + *text + "', expected a number in " + range_words(minimum, maximum));
   }
   return value;
 }

@@ -14,7 +14,7 @@ const std::vector<std::string>& statuses() {
   return names;
 }
 
-const std::vector<ByteField<MeasuredMemory>>& memory_fields() {
+const std::vector<ByteField<MeasuredMemory>>& measured_memory_fields() {
   static const std::vector<ByteField<MeasuredMemory>> fields = {
       {"weights_bytes", &MeasuredMemory::weights_bytes},
       {"versions_bytes", &MeasuredMemory::versions_bytes},
@@ -96,7 +96,7 @@ RankSummary rank_from_json(JsonReader& reader) {
   rank.sync_wait_seconds = reader.number("sync_wait_seconds", 0, kMostSeconds);
   rank.peak_memory_bytes = reader.integer("peak_memory_bytes", 0, kMostBytes);
   rank.predicted_memory_bytes = reader.integer("predicted_memory_bytes", 0, kMostBytes);
-  if (reader.has("memory")) rank.memory = read_byte_fields(reader.object("memory"), memory_fields());
+  if (reader.has("memory")) rank.memory = read_byte_fields(reader.object("memory"), measured_memory_fields());
   if (reader.has("predicted_memory"))
     rank.predicted_memory = stage_memory_from_json(reader.object("predicted_memory"));
   rank.sent_bytes = reader.integer("sent_bytes", 0, kMostBytes);
@@ -129,7 +129,7 @@ Json rank_to_json(const RankSummary& rank) {
   json["sync_wait_seconds"] = rank.sync_wait_seconds;
   json["peak_memory_bytes"] = rank.peak_memory_bytes;
   json["predicted_memory_bytes"] = rank.predicted_memory_bytes;
-  json["memory"] = write_byte_fields(rank.memory, memory_fields());
+  json["memory"] = write_byte_fields(rank.memory, measured_memory_fields());
   if (rank.predicted_memory) json["predicted_memory"] = stage_memory_to_json(*rank.predicted_memory);
   json["sent_bytes"] = rank.sent_bytes;
   json["peak_in_flight"] = rank.peak_in_flight;

@@ -34,12 +34,6 @@ double bytes_of(const TensorType& type) {
   return bytes;
 }
 
-std::string type_text(const TensorType& type) {
-  std::string text;
-  for (const int64_t extent : type.shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  return type.dtype + " (" + text + ")";
-}
-
 }  // namespace
 
 MemoryThere memory_there() {
@@ -77,7 +71,7 @@ void check_declared_memory(const Graph& graph, const MemoryThere& there) {
     if (bytes <= static_cast<double>(there.bytes)) continue;
     throw InputError(
         label_of(node) + ": its tensors take " + format_bytes(bytes) + ", the largest is " +
-            type_text(*largest.second) + "; " + format_bytes(static_cast<double>(there.bytes)) + " " +
+            largest.second->text() + "; " + format_bytes(static_cast<double>(there.bytes)) + " " +
             there.what,
         "A smaller --batch-size, or a machine with more memory. From a stranger's file it may be meant to "
         "fill yours.");

@@ -15,12 +15,6 @@
 namespace pipewright {
 namespace {
 
-std::string type_text(const TensorType& type) {
-  std::vector<std::string> extents;
-  for (const int64_t extent : type.shape) extents.push_back(std::to_string(extent));
-  return type.dtype + " (" + join(extents, ", ") + ")";
-}
-
 void rename_tensor(Graph& graph, const std::string& from, const std::string& to) {
   for (Node& node : graph.nodes) {
     for (auto& [key, argument] : node.arguments) {
@@ -85,7 +79,7 @@ class LossBuilder {
     if (!fits) {
       options_.fail("loss",
                     "cross_entropy wants scores (samples, classes) or (samples, tokens, classes), output '" +
-                        scores + "' is " + type_text(graph_.values.at(scores)),
+                        scores + "' is " + graph_.values.at(scores).text(),
                     "Choose another with output=N, or export a model that computes its loss.");
     }
     const int64_t classes = shape.back();
@@ -106,7 +100,7 @@ class LossBuilder {
     const TensorType type = graph_.values.at(prediction);
     if (!dtype_is_floating(type.dtype) || type.shape.empty()) {
       options_.fail("loss", "mse wants an output of floating-point numbers, one or more a sample; '" +
-                                prediction + "' is " + type_text(type));
+                                prediction + "' is " + type.text());
     }
     finish(add("mse_loss",
                {{"self", TensorArgument{prediction}}, {"target", TensorArgument{add_input(field, type)}}},
@@ -168,7 +162,7 @@ void choose_outputs(Graph& graph, SpecOptions& options) {
   if (!is_scalar_loss(type)) {
     const std::string spec = options.spec().name + ":loss=";
     options.fail("",
-                 "output " + std::to_string(chosen) + ", '" + output + "', is " + type_text(type) +
+                 "output " + std::to_string(chosen) + ", '" + output + "', is " + type.text() +
                      "; expected the loss, a floating-point scalar",
                  "Give it a loss: --model " + spec + "cross_entropy or " + spec +
                      "mse; or export a model that computes its own.");
@@ -232,7 +226,7 @@ void find_weights(Model& model, const Pt2Program& program) {
     }
     if (found->second.type != state.type) {
       throw InputError(where + ": " + in_quotes(state.name) + " is stored as " +
-                       type_text(found->second.type) + ", the program says " + type_text(state.type));
+                       found->second.type.text() + ", the program says " + state.type.text());
     }
     const std::string name = first.emplace(key_of(found->second), state.name).first->second;
     if (!read) continue;

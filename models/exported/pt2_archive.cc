@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr const char* kExportAgain =
+constexpr const char* kExportAsArchive =
     "Export again with PyTorch 2.9 or later: scripts/export_model.py, or torch.export.export(model.train(), "
     "inputs) "
     "and torch.export.save.";
@@ -48,15 +48,15 @@ Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip
   if (has("serialized_exported_program.json")) {
     throw InputError(
         file_.string() + ": has the layout of PyTorch 2.8 and earlier, which keeps weights as pickles",
-        kExportAgain);
+        kExportAsArchive);
   }
   if (has("constants.pkl") || has("data.pkl")) {
     throw InputError(
         file_.string() + ": is a TorchScript file or a checkpoint of torch.save, not an exported program",
-        kExportAgain);
+        kExportAsArchive);
   }
   if (!has("archive_format") || text("archive_format") != "pt2")
-    throw InputError(file_.string() + ": has no record 'archive_format' that says 'pt2'", kExportAgain);
+    throw InputError(file_.string() + ": has no record 'archive_format' that says 'pt2'", kExportAsArchive);
   const std::string version = has("archive_version") ? text("archive_version") : "";
   if (version != "0") {
     throw InputError(file_.string() + ": archive_version: got " + in_quotes(version) + ", expected \"0\"",
@@ -70,11 +70,11 @@ Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip
     if (!record.starts_with(folder) || !record.ends_with(suffix)) continue;
     if (!name_.empty()) {
       throw InputError(file_.string() + ": holds several programs, '" + name_ + "' and more; expected one",
-                       kExportAgain);
+                       kExportAsArchive);
     }
     name_ = record.substr(folder.size(), record.size() - folder.size() - suffix.size());
   }
-  if (name_.empty()) throw InputError(file_.string() + ": has no record 'models/NAME.json'", kExportAgain);
+  if (name_.empty()) throw InputError(file_.string() + ": has no record 'models/NAME.json'", kExportAsArchive);
 }
 
 std::string Pt2Archive::program_where() const { return file_.string() + ": models/" + name_ + ".json"; }
@@ -83,7 +83,7 @@ Json Pt2Archive::program() const { return parse_json(text("models/" + name_ + ".
 
 const ZipFile::Member& Pt2Archive::record(const std::string& name) const {
   const ZipFile::Member* found = zip_.find(name);
-  if (found == nullptr) throw InputError(file_.string() + ": has no record '" + name + "'", kExportAgain);
+  if (found == nullptr) throw InputError(file_.string() + ": has no record '" + name + "'", kExportAsArchive);
   return *found;
 }
 

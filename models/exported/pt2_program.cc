@@ -16,7 +16,7 @@ namespace pipewright {
 namespace {
 
 constexpr int64_t kSchemaMajor = 8;
-constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLargestVersion = std::numeric_limits<int64_t>::max();
 
 constexpr const char* kExportAgain =
     "Export again: torch.export.export(model.train(), inputs), without run_decompositions(), and "
@@ -89,7 +89,7 @@ class ProgramReader {
 
   void check_version() {
     JsonReader version = root_.object("schema_version");
-    const int64_t major = version.integer("major", 0, kMax);
+    const int64_t major = version.integer("major", 0, kLargestVersion);
     if (major != kSchemaMajor) {
       version.fail(
           "major",

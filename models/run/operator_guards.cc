@@ -18,7 +18,7 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-std::string text_of(at::IntArrayRef sizes) {
+std::string sizes_text(at::IntArrayRef sizes) {
   std::string text = "(";
   for (size_t i = 0; i < sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(sizes[i]);
   return text + ")";
@@ -26,8 +26,8 @@ std::string text_of(at::IntArrayRef sizes) {
 
 void require_sizes(const at::Tensor& tensor, const Sizes& expected, const std::string& what) {
   require(tensor.defined() && tensor.sizes() == at::IntArrayRef(expected),
-          what + " has sizes " + (tensor.defined() ? text_of(tensor.sizes()) : "of nothing") + ", expected " +
-              text_of(expected));
+          what + " has sizes " + (tensor.defined() ? sizes_text(tensor.sizes()) : "of nothing") + ", expected " +
+              sizes_text(expected));
 }
 
 /// The numbers of an integer tensor, wherever it is and however it is strided.
@@ -137,7 +137,7 @@ void weight_norm(const Stack& arguments) {
   if (dimension != 0 && dimension != weight.dim() - 1) return;  // the general way, which compares
   require(weight.numel() > 0 && factors.numel() == weight.size(dimension) &&
               factors.scalar_type() == weight.scalar_type(),
-          "g has " + std::to_string(factors.numel()) + " elements, v " + text_of(weight.sizes()));
+          "g has " + std::to_string(factors.numel()) + " elements, v " + sizes_text(weight.sizes()));
 }
 
 /// (self, padding)
@@ -155,12 +155,12 @@ void attention(const Stack& arguments) {
   require(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
           "query, key and value have two dimensions or more");
   require(query.size(-1) == key.size(-1),
-          "query " + text_of(query.sizes()) + " and key " + text_of(key.sizes()) + " have other widths");
+          "query " + sizes_text(query.sizes()) + " and key " + sizes_text(key.sizes()) + " have other widths");
   require(key.size(-2) == value.size(-2),
-          "key " + text_of(key.sizes()) + " and value " + text_of(value.sizes()) + " have other lengths");
+          "key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()) + " have other lengths");
   for (const at::Tensor* tensor : {&key, &value}) {
     require(!arguments[7].toBool() || (tensor->dim() >= 3 && tensor->size(-3) > 0),
-            "enable_gqa with key " + text_of(key.sizes()) + " and value " + text_of(value.sizes()));
+            "enable_gqa with key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()));
   }
 }
 

@@ -180,16 +180,16 @@ void SegmentRun::fill_stack(const SegmentStep& step) {
       case TensorPlace::Kind::kTensors: {
         c10::List<at::Tensor> list;
         list.reserve(fill.sources.size());
-        for (const TensorSource& source : fill.sources) list.push_back(take(source));
+        for (const StepInput& source : fill.sources) list.push_back(take(source));
         stack_[fill.position] = std::move(list);
         break;
       }
       case TensorPlace::Kind::kOptionalTensors: {
         c10::List<std::optional<at::Tensor>> list;
         list.reserve(fill.sources.size());
-        for (const TensorSource& source : fill.sources) {
+        for (const StepInput& source : fill.sources) {
           std::optional<at::Tensor> one;
-          if (source.kind != TensorSource::Kind::kNone) one = take(source);
+          if (source.kind != StepInput::Kind::kNone) one = take(source);
           list.push_back(std::move(one));
         }
         stack_[fill.position] = std::move(list);
@@ -199,15 +199,15 @@ void SegmentRun::fill_stack(const SegmentStep& step) {
   }
 }
 
-at::Tensor SegmentRun::take(const TensorSource& source) {
+at::Tensor SegmentRun::take(const StepInput& source) {
   switch (source.kind) {
-    case TensorSource::Kind::kValue:
+    case StepInput::Kind::kValue:
       return source.last ? std::move(values_[source.index]) : values_[source.index];
-    case TensorSource::Kind::kParameter:
+    case StepInput::Kind::kParameter:
       return parameters_[source.index];
-    case TensorSource::Kind::kBuffer:
+    case StepInput::Kind::kBuffer:
       return buffers_[source.index];
-    case TensorSource::Kind::kNone:
+    case StepInput::Kind::kNone:
       break;
   }
   return at::Tensor();

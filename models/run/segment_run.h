@@ -32,7 +32,7 @@ class SegmentRun {
   /// Of a constant step, which is not run again: the observer meets what it has made.
   void show_constant(size_t i) const;
   void fill_stack(const SegmentStep& step);
-  at::Tensor take(const TensorSource& source);
+  at::Tensor take(const StepInput& source);
   void call(const SegmentStep& step);
   void call_random(const SegmentStep& step);
   void keep_results(size_t i);

@@ -197,13 +197,13 @@ class Preparation {
     }
   }
 
-  TensorSource source_of(const std::string& name) const {
+  StepInput source_of(const std::string& name) const {
     if (const auto p = parameter_slots_.find(name); p != parameter_slots_.end())
-      return {TensorSource::Kind::kParameter, false, p->second};
+      return {StepInput::Kind::kParameter, false, p->second};
     if (const auto b = buffer_slots_.find(name); b != buffer_slots_.end())
-      return {TensorSource::Kind::kBuffer, false, b->second};
+      return {StepInput::Kind::kBuffer, false, b->second};
     if (const auto v = slots_.find(name); v != slots_.end())
-      return {TensorSource::Kind::kValue, false, v->second};
+      return {StepInput::Kind::kValue, false, v->second};
     return {};
   }
 
@@ -214,7 +214,7 @@ class Preparation {
     for (auto step = made_.steps.rbegin(); step != made_.steps.rend(); ++step) {
       for (auto fill = step->fills.rbegin(); fill != step->fills.rend(); ++fill) {
         for (auto source = fill->sources.rbegin(); source != fill->sources.rend(); ++source) {
-          if (source->kind != TensorSource::Kind::kValue || needed[source->index]) continue;
+          if (source->kind != StepInput::Kind::kValue || needed[source->index]) continue;
           source->last = true;
           needed[source->index] = true;
         }

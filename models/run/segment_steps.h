@@ -19,7 +19,7 @@
 namespace pipewright {
 
 /// Where a tensor argument comes from at run time.
-struct TensorSource {
+struct StepInput {
   enum class Kind : uint8_t { kValue, kParameter, kBuffer, kNone } kind = Kind::kNone;
   bool last = false;  ///< of a value: nobody reads it afterwards, it may be moved out
   uint32_t index = 0;
@@ -29,7 +29,7 @@ struct TensorSource {
 struct StackFill {
   TensorPlace::Kind kind = TensorPlace::Kind::kTensor;
   size_t position = 0;
-  std::vector<TensorSource> sources;
+  std::vector<StepInput> sources;
 };
 
 /// The slot of an output that nobody reads.

@@ -9,7 +9,7 @@
 namespace pipewright {
 namespace {
 
-constexpr double kNormEpsilon = 1e-12;
+constexpr double kBertNormEpsilon = 1e-12;
 constexpr int64_t kSegments = 2;
 const Initialiser kWeightStart = Initialiser::normal(0, 0.02);
 
@@ -28,7 +28,7 @@ struct BertInputs {
 class BertBuilder : private NamedLayers {
  public:
   BertBuilder(ModelBuilder& model, const BertOptions& options)
-      : NamedLayers(model, options.dropout, kNormEpsilon), options_(options) {}
+      : NamedLayers(model, options.dropout, kBertNormEpsilon), options_(options) {}
 
   /// (batch, tokens, width)
   std::string encoded(const BertInputs& inputs) {

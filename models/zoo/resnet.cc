@@ -94,7 +94,7 @@ class ResNetBuilder {
   bool small_;
 };
 
-Model build(ModelOptions& options, int64_t batch_size, const Design& design, bool small) {
+Model images_through(ModelOptions& options, int64_t batch_size, const Design& design, bool small) {
   const ImageOptions images = small
                                   ? small_image_options(options)
                                   : image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 1);
@@ -105,7 +105,7 @@ Model build(ModelOptions& options, int64_t batch_size, const Design& design, boo
 }
 
 Model build_resnet(ModelOptions& options, int64_t batch_size, const Design& design) {
-  return build(options, batch_size, design, small_images(options));
+  return images_through(options, batch_size, design, small_images(options));
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ Model build_resnet152(ModelOptions& options, int64_t batch_size) {
 }
 
 Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size) {
-  return build(options, batch_size,
+  return images_through(options, batch_size,
                {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4}, false);
 }
 

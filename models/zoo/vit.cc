@@ -10,7 +10,7 @@
 namespace pipewright {
 namespace {
 
-constexpr double kNormEpsilon = 1e-6;
+constexpr double kVitNormEpsilon = 1e-6;
 
 struct VitOptions {
   int64_t patch;  ///< pixels a side
@@ -26,7 +26,7 @@ Initialiser xavier_uniform(int64_t in, int64_t out) {
 class VitBuilder : private NamedLayers {
  public:
   VitBuilder(ModelBuilder& model, const VitOptions& options)
-      : NamedLayers(model, options.dropout, kNormEpsilon), options_(options) {}
+      : NamedLayers(model, options.dropout, kVitNormEpsilon), options_(options) {}
 
   /// Images to (batch, 1 + patches, width).
   std::string embed(const std::string& images) {
@@ -118,7 +118,7 @@ void read_blocks(ModelOptions& options, VitOptions& vit) {
   check_heads(options, vit.width, vit.heads);
 }
 
-Model build(ModelOptions& options, int64_t batch_size, const ImageOptions& images, VitOptions vit) {
+Model images_in_patches(ModelOptions& options, int64_t batch_size, const ImageOptions& images, VitOptions vit) {
   if (images.image % vit.patch != 0) {
     options.fail("image", "got " + std::to_string(images.image) + ", expected a multiple of the patches' " +
                               std::to_string(vit.patch));
@@ -143,7 +143,7 @@ Model build(ModelOptions& options, int64_t batch_size, const ImageOptions& image
 }
 
 Model build_for_imagenet(ModelOptions& options, int64_t batch_size, const VitOptions& vit) {
-  return build(options, batch_size,
+  return images_in_patches(options, batch_size,
                image_options(options, {.classes = 1000, .channels = 3, .image = 224}, vit.patch), vit);
 }
 
@@ -151,7 +151,7 @@ Model build_for_imagenet(ModelOptions& options, int64_t batch_size, const VitOpt
 
 Model build_vit(ModelOptions& options, int64_t batch_size) {
   const int64_t patch = options.integer("patch", 7, 1, kLargestImage);
-  return build(options, batch_size,
+  return images_in_patches(options, batch_size,
                image_options(options, {.classes = 10, .channels = 1, .image = 28}, patch),
                {.patch = patch, .layers = 8, .width = 64, .heads = 4});
 }

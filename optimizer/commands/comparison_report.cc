@@ -1,17 +1,15 @@
 // A comparison as a file for people.
-#include <filesystem>
 #include <sstream>
 
 #include "graph/error.h"
 #include "graph/units.h"
 #include "graph/xml.h"
 #include "optimizer/commands/comparison.h"
+#include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/report.h"
 
 namespace pipewright {
 namespace {
-
-std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
 
 std::string html_table(const TextTable& table, const std::string& caption) {
   std::string text = "<table><caption>" + xml_escaped(caption) + "</caption>\n<tr>";

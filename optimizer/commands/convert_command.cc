@@ -23,7 +23,7 @@ namespace po = boost::program_options;
 
 enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kPartition, kDnnPartitioning, kPiper };
 
-Kind kind_of(const std::string& text, const std::string& file) {
+Kind kind_of_document(const std::string& text, const std::string& file) {
   if (looks_like_pipedream_profile(text)) return Kind::kGraphText;
   if (looks_like_pipedream_configuration(text)) return Kind::kConfiguration;
   if (looks_like_dynpipe_partition(text)) return Kind::kPartition;
@@ -131,7 +131,7 @@ void run_convert(const Arguments& arguments) {
     throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .json or .txt");
   }
   const bool to_json = suffix == ".json";
-  const Kind kind = kind_of(text, input);
+  const Kind kind = kind_of_document(text, input);
   std::vector<Setting> settings;
   StageDemands demands;
   if (values.count("replicas") != 0) {

@@ -10,7 +10,7 @@
 namespace pipewright {
 namespace {
 
-std::string fixed(double value) {
+std::string svg_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", value);
   return text;
@@ -57,29 +57,29 @@ std::string memory_svg(const std::vector<RankMemory>& ranks, const std::vector<i
   const double height = kTop + kBand * static_cast<double>(ranks.size()) + 30;
   const double scale = total_seconds > 0 ? kPlot / total_seconds : 0;
   std::ostringstream out;
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << fixed(kLeft + kPlot + 20) << "\" height=\""
-      << fixed(height) << "\" viewBox=\"0 0 " << fixed(kLeft + kPlot + 20) << " " << fixed(height)
+  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << svg_number(kLeft + kPlot + 20) << "\" height=\""
+      << svg_number(height) << "\" viewBox=\"0 0 " << svg_number(kLeft + kPlot + 20) << " " << svg_number(height)
       << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" role=\"img\">\n<title>"
       << xml_escaped(title) << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << "<text x=\"8\" y=\"20\" font-weight=\"bold\">" << xml_escaped(title) << "</text>\n";
   for (size_t r = 0; r < ranks.size(); ++r) {
     const double base = kTop + kBand * static_cast<double>(r + 1);
-    out << "<text x=\"8\" y=\"" << fixed(base - 22) << "\">rank " << numbers[r]
-        << "</text>\n<text x=\"8\" y=\"" << fixed(base - 6) << "\" fill=\"#4a5a6a\">peak "
+    out << "<text x=\"8\" y=\"" << svg_number(base - 22) << "\">rank " << numbers[r]
+        << "</text>\n<text x=\"8\" y=\"" << svg_number(base - 6) << "\" fill=\"#4a5a6a\">peak "
         << format_bytes(static_cast<double>(ranks[r].peak_bytes)) << "</text>\n<path fill=\"#b9cfe6\" "
-        << "stroke=\"#3b6fb6\" d=\"M" << fixed(kLeft) << " " << fixed(base);
+        << "stroke=\"#3b6fb6\" d=\"M" << svg_number(kLeft) << " " << svg_number(base);
     double y = base;
     for (const MemoryPoint& point : ranks[r].points) {
       const double x = kLeft + point.seconds * scale;
       y = base - (kBand - 8) * static_cast<double>(point.bytes) / static_cast<double>(most);
-      out << "H" << fixed(x) << "V" << fixed(y);
+      out << "H" << svg_number(x) << "V" << svg_number(y);
     }
-    out << "H" << fixed(kLeft + kPlot) << "V" << fixed(base) << "Z\"><title>rank " << numbers[r] << ": peak "
+    out << "H" << svg_number(kLeft + kPlot) << "V" << svg_number(base) << "Z\"><title>rank " << numbers[r] << ": peak "
         << format_bytes(static_cast<double>(ranks[r].peak_bytes)) << " at "
         << format_seconds(ranks[r].peak_seconds) << "</title></path>\n";
   }
-  out << "<text x=\"" << fixed(kLeft) << "\" y=\"" << fixed(height - 8) << "\">0</text>\n<text x=\""
-      << fixed(kLeft + kPlot) << "\" y=\"" << fixed(height - 8) << "\" text-anchor=\"end\">"
+  out << "<text x=\"" << svg_number(kLeft) << "\" y=\"" << svg_number(height - 8) << "\">0</text>\n<text x=\""
+      << svg_number(kLeft + kPlot) << "\" y=\"" << svg_number(height - 8) << "\" text-anchor=\"end\">"
       << format_seconds(total_seconds) << "</text>\n</svg>\n";
   return out.str();
 }

@@ -25,7 +25,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr auto kLeft = TableColumn::Side::kLeft;
+constexpr auto kToTheLeft = TableColumn::Side::kLeft;
 
 bool given(const po::variables_map& values, const std::string& name) {
   return values.count(name) != 0 && !values[name].defaulted();
@@ -103,7 +103,7 @@ void plan_max_load(const po::variables_map& values) {
   json["lower_bound_seconds"] = plan->lower_bound_seconds;
   json["down_sets"] = plan->down_sets;
   json["stages"] = Json::array();
-  TextTable table({{"stage"}, {"device", kLeft}, {"nodes", kLeft, 0, 12}, {"load"}});
+  TextTable table({{"stage"}, {"device", kToTheLeft}, {"nodes", kToTheLeft, 0, 12}, {"load"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const MaxLoadStage& stage = plan->stages[s];
     const std::string device = stage.processor ? "CPU" : "accelerator";
@@ -149,7 +149,7 @@ void plan_piper(const po::variables_map& values) {
   json["lower_bound_seconds"] = plan->lower_bound_seconds;
   json["devices"] = plan->devices();
   json["stages"] = Json::array();
-  TextTable table({{"stage"}, {"data"}, {"tensor"}, {"nodes", kLeft, 0, 12}, {"per sample"}, {"memory"}});
+  TextTable table({{"stage"}, {"data"}, {"tensor"}, {"nodes", kToTheLeft, 0, 12}, {"per sample"}, {"memory"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const PiperStage& stage = plan->stages[s];
     Json row;
@@ -223,7 +223,7 @@ void plan_dynpipe(const po::variables_map& values) {
   json["staleness_weight"] = weight;
   json["by_stages"] = Json::array();
   TextTable table(
-      {{"stages"}, {"layers", kLeft, 0, 12}, {"replicas", kLeft}, {"minibatch"}, {"staleness"}, {"", kLeft}});
+      {{"stages"}, {"layers", kToTheLeft, 0, 12}, {"replicas", kToTheLeft}, {"minibatch"}, {"staleness"}, {"", kToTheLeft}});
   for (const DynPipePlan& plan : plans) {
     const auto stages = static_cast<int64_t>(plan.stages.size());
     std::vector<std::string> layers, replicas;

@@ -36,7 +36,7 @@ constexpr int64_t kMostCounted = 256;
 /// A plan is faster than another by more than this part, which sums in another order make.
 constexpr double kRounding = 1e-9;
 /// A plan that is this much above its bound, or less, is not worth another question.
-constexpr double kNearBound = 1.002;
+constexpr double kAtBound = 1.002;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
@@ -197,7 +197,7 @@ Plan Planning::plan_for_training() {
     join_thin_stages(&plan);
     try_more_room(&plan);
     try_without_recomputing(&plan);
-  } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kNearBound) {
+  } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
   }
   plan.strategy = request_.strategy;

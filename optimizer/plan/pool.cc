@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnpriced = std::numeric_limits<double>::infinity();
 constexpr double kGain = 1e-4;       // less is no gain
 constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
 constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
@@ -56,7 +56,7 @@ class Pool {
                           schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst) {}
 
   void seed(const std::vector<Answer>& found) {
-    few_ = every_shape(q_, kNever).has_value();
+    few_ = every_shape(q_, kUnpriced).has_value();
     add_shapes(single_stages(q_));  // their floors are their prices
     drain();
     slack_ = 1 + 3 * kGain;  // as fast on fewer devices is of interest too
@@ -98,7 +98,7 @@ class Pool {
     const int64_t begin = pricer_.spent();
     for (const auto& [rough, candidate] : given_up_) {
       if (done() || pricer_.spent() > begin + kReconsidered || rough > kReconsiderable * best()) break;
-      if (const auto price = pricer_.price(candidate, 0, kNever))
+      if (const auto price = pricer_.price(candidate, 0, kUnpriced))
         if (price->seconds < best() * (1 - kGain)) keep({candidate, price->depths, price->seconds});
     }
     given_up_.clear();
@@ -131,7 +131,7 @@ class Pool {
 
  private:
   void settle(PoolAnswer* answer, double tolerance) {
-    const auto settled = pricer_.price(answer->candidate, 0, kNever);
+    const auto settled = pricer_.price(answer->candidate, 0, kUnpriced);
     if (!settled || settled->seconds >= answer->seconds * tolerance) return;
     answer->seconds = settled->seconds;
     answer->depths = settled->depths;
@@ -170,7 +170,7 @@ class Pool {
     candidate.room = Candidate::Room::kPaced;
     if (!candidate.allowed_by(q_) || (depth_by_devices_ && has_idle_stage(candidate.stages))) return;
     if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
-    const double seconds = best() < kNever ? best() : std::max(bound_, 1e-300);
+    const double seconds = best() < kUnpriced ? best() : std::max(bound_, 1e-300);
     std::set<std::vector<bool>> known;  // which stages recompute
     for (const auto room : kRooms) {
       candidate.room = room;

@@ -14,7 +14,7 @@ namespace {
 constexpr double kFewShapes = 3000;
 constexpr int64_t kMostEven = 16;  // stages
 constexpr int kFewCuts = 40;
-constexpr double kNearEnough = 2e-3;  // seeds are priced anyway, and moved from
+constexpr double kSeedProof = 2e-3;  // seeds are priced anyway, and moved from
 
 class EveryShape {
  public:
@@ -199,7 +199,7 @@ std::optional<Answer> near_answer_to(const Question& question) {
   const States some = some_of(*question.states, numbers);
   Question few = question;
   few.states = &some;
-  std::optional<Answer> found = search_with_demands(few, {}, {}, kNearEnough);
+  std::optional<Answer> found = search_with_demands(few, {}, {}, kSeedProof);
   if (found) name_states(numbers, &*found);
   return found;
 }
@@ -242,7 +242,7 @@ std::vector<Answer> searched_seeds(const Question& question, bool brief) {
     few.states = &some;
     const int64_t most = std::min<int64_t>(q.devices, some.last());
     for (Answer& found :
-         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kNearEnough)) {
+         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kSeedProof)) {
       name_states(numbers, &found);
       seeds.push_back(std::move(found));
     }

@@ -23,7 +23,7 @@ constexpr int kManyCuts = 96;
 constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
 constexpr double kBriefly = 1e-2;     // with less than all of the effort
 
-bool has_intervals(const PlanRequest& request) {
+bool wants_intervals(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).one_update_for_all;
 }
 
@@ -85,7 +85,7 @@ std::optional<Answer> among_few_cuts(const Question& question, const StageDemand
 }
 
 /// On levels, quickly: cut as on one level of the innermost links, and of the outermost, standing in a row.
-std::vector<Answer> in_a_row(const Question& question, int64_t most) {
+std::vector<Answer> answers_in_a_row(const Question& question, int64_t most) {
   const std::vector<int> numbers = thinned(*question.states, kManyCuts / 2);
   const States some = some_of(*question.states, numbers);
   std::vector<Answer> found;
@@ -136,7 +136,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     throw InputError("--weights " + request.weights + ": needs stages with equally many replicas",
                      "Take --strategy straight, or another rule: stash, 2bw.");
   }
-  if (!has_intervals(request)) {
+  if (!wants_intervals(request)) {
     if (request.microbatches > 0) {
       throw InputError(
           "--microbatches: with weights '" + request.weights + "' every round of a stage is an update",
@@ -169,16 +169,16 @@ bool begins_with_known(const PlanRequest& request) {
 
 Ties ties_of(const PlanRequest& request) {
   const bool answers = request.inference_period_seconds > 0;
-  return has_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
+  return wants_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
 }
 
 void set_run_rules(const PlanRequest& request, Question* question) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   const WeightRuleFacts& rule = weight_rule_facts(request.weights);
   question->inputs.weights = rule.rule;
-  question->inputs.minibatches_per_update = has_intervals(request) ? request.microbatches : 0;
+  question->inputs.minibatches_per_update = wants_intervals(request) ? request.microbatches : 0;
   question->inputs.pipeline_depth = rule.lag == WeightLag::kFirstStage ? question->devices : 0;
-  question->interval = has_intervals(request) ? request.microbatches : 0;
+  question->interval = wants_intervals(request) ? request.microbatches : 0;
   question->whole_interval = schedule.holds_interval;
   question->inputs.split_backward = schedule.splits_backward;
 }
@@ -206,7 +206,7 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
       !question.inputs.levels.empty() && question.inputs.speeds.empty() && question.inputs.memories.empty();
   // Where the pool of plans moves on from these, few are enough.
   if ((brief || Pricer::takes(question, request)) && levels_alone && !request.demands.any()) {
-    found = in_a_row(question, std::max<int64_t>(most, 1));
+    found = answers_in_a_row(question, std::max<int64_t>(most, 1));
     if (!found.empty()) return found;
   }
   for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {
@@ -226,7 +226,7 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
 void set_schedule(const PlanRequest& request, Plan* plan) {
   plan->schedule = request.schedule;
   plan->weights = request.weights;
-  if (has_intervals(request)) plan->microbatches = request.microbatches;
+  if (wants_intervals(request)) plan->microbatches = request.microbatches;
 }
 
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,

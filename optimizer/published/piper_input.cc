@@ -14,7 +14,7 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kMostId = int64_t{1} << 53;
+constexpr int64_t kMostPiperId = int64_t{1} << 53;
 constexpr auto kMost = static_cast<double>(kMostBytes);
 
 int64_t number_of(const JsonReader& reader, const std::string& key, int64_t least, int64_t most) {
@@ -36,7 +36,7 @@ class Parser {
     std::vector<JsonReader> nodes = top_.objects("nodes");
     if (nodes.empty()) top_.fail("nodes", "there are none");
     for (JsonReader& reader : nodes) {
-      const int64_t id = reader.integer("id", 0, kMostId);
+      const int64_t id = reader.integer("id", 0, kMostPiperId);
       if (!number_.emplace(id, static_cast<int>(number_.size())).second)
         reader.fail("id", "another node has id " + std::to_string(id));
       ids_.push_back(id);
@@ -56,7 +56,7 @@ class Parser {
     std::set<std::pair<int, int>> known;
     for (JsonReader& reader : top_.objects("edges")) {
       const auto node_of = [&](const std::string& key) {
-        const auto found = number_.find(reader.integer(key, 0, kMostId));
+        const auto found = number_.find(reader.integer(key, 0, kMostPiperId));
         if (found == number_.end()) reader.fail(key, "no node has this id");
         return found->second;
       };
@@ -117,7 +117,7 @@ class Parser {
     JsonReader entries = reader->object(key);
     std::map<int, double> sync;
     for (const auto& [id, unused] : reader->raw(key).items()) {
-      const auto found = number_.find(number_of(entries, id, 0, kMostId));
+      const auto found = number_.find(number_of(entries, id, 0, kMostPiperId));
       if (found == number_.end()) entries.fail(id, "no node has this id");
       sync[found->second] = entries.number(id, 0, kMost);
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostCells = 3000;
 constexpr size_t kMostOfCell = 40;
-constexpr double kRounding = 1e-9;
+constexpr double kBoundRounding = 1e-9;
 
 /// A stage from the best of one cell to the best of another.
 StageLoad load_between(const Cell& from, const Cell& to, bool first, bool last) {
@@ -38,7 +38,7 @@ class Relaxed {
     std::vector<int> next(count, -1);
     fewest[count - 1] = 0;
     for (int i = count - 2; i >= 0; --i) {
-      const double done = cells_[i].compute_high * (1 + kRounding);
+      const double done = cells_[i].compute_high * (1 + kBoundRounding);
       for (int j = count - 1; j > i; --j) {
         // One device less than what is known already, or it is no use.
         const int64_t room = fewest[i] - 1 - fewest[j];
@@ -59,7 +59,7 @@ class Relaxed {
 
  private:
   bool within(const StageLoad& load, int64_t replicas, double period) const {
-    return q_.model->period(load, replicas, q_.inputs).total_seconds() <= period * (1 + kRounding);
+    return q_.model->period(load, replicas, q_.inputs).total_seconds() <= period * (1 + kBoundRounding);
   }
   /// 0: none up to `most`.
   int64_t fewest_replicas(const StageLoad& load, int64_t most, double period) const {
@@ -119,7 +119,7 @@ Bound Bounds::of(double achieved_seconds) const {
     if (way) passed.insert(way->begin(), way->end());
     if (high - low < 2e-4 * high) break;
   }
-  bound.period_seconds = low * (1 - kRounding);
+  bound.period_seconds = low * (1 - kBoundRounding);
   if (sets_) bound.down_sets = sets_->size();
   for (const int cell : passed) {
     bound.places_seconds.push_back((cells_[cell].compute_low + cells_[cell].compute_high) / 2);

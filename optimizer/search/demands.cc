@@ -19,14 +19,14 @@ using search_detail::StageOption;
 /// Where a proof need be no closer than this, halving what is open is quicker than trying to close it.
 constexpr double kCloses = 1e-4;
 
-struct Suffix {
+struct DemandSuffix {
   bool possible = false;
   int64_t devices = 0;
   int64_t stages = 0;
   int next = -1;
   int64_t replicas = 0;
   bool rest_replicated = false;
-  bool better_than(const Suffix& other) const {
+  bool better_than(const DemandSuffix& other) const {
     return !other.possible || std::tie(devices, stages) < std::tie(other.devices, other.stages);
   }
 };
@@ -68,9 +68,9 @@ class Search {
     const int tables = q_.replicated ? 2 : 1;
     const int64_t most_of_a_stage = std::min(q_.devices, q_.most_replicas);
     // best[place][table][state]
-    std::vector<std::vector<std::vector<Suffix>>> best(
+    std::vector<std::vector<std::vector<DemandSuffix>>> best(
         places_.count() + 1,
-        std::vector<std::vector<Suffix>>(tables, std::vector<Suffix>(static_cast<size_t>(states.size()))));
+        std::vector<std::vector<DemandSuffix>>(tables, std::vector<DemandSuffix>(static_cast<size_t>(states.size()))));
     // The end is a suffix of no stages, for a plan that has all the stages named.
     for (int64_t place = 0; place <= places_.count(); ++place)
       best[place][0][last].possible = places_.ends(place);
@@ -86,10 +86,10 @@ class Search {
           if (!places_.begins(place, i) || !places_.begins(next, j)) continue;
           for (int wanted = 0; wanted < tables; ++wanted) {
             for (int rest = wanted; rest >= 0; --rest) {
-              const Suffix& after = best[next][rest][j];
+              const DemandSuffix& after = best[next][rest][j];
               if (!after.possible || least_replicas > static_cast<double>(q_.devices - after.devices))
                 continue;
-              Suffix& held = best[place][wanted][i];
+              DemandSuffix& held = best[place][wanted][i];
               const int64_t least = std::max<int64_t>(whole, wanted > rest ? 2 : 1);
               if (held.possible && std::make_pair(after.devices + least, after.stages + 1) >=
                                        std::make_pair(held.devices, held.stages))
@@ -98,7 +98,7 @@ class Search {
               const int64_t replicas = fewest(*stage, place, wanted > rest ? 2 : 1,
                                               q_.devices - after.devices, after.devices, period);
               if (replicas == 0) continue;
-              Suffix found;
+              DemandSuffix found;
               found.possible = true;
               found.devices = after.devices + replicas;
               found.stages = after.stages + 1;
@@ -116,7 +116,7 @@ class Search {
     Answer answer;
     int64_t place = 0;
     for (int i = 0; i != last;) {
-      const Suffix& suffix = best[place][table][i];
+      const DemandSuffix& suffix = best[place][table][i];
       answer.stages.push_back({i, suffix.next, suffix.replicas});
       table = suffix.rest_replicated ? 1 : 0;
       i = suffix.next;

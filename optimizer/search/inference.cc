@@ -11,7 +11,7 @@
 namespace pipewright {
 namespace {
 
-constexpr double kTolerance = 1e-9;
+constexpr double kSameLatency = 1e-9;
 
 struct Suffix {
   double latency = std::numeric_limits<double>::infinity();
@@ -56,7 +56,7 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
       const InferenceCost cost = inference_cost(load, q.inputs);
       if (q.memory_bytes > 0 && cost.memory_bytes > q.memory_bytes) continue;
       const double slower = std::max(cost.forward_seconds, cost.link_seconds);
-      const double needed = std::ceil(slower / period_seconds * (1 - kTolerance));
+      const double needed = std::ceil(slower / period_seconds * (1 - kSameLatency));
       if (needed > static_cast<double>(std::min(devices, q.most_replicas))) continue;
       const auto replicas = std::max<int64_t>(1, static_cast<int64_t>(needed));
       for (int64_t d = replicas; d <= devices; ++d) {
@@ -65,8 +65,8 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
         Suffix found{cost.forward_seconds + cost.receive_seconds + after.latency, after.devices + replicas,
                      after.stages + 1, j, replicas};
         Suffix& held = best[i][d];
-        const bool faster = found.latency < held.latency * (1 - kTolerance);
-        const bool equal = found.latency <= held.latency * (1 + kTolerance);
+        const bool faster = found.latency < held.latency * (1 - kSameLatency);
+        const bool equal = found.latency <= held.latency * (1 + kSameLatency);
         const bool smaller = std::tie(found.devices, found.stages) < std::tie(held.devices, held.stages);
         if (faster || (equal && smaller)) held = found;
       }

@@ -9,7 +9,7 @@
 namespace pipewright::search_detail {
 namespace {
 
-constexpr double kRounding = 1e-6;
+constexpr double kReachRounding = 1e-6;
 constexpr int64_t kNone = -1;
 
 }  // namespace
@@ -71,7 +71,7 @@ void StageBounds::set_period(double seconds) {
 
 int64_t StageBounds::devices_of(double seconds) const {
   const double most = static_cast<double>(q_.devices) + 1;
-  const double shared = seconds * per_period_ - kRounding;
+  const double shared = seconds * per_period_ - kReachRounding;
   const double real = std::clamp(shared, 0.0, most);
   const auto whole = static_cast<int64_t>(real);
   return static_cast<double>(whole) < real ? whole + 1 : whole;  // std::ceil is a call

@@ -18,7 +18,7 @@ using namespace search_detail;  // NOLINT: its own details
 /// The search ends when no period smaller by this part is possible.
 constexpr double kProof = 1e-12;
 /// From here on it is likely that the best plan has been met.
-constexpr double kNear = 0.02;
+constexpr double kCloseBracket = 0.02;
 
 std::optional<Answer> one_stage(const Question& q) {
   const StageLoad load = load_of(q, 0, q.states->last());
@@ -96,7 +96,7 @@ std::optional<Answer> fewest_at_least_period(const Question& q) {
   // the bisection would only close in on.
   while (high - low > kProof * high) {
     tried(low + (high - low) / 2);
-    if (high - low < kNear * high && high - low > kProof * high) tried(high * (1 - kProof));
+    if (high - low < kCloseBracket * high && high - low > kProof * high) tried(high * (1 - kProof));
   }
   const double period = high * (1 + kTolerance);
   PW_CHECK(table.within(period).has_value(), "a period that was achieved stays possible");

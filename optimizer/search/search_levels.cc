@@ -113,7 +113,7 @@ class PeriodSearch {
 };
 
 /// With a plan along some of the cuts to begin with.
-std::optional<Answer> least_period(const Question& q, const StagePlaces& places, double proof,
+std::optional<Answer> least_period_on_levels(const Question& q, const StagePlaces& places, double proof,
                                    bool reversed) {
   std::optional<Answer> best;
   const auto try_some = [&](const std::vector<int>& numbers) {
@@ -203,9 +203,9 @@ std::optional<Answer> search_placed(const Question& q, const StagePlaces& places
     throw InputError("--objective: 'pipedream' on two levels takes no --replicas, --pin or --max-stages",
                      "Use --objective pipewright or pipedream-shared-nic, which do.");
   }
-  std::optional<Answer> best = least_period(q, places, proof, false);
+  std::optional<Answer> best = least_period_on_levels(q, places, proof, false);
   if (!has_other_order(q)) return best;
-  std::optional<Answer> other = least_period(q, places, proof, true);
+  std::optional<Answer> other = least_period_on_levels(q, places, proof, true);
   if (!best) return other;
   if (!other) return best;
   const double bound = std::min(best->bound_seconds, other->bound_seconds);

@@ -16,7 +16,7 @@ constexpr uint32_t kOrders = 5;
 constexpr int kAlongOrder = 300;      // cuts of each order that is tried
 constexpr int kBesideBest = 200;      // cuts of the best order that stay
 constexpr int64_t kAroundCuts = 800;  // for all cuts of the best plan together
-constexpr int kNear = 12;             // cuts along the order, on each side of a cut
+constexpr int kCutsAlongOrder = 12;             // cuts along the order, on each side of a cut
 constexpr int kRounds = 3;
 constexpr double kGain = 5e-4;        // less is not worth another round
 constexpr double kGoodEnough = 3e-3;  // of the period, above the bound
@@ -34,9 +34,9 @@ bool is_of_groups(const Contraction& graph, const NodeSet& nodes) {
   return nodes_of(graph, groups_of(graph, nodes)) == nodes;
 }
 
-/// Down-sets around `cut`: those that hold all of it but what was added last, and nothing but it and what
+/// Down-sets down_sets_around `cut`: those that hold all of it but what was added last, and nothing but it and what
 /// comes next along its order, for as long a stretch of the order as leaves them at most `most`.
-std::vector<NodeSet> around(const Contraction& graph, const NodeSet& cut, int64_t most) {
+std::vector<NodeSet> down_sets_around(const Contraction& graph, const NodeSet& cut, int64_t most) {
   // The order: what the cut holds as the groups are numbered, then the rest.
   const NodeSet inside = groups_of(graph, cut);
   std::vector<int> order;
@@ -176,9 +176,9 @@ void look_around(const Contraction& graph, const States& order, Best* best) {
     const auto stages = static_cast<int64_t>(best->answer()->stages.size());
     for (const FoundStage& stage : best->answer()->stages) {
       const NodeSet& cut = states.states[stage.to].done;
-      add_near(order, done_seconds(states.states[stage.to]), kNear, &cuts);
+      add_near(order, done_seconds(states.states[stage.to]), kCutsAlongOrder, &cuts);
       if (stage.to == states.last() || !is_of_groups(graph, cut)) continue;
-      for (NodeSet& near : around(graph, cut, kAroundCuts / stages)) cuts.push_back(std::move(near));
+      for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / stages)) cuts.push_back(std::move(near));
     }
     if (!best->search_among(std::move(cuts))) return;
   }
@@ -209,9 +209,9 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
         const auto places = static_cast<int64_t>(bound.places_seconds.size());
         for (const double seconds : bound.places_seconds) {
           const NodeSet& cut = cut_at(order, seconds);
-          add_near(order, seconds, kNear, &cuts);
+          add_near(order, seconds, kCutsAlongOrder, &cuts);
           if (!is_of_groups(graph, cut)) continue;
-          for (NodeSet& near : around(graph, cut, kAroundCuts / places)) cuts.push_back(std::move(near));
+          for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / places)) cuts.push_back(std::move(near));
         }
       }
       for (NodeSet& cut : thinned_cuts(order, kBesideBest)) cuts.push_back(std::move(cut));

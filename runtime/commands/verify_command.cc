@@ -33,7 +33,7 @@ void demand_processor(const Run& run) {
 }
 
 constexpr int64_t kMinibatches = 32;
-constexpr const char* kUsage =
+constexpr const char* kVerifyUsage =
     "pipewright-runtime verify --config run.json [options]\n"
     "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT]";
 
@@ -134,7 +134,7 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
                  {"--adapt", "manual:file=" + (folder / kChangesName).string() +
                                  ",drain-every=" + std::to_string(policy->decides_every().value_or(0))});
   }
-  const po::variables_map options = parse_options(words, description, kUsage);
+  const po::variables_map options = parse_options(words, description, kVerifyUsage);
   const auto checkpoints = list_checkpoints(folder);
   if (checkpoints.empty()) {
     throw InputError(folder.string() + ": has no checkpoint to compare with",
@@ -166,7 +166,7 @@ void run_verify(const std::vector<std::string>& arguments) {
       "distance from one device's weights that is allowed, as a part of the way; 0.001 by default")(
       "json", po::bool_switch(), "print the result as JSON");
   add_wide_option(&description);
-  const auto options = parse_options(arguments, description, kUsage);
+  const auto options = parse_options(arguments, description, kVerifyUsage);
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "adapt", "output", "ranks", "hosts", "minibatches", "epochs"}) {
     if (options.count(name))

@@ -17,7 +17,7 @@ constexpr double kPatienceAfterSignal = 2;  // seconds
 constexpr double kMostBetweenLooks = 1;
 // What Progress calls stalled is never less than a tenth of the operation, for one that works too. That is no
 // reason to end a process that nobody waits for.
-constexpr double kIdleShare = 0.2;
+constexpr double kStalledShare = 0.2;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void LoneWatch::run() {
     const auto time = Clock::now();
     const double since_last = std::min(std::chrono::duration<double>(time - last).count(), kMostBetweenLooks);
     last = time;
-    const bool idle = now.stalled_seconds > since_last && now.stalled_seconds > kIdleShare * now.seconds;
+    const bool idle = now.stalled_seconds > since_last && now.stalled_seconds > kStalledShare * now.seconds;
     stood = idle ? stood + since_last : 0;
     const int signal = received_signal;
     if (stood > timeout_seconds_) {

@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSide = 32, kPixels = kSide * kSide, kChannels = 3;
-constexpr int64_t kRecord = 1 + kChannels * kPixels;
-constexpr int64_t kClasses = 10;
+constexpr int64_t kCifarSide = 32, kCifarPixels = kCifarSide * kCifarSide, kChannels = 3;
+constexpr int64_t kRecord = 1 + kChannels * kCifarPixels;
+constexpr int64_t kCifarClasses = 10;
 constexpr int64_t kBorder = 4;  // of black around a training image, from which 32 x 32 are cut
 
 fs::path file_in(const fs::path& root, const std::string& name) {
@@ -53,7 +53,7 @@ class Batch {
       file_.read(first * kRecord, bytes.data(), records * kRecord);
       for (int64_t i = 0; i < records; ++i) {
         const uint8_t label = bytes[static_cast<size_t>(i * kRecord)];
-        if (label >= kClasses)
+        if (label >= kCifarClasses)
           fail("record " + std::to_string(first + i) + ": label: got " + std::to_string(label) +
                ", expected 0..9");
         labels.push_back(label);
@@ -61,7 +61,7 @@ class Batch {
     }
   }
 
-  using Pixels = std::array<uint8_t, kChannels * kPixels>;
+  using Pixels = std::array<uint8_t, kChannels * kCifarPixels>;
   void read(int64_t record, Pixels& pixels) const {
     file_.read(record * kRecord + 1, pixels.data(), static_cast<int64_t>(pixels.size()));
   }
@@ -80,7 +80,7 @@ class Batch {
 class Cifar10 : public Dataset {
  public:
   Cifar10(SpecOptions& options, const std::string& split)
-      : training_(split == kTrainSplit), fields_(image_fields(kChannels, kSide)) {
+      : training_(split == kTrainSplit), fields_(image_fields(kChannels, kCifarSide)) {
     const fs::path root = options.string("root", "");
     const bool limited = options.has("samples");
     const int64_t limit = options.integer("samples", kMaximumSamples, 1, kMaximumSamples);
@@ -111,7 +111,7 @@ class Cifar10 : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   const std::vector<DataField>& fields() const override { return fields_; }
-  int64_t classes() const override { return kClasses; }
+  int64_t classes() const override { return kCifarClasses; }
   std::string augmentation() const override { return training_ ? "random crops and flips" : ""; }
 
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
@@ -148,13 +148,13 @@ class Cifar10 : public Dataset {
   void write(const Batch::Pixels& pixels, const View& view, float* into) const {
     for (size_t channel = 0; channel < normalised_.size(); ++channel) {
       const std::array<float, 256>& normalised = normalised_[channel];
-      const uint8_t* plane = pixels.data() + channel * kPixels;
-      for (int64_t y = 0; y < kSide; ++y) {
+      const uint8_t* plane = pixels.data() + channel * kCifarPixels;
+      for (int64_t y = 0; y < kCifarSide; ++y) {
         const int64_t row = y + view.down;
-        for (int64_t x = 0; x < kSide; ++x) {
-          const int64_t column = (view.mirrored ? kSide - 1 - x : x) + view.right;
-          const bool inside = 0 <= row && row < kSide && 0 <= column && column < kSide;
-          *into++ = normalised[inside ? plane[row * kSide + column] : 0];
+        for (int64_t x = 0; x < kCifarSide; ++x) {
+          const int64_t column = (view.mirrored ? kCifarSide - 1 - x : x) + view.right;
+          const bool inside = 0 <= row && row < kCifarSide && 0 <= column && column < kCifarSide;
+          *into++ = normalised[inside ? plane[row * kCifarSide + column] : 0];
         }
       }
     }

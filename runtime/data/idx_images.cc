@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPackageFolder = "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
-constexpr int64_t kSide = 28;
-constexpr int64_t kPixels = kSide * kSide;
-constexpr int64_t kClasses = 10;
+constexpr int64_t kIdxSide = 28;
+constexpr int64_t kIdxPixels = kIdxSide * kIdxSide;
+constexpr int64_t kIdxClasses = 10;
 
 // What the sets that are published in this form differ in.
 struct IdxSet {
@@ -136,7 +136,7 @@ fs::path find_file(const IdxSet& set, const fs::path& root, bool root_given, con
 class IdxImages : public Dataset {
  public:
   IdxImages(SpecOptions& options, const std::string& split, const IdxSet& set)
-      : image_(options.integer("image", kSide, kSide, kMaximumImageSize)),
+      : image_(options.integer("image", kIdxSide, kIdxSide, kMaximumImageSize)),
         channels_(std::stoll(options.choice("channels", "1", {"1", "3"}))),
         fields_(image_fields(channels_, image_)) {
     const bool root_given = options.has("root");
@@ -150,7 +150,7 @@ class IdxImages : public Dataset {
     IdxFile images(find_file(set, root, root_given, prefix + "-images-idx3-ubyte"), set);
     const int64_t count = labels.header(1)[0];
     const std::vector<int64_t> sizes = images.header(3);
-    if (sizes[1] != kSide || sizes[2] != kSide) {
+    if (sizes[1] != kIdxSide || sizes[2] != kIdxSide) {
       images.fail("got images of " + std::to_string(sizes[1]) + " x " + std::to_string(sizes[2]) +
                   ", expected 28 x 28");
     }
@@ -168,13 +168,13 @@ class IdxImages : public Dataset {
     // With samples=N the rest of the files is neither read nor checked: that is what makes a quick run quick.
     const int64_t used = limited ? limit : count;
     labels_ = labels.bytes(used, count);
-    images_ = images.bytes(used * kPixels, count * kPixels);
+    images_ = images.bytes(used * kIdxPixels, count * kIdxPixels);
     if (used == count) {
       labels.expect_end(count);
-      images.expect_end(count * kPixels);
+      images.expect_end(count * kIdxPixels);
     }
     for (size_t i = 0; i < labels_.size(); ++i) {
-      if (labels_[i] >= kClasses) {
+      if (labels_[i] >= kIdxClasses) {
         labels.fail("label " + std::to_string(i) + ": got " + std::to_string(labels_[i]) + ", expected 0..9");
       }
     }
@@ -185,7 +185,7 @@ class IdxImages : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   const std::vector<DataField>& fields() const override { return fields_; }
-  int64_t classes() const override { return kClasses; }
+  int64_t classes() const override { return kIdxClasses; }
 
   void read(int64_t index, size_t field, SampleKey, void* into) const override {
     if (field == kLabelsField) {
@@ -194,12 +194,12 @@ class IdxImages : public Dataset {
       return;
     }
     float* out = static_cast<float*>(into);
-    const int64_t border = (image_ - kSide) / 2;  // an odd rest goes to the right and below
-    const uint8_t* pixel = images_.data() + index * kPixels;
-    if (image_ != kSide) std::fill_n(out, image_ * image_, normalised_[0]);
-    for (int64_t y = 0; y < kSide; ++y) {
+    const int64_t border = (image_ - kIdxSide) / 2;  // an odd rest goes to the right and below
+    const uint8_t* pixel = images_.data() + index * kIdxPixels;
+    if (image_ != kIdxSide) std::fill_n(out, image_ * image_, normalised_[0]);
+    for (int64_t y = 0; y < kIdxSide; ++y) {
       float* row = out + (y + border) * image_ + border;
-      for (int64_t x = 0; x < kSide; ++x) row[x] = normalised_[*pixel++];
+      for (int64_t x = 0; x < kIdxSide; ++x) row[x] = normalised_[*pixel++];
     }
     for (int64_t channel = 1; channel < channels_; ++channel) {
       std::copy_n(out, image_ * image_, out + channel * image_ * image_);

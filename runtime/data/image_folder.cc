@@ -49,12 +49,6 @@ std::vector<fs::path> sorted_entries(const std::string& set, const fs::path& fol
   return entries;
 }
 
-bool is_folder(const fs::path& path) {
-  const FileWatch watch(path);
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
 bool has_image_suffix(const fs::path& path) {
   std::string suffix = path.extension().string();
   std::transform(suffix.begin(), suffix.end(), suffix.begin(),
@@ -366,6 +360,12 @@ class ImageFolder : public Dataset {
 };
 
 }  // namespace
+
+bool is_folder(const fs::path& path) {
+  const FileWatch watch(path);
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
 
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split) {
   return open_image_folder(options, split, ImageFolderStyle{});

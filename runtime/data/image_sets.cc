@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "graph/error.h"
-#include "graph/file_watch.h"
 #include "runtime/data/sets.h"
 #include "runtime/data/synthetic_images.h"
 
@@ -15,12 +14,6 @@ const NamedImageSet& named(const std::string& name) {
     if (set.name == name) return set;
   PW_CHECK(false, "no image set " << name);
   return named_image_sets().front();
-}
-
-bool is_folder(const std::filesystem::path& path) {
-  const FileWatch watch(path);
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
 }
 
 // Of the set's sizes and classes, and of the shape that the options ask for.

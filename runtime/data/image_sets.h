@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct ImageFolderStyle {
 };
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split,
                                            const ImageFolderStyle& style);
+
+/// Watched while it is asked: the folder may be on a server that does not answer (graph/file_watch.h).
+bool is_folder(const std::filesystem::path& path);
 
 /// A set as it is published.
 struct NamedImageSet {

@@ -7,7 +7,7 @@ namespace pipewright {
 namespace {
 
 // Keys that keep the streams of one seed apart; synthetic_images.cc has others.
-enum Purpose : uint64_t { kSuccessor = 3, kText = 4 };
+enum TextPurpose : uint64_t { kSuccessor = 3, kText = 4 };
 
 // Text from a Markov chain of first order: each token has four likely successors, taken with probability 1/2,
 // 1/4, 1/8 and 1/8. A model that has learnt them all has a loss of 1.75 bits = 1.213 nats a token, against

@@ -14,7 +14,7 @@ namespace pipewright {
 namespace {
 
 constexpr uint64_t kMaskPurpose = 0x4d41534b;  // keeps this stream apart from those of the other data sets
-constexpr int64_t kLongest = 1000000;
+constexpr int64_t kMostTokens = 1000000;
 
 std::vector<DataField> token_fields(int64_t tokens) {
   return {{"tokens", {"int64", {tokens}}}, {"labels", {"int64", {tokens}}}};
@@ -24,7 +24,7 @@ std::vector<DataField> token_fields(int64_t tokens) {
 class Text : public Dataset {
  public:
   Text(SpecOptions& options, const std::string& split)
-      : tokens_(options.integer("tokens", 64, 1, kLongest)),
+      : tokens_(options.integer("tokens", 64, 1, kMostTokens)),
         file_(options, split, 0),
         fields_(token_fields(tokens_)) {
     file_.require(tokens_ + 1, split, options);
@@ -48,7 +48,7 @@ class Text : public Dataset {
 class MaskedText : public Dataset {
  public:
   MaskedText(SpecOptions& options, const std::string& split)
-      : tokens_(options.integer("tokens", 128, 1, kLongest)),
+      : tokens_(options.integer("tokens", 128, 1, kMostTokens)),
         chosen_(std::max<int64_t>(
             1, std::llround(options.number("masked", 0.15, 0, 1) * static_cast<double>(tokens_)))),
         mask_(options.integer("mask", -1, -1, int64_t{1} << 31)),

@@ -14,7 +14,7 @@ namespace pipewright {
 namespace {
 
 constexpr size_t kSource = 0, kTarget = 1;
-constexpr int64_t kLongest = 1 << 16;
+constexpr int64_t kLongestSentence = 1 << 16;
 
 struct Pair {
   std::string source;  // as it is written
@@ -46,7 +46,7 @@ std::vector<Pair> pairs_of(const std::string& file, const std::string& text) {
 class Translation : public GeneratedDataset {
  public:
   Translation(SpecOptions& options, const std::string& split)
-      : lengths_{options.integer("source", 50, 1, kLongest), options.integer("target", 50, 2, kLongest)} {
+      : lengths_{options.integer("source", 50, 1, kLongestSentence), options.integer("target", 50, 2, kLongestSentence)} {
     const std::string file = options.string("file", "");
     const int64_t words = options.integer("vocabulary", 8000, Vocabulary::kFirstWord + 1, 1 << 22);
     longer_than_ = options.integer("longer_than", 0, 0, std::max(lengths_[kSource], lengths_[kTarget]) - 1);

@@ -19,7 +19,7 @@ constexpr UChar32 kReplacement = 0xfffd;
 // Unicode's general category, as a mask.
 bool is_of(UChar32 c, uint32_t categories) { return (U_GET_GC_MASK(c) & categories) != 0; }
 
-bool is_white(UChar32 c) { return c == '\t' || c == '\n' || c == '\r' || is_of(c, U_GC_Z_MASK); }
+bool is_space_to_bert(UChar32 c) { return c == '\t' || c == '\n' || c == '\r' || is_of(c, U_GC_Z_MASK); }
 
 bool is_nothing(UChar32 c) { return c == kReplacement || is_of(c, U_GC_C_MASK); }
 
@@ -121,7 +121,7 @@ std::vector<std::vector<WordPieces::Letter>> WordPieces::words_of(std::string_vi
     U8_NEXT(text.data(), next, text.size(), c);
     PW_CHECK(c >= 0, "byte " << begin << " of a text is not UTF-8");
     const auto end = static_cast<int64_t>(next);
-    if (is_white(c)) {
+    if (is_space_to_bert(c)) {
       end_word();
     } else if (is_nothing(c)) {
       continue;

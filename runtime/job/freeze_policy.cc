@@ -15,7 +15,7 @@ namespace pipewright {
 namespace {
 
 // "0.31 0.2 0.11", of the layers that are trained.
-std::string words_of(const std::vector<double>& norms, int64_t frozen) {
+std::string norms_text(const std::vector<double>& norms, int64_t frozen) {
   std::string text;
   for (size_t l = static_cast<size_t>(frozen); l < norms.size(); ++l) {
     char word[32];
@@ -25,12 +25,12 @@ std::string words_of(const std::vector<double>& norms, int64_t frozen) {
   return text;
 }
 
-constexpr double kLatencySeconds = 20e-6;
+constexpr double kLinkLatencySeconds = 20e-6;
 
 // Of the first `ranks` of `started`.
 Topology topology_for(const FreezePlanning& planning, int64_t started, int64_t ranks) {
   if (!planning.topology)
-    return flat_topology(ranks, planning.bandwidth_bytes_per_second, kLatencySeconds, 0);
+    return flat_topology(ranks, planning.bandwidth_bytes_per_second, kLinkLatencySeconds, 0);
   if (planning.topology->device_count() == ranks) return *planning.topology;
   throw PlanError("adapt: the topology has " + std::to_string(planning.topology->device_count()) +
                       " devices, the plan may take " + std::to_string(ranks) + " of the run's " +
@@ -77,7 +77,7 @@ std::optional<PlanDecision> FreezePolicy::decide_drained(const DrainedNow& now) 
   }
   const int64_t frozen = rule_->frozen_after(seen);
   const std::string norms =
-      reads_gradients() ? "; gradients of the layers that are trained: " + words_of(seen.norms, seen.frozen)
+      reads_gradients() ? "; gradients of the layers that are trained: " + norms_text(seen.norms, seen.frozen)
                         : "";
   std::fprintf(stderr, "adapt: freeze by %s before minibatch %ld: %ld of %ld layers%s%s\n",
                rule_name_.c_str(), now.minibatch, frozen, seen.layers,

@@ -15,7 +15,6 @@ namespace {
 
 using Depths = std::vector<int64_t>;
 
-constexpr double kTolerance = kDepthTolerance;
 // Below this a deeper candidate is not faster.
 constexpr double kSame = 1.001;
 
@@ -30,7 +29,7 @@ Depths in_use(const PipelineShape& shape, const Depths& depths) {
 
 /// What depths may take where others take `seconds`.
 double enough_seconds(double seconds, double target) {
-  return kTolerance * (seconds <= kTolerance * target ? target : seconds);
+  return kDepthTolerance * (seconds <= kDepthTolerance * target ? target : seconds);
 }
 
 // Finds depths by simulating the schedule with candidates: no closed rule is known that is both small and
@@ -178,7 +177,7 @@ class Search {
     const int64_t least = depth(stage, next), largest = depth(stage, next + plenty_[stage]);
     int64_t best = least;
     double fastest = std::numeric_limits<double>::infinity();
-    for (int64_t candidate = least; candidate <= largest && fastest > kTolerance * target_; ++candidate) {
+    for (int64_t candidate = least; candidate <= largest && fastest > kDepthTolerance * target_; ++candidate) {
       depths[stage] = candidate;
       give_plenty(depths, stage);
       const double candidate_seconds = seconds(depths, fastest / kSame);

@@ -9,7 +9,6 @@ namespace {
 
 using Depths = std::vector<int64_t>;
 
-constexpr double kTolerance = kDepthTolerance;
 
 class Deepening {
  public:
@@ -39,7 +38,7 @@ class Deepening {
     int64_t in_vain = 0;
     for (int64_t more = 1; more <= kMostMore && in_vain < most_in_vain(); more *= 2) {
       for (const Way way : {kTogether, kStairs, kLastToo, kFirst}) {
-        if (aim_.seconds <= kTolerance * target || aim_.simulated > most_simulated()) break;
+        if (aim_.seconds <= kDepthTolerance * target || aim_.simulated > most_simulated()) break;
         in_vain = take_if_faster(usable(deeper(begin, way, more))) ? 0 : in_vain + 1;
       }
     }
@@ -80,8 +79,8 @@ class Deepening {
   static constexpr double kMoreGains = 1.03;
 
   bool take_if_faster(const Depths& candidate) {
-    const double found = seconds(candidate, aim_.seconds / kTolerance);
-    if (found * kTolerance > aim_.seconds) return false;
+    const double found = seconds(candidate, aim_.seconds / kDepthTolerance);
+    if (found * kDepthTolerance > aim_.seconds) return false;
     best_ = candidate;
     aim_.seconds = found;
     return true;
@@ -89,7 +88,7 @@ class Deepening {
 
   /// What is not needed: back to what it was, if that costs nothing; otherwise half of the way.
   void take_back(const Depths& begin) {
-    const double enough = aim_.seconds * kTolerance;
+    const double enough = aim_.seconds * kDepthTolerance;
     for (size_t stage = 0; stage < best_.size(); ++stage) {
       for (int64_t over = best_[stage] - begin[stage]; over > 0; over /= 2) {
         Depths candidate = best_;

@@ -12,7 +12,7 @@ namespace pipewright {
 namespace {
 
 // Names come from anywhere; what is not UTF-8 must not spoil the document.
-std::string quoted(const std::string& text) {
+std::string json_quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -32,12 +32,12 @@ std::string microseconds(double seconds) {
 }  // namespace
 
 void TraceWriter::name_process(int64_t process, const std::string& name) {
-  events_.push_back(metadata("process_name", process, 0, "\"name\":" + quoted(name)));
+  events_.push_back(metadata("process_name", process, 0, "\"name\":" + json_quoted(name)));
   events_.push_back(metadata("process_sort_index", process, 0, "\"sort_index\":" + std::to_string(process)));
 }
 
 void TraceWriter::name_thread(int64_t process, int64_t thread, const std::string& name) {
-  events_.push_back(metadata("thread_name", process, thread, "\"name\":" + quoted(name)));
+  events_.push_back(metadata("thread_name", process, thread, "\"name\":" + json_quoted(name)));
   events_.push_back(
       metadata("thread_sort_index", process, thread, "\"sort_index\":" + std::to_string(thread)));
 }
@@ -47,14 +47,14 @@ void TraceWriter::add(const TraceSpan& span) {
       std::isfinite(span.begin_seconds) && std::isfinite(span.duration_seconds) && span.duration_seconds >= 0,
       span.name << " from " << span.begin_seconds << " s for " << span.duration_seconds << " s");
   std::ostringstream event;
-  event << R"({"ph":"X","name":)" << quoted(span.name) << R"(,"cat":)" << quoted(span.category)
+  event << R"({"ph":"X","name":)" << json_quoted(span.name) << R"(,"cat":)" << json_quoted(span.category)
         << R"(,"pid":)" << span.process << R"(,"tid":)" << span.thread << R"(,"ts":)"
         << microseconds(span.begin_seconds) << R"(,"dur":)" << microseconds(span.duration_seconds);
   if (!span.arguments.empty()) {
     event << R"(,"args":{)";
     const char* comma = "";
     for (const auto& [name, value] : span.arguments) {
-      event << comma << quoted(name) << ":" << value;
+      event << comma << json_quoted(name) << ":" << value;
       comma = ",";
     }
     event << "}";

@@ -8,6 +8,7 @@
 #include "runtime/generation/state_moves.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/train/change_text.h"
+#include "runtime/train/seconds_since.h"
 #include "runtime/train/training.h"
 
 namespace pipewright {
@@ -15,10 +16,6 @@ namespace {
 
 // In the store: the number of the generation that ended last and how, for ranks that had no part in it.
 constexpr const char* kEndedKey = "generation/ended";
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 std::string ended_text(int64_t generation, bool stopped, int64_t next_minibatch) {
   Json json;

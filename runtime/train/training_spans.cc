@@ -4,18 +4,12 @@
 #include "runtime/stage/not_finite_error.h"
 #include "runtime/train/data_fault.h"
 #include "runtime/train/observers.h"
+#include "runtime/train/seconds_since.h"
 #include "runtime/train/training.h"
 #include "runtime/worker/prefix_feed.h"
 #include "runtime/worker/stage_loaders.h"
 
 namespace pipewright {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-}  // namespace
 
 WorkerHooks Training::hooks() {
   WorkerHooks hooks = session_.hooks(generation_->plan(), generation_->shape().accumulation);

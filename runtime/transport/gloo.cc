@@ -16,7 +16,7 @@ using c10d::ProcessGroupGloo;
 // waited for is the business of whoever watches heartbeats and calls abort().
 constexpr std::chrono::milliseconds kWaitForever = std::chrono::hours(24 * 7);
 
-std::string first_line(const std::exception& error) {
+std::string first_line_of(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
@@ -52,7 +52,7 @@ class GlooRequest : public Request {
       const std::lock_guard lock(live_->mutex);
       problem = live_->aborted.empty() ? "aborted" : live_->aborted;
     } catch (const std::exception& error) {
-      problem = "connection lost: " + first_line(error);
+      problem = "connection lost: " + first_line_of(error);
     }
     throw PeerError(what_ + ": " + problem);
   }
@@ -105,7 +105,7 @@ class GlooTransport : public Transport {
       const std::lock_guard lock(post_mutex_);  // c10d numbers them
       return std::make_unique<GlooRequest>(live_, post(list), what);
     } catch (const std::exception& error) {
-      throw PeerError(what + ": connection lost: " + first_line(error));
+      throw PeerError(what + ": connection lost: " + first_line_of(error));
     }
   }
 
@@ -133,7 +133,7 @@ std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::st
     return std::make_unique<GlooTransport>(std::move(group), rank, world_size);
   } catch (const std::exception& error) {
     throw PeerError("rank " + std::to_string(rank) + ": cannot connect the " + std::to_string(world_size) +
-                        " ranks over Gloo: " + first_line(error),
+                        " ranks over Gloo: " + first_line_of(error),
                     "one of the ranks did not start, or its address cannot be reached from here; set "
                     "GLOO_SOCKET_IFNAME to the network interface that all hosts share");
   }

@@ -14,7 +14,7 @@ using testing::error_of;
 using testing::sample_run;
 
 template <typename Edit>
-std::string invalid(const Edit& edit) {
+std::string invalid_run(const Edit& edit) {
   Run run = sample_run();
   edit(run);
   return error_of<InputError>([&] { run.validate("run.json"); });
@@ -43,25 +43,25 @@ TEST_CASE("parts of nested settings keep the other defaults") {
 
 TEST_CASE("settings have ranges, wherever they come from") {
   CHECK_NOTHROW(sample_run().validate("run.json"));
-  CHECK(invalid([](Run& r) { r.model = ""; }) == "run.json: model: empty; expected a model, such as \"mlp\"");
-  CHECK(invalid([](Run& r) { r.batch_size = 0; }) == "run.json: batch_size: 0 is not in 1..9007199254740992");
-  CHECK(invalid([](Run& r) { r.optimizer.name = "adma"; }) ==
+  CHECK(invalid_run([](Run& r) { r.model = ""; }) == "run.json: model: empty; expected a model, such as \"mlp\"");
+  CHECK(invalid_run([](Run& r) { r.batch_size = 0; }) == "run.json: batch_size: 0 is not in 1..9007199254740992");
+  CHECK(invalid_run([](Run& r) { r.optimizer.name = "adma"; }) ==
         "run.json: optimizer.name: \"adma\" is not one of sgd, adam, adamw; did you mean 'adam'?");
-  CHECK(invalid([](Run& r) { r.optimizer.momentum = 1.5; }) ==
+  CHECK(invalid_run([](Run& r) { r.optimizer.momentum = 1.5; }) ==
         "run.json: optimizer.momentum: 1.5 is not in 0.0..1.0");
-  CHECK(invalid([](Run& r) { r.optimizer.learning_rate = std::nan(""); }) ==
+  CHECK(invalid_run([](Run& r) { r.optimizer.learning_rate = std::nan(""); }) ==
         "run.json: optimizer.learning_rate: NaN is not a finite number");
-  CHECK(invalid([](Run& r) { r.optimizer.beta1 = 1; }) == "run.json: optimizer.beta1: 1.0 is not below 1");
-  CHECK(invalid([](Run& r) { r.optimizer.momentum = 0; }) ==
+  CHECK(invalid_run([](Run& r) { r.optimizer.beta1 = 1; }) == "run.json: optimizer.beta1: 1.0 is not below 1");
+  CHECK(invalid_run([](Run& r) { r.optimizer.momentum = 0; }) ==
         "run.json: optimizer.nesterov: needs a momentum above 0");
-  CHECK(invalid([](Run& r) { r.learning_rate_policy.name = "cosin"; }).find("did you mean 'cosine'?") !=
+  CHECK(invalid_run([](Run& r) { r.learning_rate_policy.name = "cosin"; }).find("did you mean 'cosine'?") !=
         std::string::npos);
-  CHECK(invalid([](Run& r) { r.learning_rate_scaling = "linear"; }) ==
+  CHECK(invalid_run([](Run& r) { r.learning_rate_scaling = "linear"; }) ==
         "run.json: learning_rate_scaling: \"linear\" is not one of none, pipedream");
-  CHECK(invalid([](Run& r) { r.timeout_seconds = 0; }).rfind("run.json: timeout_seconds: ", 0) == 0);
-  CHECK(invalid([](Run& r) { r.threads = 0; }) == "run.json: threads: 0 is not in 1..4096");
-  CHECK(invalid([](Run& r) { r.seed = -1; }) == "run.json: seed: -1 is less than 0");
-  CHECK(invalid([](Run& r) { r.output = ""; }) == "run.json: output: empty; expected a folder");
+  CHECK(invalid_run([](Run& r) { r.timeout_seconds = 0; }).rfind("run.json: timeout_seconds: ", 0) == 0);
+  CHECK(invalid_run([](Run& r) { r.threads = 0; }) == "run.json: threads: 0 is not in 1..4096");
+  CHECK(invalid_run([](Run& r) { r.seed = -1; }) == "run.json: seed: -1 is less than 0");
+  CHECK(invalid_run([](Run& r) { r.output = ""; }) == "run.json: output: empty; expected a folder");
 }
 
 }  // namespace
