@@ -210,7 +210,10 @@ class RandomJobs {
   }
 
   void recompute(Plan& plan) {
-    for (Stage& stage : plan.stages) stage.recompute = chance(25);
+    for (Stage& stage : plan.stages) {
+      stage.recompute = chance(35);
+      if (stage.recompute) stage.recompute_ratio = one_of<double>({1, 1, 0.2, 0.4, 0.5, 0.75});
+    }
   }
 
   TrainingRules rules(const std::string& weights) {
