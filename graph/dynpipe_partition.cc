@@ -105,6 +105,9 @@ DynPipePartition partition_of(const Plan& plan, const Profile& profile, int64_t 
     }
     if (std::any_of(stage.shares.begin(), stage.shares.end(), [](int64_t share) { return share != 1; }))
       refuse("shares (" + name + ")");
+    if (std::any_of(stage.split.begin(), stage.split.end(),
+                    [&](int64_t weight) { return weight != stage.split.front(); }))
+      refuse("parts of different sizes (" + name + ")");
     const auto replicas = static_cast<int64_t>(stage.ranks.size());
     if (minibatch_samples % replicas != 0) {
       refuse(std::to_string(minibatch_samples) + " samples in " + std::to_string(replicas) + " parts (" +

@@ -13,7 +13,7 @@
 namespace pipewright {
 namespace {
 
-// Operators that mix the samples of a minibatch, and the argument that says so when it is true; null: always.
+// Operators that mix the samples of a minibatch where this argument is true.
 struct MixingOperator {
   const char* op;
   const char* argument;
@@ -59,6 +59,13 @@ std::vector<SampleRange> sample_ranges(int64_t samples, const std::vector<int64_
     before += weight;
   }
   return ranges;
+}
+
+double largest_part(const Stage& stage) {
+  if (!stage.splits()) return 1;
+  const int64_t all = std::accumulate(stage.split.begin(), stage.split.end(), int64_t{0});
+  return static_cast<double>(*std::max_element(stage.split.begin(), stage.split.end())) /
+         static_cast<double>(all);
 }
 
 void check_split_stages(const Plan& plan, const Graph& graph) {

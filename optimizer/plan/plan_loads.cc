@@ -1,5 +1,6 @@
 // The loads of a plan's stages, summed over their nodes, and what must hold of its nodes.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -7,6 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/recomputed_part.h"
+#include "graph/sample_ranges.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/evaluate.h"
 
@@ -204,6 +206,22 @@ void add_first_parts(const Plan& plan, const Dataflow& flow, std::vector<StageLo
   }
 }
 
+// Of the replica with most of each minibatch.
+void take_part(double part, StageLoad* load) {
+  load->split = true;
+  for (double* seconds : {&load->forward_seconds, &load->backward_seconds, &load->backward_weight_seconds,
+                          &load->once_forward_seconds})
+    *seconds *= part;
+  for (PassSeconds& pass : load->classes) {
+    pass.forward_seconds *= part;
+    pass.backward_seconds *= part;
+  }
+  for (int64_t* bytes : {&load->saved_bytes, &load->held_bytes, &load->workspace_bytes, &load->in_bytes,
+                         &load->out_bytes, &load->charged_in_bytes, &load->charged_out_bytes,
+                         &load->once_saved_bytes, &load->once_held_bytes})
+    *bytes = static_cast<int64_t>(std::ceil(static_cast<double>(*bytes) * part));
+}
+
 }  // namespace
 
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model) {
@@ -225,6 +243,8 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   check_together(flow, stage_of);
   add_cuts(flow, stage_of, model, &loads);
   add_first_parts(plan, flow, &loads);
+  for (size_t s = 0; s < loads.size(); ++s)
+    if (plan.stages[s].splits()) take_part(largest_part(plan.stages[s]), &loads[s]);
   return loads;
 }
 

@@ -93,7 +93,10 @@ double Timeline::extra_seconds(int64_t rank, const Action& action, double second
 double Timeline::extra_message_seconds(int64_t rank, const Action& action, int64_t stage) const {
   const int64_t other = stage + (action.kind == ActionKind::kSendGradient ? -1 : 1);
   const int64_t receiver =
-      first_ranks(shape_)[static_cast<size_t>(other)] + StageTurns(shape_, other).replica_of(action.index);
+      first_ranks(shape_)[static_cast<size_t>(other)] +
+      (shape_.splits(other)  // the first of those that get a part of it
+           ? parts_met(shape_, stage, placements_[static_cast<size_t>(rank)].replica, other).first
+           : StageTurns(shape_, other).replica_of(action.index));
   return disturbances_->message_seconds({shape_.number_of(rank), shape_.number_of(receiver), action.index});
 }
 

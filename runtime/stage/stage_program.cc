@@ -1,5 +1,6 @@
 #include "runtime/stage/stage_program.h"
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -318,7 +319,9 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
     roots.edges.push_back(edge);
     roots.gradients.push_back(std::move(gradient));
   };
-  if (last_) add(pass.roots[0], at::ones_like(pass.loss));
+  if (last_)
+    add(pass.roots[0], pass.loss_weight == 1 ? at::ones_like(pass.loss)
+                                             : at::full_like(pass.loss, pass.loss_weight));
   std::map<std::string, Edge>
       received;  // of a value carried through: there autograd adds what comes from here
   for (size_t i = 0, next = 0; i < received_.size(); ++i)

@@ -35,6 +35,7 @@ struct Pass {
   std::shared_ptr<const WeightVersion> version;
   std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
   at::Tensor loss;               ///< last stage; likewise without
+  double loss_weight = 1;        ///< what it counts in that of the minibatch: the gradient that it begins with
   at::Tensor scores;             ///< last stage, if the graph has them; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
@@ -80,6 +81,11 @@ class StageProgram {
   /// Positions of the trainable ones in parameters(): StageGradients::weights follows it.
   const std::vector<size_t>& trainable() const { return trainable_; }
 
+  /// Values that cross the cuts before and behind it, and which of them have gradients.
+  const std::vector<std::string>& received() const { return received_; }
+  const std::vector<std::string>& sent() const { return sent_; }
+  const std::vector<bool>& received_differentiable() const { return received_differentiable_; }
+  const std::vector<bool>& sent_differentiable() const { return sent_differentiable_; }
   /// Messages: values downstream, gradients upstream.
   const std::vector<MessagePart>& received_parts() const { return received_parts_; }
   const std::vector<MessagePart>& sent_parts() const { return sent_parts_; }
