@@ -41,7 +41,8 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
     const auto& ranks = plan.stages[static_cast<size_t>(stage)].ranks;
     const int64_t place = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
     const ReplicaRange met = parts_met(shape, stage, place, other);
-    for (int64_t q = met.first; q < met.first + met.count; ++q) activity.peers.push_back(rank_of(plan, other, q));
+    for (int64_t q = met.first; q < met.first + met.count; ++q)
+      activity.peers.push_back(rank_of(plan, other, q));
   };
   switch (action.kind) {
     case ActionKind::kReceiveActivation:

@@ -28,7 +28,8 @@ struct UpdateFigures {
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
 };
-/// Where replicas share each minibatch: the loss is that of part `number` of `count`, times what it counts in all.
+/// Where replicas share each minibatch: the loss is that of part `number` of `count`, times what it counts in
+/// all.
 struct LossPart {
   int64_t number = 0;
   int64_t count = 1;
@@ -114,7 +115,7 @@ class Journal {
   JournalSettings settings_;
   std::unique_ptr<MetricsFile> metrics_;
   std::map<int64_t, std::map<int64_t, Json>> parts_;  // by minibatch and part, until all parts are there
-  std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
+  std::map<int64_t, Json> early_;                     // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
   double elapsed_before_ = 0;           // by the past
   std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most

@@ -38,7 +38,8 @@ class MinibatchReports {
   void post_before(int64_t end, std::optional<double> norm) {
     while (!waiting_.empty() && waiting_.front().minibatch < end) {
       const Waiting& next = waiting_.front();
-      post_(minibatch_line(next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}, part_));
+      post_(
+          minibatch_line(next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}, part_));
       waiting_.pop_front();
     }
   }

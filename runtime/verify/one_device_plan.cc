@@ -28,7 +28,8 @@ Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& 
     return single;
   }
   // Parts of a minibatch draw numbers of their own.
-  if (std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.splits(); }) &&
+  if (std::any_of(plan.stages.begin(), plan.stages.end(),
+                  [](const Stage& stage) { return stage.splits(); }) &&
       draws(model.graph)) {
     single.schedule.clear();
     return single;

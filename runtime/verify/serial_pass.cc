@@ -77,7 +77,8 @@ SerialPass::Part SerialPass::forward_of(size_t s, const SerialStage::Part& of,
     }
   }
   key.first_sample = of.samples.begin;
-  part.outputs = of.segment->forward(inputs, stage.versions.at(stage.version_of(k_)), stage.buffers[of.replica], key);
+  part.outputs =
+      of.segment->forward(inputs, stage.versions.at(stage.version_of(k_)), stage.buffers[of.replica], key);
   return part;
 }
 
@@ -125,8 +126,9 @@ MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::v
   MinibatchFields upstream;
   for (size_t i = 0; i < names.size(); ++i) {
     // As it crosses, it lies in memory as it was made, but for gaps and elements of one place.
-    upstream[names[i]] =
-        found[i].defined() ? found[i] : at::zeros(leaves[i].sizes(), leaves[i].options().requires_grad(false));
+    upstream[names[i]] = found[i].defined()
+                             ? found[i]
+                             : at::zeros(leaves[i].sizes(), leaves[i].options().requires_grad(false));
   }
   Tensors of_weights;
   for (size_t i = names.size(); i < leaves.size(); ++i)

@@ -14,8 +14,8 @@ namespace pipewright {
 class SerialPass {
  public:
   /// Minibatch k as the stages count, which hold the versions that it reads. `differentiable`: the graph's
-  /// values that a gradient flows back to (differentiable_values). `split`: how stages share minibatches. All are
-  /// borrowed.
+  /// values that a gradient flows back to (differentiable_values). `split`: how stages share minibatches. All
+  /// are borrowed.
   SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
              const SampleSplit& split, int64_t k);
 
@@ -38,7 +38,8 @@ class SerialPass {
     double loss_weight = 1;
   };
   // The rows of a value that lie in what several replicas have of it, put together.
-  at::Tensor gathered(const std::vector<Crossing>& crossing, const std::string& value, SampleRange samples) const;
+  at::Tensor gathered(const std::vector<Crossing>& crossing, const std::string& value,
+                      SampleRange samples) const;
   Part forward_of(size_t s, const SerialStage::Part& of, const std::vector<Crossing>& crossing,
                   const MinibatchFields& fields, RandomKey key) const;
   // `gradients`: of the values sent. Returns those of the values received.

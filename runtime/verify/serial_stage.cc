@@ -25,7 +25,8 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
   if (stage.split.size() > 1) {
     ranges = sample_ranges(samples, stage.split);
     for (const SampleRange& range : ranges)
-      segments_of_parts.emplace_back(graph_of_part(model, plan, range.size()), interface.nodes, segment.outputs());
+      segments_of_parts.emplace_back(graph_of_part(model, plan, range.size()), interface.nodes,
+                                     segment.outputs());
   }
   Tensors first;
   for (const std::string& name : segment.parameters()) {

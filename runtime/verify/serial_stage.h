@@ -66,21 +66,21 @@ struct SerialStage {
   StageInterface interface;
   std::vector<size_t> cycle;  ///< replica by place in the cycle
   SerialRule rule;
-  Segment segment;                      ///< for whole minibatches
-  int64_t samples = 0;                  ///< of one
-  std::vector<SampleRange> ranges;      ///< by replica, where the replicas share each minibatch; else empty
+  Segment segment;                  ///< for whole minibatches
+  int64_t samples = 0;              ///< of one
+  std::vector<SampleRange> ranges;  ///< by replica, where the replicas share each minibatch; else empty
   std::vector<Segment> segments_of_parts;  ///< likewise
-  std::vector<size_t> trainable;        ///< positions in the segment's parameters
-  int64_t first_minibatch = 0;          ///< of the span
-  int64_t first_version = 0;            ///< at the begin of the span
-  std::map<int64_t, Tensors> versions;  ///< by number of updates
-  std::vector<Tensors> buffers;         ///< by replica
-  std::set<std::string> frozen_buffers;  ///< of the whole model: they are no means
+  std::vector<size_t> trainable;           ///< positions in the segment's parameters
+  int64_t first_minibatch = 0;             ///< of the span
+  int64_t first_version = 0;               ///< at the begin of the span
+  std::map<int64_t, Tensors> versions;     ///< by number of updates
+  std::vector<Tensors> buffers;            ///< by replica
+  std::set<std::string> frozen_buffers;    ///< of the whole model: they are no means
   bool averages(size_t b) const {
     return buffers[0][b].is_floating_point() && frozen_buffers.count(segment.buffers()[b]) == 0;
   }
-  std::vector<Tensors> sums;            ///< by replica: gradients of the round
-  Tensors gradient;                     ///< of the round that has ended, until it is due
+  std::vector<Tensors> sums;  ///< by replica: gradients of the round
+  Tensors gradient;           ///< of the round that has ended, until it is due
   struct Due {
     int64_t begin = 0;  ///< the first minibatch of the round within the span
     Tensors gradient;

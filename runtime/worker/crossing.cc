@@ -17,7 +17,8 @@ std::vector<MessagePart> with_samples(std::vector<MessagePart> parts, const std:
 
 }  // namespace
 
-Crossing::Crossing(const SampleSplit& split, const StageReplica& stage, int64_t other) : own_(stage.samples()) {
+Crossing::Crossing(const SampleSplit& split, const StageReplica& stage, int64_t other)
+    : own_(stage.samples()) {
   const StageProgram& program = stage.program();
   const bool before = other < stage.stage();
   const std::vector<std::string>& names = before ? program.received() : program.sent();

@@ -1,4 +1,5 @@
-// What a replica exchanges at one cut while training, where it or its neighbours have parts of the minibatches.
+// What a replica exchanges at one cut while training, where it or its neighbours have parts of the
+// minibatches.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,8 @@
 
 namespace pipewright {
 
-/// Messages of a minibatch across the cut, one for each piece; the order of the pieces is that of the samples.
+/// Messages of a minibatch across the cut, one for each piece; the order of the pieces is that of the
+/// samples.
 class Crossing {
  public:
   /// Between the replica and its neighbouring stage `other`. Borrows nothing.
@@ -38,7 +40,8 @@ class Crossing {
                                       const std::vector<int64_t>& dimensions);
 
   SampleRange own_;
-  std::vector<int64_t> dimensions_, gradient_dimensions_;  // of the values that cross, and of those with gradients
+  std::vector<int64_t> dimensions_,
+      gradient_dimensions_;  // of the values that cross, and of those with gradients
   std::vector<Part> pieces_;
 };
 

@@ -39,9 +39,9 @@ size_t end_of_frozen_prefix(const Graph& graph, const Plan& plan);
 
 /// Cuts the worker's first stage behind its frozen layers (StageReplica::run_behind) and returns what feeds
 /// it, which lives no longer than the worker. Null where the worker does not have the first stage, nothing of
-/// it is frozen, its replicas split minibatches, or what leaves the frozen layers cannot be kept, which is logged. `model` (frozen_model) and
-/// `plan` are the worker's; `before`: plans that were in force before, the last one last: what was kept under
-/// them need not be computed from the beginning.
+/// it is frozen, its replicas split minibatches, or what leaves the frozen layers cannot be kept, which is
+/// logged. `model` (frozen_model) and `plan` are the worker's; `before`: plans that were in force before, the
+/// last one last: what was kept under them need not be computed from the beginning.
 std::unique_ptr<CachedPrefix> cache_frozen_prefix(const Model& model, const Plan& plan,
                                                   const std::vector<const Plan*>& before, Worker& worker,
                                                   const PrefixInputs& inputs);

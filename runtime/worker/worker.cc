@@ -142,8 +142,9 @@ class Worker::Execution {
     std::optional<Crossing> before, behind;
   };
 
-  /// Behind the updates that the rank's stages make together, the last stage first: where pipelines average as
-  /// a whole its groups are those of all, and an earlier stage that waited for them would wait for this rank.
+  /// Behind the updates that the rank's stages make together, the last stage first: where pipelines average
+  /// as a whole its groups are those of all, and an earlier stage that waited for them would wait for this
+  /// rank.
   void add_averages() {
     const auto together = static_cast<size_t>(
         std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.sync != nullptr; }));
@@ -187,8 +188,9 @@ class Worker::Execution {
   }
   /// The rank that a piece of minibatch k is exchanged with.
   int64_t rank_of(int64_t stage, const SampleSplit::Piece& piece, int64_t k) const {
-    return piece.place == SampleSplit::Piece::kInTurn ? rank_of(stage, k)
-                                                      : pipewright::rank_of(worker_.plan_, stage, piece.place);
+    return piece.place == SampleSplit::Piece::kInTurn
+               ? rank_of(stage, k)
+               : pipewright::rank_of(worker_.plan_, stage, piece.place);
   }
   std::optional<Crossing> crossing_of(const StageReplica& stage, int64_t other) const {
     const bool there = other >= 0 && other < shape().stages();
@@ -224,19 +226,18 @@ class Worker::Execution {
       const int64_t k = action.index;
       if (action.kind == ActionKind::kReceiveActivation) {
         for (size_t i = 0; i < pieces(lane.before); ++i) {
-          activations.push_back(lane.before
-                                    ? Inbox::Expected{rank_of(s - 1, lane.before->piece(i), k),
-                                                      &lane.before->values(i)}
-                                    : Inbox::Expected{rank_of(s - 1, k), &program(stage, k).received_parts()});
+          activations.push_back(
+              lane.before ? Inbox::Expected{rank_of(s - 1, lane.before->piece(i), k), &lane.before->values(i)}
+                          : Inbox::Expected{rank_of(s - 1, k), &program(stage, k).received_parts()});
           of_activations.push_back(k);
         }
       }
       if (action.kind == ActionKind::kReceiveGradient) {
         for (size_t i = 0; i < pieces(lane.behind); ++i) {
-          gradients.push_back(lane.behind ? Inbox::Expected{rank_of(s + 1, lane.behind->piece(i), k),
-                                                            &lane.behind->gradients(i)}
-                                          : Inbox::Expected{rank_of(s + 1, k),
-                                                            &program(stage, k).sent_gradient_parts()});
+          gradients.push_back(
+              lane.behind
+                  ? Inbox::Expected{rank_of(s + 1, lane.behind->piece(i), k), &lane.behind->gradients(i)}
+                  : Inbox::Expected{rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
           of_gradients.push_back(k);
         }
       }
@@ -301,7 +302,8 @@ class Worker::Execution {
         lane.stage->backward_weight(k, reduces_at_once(own, lane));
         break;
       case ActionKind::kSendGradient:
-        send(*lane.gradient_outbox, s - 1, own, lane.before, lane.gradients_to_send, &Crossing::gradients_for);
+        send(*lane.gradient_outbox, s - 1, own, lane.before, lane.gradients_to_send,
+             &Crossing::gradients_for);
         lane.gradients_to_send.clear();
         break;
       case ActionKind::kReduce:

@@ -32,13 +32,13 @@ struct PipelineServices {
 /// What a worker asks of its surroundings. All calls come from the worker's thread. Minibatches, also those
 /// of actions, are counted as the run counts them; rounds as the stage does.
 struct WorkerHooks {
-  /// The stage's fields of one minibatch, whole, one per StageProgram::fields(). Called for stages that have some,
-  /// in the order of the stage's forwards.
+  /// The stage's fields of one minibatch, whole, one per StageProgram::fields(). Called for stages that have
+  /// some, in the order of the stage's forwards.
   std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
   /// Last stage only: the loss of a forward; where the stage splits its minibatches, of this replica's part,
-  /// times what that counts: the minibatch's is the sum over the replicas, in their order. While training on a
-  /// device some actions later, in order; the last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
-  /// the stage computes.
+  /// times what that counts: the minibatch's is the sum over the replicas, in their order. While training on
+  /// a device some actions later, in order; the last ones at the end of the span. In an evaluation also its
+  /// scores (may be undefined), which are where the stage computes.
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
   /// A stage has all gradients of a round, summed over its replicas and over stages where they are tied, and
   /// averaged; they are not clipped yet, and its update comes next.

@@ -62,7 +62,8 @@ class RandomPlans {
     }
     for (Stage& stage : plan.stages) {
       stage.recompute = between(0, 3) == 0;
-      if (stage.recompute && between(0, 1) == 0) stage.recompute_ratio = 0.1 * static_cast<double>(between(1, 9));
+      if (stage.recompute && between(0, 1) == 0)
+        stage.recompute_ratio = 0.1 * static_cast<double>(between(1, 9));
     }
     const PipelineShape shape = shape_of(plan);
     if (weights == "2bw")

@@ -1,4 +1,5 @@
-// Runs whose replicas split minibatches, with real processes: through checkpoints, changes of the plan, evaluation.
+// Runs whose replicas split minibatches, with real processes: through checkpoints, changes of the plan,
+// evaluation.
 #include <catch2/catch.hpp>
 
 #include "graph/plan_changes.h"
@@ -14,7 +15,8 @@ namespace {
 // As many replicas as weights; none: one replica.
 Plan split_plan(const TemporaryFolder& folder, const std::vector<std::vector<int64_t>>& splits) {
   std::vector<int64_t> replicas;
-  for (const auto& weights : splits) replicas.push_back(std::max<int64_t>(1, static_cast<int64_t>(weights.size())));
+  for (const auto& weights : splits)
+    replicas.push_back(std::max<int64_t>(1, static_cast<int64_t>(weights.size())));
   Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
   for (size_t s = 0; s < splits.size(); ++s) plan.stages[s].split = splits[s];
   return plan;
@@ -28,7 +30,8 @@ std::string write(const TemporaryFolder& folder, const std::string& name, const 
 }  // namespace
 
 TEST_CASE(
-    "split: a run to stages that split and back ends as runs that are stopped there and resumed, as a run that is "
+    "split: a run to stages that split and back ends as runs that are stopped there and resumed, as a run "
+    "that is "
     "interrupted on the way, and as the serial reference") {
   const TemporaryFolder folder;
   const std::string a = write_plan(folder, "a.json", {1, 2});
@@ -38,13 +41,13 @@ TEST_CASE(
   both.stages[0].recompute_ratio = 0.5;
   const std::string b = write(folder, "b.json", both);
   const std::string c = write(folder, "c.json", split_plan(folder, {{}, {1, 1, 1}}));
-  const std::vector<std::string> rules = {"--momentum", "0.9", "--gradient-clipping-norm", "0.5",
-                                          "--checkpoint-every-epochs", "3"};
+  const std::vector<std::string> rules = {
+      "--momentum", "0.9", "--gradient-clipping-norm", "0.5", "--checkpoint-every-epochs", "3"};
   const fs::path stopped = folder / "stopped";
   const auto part = [&](const std::string& plan, int64_t until) {
     finish(folder, stopped,
-           rules + std::vector<std::string>{"--plan", plan, "--minibatches", std::to_string(until), "--resume",
-                                            "latest"});
+           rules + std::vector<std::string>{"--plan", plan, "--minibatches", std::to_string(until),
+                                            "--resume", "latest"});
   };
   part(a, 21);
   part(b, 64);

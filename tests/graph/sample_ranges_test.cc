@@ -46,7 +46,9 @@ TEST_CASE("a plan says how replicas split a minibatch") {
   CHECK(largest_part(again.stages[1]) == 1);
   CHECK(invalid_split([](Plan& p) { p.stages[0].split = {2}; }) ==
         "p: stages[0].split: got 1, expected one for each of 2 ranks");
-  CHECK(invalid_split([](Plan& p) { p.stages[0].split = {2, 0}; }) == "p: stages[0].split[1]: 0 is not in 1..1024");
+  CHECK(invalid_split([](Plan& p) {
+          p.stages[0].split = {2, 0};
+        }) == "p: stages[0].split[1]: 0 is not in 1..1024");
   CHECK(invalid_split([](Plan& p) {
           p.stages[0].split = {2, 1};
           p.stages[0].shares = {2, 1};
@@ -108,8 +110,9 @@ TEST_CASE("a plan says which part of a stage is recomputed: the last of its node
   CHECK(error_of<InputError>([&] {
           parse_document<Plan>(with("\"recompute\": true, \"recompute_ratio\": 0.5"), "p");
         }) == "p: stages[0].recompute_ratio: stands beside `recompute`");
-  CHECK(error_of<InputError>([&] { parse_document<Plan>(with("\"recompute_ratio\": 1.5"), "p"); })
-            .find("stages[0].recompute_ratio") != std::string::npos);
+  CHECK(error_of<InputError>([&] {
+          parse_document<Plan>(with("\"recompute_ratio\": 1.5"), "p");
+        }).find("stages[0].recompute_ratio") != std::string::npos);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 struct RankExtras {
   std::function<void(Worker&, WorkerHooks&)> prepare;
   std::function<void(Worker&)> finish;
-  std::optional<int64_t> began;  ///< of the only span (Worker::train)
+  std::optional<int64_t> began;                                      ///< of the only span (Worker::train)
   std::function<std::unique_ptr<Groups>(int64_t rank)> groups = {};  ///< for rules.sync that makes some
   /// For one under which pipelines share minibatches.
   std::function<std::unique_ptr<MinibatchSource>(int64_t rank)> minibatches = {};

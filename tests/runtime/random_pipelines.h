@@ -110,8 +110,7 @@ class RandomJobs {
     const auto& parameters = job.model.graph.parameters;
     const bool shares = std::any_of(parameters.begin(), parameters.end(),
                                     [](const Parameter& p) { return p.name == "shared.weight"; });
-    const bool own_rounds =
-        job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
+    const bool own_rounds = job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
     std::vector<Kind> kinds;
     if (!shares) kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
     const std::vector<Kind> together = {{"1f1b", "2bw"},
@@ -143,8 +142,8 @@ class RandomJobs {
       plan.stages[s].in_flight = std::max(plan.stages[s].in_flight, depths[s]);
   }
 
-  // Layers in a row with additions over any distance; with `tied`, several layers may share a weight. Half of the
-  // models can be made for another number of samples.
+  // Layers in a row with additions over any distance; with `tied`, several layers may share a weight. Half of
+  // the models can be made for another number of samples.
   Model model(bool tied) {
     const uint64_t seed = random_();
     const int64_t samples = chance(50) ? between(2, 4) : between(4, 9);
@@ -236,7 +235,8 @@ class RandomJobs {
       if (stage.ranks.size() == 1) continue;
       for (size_t q = 0; q < stage.ranks.size(); ++q) stage.split.push_back(between(1, 3));
       const auto ranges = sample_ranges(samples, stage.split);
-      const bool fits = std::all_of(ranges.begin(), ranges.end(), [](const SampleRange& r) { return r.size() > 0; });
+      const bool fits =
+          std::all_of(ranges.begin(), ranges.end(), [](const SampleRange& r) { return r.size() > 0; });
       if (mixes || !fits || (!all && chance(30))) stage.split.clear();
       has_turns = has_turns || stage.split.empty();
     }

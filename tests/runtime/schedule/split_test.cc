@@ -51,8 +51,7 @@ TEST_CASE("split: each replica meets those of the neighbour that have samples of
 
 TEST_CASE("split: every replica has an action for every minibatch, and updates with the others") {
   const PipelineShape shape = split_shape({{1}, {1, 2}}, {2, 1});
-  CHECK(to_text(schedule_of_rank("1f1b", shape, 0, 0, {0, 2})) ==
-        "F0 SA0 F1 SA1 RG0 B0 U0 RG1 B1 U1");
+  CHECK(to_text(schedule_of_rank("1f1b", shape, 0, 0, {0, 2})) == "F0 SA0 F1 SA1 RG0 B0 U0 RG1 B1 U1");
   for (const int64_t replica : {0, 1})
     CHECK(to_text(schedule_of_rank("1f1b", shape, 1, replica, {0, 2})) ==
           "RA0 F0 B0 SG0 AR0 U0 RA1 F1 B1 SG1 AR1 U1");
@@ -62,7 +61,8 @@ TEST_CASE("split: every replica has an action for every minibatch, and updates w
   CHECK(usable_in_flight(split_shape({{1, 1}, {1, 1, 1}}, {2, 9})) == Numbers{2, 2});
 }
 
-TEST_CASE("split: with equal parts a pipeline takes what one of single replicas does whose updates exchange") {
+TEST_CASE(
+    "split: with equal parts a pipeline takes what one of single replicas does whose updates exchange") {
   const PipelineShape shape = split_shape({{1, 1}, {1}, {3, 3, 3}}, {3, 2, 1});
   const std::vector<StageTimes> times = {times_of(1, 2), times_of(1.5, 1.5), times_of(0.75, 2)};
   const OneForAll one = one_for_all(shape, times);
@@ -122,7 +122,8 @@ TEST_CASE("split: what does not go together is refused") {
                     "pipeline, stage 0: shares beside split weights, expected one of them");
   shape.shares.clear();
   shape.split[0] = {1, 1, 1};
-  CHECK_THROWS_WITH(check_shape(shape), "pipeline, stage 0: 3 split weights for 2 replicas, expected one each");
+  CHECK_THROWS_WITH(check_shape(shape),
+                    "pipeline, stage 0: 3 split weights for 2 replicas, expected one each");
   shape.split[0] = {1, 0};
   CHECK_THROWS_WITH(check_shape(shape), "pipeline, stage 0: a split weight of 0, expected at least 1");
   shape = split_shape({{1, 1}, {1}}, {2, 1});

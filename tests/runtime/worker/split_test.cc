@@ -1,5 +1,5 @@
-// Replicas that split each minibatch: against the serial reference, bit for bit, and against the same plan without, up
-// to rounding. Random plans of this kind are in delays_test.cc and generations_test.cc.
+// Replicas that split each minibatch: against the serial reference, bit for bit, and against the same plan
+// without, up to rounding. Random plans of this kind are in delays_test.cc and generations_test.cc.
 #include "models/zoo/registry.h"
 #include "runtime/data/sequences.h"
 #include "tests/runtime/pipelines.h"
@@ -32,19 +32,21 @@ Model skipping_model(int64_t batch, bool draws) {
 
 using Splits = std::vector<std::vector<int64_t>>;
 
-// As many replicas as weights; an empty list of them: one replica, whole minibatches; "turns": without weights.
+// As many replicas as weights; an empty list of them: one replica, whole minibatches; "turns": without
+// weights.
 Plan split_plan(const Model& model, const Splits& splits, const std::vector<int64_t>& depths,
                 const std::vector<size_t>& turns = {}) {
   std::vector<int64_t> replicas;
-  for (const auto& weights : splits) replicas.push_back(std::max<int64_t>(1, static_cast<int64_t>(weights.size())));
+  for (const auto& weights : splits)
+    replicas.push_back(std::max<int64_t>(1, static_cast<int64_t>(weights.size())));
   Plan plan = plan_of(model, replicas, depths);
   for (size_t s = 0; s < splits.size(); ++s)
     if (std::find(turns.begin(), turns.end(), s) == turns.end()) plan.stages[s].split = splits[s];
   return plan;
 }
 
-void compare_on(const std::string& transport, const Model& model, const Plan& plan, const TrainingRules& rules,
-                std::vector<Span> spans, int64_t classes = 5) {
+void compare_on(const std::string& transport, const Model& model, const Plan& plan,
+                const TrainingRules& rules, std::vector<Span> spans, int64_t classes = 5) {
   check_split_model(model, plan);
   compare(model, plan, rules, spans, make_world(transport, plan.world_size), classes);
 }
@@ -75,9 +77,13 @@ TEST_CASE("split: every weight, loss and buffer is the serial reference's, next 
 TEST_CASE("split: under every schedule and weight rule") {
   at::set_num_threads(1);
   const Model model = skipping_model(7, true);
-  for (const auto& [schedule, weights] : std::vector<std::pair<std::string, std::string>>{
-           {"1f1b", "vertical"}, {"1f1b", "2bw"}, {"model-parallel", "stash"}, {"gpipe", "flush"},
-           {"1f1b-flush", "flush"}, {"zb-h1", "flush"}}) {
+  for (const auto& [schedule, weights] :
+       std::vector<std::pair<std::string, std::string>>{{"1f1b", "vertical"},
+                                                        {"1f1b", "2bw"},
+                                                        {"model-parallel", "stash"},
+                                                        {"gpipe", "flush"},
+                                                        {"1f1b-flush", "flush"},
+                                                        {"zb-h1", "flush"}}) {
     Plan plan = split_plan(model, {{2, 1}, {}, {1, 1, 2}}, {3, 2, 1});
     plan = with_schedule(plan, schedule, weights, weights == "flush" || weights == "2bw" ? 4 : 1);
     if (schedule == "zb-h1") plan.stages[1].in_flight = plan.stages[2].in_flight = 3;
@@ -121,7 +127,8 @@ TEST_CASE("split: the gradient is that of the whole minibatch, also where labels
   const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
   const Plan whole = split_plan(model, {{}, {}, {}}, {1, 1, 1});
   const ReferenceResult expected = train_serially(model, whole, rules, {{0, 10}}, fields);
-  for (const Splits& splits : {Splits{{3, 1}, {}, {}}, Splits{{}, {1, 1, 1}, {}}, Splits{{}, {1, 2}, {1, 2, 1}}}) {
+  for (const Splits& splits :
+       {Splits{{3, 1}, {}, {}}, Splits{{}, {1, 1, 1}, {}}, Splits{{}, {1, 2}, {1, 2, 1}}}) {
     const Plan plan = split_plan(model, splits, {1, 1, 1});
     const PipelineRun run =
         run_pipeline(model, plan, rules, {{0, 10}}, minibatches, make_world("local", plan.world_size));
@@ -156,8 +163,8 @@ TEST_CASE("split: what a model cannot do in parts is refused, with the reason") 
     return made;
   };
   const Model mean = with_mean(8);
-  CHECK(refusal(mean, split_plan(mean, {{1, 1}, {}}, {1, 1})).find("(aten::mean) makes 'mean' of all samples") !=
-        std::string::npos);
+  CHECK(refusal(mean, split_plan(mean, {{1, 1}, {}}, {1, 1}))
+            .find("(aten::mean) makes 'mean' of all samples") != std::string::npos);
   Plan behind = split_plan(mean, {{}, {1, 1}}, {1, 1});  // the mean crosses
   auto& first = behind.stages[0].nodes;
   auto& second = behind.stages[1].nodes;
@@ -165,7 +172,8 @@ TEST_CASE("split: what a model cannot do in parts is refused, with the reason") 
     second.insert(second.begin(), first.back());
     first.pop_back();
   }
-  CHECK(refusal(mean, behind).find("no dimension of () counts the 8 samples of a minibatch") != std::string::npos);
+  CHECK(refusal(mean, behind).find("no dimension of () counts the 8 samples of a minibatch") !=
+        std::string::npos);
   const Model norms = build_model("convnet:width=4,image=16", 4);
   CHECK(error_of<PlanError>([&] {
           check_plan_for_graph(split_plan(norms, {{1, 1}, {}}, {1, 1}), norms.graph);
