@@ -105,13 +105,16 @@ DynPipePartition partition_of(const Plan& plan, const Profile& profile, int64_t 
     }
     if (std::any_of(stage.shares.begin(), stage.shares.end(), [](int64_t share) { return share != 1; }))
       refuse("shares (" + name + ")");
+    if (std::any_of(stage.split.begin(), stage.split.end(),
+                    [&](int64_t weight) { return weight != stage.split.front(); }))
+      refuse("parts of different sizes (" + name + ")");
     const auto replicas = static_cast<int64_t>(stage.ranks.size());
     if (minibatch_samples % replicas != 0) {
       refuse(std::to_string(minibatch_samples) + " samples in " + std::to_string(replicas) + " parts (" +
              name + ")");
     }
     partition.layers.push_back(static_cast<int64_t>(stage.nodes.size()));
-    partition.recompute_ratios.push_back(stage.recompute ? 1 : 0);
+    partition.recompute_ratios.push_back(stage.recompute ? stage.recompute_ratio : 0);
     partition.replicas.push_back(replicas);
   }
   if (next != profile.nodes.size()) refuse("a part of the profile's nodes");
@@ -140,12 +143,8 @@ Plan plan_of_partition(const DynPipePartition& partition, const Profile& profile
     }
     for (int64_t q = 0; q < partition.replicas[s]; ++q) stage.ranks.push_back(plan.world_size++);
     const double ratio = partition.recompute_ratios[s];
-    if (ratio != 0 && ratio != 1) {
-      throw InputError(where + ": recompute_ratio: stage " + std::to_string(s) +
-                           " recomputes a part of its layers; stages of a plan do it wholly or not",
-                       "Make it 0 or 1.");
-    }
-    stage.recompute = ratio == 1;
+    stage.recompute = ratio > 0;
+    if (ratio > 0) stage.recompute_ratio = ratio;
     plan.stages.push_back(std::move(stage));
   }
   plan.validate(where);

@@ -35,8 +35,7 @@ bool looks_like_dynpipe_partition(const std::string& text);
 /// PlanError for a plan that the format cannot hold: stages that are not stretches of the profile's nodes, a
 /// rank with several stages, shares, a number of replicas that does not divide the minibatch.
 DynPipePartition partition_of(const Plan& plan, const Profile& profile, int64_t minibatch_samples);
-/// Ranks in order, depths 1 for the caller to choose. InputError if the profile has another number of nodes,
-/// or a part of a stage recomputes, which a plan cannot say.
+/// Ranks in order, depths 1 for the caller to choose. InputError if the profile has another number of nodes.
 Plan plan_of_partition(const DynPipePartition& partition, const Profile& profile, const std::string& where);
 
 }  // namespace pipewright

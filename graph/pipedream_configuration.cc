@@ -122,6 +122,7 @@ PipedreamConfiguration configuration_of(const Plan& plan) {
     const Stage& stage = plan.stages[s];
     if (std::any_of(stage.shares.begin(), stage.shares.end(), [](int64_t share) { return share != 1; }))
       refuse("shares (stage " + std::to_string(s) + ")");
+    if (stage.splits()) refuse("split (stage " + std::to_string(s) + ")");
     if (stage.recompute) refuse("recompute of single stages (stage " + std::to_string(s) + ")");
     configuration.module_to_stage.push_back(static_cast<int64_t>(s));
     configuration.stage_to_ranks.push_back(stage.ranks);

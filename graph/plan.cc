@@ -161,6 +161,30 @@ void validate_ranks(const Plan& plan, const std::string& where) {
   }
 }
 
+void validate_split(const Plan& plan, const std::string& where) {
+  const ScheduleFacts* const schedule = find_schedule(plan.schedule);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    if (stage.split.empty()) continue;
+    const std::string path = place(s) + ".split";
+    if (stage.split.size() != stage.ranks.size()) {
+      fail_document(where, path,
+                    "got " + std::to_string(stage.split.size()) + ", expected one for each of " +
+                        std::to_string(stage.ranks.size()) + " ranks");
+    }
+    for (size_t q = 0; q < stage.split.size(); ++q)
+      check_range(where, path + "[" + std::to_string(q) + "]", stage.split[q], 1, kMostShare);
+    if (!stage.shares.empty()) {
+      fail_document(where, path, "stands beside `shares`",
+                    "Replicas share each minibatch (`split`), or take whole ones in turns (`shares`).");
+    }
+    if (schedule != nullptr && schedule->several_stages) {
+      fail_document(where, path, "does not go with schedule " + in_quotes(plan.schedule),
+                    "Its stages share their ranks: leave out `split`, or use schedule '1f1b-flush'.");
+    }
+  }
+}
+
 void validate_frozen(const Plan& plan, const std::string& where) {
   check_range(where, "frozen_layers", plan.frozen_layers, 0, kMostFrozenLayers);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -201,6 +225,21 @@ void validate_tied(const Plan& plan, const std::string& where) {
 
 }  // namespace
 
+namespace {
+
+// Says all that `recompute` does, so only one of them may stand there.
+void set_recompute_ratio(Stage& stage, JsonReader& entry) {
+  const double ratio = entry.number("recompute_ratio", 0, 1);
+  if (entry.has("recompute")) {
+    entry.fail("recompute_ratio", "stands beside `recompute`",
+               "Keep one of them: `recompute` true is a ratio of 1, false one of 0.");
+  }
+  stage.recompute = ratio > 0;
+  if (ratio > 0) stage.recompute_ratio = ratio;
+}
+
+}  // namespace
+
 Plan Plan::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "strategy",
                  "schedule", "weights", "microbatches", "world_size", "frozen_layers", "stages",
@@ -217,14 +256,16 @@ Plan Plan::from_json(JsonReader& reader) {
   plan.world_size = reader.integer("world_size", 1, kMostRanks);
   if (reader.has("frozen_layers")) plan.frozen_layers = reader.integer("frozen_layers", 0, kMostFrozenLayers);
   for (JsonReader& entry : reader.objects("stages")) {
-    entry.expect({"layers", "nodes", "ranks", "shares", "in_flight", "recompute", "frozen"});
+    entry.expect({"layers", "nodes", "ranks", "shares", "split", "in_flight", "recompute", "recompute_ratio", "frozen"});
     Stage stage;
     if (entry.has("layers")) stage.layers = entry.strings("layers");
     stage.nodes = entry.strings("nodes");
     stage.ranks = entry.integers("ranks", 0, kMostRanks - 1);
     if (entry.has("shares")) stage.shares = entry.integers("shares", 1, kMostShare);
+    if (entry.has("split")) stage.split = entry.integers("split", 1, kMostShare);
     stage.in_flight = entry.integer("in_flight", 1, kMostInFlight);
     if (entry.has("recompute")) stage.recompute = entry.boolean("recompute");
+    if (entry.has("recompute_ratio")) set_recompute_ratio(stage, entry);
     if (entry.has("frozen")) stage.frozen = entry.boolean("frozen");
     entry.finish();
     plan.stages.push_back(std::move(stage));
@@ -259,8 +300,10 @@ Json Plan::to_json() const {
   for (const Stage& stage : stages) {
     Json entry = {{"layers", stage.layers}, {"nodes", stage.nodes}, {"ranks", stage.ranks}};
     if (!stage.shares.empty()) entry["shares"] = stage.shares;
+    if (!stage.split.empty()) entry["split"] = stage.split;
     entry["in_flight"] = stage.in_flight;
-    if (stage.recompute) entry["recompute"] = true;
+    if (stage.recompute && stage.recompute_ratio == 1) entry["recompute"] = true;
+    if (stage.recompute && stage.recompute_ratio != 1) entry["recompute_ratio"] = stage.recompute_ratio;
     if (stage.frozen) entry["frozen"] = true;
     json["stages"].push_back(std::move(entry));
   }
@@ -284,10 +327,12 @@ void Plan::validate(const std::string& where) const {
                     "got " + std::to_string(stage.shares.size()) + ", expected one for each of " +
                         std::to_string(stage.ranks.size()) + " ranks");
     }
+    check_range(where, place(s) + ".recompute_ratio", stage.recompute_ratio, 0, 1);
     for (size_t q = 0; q < stage.shares.size(); ++q) {
       check_range(where, place(s) + ".shares[" + std::to_string(q) + "]", stage.shares[q], 1, kMostShare);
     }
   }
+  validate_split(*this, where);
   validate_ranks(*this, where);
   validate_tied(*this, where);
   validate_frozen(*this, where);

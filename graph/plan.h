@@ -58,7 +58,13 @@ struct Stage {
   int64_t in_flight = 1;            ///< depth: most minibatches of one rank between forward and backward
   /// Optional: replica q takes shares[q] of every sum(shares) consecutive minibatches. Empty: 1 each.
   std::vector<int64_t> shares;
+  /// Optional: all replicas take part in every minibatch, replica q with samples in proportion to split[q]
+  /// (graph/sample_ranges.h). Empty: they take whole minibatches in turns.
+  std::vector<int64_t> split;
+  bool splits() const { return split.size() > 1; }
   bool recompute = false;  ///< activations are dropped after the forward and made again before the backward
+  /// With `recompute`, in (0, 1]: of this part of its nodes, the last ones (graph/recomputed_part.h).
+  double recompute_ratio = 1;
   bool frozen = false;     ///< nothing of it is trained: no gradient enters or leaves it
 };
 
@@ -110,8 +116,8 @@ void check_schedule_and_weights(const Plan& plan);
 Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
 /// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
-/// earlier one, `tied_parameters` are exactly those read by several stages, and no set of graph.together is
-/// separated. If the plan has a graph_digest, it is that of the graph (graph/graph_identity.h), whatever its model
+/// earlier one, `tied_parameters` are exactly those read by several stages, no set of graph.together is
+/// separated, and stages with `split` can have it (check_split_stages of graph/sample_ranges.h). If the plan has a graph_digest, it is that of the graph (graph/graph_identity.h), whatever its model
 /// is called. The message names the node, the new layer or the two minibatch sizes.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 

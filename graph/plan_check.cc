@@ -8,6 +8,7 @@
 #include "graph/graph_identity.h"
 #include "graph/nearest.h"
 #include "graph/plan.h"
+#include "graph/sample_ranges.h"
 
 namespace pipewright {
 namespace {
@@ -147,6 +148,7 @@ void check_plan_for_graph(const Plan& plan, const Graph& graph) {
   const std::vector<size_t> stage_of = check_cover(plan, graph);
   check_flow(plan, graph, stage_of);
   check_together(graph, stage_of);
+  check_split_stages(plan, graph);
   if (plan.graph_digest.empty() || is_digest_of(graph, plan.graph_digest, plan.model)) return;
   const int64_t planned = planned_samples(plan), here = samples_of(graph);
   if (planned > 0 && here > 0 && planned != here) {

@@ -22,6 +22,8 @@ struct RandomKey {
   /// For a pass that is recorded (runtime/stage/recorded_stage.h): a generator for each of Segment::random_nodes(),
   /// which the node draws from in the default one's place, as it is. Borrowed. Null: seeded as below.
   const std::vector<at::Generator>* streams = nullptr;
+  /// Of a pass over a part of the minibatch: the first of its samples. Each part draws numbers of its own.
+  int64_t first_sample = 0;
 };
 
 /// The default generator of a device is one for the whole process: seeding it and drawing from it must not be

@@ -111,7 +111,8 @@ std::string shape_text(const at::Tensor& tensor) {
 }  // namespace
 
 uint64_t seed_of(const SegmentStep& step, RandomKey key) {
-  return stream_key(key.seed, key.minibatch, step.name_hash);
+  const uint64_t whole = stream_key(key.seed, key.minibatch, step.name_hash);
+  return key.first_sample == 0 ? whole : stream_key(whole, key.first_sample, step.name_hash);
 }
 
 SegmentRun::SegmentRun(const SegmentSteps& steps, std::vector<at::Tensor> inputs,

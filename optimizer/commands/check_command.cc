@@ -22,7 +22,10 @@ namespace po = boost::program_options;
 
 void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
   Plan recomputing = plan;
-  for (Stage& stage : recomputing.stages) stage.recompute = true;
+  for (Stage& stage : recomputing.stages) {
+    stage.recompute = true;
+    stage.recompute_ratio = 1;
+  }
   check_plan_memory(plan, prediction,
                     evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
                     inputs.topology, inputs.profile.minibatch_samples);

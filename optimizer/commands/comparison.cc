@@ -384,6 +384,7 @@ Updates updates_of(const Plan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     auto round = static_cast<int64_t>(stage.ranks.size());
+    if (stage.splits()) round = 1;
     if (!stage.shares.empty()) round = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
     updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
     updates.most_minibatches = std::max(updates.most_minibatches, round);

@@ -28,8 +28,8 @@ std::vector<StageBytes> bytes_of(const std::vector<StageLoad>& loads, const Cost
     bytes.saved_bytes = load.saved_bytes + load.in_bytes + load.held_bytes;
     if (load.recompute && !inputs.split_backward) {
       bytes.recompute = true;
-      bytes.kept_bytes = load.in_bytes + load.buffer_bytes;
-      bytes.saved_bytes += load.buffer_bytes;
+      bytes.kept_bytes = load.in_bytes + load.buffer_bytes + load.once_saved_bytes + load.once_held_bytes;
+      bytes.saved_bytes += load.buffer_bytes + load.once_held_bytes;
     }
     bytes.activation_bytes = load.out_bytes;
     bytes.gradient_bytes = load.in_bytes;

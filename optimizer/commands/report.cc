@@ -44,7 +44,10 @@ std::string devices_text(const Stage& stage, const Topology& topology) {
 }
 
 std::string depth_text(const Stage& stage) {
-  return std::to_string(stage.in_flight) + (stage.recompute ? ", recomputes" : "");
+  if (!stage.recompute) return std::to_string(stage.in_flight);
+  char part[32] = "";
+  if (stage.recompute_ratio != 1) std::snprintf(part, sizeof part, " its last %.3g", stage.recompute_ratio);
+  return std::to_string(stage.in_flight) + ", recomputes" + part;
 }
 
 std::string shape_and_recompute_text(const Plan& plan) {

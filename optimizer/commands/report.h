@@ -16,7 +16,7 @@ namespace pipewright {
 std::string ranks_text(const std::vector<int64_t>& ranks);
 /// The stage's ranks, and the classes of their devices: "2-3 (slow)".
 std::string devices_text(const Stage& stage, const Topology& topology);
-/// The stage's in_flight; "3, recomputes" where it does.
+/// The stage's in_flight; "3, recomputes" where it does, "3, recomputes its last 0.5" where that is a part.
 std::string depth_text(const Stage& stage);
 /// "3-1", and which stages recompute: "3-1, recomputing 0".
 std::string shape_and_recompute_text(const Plan& plan);

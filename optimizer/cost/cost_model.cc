@@ -295,7 +295,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
 double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device) {
   const auto d = static_cast<size_t>(device);
   const PassSeconds pass = load.pass_seconds(inputs.classes.empty() ? 0 : inputs.classes[d]);
-  const double again = load.recompute ? pass.forward_seconds : 0;
+  const double again = load.recomputed_fraction() * pass.forward_seconds;
   const double seconds =
       inputs.forward_only ? pass.forward_seconds : pass.forward_seconds + again + pass.backward_seconds;
   return inputs.speeds.empty() ? seconds : seconds / inputs.speeds[d];
@@ -344,12 +344,15 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
                          const CostInputs& inputs) {
   const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
   const int64_t weights = load.trainable_bytes;
-  // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, and
-  // what its sends still hold; one minibatch at a time has the rest too, unless its backward comes in parts.
+  // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, what
+  // its sends still hold, and all of the part that runs once; one minibatch at a time has the rest too, unless
+  // its backward comes in parts.
   const bool drops = load.recompute && !inputs.split_backward;
-  const int64_t kept = load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes : 0);
-  const int64_t again = load.saved_bytes + load.held_bytes;
-  const int64_t one_minibatch = load.saved_bytes + kept;
+  const int64_t of_first_part = load.once_saved_bytes + load.once_held_bytes;
+  const int64_t kept =
+      load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes + of_first_part : 0);
+  const int64_t again = load.saved_bytes + load.held_bytes - (load.recompute ? load.once_saved_bytes : 0);
+  const int64_t one_minibatch = again - load.held_bytes + kept;
   // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
   // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
   // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.

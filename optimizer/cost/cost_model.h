@@ -42,10 +42,20 @@ struct StageLoad {
   bool first = true;                    ///< no stage before this one
   bool last = true;
   bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
+  // Of a stage that recomputes its last part alone (`recompute_ratio`): what the first part takes and keeps.
+  double once_forward_seconds = 0;  ///< of forward_seconds
+  int64_t once_saved_bytes = 0;     ///< of saved_bytes
+  int64_t once_held_bytes = 0;      ///< of what the last part reads of the first, what no node saves
+  bool split = false;      ///< its replicas share each minibatch: all but least_seconds is of the largest part
   bool frozen = false;     ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
 
-  double recompute_seconds() const { return recompute ? forward_seconds : 0; }
+  double recompute_seconds() const { return recompute ? forward_seconds - once_forward_seconds : 0; }
+  /// Of the forward, by time; the same on devices of every class.
+  double recomputed_fraction() const {
+    if (!recompute) return 0;
+    return forward_seconds > 0 ? recompute_seconds() / forward_seconds : 1;
+  }
   double compute_seconds() const { return forward_seconds + recompute_seconds() + backward_seconds; }
   /// On a device of the class; 0: none.
   PassSeconds pass_seconds(int device_class) const {
@@ -116,6 +126,7 @@ struct StageTerms {
   double link_in_seconds = 0;
   double link_out_seconds = 0;
   bool link_takes_both = true;  ///< one after the other; otherwise the longer counts
+  bool split = false;           ///< replicas share each minibatch: a round has one, of which these are the parts
 
   double link_seconds() const {
     return link_takes_both ? link_in_seconds + link_out_seconds : std::max(link_in_seconds, link_out_seconds);
@@ -123,15 +134,17 @@ struct StageTerms {
   /// From 2 replicas on it never grows with them; it is at least compute / replicas.
   StagePeriod period(int64_t replicas) const {
     const auto m = static_cast<double>(replicas);
+    const double minibatches = split ? 1 : m;  // of a round
     StagePeriod period;
-    period.compute_seconds = compute_seconds / m;
+    period.compute_seconds = compute_seconds / minibatches;
     if (replicas > 1) {
       period.gradient_sync_seconds =
-          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / m + interval_exchange_seconds;
+          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / minibatches +
+          interval_exchange_seconds;
     }
     period.gradient_sync_seconds += interval_tied_seconds;
-    period.step_seconds = step_seconds / m + interval_step_seconds;
-    period.link_seconds = link_seconds() / m;
+    period.step_seconds = step_seconds / minibatches + interval_step_seconds;
+    period.link_seconds = link_seconds() / minibatches;
     return period;
   }
 };
@@ -144,7 +157,9 @@ struct CostModel {
   /// in and sends on. Nothing may fall when seconds or bytes of the load grow: bounds rely on it.
   StageTerms (*terms)(const StageLoad& load, const CostInputs& inputs);
   StagePeriod period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) const {
-    return terms(load, inputs).period(replicas);
+    StageTerms of_load = terms(load, inputs);
+    of_load.split = load.split;
+    return of_load.period(replicas);
   }
   /// Bytes the model takes the cut after `done` (a down-set of nodes) for, at least live_bytes(); 0 for the
   /// empty and the full set.

@@ -6,18 +6,25 @@
 #include <numeric>
 #include <utility>
 
+#include "graph/sample_ranges.h"
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/levels.h"
 
 namespace pipewright {
 namespace {
 
+/// Of minibatches, or of each one.
+double share_of(const Stage& stage, size_t q) {
+  if (stage.splits()) return static_cast<double>(stage.split[q]);
+  return stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
+}
+
 /// Part of the minibatches of a stage that each group of `size` ranks runs.
 std::map<int64_t, double> parts_by_group(const Stage& stage, int64_t size) {
   std::map<int64_t, double> parts;
   double all = 0;
   for (size_t q = 0; q < stage.ranks.size(); ++q) {
-    const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
+    const double share = share_of(stage, q);
     parts[stage.ranks[q] / size] += share;
     all += share;
   }
@@ -165,7 +172,11 @@ int Placing::level_between(size_t s, size_t other, int span) const {
 void Placing::add_stage(size_t s) {
   const Stage& stage = stages_[s];
   const int64_t shares = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
-  const auto round = static_cast<double>(stage.shares.empty() ? stage.ranks.size() : shares);
+  const auto round = static_cast<double>(stage.splits()         ? 1
+                                         : stage.shares.empty() ? stage.ranks.size()
+                                                                : static_cast<size_t>(shares));
+  // Where each minibatch is split the load is that of the largest part.
+  const double whole = stage.splits() ? static_cast<double>(*std::max_element(stage.split.begin(), stage.split.end())) : 1;
   const double update = costs_.minibatches_of_update(round);
   const int span = span_level(stage, costs_);
   price_.exchange_seconds.push_back(exchange_seconds(s, span, update));
@@ -174,7 +185,7 @@ void Placing::add_stage(size_t s) {
   double slowest_replica = 0;
   double most_share = 1;
   for (size_t q = 0; q < stage.ranks.size(); ++q) {
-    const double share = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[q]);
+    const double share = share_of(stage, q) / whole;
     const double seconds = compute_seconds_on(loads_[s], inputs_, stage.ranks[q]);
     compute = std::max(compute, share * seconds);
     slowest_replica = std::max(slowest_replica, seconds);
@@ -199,7 +210,7 @@ void Placing::add_stage(size_t s) {
 
 /// What the cut behind stage `s` puts on the links in common, and on those inside servers.
 void Placing::add_cut(size_t s) {
-  const auto bytes = static_cast<double>(loads_[s].charged_out_bytes);
+  const double bytes = static_cast<double>(loads_[s].charged_out_bytes) / largest_part(stages_[s]);
   const int64_t paired = paired_size(stages_[s], stages_[s + 1], costs_.sizes());
   const double copies = paired == 0 ? 1 : static_cast<double>(ranks_by_group(stages_[s], paired).size());
   // Part of the traffic that stays in a group of `size`.
@@ -270,9 +281,9 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
   for (size_t s = 0; s < stages.size(); ++s) {
     StageTimes mine = stage_times(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
     // As if all replicas were as slow as the one that a round waits for.
+    const auto minibatches = static_cast<double>(stages[s].splits() ? 1 : stages[s].ranks.size());
     const double slower = loads[s].compute_seconds() > 0
-                              ? price.stages[s].compute_seconds *
-                                    static_cast<double>(stages[s].ranks.size()) / loads[s].compute_seconds()
+                              ? price.stages[s].compute_seconds * minibatches / loads[s].compute_seconds()
                               : 1;
     mine.forward_seconds *= slower;
     mine.recompute_seconds *= slower;

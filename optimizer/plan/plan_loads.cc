@@ -1,10 +1,14 @@
 // The loads of a plan's stages, summed over their nodes, and what must hold of its nodes.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/error.h"
+#include "graph/recomputed_part.h"
+#include "graph/sample_ranges.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/evaluate.h"
 
@@ -175,6 +179,49 @@ void add_cuts(const Dataflow& flow, const std::vector<int>& stage_of, const Cost
   }
 }
 
+// Of stages that recompute their last part alone, what the first part takes and keeps.
+void add_first_parts(const Plan& plan, const Dataflow& flow, std::vector<StageLoad>* loads) {
+  std::unordered_map<std::string, int> number;
+  for (int v = 0; v < flow.size(); ++v) number.emplace(flow.profile.nodes[v].name, v);
+  for (size_t s = 0; s < loads->size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const size_t first = first_recomputed(stage, flow.profile.together);
+    StageLoad& load = (*loads)[s];
+    load.recompute = first < stage.nodes.size();
+    if (!load.recompute || first == 0) continue;
+    NodeSet once(flow.size()), again(flow.size());
+    for (size_t i = 0; i < stage.nodes.size(); ++i)
+      (i < first ? once : again).set(number.at(stage.nodes[i]));
+    for (size_t v = once.find_first(); v != NodeSet::npos; v = once.find_next(v)) {
+      load.once_forward_seconds += flow.profile.nodes[v].forward_seconds;
+      load.once_saved_bytes += flow.profile.nodes[v].saved_bytes;
+    }
+    for (const DataflowValue& value : flow.values) {
+      if (!once.test(value.producer)) continue;
+      const bool read = std::any_of(value.readers.begin(), value.readers.end(),
+                                    [&](int reader) { return again.test(reader); });
+      if (!read) continue;
+      load.once_held_bytes += std::max<int64_t>(0, value.bytes - flow.saved_bytes[value.producer]);
+    }
+  }
+}
+
+// Of the replica with most of each minibatch.
+void take_part(double part, StageLoad* load) {
+  load->split = true;
+  for (double* seconds : {&load->forward_seconds, &load->backward_seconds, &load->backward_weight_seconds,
+                          &load->once_forward_seconds})
+    *seconds *= part;
+  for (PassSeconds& pass : load->classes) {
+    pass.forward_seconds *= part;
+    pass.backward_seconds *= part;
+  }
+  for (int64_t* bytes : {&load->saved_bytes, &load->held_bytes, &load->workspace_bytes, &load->in_bytes,
+                         &load->out_bytes, &load->charged_in_bytes, &load->charged_out_bytes,
+                         &load->once_saved_bytes, &load->once_held_bytes})
+    *bytes = static_cast<int64_t>(std::ceil(static_cast<double>(*bytes) * part));
+}
+
 }  // namespace
 
 std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model) {
@@ -184,7 +231,6 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   for (int s = 0; s < stages; ++s) {
     loads[s].first = s == 0;
     loads[s].last = s + 1 == stages;
-    loads[s].recompute = plan.stages[s].recompute;
     loads[s].frozen = plan.stages[s].frozen;
     loads[s].after_frozen = s > 0 && plan.stages[s - 1].frozen;
   }
@@ -196,6 +242,9 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   check_tied(plan, readers);
   check_together(flow, stage_of);
   add_cuts(flow, stage_of, model, &loads);
+  add_first_parts(plan, flow, &loads);
+  for (size_t s = 0; s < loads.size(); ++s)
+    if (plan.stages[s].splits()) take_part(largest_part(plan.stages[s]), &loads[s]);
   return loads;
 }
 

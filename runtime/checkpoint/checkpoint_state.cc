@@ -86,7 +86,7 @@ namespace {
 bool same_pipeline(const Plan& a, const Plan& b) {
   const auto same_stage = [](const Stage& x, const Stage& y) {
     return x.nodes == y.nodes && x.ranks.size() == y.ranks.size() && x.in_flight == y.in_flight &&
-           x.shares == y.shares;
+           x.shares == y.shares && x.split == y.split;
   };
   return a.schedule == b.schedule && a.weights == b.weights && a.microbatches == b.microbatches &&
          std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(), same_stage);

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/split_messages.h"
 
 namespace pipewright {
 namespace {
@@ -33,7 +34,15 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
   if (action.stage != Action::kOnlyStage) activity.operation += " at stage " + std::to_string(stage);
   const auto neighbour = [&](int64_t other) {
     PW_CHECK(0 <= other && other < shape.stages(), to_text(action) << " at stage " << stage);
-    activity.peers = {rank_of_minibatch(plan, shape, other, action.index)};
+    if (!shape.splits(other)) {
+      activity.peers = {rank_of_minibatch(plan, shape, other, action.index)};
+      return;
+    }
+    const auto& ranks = plan.stages[static_cast<size_t>(stage)].ranks;
+    const int64_t place = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    const ReplicaRange met = parts_met(shape, stage, place, other);
+    for (int64_t q = met.first; q < met.first + met.count; ++q)
+      activity.peers.push_back(rank_of(plan, other, q));
   };
   switch (action.kind) {
     case ActionKind::kReceiveActivation:

@@ -11,6 +11,7 @@
 #include "runtime/data/answers.h"
 #include "runtime/data/sequences.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/split_messages.h"
 #include "runtime/stage/partition.h"
 
 namespace pipewright {
@@ -20,7 +21,7 @@ Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, con
     : run_(run),
       model_(model),
       plan_(plan),
-      shape_(shape_of(plan, run.gradient_accumulation)),
+      shape_(evaluation_shape(shape_of(plan, run.gradient_accumulation))),
       data_(data),
       worker_(worker) {
   const int64_t batch = run.batch_size;
@@ -98,7 +99,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
         request.key = {static_cast<uint64_t>(run_.seed), 0};
         return request;
       },
-      std::move(loading));
+      std::move(loading), {}, /*evaluates=*/true);
 
   const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
   std::deque<at::Tensor> expected;  // labels of the last stage's forward that is running

@@ -18,6 +18,7 @@
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
+#include "runtime/stage/sample_split.h"
 #include "runtime/update/update_rule.h"
 #include "runtime/worker/worker.h"
 
@@ -41,6 +42,14 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
   }
 }
 
+void check_plan_splits(const Plan& plan, const std::string& where, const Model& model) {
+  try {
+    check_split_model(frozen_model(model, plan.frozen_layers), plan);
+  } catch (const PlanError& error) {
+    throw PlanError(where + ": " + error.what(), error.remedy());
+  }
+}
+
 // Of a plan of `file` that takes over from another: does it run?
 void check_change_runs(const Plan& plan, const std::string& file, const Run& run,
                        int64_t gradient_accumulation) {
@@ -53,8 +62,9 @@ void check_change_runs(const Plan& plan, const std::string& file, const Run& run
 }
 
 // `change` takes over from `before`; `gradient_accumulation`: as it is before, and then under it.
-void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumulation, const Graph& graph,
+void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumulation, const Model& model,
             const Run& run) {
+  const Graph& graph = model.graph;
   gradient_accumulation = change.gradient_accumulation.value_or(gradient_accumulation);
   if (change.file.empty()) change.plan = before;
   const int64_t takes = change.file.empty() ? 0 : change.plan.frozen_layers;
@@ -68,6 +78,7 @@ void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumul
                     "A layer that is frozen stays so: its optimizer state is gone.");
   }
   check_plan_fits(change.plan, change.file, graph, run);
+  check_plan_splits(change.plan, where, model);
   check_change_runs(change.plan, where, run, gradient_accumulation);
   if (frozen > change.plan.frozen_layers) change.plan = with_used_depths(std::move(change.plan));
   change.plan = frozen_plan(std::move(change.plan), graph, frozen);
@@ -224,6 +235,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
             std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
         "start " + std::to_string(ranks) + " ranks, or plan for --gpus " + std::to_string(*world_size));
   }
+  check_plan_splits(job.plan, where, job.model);
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
   for (int64_t generation = 0; generation < job.generations(); ++generation)
@@ -238,7 +250,7 @@ void settle_changes(Job& job) {
   const Plan* before = &job.plan;
   int64_t gradient_accumulation = job.run.gradient_accumulation;
   for (PlannedChange& change : job.changes) {
-    settle(change, *before, gradient_accumulation, job.model.graph, job.run);
+    settle(change, *before, gradient_accumulation, job.model, job.run);
     before = &change.plan;
   }
 }
@@ -253,7 +265,9 @@ PlannedChange settled_change(const Job& job, PlanDecision decision) {
                        decision.learning_rate_scale};
   const int64_t last = job.generations() - 1;
   int64_t gradient_accumulation = job.gradient_accumulation_of(last);
-  settle(change, job.plan_of(last), gradient_accumulation, *job.graph_of_plans, job.run);
+  Model as_planned = job.model;
+  as_planned.graph = *job.graph_of_plans;
+  settle(change, job.plan_of(last), gradient_accumulation, as_planned, job.run);
   if (change.plan.world_size > job.world_size()) {
     throw PlanError(change.file + ": the plan is for " + std::to_string(change.plan.world_size) +
                         " ranks, the run has " + std::to_string(job.world_size()),

@@ -62,12 +62,16 @@ std::string change_text(const SpeedChange& change, const std::string& quiet, con
 }  // namespace
 
 std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
-                           const UpdateFigures& update) {
+                           const UpdateFigures& update, LossPart part) {
   Json json;
   json["kind"] = "minibatch";
   json["minibatch"] = minibatch;
   json["loss"] = finite_or_null(loss);
   json["elapsed_seconds"] = elapsed_seconds;
+  if (part.count > 1) {
+    json["part"] = part.number;
+    json["parts"] = part.count;
+  }
   if (update.learning_rate) json["learning_rate"] = *update.learning_rate;
   if (update.gradient_norm) json["gradient_norm"] = finite_or_null(*update.gradient_norm);
   return json.dump();
@@ -273,8 +277,29 @@ std::vector<EpochSummary> Journal::epochs() const {
   return result;
 }
 
-void Journal::take_minibatch(const Json& line) {
-  early_[line.at("minibatch").get<int64_t>()] = line;
+// A line for the whole minibatch, once those of all its parts are there: the sum of their losses, in order.
+std::optional<Json> Journal::whole_minibatch(const Json& line) {
+  if (!line.contains("parts")) return line;
+  const int64_t minibatch = line.at("minibatch").get<int64_t>();
+  std::map<int64_t, Json>& parts = parts_[minibatch];
+  parts[line.at("part").get<int64_t>()] = line;
+  if (static_cast<int64_t>(parts.size()) < line.at("parts").get<int64_t>()) return std::nullopt;
+  Json whole = line;
+  double loss = 0, elapsed = 0;
+  for (const auto& [number, part] : parts) {
+    loss += number_or_nan(part.at("loss"));
+    elapsed = std::max(elapsed, part.at("elapsed_seconds").get<double>());
+  }
+  parts_.erase(minibatch);
+  whole["loss"] = finite_or_null(loss);
+  whole["elapsed_seconds"] = elapsed;
+  return whole;
+}
+
+void Journal::take_minibatch(const Json& part) {
+  const std::optional<Json> line = whole_minibatch(part);
+  if (!line) return;
+  early_[line->at("minibatch").get<int64_t>()] = *line;
   while (!early_.empty() && early_.begin()->first == next_minibatch_) {
     const Json next = std::move(early_.extract(early_.begin()).mapped());
     const double elapsed = elapsed_before_ + next.at("elapsed_seconds").get<double>();

@@ -28,8 +28,14 @@ struct UpdateFigures {
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
 };
+/// Where replicas share each minibatch: the loss is that of part `number` of `count`, times what it counts in
+/// all.
+struct LossPart {
+  int64_t number = 0;
+  int64_t count = 1;
+};
 std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
-                           const UpdateFigures& update = {});
+                           const UpdateFigures& update = {}, LossPart part = {});
 /// `minibatches`: trained before, of an evaluation within an epoch; 0: at the epoch's end.
 std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches = 0);
 /// Rank 0 begins with one: evaluations are written in the order of these lines, whichever ranks their results
@@ -94,7 +100,8 @@ class Journal {
  private:
   int64_t start_with_past();
   void remember(double loss, double elapsed_seconds);
-  void take_minibatch(const Json& line);
+  void take_minibatch(const Json& part);
+  std::optional<Json> whole_minibatch(const Json& line);
   void take_evaluation(const Json& line);
   void write_evaluation(std::pair<int64_t, int64_t> place);
   void write_generations();
@@ -107,7 +114,8 @@ class Journal {
 
   JournalSettings settings_;
   std::unique_ptr<MetricsFile> metrics_;
-  std::map<int64_t, Json> early_;  // minibatches that came before one with a lower number
+  std::map<int64_t, std::map<int64_t, Json>> parts_;  // by minibatch and part, until all parts are there
+  std::map<int64_t, Json> early_;                     // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
   double elapsed_before_ = 0;           // by the past
   std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most

@@ -15,8 +15,9 @@ namespace pipewright {
 /// the norm is known of the update that the minibatch is part of. The time is that of the loss all the same.
 class MinibatchReports {
  public:
-  MinibatchReports(bool with_norm, std::function<void(std::string line)> post)
-      : with_norm_(with_norm), post_(std::move(post)) {}
+  /// `part`: which of the parts of each minibatch the losses are of.
+  MinibatchReports(bool with_norm, LossPart part, std::function<void(std::string line)> post)
+      : with_norm_(with_norm), part_(part), post_(std::move(post)) {}
 
   void loss(int64_t minibatch, double loss, double elapsed_seconds, double learning_rate) {
     waiting_.push_back({minibatch, loss, elapsed_seconds, learning_rate});
@@ -37,12 +38,14 @@ class MinibatchReports {
   void post_before(int64_t end, std::optional<double> norm) {
     while (!waiting_.empty() && waiting_.front().minibatch < end) {
       const Waiting& next = waiting_.front();
-      post_(minibatch_line(next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}));
+      post_(
+          minibatch_line(next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}, part_));
       waiting_.pop_front();
     }
   }
 
   bool with_norm_;
+  LossPart part_;
   std::function<void(std::string)> post_;
   std::deque<Waiting> waiting_;
 };

@@ -85,7 +85,7 @@ class StageChecker {
 
   std::string minibatch_step(const Action& action) {
     if (action.index < span_.first || action.index >= span_.end()) return "the minibatch is not in the span";
-    if (turns_.replica_of(action.index) != replica_)
+    if (!turns_.takes(replica_, action.index))
       return "the minibatch belongs to replica " + std::to_string(turns_.replica_of(action.index));
     const size_t slot = std::lower_bound(own_.begin(), own_.end(), action.index) - own_.begin();
     if (done(slot)) return "the minibatch is already done here";
@@ -203,6 +203,7 @@ std::string follow(const std::string& schedule, const PipelineShape& shape, Span
 
 std::string what_it_waits_for(const Action& action, const PipelineShape& shape, int64_t stage) {
   const auto sender = [&](int64_t other) {
+    if (shape.splits(other)) return " from stage " + std::to_string(other) + ", of which each replica sends a part";
     return " from stage " + std::to_string(other) + " replica " +
            std::to_string(replica_of(shape, other, action.index));
   };
@@ -273,7 +274,7 @@ ScheduleCheck check_lists(const std::vector<std::vector<Action>>& lists, const P
   if (!check.problem.empty()) return check;
 
   const std::vector<size_t> position = dry_run(
-      lists, shape, span, [](int64_t, size_t, size_t) {}, [](int64_t, const Action&) {},
+      lists, shape, span, [](int64_t, size_t, MessageRange) {}, [](int64_t, const Action&) {},
       [](const Meetings&, int64_t) {});
   for (size_t rank = 0; rank < lists.size(); ++rank)
     if (position[rank] < lists[rank].size()) {

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "runtime/schedule/cycle_time.h"
 #include "runtime/schedule/deepening.h"
+#include "runtime/schedule/one_for_all.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -281,6 +282,10 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   if (aim == nullptr) aim = &none;
   const ScheduleRow& row = schedule_named(schedule);
   check_shape(shape);
+  if (shape.any_splits()) {
+    const OneForAll one = one_for_all(shape, times);
+    return choose_in_flight(schedule, one.shape, one.times, on_own_links(options), aim);
+  }
   PipelineShape bounded = shape;
   for (int64_t stage = 0; stage < shape.frozen_stages; ++stage) bounded.in_flight[stage] = 1;
   if (row.depth != DepthChoice::kSearched) {

@@ -180,6 +180,11 @@ class Events {
              options_.devices.size() << " devices for " << ranks_.size() << " ranks");
   }
 
+  /// No stage splits here, so there is one.
+  size_t message_of(int64_t rank, const Action& action) const {
+    return messages_.of(action, timeline_.stage_of(rank, action), 0).first;
+  }
+
   int64_t device(int64_t rank) const { return options_.devices.empty() ? rank : options_.devices[rank]; }
 
   Stream& stream(int64_t rank, const Action& action, bool out) {
@@ -192,7 +197,7 @@ class Events {
     ranks_[rank].streams.resize(static_cast<size_t>(4 * timeline_.placements()[rank].stages));
     for (const Action& action : timeline_.lists()[rank])
       if (action.kind == ActionKind::kReceiveActivation || action.kind == ActionKind::kReceiveGradient)
-        stream(rank, action, false).order.push_back(messages_.of(action, timeline_.stage_of(rank, action)));
+        stream(rank, action, false).order.push_back(message_of(rank, action));
     for (Stream& in : ranks_[rank].streams) ask_up_to(in, options_.receive_ahead);
   }
 
@@ -307,12 +312,12 @@ class Events {
         message_[under_way.front()].sender = rank;
         return false;
       }
-      under_way.push_back(messages_.of(action, stage));
+      under_way.push_back(message_of(rank, action));
     }
     const bool gradient = of_gradients(action.kind);
     const StageTimes& times = timeline_.times_of(stage);
     const int64_t other = stage + (gradient ? -1 : 1);
-    Transfer transfer{at.position, messages_.of(action, stage)};
+    Transfer transfer{at.position, message_of(rank, action)};
     transfer.receiver = first_rank_[other] + turns_[other].replica_of(action.index);
     transfer.extra_seconds = timeline_.message_seconds(rank, action, stage);
     transfer.seconds =

@@ -80,7 +80,7 @@ class Ledger {
     const bool keeps = trains_ && shape_.trains(stage);
     switch (a.action.kind) {
       case ActionKind::kForward:
-        if (stage > 0) change(a.rank, a.begin_seconds, -bytes_[stage - 1].activation_bytes);
+        if (stage > 0) change(a.rank, a.begin_seconds, -came_in(stage));
         if (stage + 1 < shape_.stages()) change(a.rank, a.end_seconds, bytes.activation_bytes);
         change(a.rank, a.begin_seconds, bytes.saved_bytes);
         change(a.rank, a.end_seconds, keeps ? -again : -bytes.saved_bytes);
@@ -92,7 +92,7 @@ class Ledger {
       case ActionKind::kBackwardInput:
         if (!keeps) break;
         change(a.rank, a.begin_seconds, again);
-        if (shape_.receives_gradient(stage)) change(a.rank, a.end_seconds, -bytes_[stage + 1].gradient_bytes);
+        if (shape_.receives_gradient(stage)) change(a.rank, a.end_seconds, -came_back(stage));
         if (shape_.sends_gradient(stage)) change(a.rank, a.end_seconds, bytes.gradient_bytes);
         if (a.action.kind == ActionKind::kBackwardInput) break;
         [[fallthrough]];
@@ -109,14 +109,18 @@ class Ledger {
         break;
       case ActionKind::kSendActivation:
         change(a.rank, a.end_seconds, -bytes.activation_bytes);
-        change(rank_of(stage + 1, k), a.begin_seconds, bytes.activation_bytes);
+        if (!is_split(stage)) change(rank_of(stage + 1, k), a.begin_seconds, bytes.activation_bytes);
         break;
       case ActionKind::kSendGradient:
         change(a.rank, a.end_seconds, -bytes.gradient_bytes);
-        change(rank_of(stage - 1, k), a.begin_seconds, bytes.gradient_bytes);
+        if (!is_split(stage - 1)) change(rank_of(stage - 1, k), a.begin_seconds, bytes.gradient_bytes);
         break;
       case ActionKind::kReceiveActivation:
+        if (is_split(stage - 1)) change(a.rank, a.begin_seconds, came_in(stage));
+        break;
       case ActionKind::kReceiveGradient:
+        if (is_split(stage)) change(a.rank, a.begin_seconds, came_back(stage));
+        break;
       case ActionKind::kReduce:
       case ActionKind::kAverage:
         break;
@@ -151,6 +155,15 @@ class Ledger {
  private:
   void change(int64_t rank, double seconds, int64_t bytes) {
     if (bytes != 0) changes_[rank].push_back({seconds, bytes});
+  }
+  /// Whether messages behind the stage come in parts: then all of one is there from when it is asked for.
+  bool is_split(int64_t stage) const { return shape_.splits(stage) || shape_.splits(stage + 1); }
+  /// A part of a message is as large as the receiver's part of the minibatch, whoever it comes from.
+  int64_t came_in(int64_t stage) const {
+    return is_split(stage - 1) ? bytes_[stage].gradient_bytes : bytes_[stage - 1].activation_bytes;
+  }
+  int64_t came_back(int64_t stage) const {
+    return is_split(stage) ? bytes_[stage].activation_bytes : bytes_[stage + 1].gradient_bytes;
   }
   int64_t rank_of(int64_t stage, int64_t k) const { return first_rank_[stage] + turns_[stage].replica_of(k); }
 

@@ -11,15 +11,18 @@ namespace pipewright {
 PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
   PipelineShape shape;
   int64_t ranks = 0;  // of all stages, a rank counted once for each of its stages
-  bool shares = false;
+  bool shares = false, split = false;
   for (const Stage& stage : plan.stages) {
     ranks += static_cast<int64_t>(stage.ranks.size());
     shape.replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
     shape.in_flight.push_back(stage.in_flight);
     shape.shares.push_back(stage.shares);
+    shape.split.push_back(stage.split);
     shares = shares || !stage.shares.empty();
+    split = split || stage.splits();
   }
   if (!shares) shape.shares.clear();
+  if (!split) shape.split.clear();
   shape.weights = weight_rule_named(plan.weights);
   shape.microbatches = plan.microbatches;
   shape.accumulation = gradient_accumulation;

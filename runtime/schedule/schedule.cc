@@ -43,6 +43,7 @@ PipelineShape trained_part(const PipelineShape& shape) {
   behind(part.replicas);
   behind(part.in_flight);
   behind(part.shares);
+  behind(part.split);
   part.frozen_stages = 0;
   part.tied.clear();  // of no influence on order and depths
   part.rank_numbers.clear();
@@ -86,6 +87,7 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
     throw PlanError("pipeline: schedule '" + name + "' runs one stage on a rank, got " +
                         std::to_string(shape.stages_per_rank),
                     "use schedule 'interleaved'");
+  PW_CHECK(row.trains() || !shape.any_splits(), "whole minibatches are evaluated: evaluation_shape()");
   if (!row.trains()) return;
   if (shape.stages_per_rank > 1 && shape.frozen_stages > 0)
     throw PlanError(

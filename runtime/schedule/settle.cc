@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "runtime/schedule/cycle_time.h"
 #include "runtime/schedule/network_floor.h"
+#include "runtime/schedule/one_for_all.h"
 #include "runtime/schedule/simulate.h"
 #include "runtime/schedule/timeline.h"
 
@@ -213,6 +214,11 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
                                  const std::vector<StageTimes>& times, const SimulationOptions& options,
                                  int64_t* simulated, double most_seconds) {
   check_times(shape, times);
+  if (shape.any_splits()) {
+    const OneForAll one = one_for_all(shape, times);
+    return settled_minibatch_seconds(schedule, one.shape, one.times, on_own_links(options), simulated,
+                                     most_seconds);
+  }
   if (facts_of(shape.weights).drains())
     return interval_seconds(schedule, shape, times, options, simulated, most_seconds);
   if (!options.network.empty())

@@ -20,6 +20,21 @@ void check_stage(const PipelineShape& shape, int64_t stage) {
   if (shape.in_flight[stage] < 1)
     throw PlanError(where + "in-flight depth " + std::to_string(shape.in_flight[stage]) +
                     ", expected at least 1");
+  if (!shape.split.empty() && !shape.split[stage].empty()) {
+    const std::vector<int64_t>& split = shape.split[stage];
+    if (static_cast<int64_t>(split.size()) != replicas)
+      throw PlanError(where + std::to_string(split.size()) + " split weights for " +
+                      std::to_string(replicas) + " replicas, expected one each");
+    for (const int64_t weight : split)
+      if (weight < 1)
+        throw PlanError(where + "a split weight of " + std::to_string(weight) + ", expected at least 1");
+    if (!shape.shares.empty() && !shape.shares[stage].empty())
+      throw PlanError(where + "shares beside split weights, expected one of them");
+    if (shape.stages_per_rank > 1)
+      throw PlanError(where + "split weights, but its ranks have " + std::to_string(shape.stages_per_rank) +
+                          " stages",
+                      "leave out its `split`");
+  }
   if (shape.shares.empty() || shape.shares[stage].empty()) return;
   const std::vector<int64_t>& shares = shape.shares[stage];
   if (static_cast<int64_t>(shares.size()) != replicas)
@@ -48,6 +63,12 @@ void check_groups(const PipelineShape& shape) {
 
 }  // namespace
 
+bool PipelineShape::any_splits() const {
+  for (int64_t stage = 0; stage < stages(); ++stage)
+    if (splits(stage)) return true;
+  return false;
+}
+
 int64_t PipelineShape::ranks() const {
   return std::accumulate(replicas.begin(), replicas.begin() + groups(), int64_t{0});
 }
@@ -59,6 +80,9 @@ void check_shape(const PipelineShape& shape) {
                     std::to_string(shape.replicas.size()) + " stages, expected one each");
   if (!shape.shares.empty() && shape.shares.size() != shape.replicas.size())
     throw PlanError("pipeline: shares of " + std::to_string(shape.shares.size()) + " stages for " +
+                    std::to_string(shape.replicas.size()) + " stages, expected all");
+  if (!shape.split.empty() && shape.split.size() != shape.replicas.size())
+    throw PlanError("pipeline: split weights of " + std::to_string(shape.split.size()) + " stages for " +
                     std::to_string(shape.replicas.size()) + " stages, expected all");
   for (int64_t stage = 0; stage < shape.stages(); ++stage) check_stage(shape, stage);
   if (shape.microbatches < 1)
@@ -86,6 +110,7 @@ void check_shape(const PipelineShape& shape) {
   }
   if (!rule.needs_equal_turns()) return;
   const auto cycle = [&](int64_t stage) {
+    if (shape.splits(stage)) return int64_t{1};
     const std::vector<int64_t> shares = shares_of(shape, stage);
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
   };

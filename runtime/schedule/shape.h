@@ -16,6 +16,9 @@ struct PipelineShape {
   std::vector<int64_t> in_flight;  ///< per stage, >= 1: depth of each replica, an upper bound
   /// Per stage: one positive share for each replica; empty (the whole, or a stage's): all 1.
   std::vector<std::vector<int64_t>> shares = {};
+  /// Per stage: one positive weight for each replica where they share every minibatch in this proportion
+  /// (`split` of a plan); empty (the whole, or a stage's): they take minibatches in turns.
+  std::vector<std::vector<int64_t>> split = {};
   WeightRule weights = WeightRule::kStash;
   int64_t microbatches = 1;     ///< kFlush and kTwoVersions: minibatches of an update interval
   int64_t accumulation = 1;     ///< kStash and kVertical: cycles of a stage that make one update
@@ -35,6 +38,10 @@ struct PipelineShape {
   int64_t groups() const { return stages() / stages_per_rank; }
   int64_t group_of(int64_t stage) const { return stage % groups(); }
   int64_t ranks() const;
+  bool splits(int64_t stage) const {
+    return !split.empty() && split[static_cast<size_t>(stage)].size() > 1;
+  }
+  bool any_splits() const;
   bool trains(int64_t stage) const { return stage >= frozen_stages; }
   /// Whether the stage gets a gradient from the one behind it, or sends one to the one before it.
   bool receives_gradient(int64_t stage) const { return trains(stage) && stage + 1 < stages(); }
@@ -42,7 +49,7 @@ struct PipelineShape {
 };
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
-/// positive share for each replica; stages that share ranks have equal replicas and shares, and neighbours
+/// positive share or split weight (not both) for each replica; stages that share ranks split nothing, have equal replicas and shares, and neighbours
 /// share none; with kVertical, the sums of the shares are equal at all stages that are trained; tied
 /// parameters go with the rule, and stages that are trained; fewer stages are frozen than there are.
 void check_shape(const PipelineShape& shape);

@@ -24,6 +24,7 @@ Plan pipeline_of(const Plan& plan, PipelineTurn turn) {
   for (Stage& stage : own.stages) {
     stage.ranks = {stage.ranks.at(static_cast<size_t>(turn.index))};
     stage.shares.clear();
+    stage.split.clear();
   }
   own.world_size = plan.world_size / turn.count;
   if (weight_rule_facts(plan.weights).one_update_for_all) own.microbatches /= turn.count;
@@ -48,6 +49,10 @@ void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradi
       throw PlanError(what + " needs pipelines side by side, as many replicas of each stage: stage 0 has " +
                           std::to_string(count) + ", " + at + " has " + std::to_string(replicas_of(stage)),
                       "Give a plan with equal replicas, or --sync all-reduce.");
+    }
+    if (stage.splits()) {
+      throw PlanError(what + ": " + at + " has `split`, and every pipeline trains minibatches of its own",
+                      "Give a plan without split, or --sync all-reduce.");
     }
     if (std::any_of(stage.shares.begin(), stage.shares.end(),
                     [&](int64_t share) { return share != stage.shares.front(); })) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/schedule/one_for_all.h"
 #include "runtime/schedule/timeline.h"
 
 namespace pipewright {
@@ -38,6 +39,10 @@ double steady_minibatch_seconds(const std::string& schedule, const PipelineShape
 double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                           bool blocking_transfers) {
   check_times(shape, times);
+  if (shape.any_splits()) {
+    const OneForAll one = one_for_all(shape, times);
+    return bottleneck_seconds(one.shape, one.times, blocking_transfers);
+  }
   const std::vector<StageTimes> spent = times_with_frozen(shape, times);
   struct Busy {
     double rank = 0, activations = 0, gradients = 0;

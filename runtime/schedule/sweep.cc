@@ -12,14 +12,17 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
   std::vector<Clock> clocks(timeline.lists().size());
   std::vector<double> arrival(MessageIndex(timeline.shape(), timeline.span()).count(), 0);
 
-  const auto receive = [&](int64_t rank, const Action& action, int64_t stage, size_t message) {
+  const auto receive = [&](int64_t rank, const Action& action, int64_t stage, MessageRange messages) {
     Clock& clock = clocks[rank];
-    double end = std::max(clock.now, arrival[message]);
+    double arrived = 0;  // all parts
+    for (size_t message = messages.first; message < messages.first + messages.count; ++message)
+      arrived = std::max(arrived, arrival[message]);
+    double end = std::max(clock.now, arrived);
     if (blocking_transfers) {
       const double transfer = action.kind == ActionKind::kReceiveGradient
                                   ? timeline.times_of(stage + 1).send_gradient_seconds
                                   : timeline.times_of(stage - 1).send_activation_seconds;
-      end = std::max(clock.now + transfer, arrival[message]);
+      end = std::max(clock.now + transfer, arrived);
     }
     timeline.received(rank, action, clock.now, end);
     clock.now = end;
@@ -30,7 +33,9 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
     const StageTimes& times = timeline.times_of(stage);
     double& link_free = gradient ? clock.gradients_free : clock.activations_free;
     const double start = std::max(clock.now, link_free);
-    link_free = start + (gradient ? times.send_gradient_seconds : times.send_activation_seconds) +
+    link_free = start +
+                timeline.part_of(rank, stage) *
+                    (gradient ? times.send_gradient_seconds : times.send_activation_seconds) +
                 timeline.message_seconds(rank, action, stage);
     arrival[message] = link_free;
     timeline.sent(rank, action, start, link_free);
@@ -38,16 +43,16 @@ void run_sweep(Timeline& timeline, bool blocking_transfers) {
     timeline.waited_to_send(rank, clock.now, link_free);
     clock.now = link_free;
   };
-  const auto ran = [&](int64_t rank, size_t position, size_t message) {
+  const auto ran = [&](int64_t rank, size_t position, MessageRange messages) {
     const Action& action = timeline.lists()[rank][position];
     const int64_t stage = timeline.stage_of(rank, action);
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
       case ActionKind::kReceiveGradient:
-        return receive(rank, action, stage, message);
+        return receive(rank, action, stage, messages);
       case ActionKind::kSendActivation:
       case ActionKind::kSendGradient:
-        return send(rank, action, stage, message);
+        return send(rank, action, stage, messages.first);
       default:
         break;
     }

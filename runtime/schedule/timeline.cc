@@ -13,7 +13,7 @@ void run_timeline(Timeline& timeline, const SimulationOptions& options) {
   timeline.disturb(options.disturbances);
   // A frozen stage waits for room, which is the only thing that holds it back.
   const bool waits_for_room = options.send_queue > 0 || timeline.shape().frozen_stages > 0;
-  if (options.network.empty() && !waits_for_room)
+  if (timeline.shape().any_splits() || (options.network.empty() && !waits_for_room))
     run_sweep(timeline, options.blocking_transfers);
   else
     run_events(timeline, options);
@@ -63,6 +63,13 @@ Timeline::Timeline(const std::string& schedule, const PipelineShape& shape,
       completed_(span.count, -1),
       actions_(actions) {
   check_times(shape, times);
+  for (int64_t stage = 0; shape.any_splits() && stage < shape.stages(); ++stage) {
+    part_.emplace_back();
+    if (!shape.splits(stage)) continue;
+    const auto& weights = shape.split[static_cast<size_t>(stage)];
+    const auto most = static_cast<double>(*std::max_element(weights.begin(), weights.end()));
+    for (const int64_t weight : weights) part_.back().push_back(static_cast<double>(weight) / most);
+  }
   if (actions_) actions_->reserve(action_count(lists_));
 }
 
@@ -73,6 +80,11 @@ void Timeline::check_done(const std::vector<size_t>& position) const {
                             << rank_label(shape_.number_of(static_cast<int64_t>(rank)), placements_[rank]));
 }
 
+double Timeline::part_in_split(int64_t rank, int64_t stage) const {
+  const std::vector<double>& parts = part_[static_cast<size_t>(stage)];
+  return parts.empty() ? 1 : parts[static_cast<size_t>(placements_[static_cast<size_t>(rank)].replica)];
+}
+
 double Timeline::extra_seconds(int64_t rank, const Action& action, double seconds, double now) const {
   return disturbances_->extra_seconds(
       {shape_.number_of(rank), placements_[static_cast<size_t>(rank)].replica, action, seconds, now});
@@ -81,7 +93,10 @@ double Timeline::extra_seconds(int64_t rank, const Action& action, double second
 double Timeline::extra_message_seconds(int64_t rank, const Action& action, int64_t stage) const {
   const int64_t other = stage + (action.kind == ActionKind::kSendGradient ? -1 : 1);
   const int64_t receiver =
-      first_ranks(shape_)[static_cast<size_t>(other)] + StageTurns(shape_, other).replica_of(action.index);
+      first_ranks(shape_)[static_cast<size_t>(other)] +
+      (shape_.splits(other)  // the first of those that get a part of it
+           ? parts_met(shape_, stage, placements_[static_cast<size_t>(rank)].replica, other).first
+           : StageTurns(shape_, other).replica_of(action.index));
   return disturbances_->message_seconds({shape_.number_of(rank), shape_.number_of(receiver), action.index});
 }
 

@@ -52,9 +52,13 @@ class Timeline {
     }
   }
 
+  /// What the rank has of a minibatch at a stage that splits, as a part of what the replica with most has; else 1.
+  double part_of(int64_t rank, int64_t stage) const { return part_.empty() ? 1 : part_in_split(rank, stage); }
+
   /// Of this one, which begins at `now`.
   double seconds_of(int64_t rank, const Action& action, int64_t stage, double now) const {
-    const double alone = seconds_of(action.kind, stage);
+    const double part = action.kind == ActionKind::kUpdate ? 1 : part_of(rank, stage);
+    const double alone = part * seconds_of(action.kind, stage);
     return disturbances_ == nullptr ? alone : alone + extra_seconds(rank, action, alone, now);
   }
   /// Of a message that `rank` sends at `stage`, beyond what its link takes anyway.
@@ -136,6 +140,7 @@ class Timeline {
     completed_[minibatch] = end;
     while (all_completed_ < span_.count && completed_[all_completed_] >= 0) ++all_completed_;
   }
+  double part_in_split(int64_t rank, int64_t stage) const;
   double extra_seconds(int64_t rank, const Action& action, double seconds, double now) const;
   double extra_message_seconds(int64_t rank, const Action& action, int64_t stage) const;
   void keep(int64_t rank, const Action& action, double begin, double end) {
@@ -145,6 +150,7 @@ class Timeline {
   PipelineShape shape_;
   Span span_;
   std::vector<StageTimes> times_;
+  std::vector<std::vector<double>> part_;  // by stage and replica; empty: no stage splits
   bool trains_;
   RankLists lists_;
   std::vector<Placement> placements_;
@@ -181,7 +187,8 @@ class EventRun {
  private:
   std::unique_ptr<class Events> events_;
 };
-/// The one of both that the options need.
+/// The one of both that the options need. Where a stage splits its minibatches the first, whatever they say: links are
+/// the ranks' own then.
 void run_timeline(Timeline& timeline, const SimulationOptions& options);
 
 }  // namespace pipewright

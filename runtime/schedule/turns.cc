@@ -26,8 +26,11 @@ std::vector<int64_t> shares_cycle(const std::vector<int64_t>& shares) {
   return cycle;
 }
 
-StageTurns::StageTurns(const PipelineShape& shape, int64_t stage) : replicas_(shape.replicas.at(stage)) {
-  cycle_length_ = replicas_;
+StageTurns::StageTurns(const PipelineShape& shape, int64_t stage)
+    : replicas_(shape.replicas.at(stage)),
+      takers_(shape.splits(stage) ? 1 : replicas_),
+      cycle_length_(takers_),
+      splits_(shape.splits(stage)) {
   if (!shape.shares.empty() && !shape.shares.at(stage).empty()) {
     const std::vector<int64_t>& shares = shape.shares[stage];
     smallest_share_ = *std::min_element(shares.begin(), shares.end());
@@ -69,9 +72,9 @@ Rounds StageTurns::rounds_of(Span span) const {
 std::vector<int64_t> StageTurns::minibatches_of(int64_t replica, Span span) const {
   std::vector<int64_t> all;
   if (cycle_.empty()) {
-    const int64_t behind = ((replica - span.first) % replicas_ + replicas_) % replicas_;
-    all.reserve(span.count / replicas_ + 1);
-    for (int64_t k = span.first + behind; k < span.end(); k += replicas_) all.push_back(k);
+    const int64_t behind = ((replica - span.first) % takers_ + takers_) % takers_;
+    all.reserve(span.count / takers_ + 1);
+    for (int64_t k = span.first + behind; k < span.end(); k += takers_) all.push_back(k);
     return all;
   }
   const std::vector<int64_t>& positions = positions_[replica];
@@ -84,7 +87,7 @@ std::vector<int64_t> StageTurns::minibatches_of(int64_t replica, Span span) cons
 }
 
 int64_t StageTurns::most_of_one_replica(int64_t consecutive) const {
-  if (cycle_.empty()) return consecutive / replicas_ + (consecutive % replicas_ > 0);
+  if (cycle_.empty()) return consecutive / takers_ + (consecutive % takers_ > 0);
   const int64_t cycles = consecutive / cycle_length_, rest = consecutive % cycle_length_;
   int64_t most = 0;
   for (const std::vector<int64_t>& positions : positions_) {
@@ -115,7 +118,7 @@ int64_t StageTurns::run_ahead(int64_t depth) const {
 }
 
 int64_t StageTurns::depth_that_runs_ahead(int64_t minibatches, int64_t most) const {
-  if (cycle_.empty()) return 1 + std::min(most - 1, minibatches / replicas_);
+  if (cycle_.empty()) return 1 + std::min(most - 1, minibatches / takers_);
   int64_t fits = 1, too_deep = std::min(most, kUnlimited) + 1;
   while (too_deep - fits > 1) {
     const int64_t middle = fits + (too_deep - fits) / 2;

@@ -22,12 +22,16 @@ struct Rounds {
 /// The turns of one stage. Minibatches count from 0 over the whole run and go round robin in cycles of
 /// cycle_length(). Round j is the minibatches [j L, (j + 1) L) with L = round_length(), clipped to the span:
 /// the first and the last round of a span may be short. Every replica takes part in every round's update,
-/// also one that has no minibatch in it (its gradient is zero), so that all replicas hold equal weights.
+/// also one that has no minibatch in it (its gradient is zero), so that all replicas hold equal weights. Of a
+/// stage that splits its minibatches each replica has all of them, and a cycle is one minibatch.
 class StageTurns {
  public:
   StageTurns(const PipelineShape& shape, int64_t stage);
 
   int64_t replicas() const { return replicas_; }
+  /// All replicas take part in every minibatch: in all that follows they are as one that takes each.
+  bool splits() const { return splits_; }
+  bool takes(int64_t replica, int64_t minibatch) const { return splits_ || replica_of(minibatch) == replica; }
   /// Sum of the shares.
   int64_t cycle_length() const { return cycle_length_; }
   int64_t largest_share() const { return largest_share_; }
@@ -38,8 +42,9 @@ class StageTurns {
   /// and 2bw.
   int64_t round_length() const { return round_length_; }
 
+  /// Of a stage that splits: the first.
   int64_t replica_of(int64_t minibatch) const {
-    return cycle_.empty() ? minibatch % replicas_ : cycle_[minibatch % cycle_length_];
+    return cycle_.empty() ? minibatch % takers_ : cycle_[minibatch % cycle_length_];
   }
   int64_t round_of(int64_t minibatch) const { return minibatch / round_length_; }
   /// Minibatches of round j within the span, of all replicas: 0 if the round lies outside.
@@ -62,7 +67,8 @@ class StageTurns {
   int64_t depth_that_runs_ahead(int64_t minibatches, int64_t most) const;
 
  private:
-  int64_t replicas_, cycle_length_, round_length_, smallest_share_ = 1, largest_share_ = 1;
+  int64_t replicas_, takers_, cycle_length_, round_length_, smallest_share_ = 1, largest_share_ = 1;
+  bool splits_;
   std::vector<int64_t> cycle_;                   // by minibatch of a cycle; empty: all shares are 1
   std::vector<std::vector<int64_t>> positions_;  // by replica: its places in the cycle
 };

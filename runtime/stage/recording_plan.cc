@@ -29,6 +29,10 @@ RecordingPlan recording_plan(const Graph& graph, const Plan& plan, const Pipelin
   } else if (recordings.settings.places == 0) {
     recordings.obstacle = "stage " + std::to_string(stage) + " has several versions in flight (weights '" +
                           plan.weights + "'), which lie wherever there is room";
+  } else if (turns.splits()) {
+    recordings.obstacle = "stage " + std::to_string(stage) + " splits its minibatches";
+  } else if (program.recomputes_a_part()) {
+    recordings.obstacle = "stage " + std::to_string(stage) + " recomputes a part of its nodes";
   } else {
     recordings.obstacle = recording_obstacle(graph, program.segment().nodes());
   }

@@ -1,5 +1,6 @@
 #include "runtime/stage/stage_program.h"
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
@@ -75,6 +77,17 @@ struct ReceivedValue : torch::autograd::Node {
   }
 };
 
+std::vector<at::Tensor> inputs_of(const Segment& segment, const std::map<std::string, at::Tensor>& values) {
+  std::vector<at::Tensor> inputs;
+  for (const std::string& name : segment.inputs()) {
+    const auto value = values.find(name);
+    PW_CHECK(value != values.end(),
+             "the segment reads '" << name << "', which is neither received nor a field");
+    inputs.push_back(value->second);
+  }
+  return inputs;
+}
+
 std::vector<MessagePart> parts_of(const Graph& graph, const std::vector<std::string>& names,
                                   const std::vector<bool>* wanted, at::Device device) {
   std::vector<MessagePart> parts;
@@ -128,6 +141,49 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
   received_gradient_parts_ = parts_of(graph, received_, &received_differentiable_, options.device);
   sent_gradient_parts_ = parts_of(graph, sent_, &sent_differentiable_, options.device);
   if (last_ && graph.outputs.size() > 1) scores_ = 1;
+
+  std::vector<size_t> first, second;
+  for (const size_t i : stages[index].nodes) (i < options_.recompute_from ? first : second).push_back(i);
+  if (!options_.recompute || first.empty() || second.empty()) return;
+  second_part_ =
+      std::make_unique<Part>(graph, second, segment_.outputs(), segment_, options_.device);
+  std::set<std::string> made;
+  for (const size_t i : first) made.insert(graph.nodes[i].outputs.begin(), graph.nodes[i].outputs.end());
+  std::vector<std::string> between;
+  for (const std::string& name : second_part_->segment.inputs())
+    if (made.count(name) > 0) between.push_back(name);
+  first_part_ = std::make_unique<Part>(graph, first, std::move(between), segment_, options_.device);
+}
+
+namespace {
+
+std::vector<size_t> positions_in(const std::vector<std::string>& all, const std::vector<std::string>& names) {
+  std::vector<size_t> positions;
+  for (const std::string& name : names)
+    positions.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), name) - all.begin()));
+  return positions;
+}
+
+std::vector<at::Tensor> picked(const std::vector<at::Tensor>& all, const std::vector<size_t>& positions) {
+  std::vector<at::Tensor> tensors;
+  for (const size_t i : positions) tensors.push_back(all.at(i));
+  return tensors;
+}
+
+}  // namespace
+
+StageProgram::Part::Part(const Graph& graph, const std::vector<size_t>& nodes,
+                         std::vector<std::string> outputs, const Segment& whole, at::Device device)
+    : segment(graph, nodes, std::move(outputs), device),
+      parameters(positions_in(whole.parameters(), segment.parameters())),
+      buffers(positions_in(whole.buffers(), segment.buffers())) {}
+
+std::vector<at::Tensor> StageProgram::Part::weights_of(const WeightVersion& version) const {
+  return picked(version.weights, parameters);
+}
+
+std::vector<at::Tensor> StageProgram::Part::buffers_of(const std::vector<at::Tensor>& all) const {
+  return picked(all, buffers);
 }
 
 Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
@@ -143,14 +199,17 @@ Pass StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Ten
     run(pass, std::move(received), std::move(fields), buffers);
     return pass;
   }
-  pass.received = received;
-  for (const at::Tensor& buffer : buffers) pass.buffers.push_back(buffer.clone());
-  pass.fields = fields;
+  for (const at::Tensor& buffer : second_part_ ? second_part_->buffers_of(buffers) : buffers)
+    pass.buffers.push_back(buffer.clone());
+  if (!second_part_) {
+    pass.received = received;
+    pass.fields = fields;
+  }
   // With autograd, although its graph is dropped at once: so this forward and the second one run the same
   // kernels, and the memory that it takes here the backward will take again.
   run(pass, std::move(received), std::move(fields), buffers);
   pass.roots.clear();
-  pass.received_edges.clear();
+  if (!second_part_) pass.received_edges.clear();
   pass.cut_edges.clear();
   return pass;
 }
@@ -163,22 +222,38 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> received, std::vector
     torch::autograd::create_gradient_edge(received[i], std::make_shared<ReceivedValue>());
     pass.received_edges.push_back(gradient_edge(received[i]));
   }
-  // The segment asks for its inputs in its own order: received values and fields by name.
-  std::vector<at::Tensor> inputs;
-  for (const std::string& name : segment_.inputs()) {
-    const auto crossing = std::find(received_.begin(), received_.end(), name);
-    if (crossing != received_.end()) {
-      inputs.push_back(received[static_cast<size_t>(crossing - received_.begin())]);
-    } else {
-      const auto field = std::find(fields_.begin(), fields_.end(), name);
-      PW_CHECK(field != fields_.end(),
-               "the segment reads '" << name << "', which is neither received nor a field");
-      inputs.push_back(fields[static_cast<size_t>(field - fields_.begin())]);
-    }
-  }
+  // Segments ask for their inputs in their own order: received values and fields by name.
+  std::map<std::string, at::Tensor> values;
+  for (size_t i = 0; i < received.size(); ++i) values.emplace(received_[i], std::move(received[i]));
+  for (size_t i = 0; i < fields.size(); ++i) values.emplace(fields_[i], std::move(fields[i]));
   received.clear();
   fields.clear();
-  auto outputs = segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer);
+  if (second_part_ && at::GradMode::is_enabled())
+    return take_outputs(pass, run_parts(pass, std::move(values), buffers));
+  std::vector<at::Tensor> inputs = inputs_of(segment_, values);
+  values.clear();
+  take_outputs(pass,
+               segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer));
+}
+
+std::vector<at::Tensor> StageProgram::run_parts(Pass& pass, std::map<std::string, at::Tensor> values,
+                                                const std::vector<at::Tensor>& buffers) const {
+  const auto made = first_part_->segment.forward(inputs_of(first_part_->segment, values),
+                                                 first_part_->weights_of(*pass.version),
+                                                 first_part_->buffers_of(buffers), pass.key);
+  for (size_t i = 0; i < made.size(); ++i) values[first_part_->segment.outputs()[i]] = made[i];
+  pass.between = inputs_of(second_part_->segment, values);
+  values.clear();
+  return run_second_part(pass, second_part_->buffers_of(buffers));
+}
+
+std::vector<at::Tensor> StageProgram::run_second_part(const Pass& pass,
+                                                      const std::vector<at::Tensor>& buffers) const {
+  return second_part_->segment.forward(pass.between, second_part_->weights_of(*pass.version), buffers,
+                                       pass.key);
+}
+
+void StageProgram::take_outputs(Pass& pass, std::vector<at::Tensor> outputs) const {
   const size_t cuts_begin = outputs.size() - cuts_.values.size();
   const size_t roots = last_ ? 1 : cuts_begin;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -225,7 +300,14 @@ std::string StageProgram::where_not_finite(const Pass& pass, std::vector<at::Ten
 void StageProgram::recompute(Pass& pass) const {
   const MemoryScope scope(MemoryPurpose::kActivations);
   const at::AutoGradMode with_gradients(true);
-  run(pass, std::move(pass.received), std::move(pass.fields), pass.buffers);
+  if (second_part_) {
+    // Its inputs are those of the first run, with the graph that the first part has left: so the backward runs
+    // over one graph, the same as without recomputing.
+    take_outputs(pass, run_second_part(pass, pass.buffers));
+    pass.between.clear();
+  } else {
+    run(pass, std::move(pass.received), std::move(pass.fields), pass.buffers);
+  }
   pass.buffers.clear();
   pass.sent.clear();
 }
@@ -237,7 +319,9 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
     roots.edges.push_back(edge);
     roots.gradients.push_back(std::move(gradient));
   };
-  if (last_) add(pass.roots[0], at::ones_like(pass.loss));
+  if (last_)
+    add(pass.roots[0], pass.loss_weight == 1 ? at::ones_like(pass.loss)
+                                             : at::full_like(pass.loss, pass.loss_weight));
   std::map<std::string, Edge>
       received;  // of a value carried through: there autograd adds what comes from here
   for (size_t i = 0, next = 0; i < received_.size(); ++i)

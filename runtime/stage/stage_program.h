@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/edge.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct StageProgramOptions {
   /// Activations are dropped after the forward; the backward runs it again, with the same random numbers and
   /// on the buffers as they were. So the bits are the same, and buffers change once.
   bool recompute = false;
+  /// The position in graph.nodes of the first node for which that holds; what earlier nodes save stays. 0: for
+  /// all nodes.
+  size_t recompute_from = 0;
   /// The backward can be run in two parts.
   bool split_backward = false;
   /// Where all its tensors are.
@@ -31,6 +35,7 @@ struct Pass {
   std::shared_ptr<const WeightVersion> version;
   std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
   at::Tensor loss;               ///< last stage; likewise without
+  double loss_weight = 1;        ///< what it counts in that of the minibatch: the gradient that it begins with
   at::Tensor scores;             ///< last stage, if the graph has them; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
@@ -43,6 +48,7 @@ struct Pass {
   std::vector<at::Tensor> received;
   std::vector<at::Tensor> fields;
   std::vector<at::Tensor> buffers;  ///< as they were before the forward
+  std::vector<at::Tensor> between;  ///< of a part: what it reads of the nodes before, with their autograd graph
   RandomKey key;
 
   // For the split backward: where the autograd graph is cut, and what has come there from behind.
@@ -75,6 +81,11 @@ class StageProgram {
   /// Positions of the trainable ones in parameters(): StageGradients::weights follows it.
   const std::vector<size_t>& trainable() const { return trainable_; }
 
+  /// Values that cross the cuts before and behind it, and which of them have gradients.
+  const std::vector<std::string>& received() const { return received_; }
+  const std::vector<std::string>& sent() const { return sent_; }
+  const std::vector<bool>& received_differentiable() const { return received_differentiable_; }
+  const std::vector<bool>& sent_differentiable() const { return sent_differentiable_; }
   /// Messages: values downstream, gradients upstream.
   const std::vector<MessagePart>& received_parts() const { return received_parts_; }
   const std::vector<MessagePart>& sent_parts() const { return sent_parts_; }
@@ -101,6 +112,9 @@ class StageProgram {
   std::vector<at::Tensor> backward_weight(Pass pass, const GradientMade& made = {},
                                           bool keep_graph = false) const;
 
+  /// options.recompute_from lies within the stage.
+  bool recomputes_a_part() const { return first_part_ != nullptr; }
+
   /// Runs the forward of `pass` again, on the inputs that it had, and names the node that first made a number
   /// that is not finite; "" if none does. Buffers are left alone.
   std::string where_not_finite(const Pass& pass, std::vector<at::Tensor> received,
@@ -120,11 +134,33 @@ class StageProgram {
   /// The message upstream, from the gradients of the differentiable received values.
   std::vector<at::Tensor> message_upstream(const std::vector<at::Tensor>& gradients) const;
   void recompute(Pass& pass) const;
+  /// The two parts of a stage that recomputes the second: the first runs, then the second, whose inputs stay.
+  std::vector<at::Tensor> run_parts(Pass& pass, std::map<std::string, at::Tensor> values,
+                                    const std::vector<at::Tensor>& buffers) const;
+  /// The second part, on pass.between.
+  std::vector<at::Tensor> run_second_part(const Pass& pass, const std::vector<at::Tensor>& buffers) const;
+  /// Notes what the segment's outputs are, and where a backward begins.
+  void take_outputs(Pass& pass, std::vector<at::Tensor> outputs) const;
+
+  /// Nodes of the stage that run by themselves.
+  struct Part {
+    Part(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
+         const Segment& whole, at::Device device);
+    std::vector<at::Tensor> weights_of(const WeightVersion& version) const;
+    /// Of those that the whole stage reads.
+    std::vector<at::Tensor> buffers_of(const std::vector<at::Tensor>& all) const;
+
+    Segment segment;
+    std::vector<size_t> parameters, buffers;  ///< positions among the whole stage's
+  };
 
   StageProgramOptions options_;
   bool last_ = false;
   BackwardCuts cuts_;  // none unless options_.split_backward
   Segment segment_;    // outputs: what is sent (or the graph's), then cuts_.values
+  // Where the second recomputes and the first does not; else null. The second hands out all that the segment
+  // does.
+  std::unique_ptr<Part> first_part_, second_part_;
   std::vector<std::string> fields_;
   std::vector<std::string> received_;
   std::vector<std::string> sent_;

@@ -5,17 +5,28 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/graph_identity.h"
+#include "graph/recomputed_part.h"
 #include "models/definition/frozen.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/stage/recording_plan.h"
+#include "runtime/stage/sample_split.h"
 #include "runtime/update/gradient_norm.h"
 
 namespace pipewright {
 namespace {
 
-StageProgramOptions options_of(const Plan& plan, int64_t stage, at::Device device) {
+StageProgramOptions options_of(const Graph& graph, const Plan& plan, int64_t stage, at::Device device) {
   StageProgramOptions options;
-  options.recompute = plan.stages[static_cast<size_t>(stage)].recompute;
+  const Stage& planned = plan.stages[static_cast<size_t>(stage)];
+  const size_t first = first_recomputed(planned, graph.together);
+  options.recompute = first < planned.nodes.size();
+  if (options.recompute && first > 0) {
+    const auto node =
+        std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& each) { return each.name == planned.nodes[first]; });
+    options.recompute_from = static_cast<size_t>(node - graph.nodes.begin());
+  }
   options.split_backward = schedule_facts(plan.schedule).splits_backward;
   options.device = device;
   return options;
@@ -53,12 +64,23 @@ std::vector<size_t> first_held(const StageProgram& program, const Plan& plan, in
   return first;
 }
 
+SampleRange samples_of_replica(const Graph& graph, const Plan& plan, int64_t stage, int64_t replica) {
+  const Stage& planned = plan.stages[static_cast<size_t>(stage)];
+  if (!planned.splits()) return {0, samples_of(graph)};
+  return sample_ranges(samples_of(graph), planned.split).at(static_cast<size_t>(replica));
+}
+
+Graph graph_of_replica(const Model& model, const Plan& plan, int64_t stage, int64_t replica) {
+  return graph_of_part(model, plan, samples_of_replica(model.graph, plan, stage, replica).size());
+}
+
 }  // namespace
 
 StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, int64_t replica,
                            const TrainingRules& rules, StateSource* source, bool own_pipeline)
-    : StageReplica(model, plan, shape_of(plan, rules.gradient_accumulation), stage, replica,
-                   own_pipeline ? 0 : replica, rules) {
+    : StageReplica(graph_of_replica(model, plan, stage, replica), plan,
+                   shape_of(plan, rules.gradient_accumulation), stage, replica, own_pipeline ? 0 : replica,
+                   rules, samples_of_replica(model.graph, plan, stage, replica)) {
   auto state = source ? source->state_of(stage, replica, program_) : std::nullopt;
   restore(state ? std::move(*state) : first_state(model, program_, rules.seed, rules.device));
   round_ = std::make_unique<RoundGradients>(versions_.latest_trainable());
@@ -67,20 +89,21 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   if (rules.cuda_graphs) prepare_recordings(model.graph, plan, shape_of(plan, rules.gradient_accumulation));
 }
 
-StageReplica::StageReplica(const Model& model, const Plan& plan, const PipelineShape& shape, int64_t stage,
-                           int64_t replica, int64_t place, const TrainingRules& rules)
+StageReplica::StageReplica(const Graph& graph, const Plan& plan, const PipelineShape& shape, int64_t stage,
+                           int64_t replica, int64_t place, const TrainingRules& rules, SampleRange samples)
     : stage_(stage),
       replica_(replica),
       place_(place),
       turns_(shape, stage),
+      samples_(samples),
       rules_(rules),
       learning_rate_(rules, shape, stage),
-      program_(model.graph, partition(model.graph, plan), static_cast<size_t>(stage),
-               options_of(plan, stage, rules.device)),
+      program_(graph, partition(graph, plan), static_cast<size_t>(stage),
+               options_of(graph, plan, stage, rules.device)),
       counted_(first_held(program_, plan, stage)),
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
       versions_(plan.schedule, shape, stage, place, program_.trainable()),
-      averaged_buffers_(averaged_buffers_of(model.graph, program_, plan.frozen_layers)),
+      averaged_buffers_(averaged_buffers_of(graph, program_, plan.frozen_layers)),
       update_rule_(update_rule_of(program_, rules.optimizer)) {}
 
 void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape) {
@@ -106,7 +129,7 @@ void StageReplica::restore(StageState state) {
 std::shared_ptr<const PrefixCut> StageReplica::cut(const Graph& graph, const Plan& plan, size_t end) const {
   PW_CHECK_EQ(stage_, 0);
   return std::make_shared<PrefixCut>(graph, partition(graph, plan), end, program_,
-                                     options_of(plan, stage_, rules_.device));
+                                     options_of(graph, plan, stage_, rules_.device));
 }
 
 void StageReplica::run_behind(std::shared_ptr<const PrefixCut> cut) {
@@ -163,7 +186,7 @@ void StageReplica::replace(StageState state) {
 }
 
 StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor> received,
-                                              std::vector<at::Tensor> fields) {
+                                              std::vector<at::Tensor> fields, double loss_weight) {
   buffers_before_.forward_comes(k, buffers_);
   auto version = versions_.read(span_->to_own(k));
   Pass pass;
@@ -175,7 +198,8 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
   } else {
     const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
     pass = running().forward(std::move(received), std::move(fields), version_for_running(version), buffers,
-                             {rules_.random_seed(), k});
+                             {rules_.random_seed(), k, nullptr, samples_.begin});
+    pass.loss_weight = loss_weight;
     pass.version = std::move(version);  // a checkpoint may want all of it
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "graph/sample_ranges.h"
 #include "models/definition/model.h"
 #include "runtime/schedule/pipeline_span.h"
 #include "runtime/schedule/schedule.h"
@@ -49,6 +50,8 @@ class StageReplica {
   /// stage polls it, and flushes it at the end of a span.
   Deferred& deferred() { return deferred_; }
   const StageTurns& turns() const { return turns_; }
+  /// What it has of each minibatch that it takes part in while training; all, unless the stage splits them.
+  const SampleRange& samples() const { return samples_; }
 
   /// Parameters as they are now, by StageProgram::parameters(); buffers by StageProgram::buffers().
   const std::vector<at::Tensor>& weights() const { return versions_.latest(); }
@@ -87,13 +90,14 @@ class StageReplica {
   StageState state() const;
   /// Goes on from `state` instead, which is there, too; its tensors are this replica's alone.
   void replace(StageState state);
-  /// Runs minibatch k with the version that the plan's rule gives it. The rest of its pass waits here for the
-  /// backward.
+  /// Runs minibatch k, or its part of it, with the version that the plan's rule gives it. The rest of its pass waits
+  /// here for the backward, which begins with the gradient `loss_weight` of the loss on the last stage.
   struct Forwarded {
     std::vector<at::Tensor> sent;
     at::Tensor loss, scores;  ///< as in Pass
   };
-  Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields);
+  Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
+                    double loss_weight = 1);
   using GradientComplete = RoundGradients::Complete;
   /// Gradients of the received values; adds those of the weights to the round's. `complete`, for the
   /// replica's last minibatch of a round: is called for every trainable parameter, which is left alone from
@@ -143,9 +147,9 @@ class StageReplica {
   const std::vector<size_t>& averaged_buffers() const { return averaged_buffers_; }
 
  private:
-  // All but what source and weights decide.
-  StageReplica(const Model& model, const Plan& plan, const PipelineShape& shape, int64_t stage,
-               int64_t replica, int64_t place, const TrainingRules& rules);
+  // All but what source and weights decide. `graph`: the model's, for the replica's samples.
+  StageReplica(const Graph& graph, const Plan& plan, const PipelineShape& shape, int64_t stage,
+               int64_t replica, int64_t place, const TrainingRules& rules, SampleRange samples);
   void prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape);
   Pass take_pass(int64_t k);
   /// The version as running() reads it.
@@ -157,6 +161,7 @@ class StageReplica {
   int64_t replica_;
   int64_t place_;  // of the replica in its pipeline
   StageTurns turns_;
+  SampleRange samples_;
   TrainingRules rules_;
   StageLearningRate learning_rate_;
   StageProgram program_;

@@ -50,6 +50,9 @@ void RunCache::begin(const Job& job, int64_t number, Worker& worker) {
   for (int64_t generation = 0; generation < number; ++generation) before.push_back(&job.plan_of(generation));
   const TrainingData& data = settings_.data;
   refused_.clear();
+  const Plan& plan = job.plan_of(number);
+  const bool first = worker.stage().stage() == 0;
+  if (first && plan.frozen_layers > 0 && plan.stages.front().splits()) refused_ = kFirstStageSplits;
   prefix_ = cache_frozen_prefix(
       job.model_of(number), job.plan_of(number), before, worker,
       {data.dataset(), data_spec_, rules_.dtype, rules_.measures,

@@ -110,7 +110,8 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   monitor_.drained();
   std::optional<PrefixFeed> prefix;
   if (cache_ && cache_->prefix())
-    prefix.emplace(*cache_->prefix(), minibatches_of(worker.stage(), worker.open(span)));
+    prefix.emplace(*cache_->prefix(),
+                   minibatches_of(worker.stage(), worker.stage().turns(), worker.open(span)));
   const LoadObserver loading = session_.loading();
   StageLoaders loaders(
       data_.dataset(), worker, worker.open(span), [this](int64_t k) { return data_.request(k); }, loading,
@@ -134,11 +135,12 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     times->wait_for_samples([&] { fields = loaders.next(stage, k); });
     return fields;
   };
+  const StageReplica& last = worker.stage(worker.stage_count() - 1);
+  const LossPart part = last.turns().splits() ? LossPart{last.place(), last.turns().replicas()} : LossPart{};
   // Lines wait for their norm; those of a span that fails on the way go without.
-  MinibatchReports reports(job_.run.gradient_clipping_norm > 0,
+  MinibatchReports reports(job_.run.gradient_clipping_norm > 0, part,
                            [this](std::string line) { control().post(std::move(line)); });
   hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
-    const StageReplica& last = worker.stage(worker.stage_count() - 1);
     reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
   if (layer_norms_) hooks.averaged = [this](StageReplica& stage) { layer_norms_->add(stage); };

@@ -1,10 +1,21 @@
 #include <algorithm>
+#include <numeric>
 
 #include "graph/error.h"
+#include "models/run/interpreter.h"
 #include "runtime/verify/reference.h"
 #include "runtime/verify/serial_versions.h"
 
 namespace pipewright {
+namespace {
+
+bool draws(const Graph& graph) {
+  std::vector<size_t> nodes(graph.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), size_t{0});
+  return !Segment(graph, nodes, graph.outputs).random_nodes().empty();
+}
+
+}  // namespace
 
 Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& rules) {
   Plan single = single_stage_plan(model.graph, 1);
@@ -13,6 +24,13 @@ Plan one_device_plan(const Model& model, const Plan& plan, const TrainingRules& 
   single.frozen_layers = plan.frozen_layers;
   const size_t cycle = cycle_of(plan.stages[0]).size();
   if (rules.sync != "all-reduce" && cycle > 1) {
+    single.schedule.clear();
+    return single;
+  }
+  // Parts of a minibatch draw numbers of their own.
+  if (std::any_of(plan.stages.begin(), plan.stages.end(),
+                  [](const Stage& stage) { return stage.splits(); }) &&
+      draws(model.graph)) {
     single.schedule.clear();
     return single;
   }

@@ -1,60 +1,114 @@
 #include "runtime/verify/serial_pass.h"
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace pipewright {
 
 SerialPass::SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
-                       int64_t k)
-    : stages_(stages),
-      differentiable_(differentiable),
-      k_(k),
-      received_(stages.size()),
-      outputs_(stages.size()) {}
+                       const SampleSplit& split, int64_t k)
+    : stages_(stages), differentiable_(differentiable), split_(split), k_(k), parts_(stages.size()) {}
+
+at::Tensor SerialPass::gathered(const std::vector<Crossing>& crossing, const std::string& value,
+                                SampleRange samples) const {
+  Tensors pieces;
+  const int64_t dimension = split_.any() ? split_.dimension_of(value) : SampleSplit::kWhole;
+  for (const Crossing& each : crossing) {
+    const SampleRange both = overlap(each.samples, samples);
+    if (both.size() > 0)
+      pieces.push_back(rows_of(each.values.at(value), dimension, each.samples, both).detach().clone());
+  }
+  return joined(pieces, dimension);
+}
 
 double SerialPass::forward(const MinibatchFields& fields, const RandomKey& key) {
-  MinibatchFields crossing;  // by value: what the next stage receives
+  std::vector<Crossing> crossing;  // what the next stage receives
   for (size_t s = 0; s < stages_.size(); ++s) {
-    SerialStage& stage = stages_[s];
-    for (const std::string& name : stage.interface.received) {
-      at::Tensor leaf = crossing.at(name).detach().clone();
-      if (differentiable_.count(name)) leaf.requires_grad_(true);
-      received_[s][name] = leaf;
+    const SerialStage& stage = stages_[s];
+    std::vector<Crossing> sent;
+    for (const SerialStage::Part& of : stage.parts_of(k_)) {
+      parts_[s].push_back(forward_of(s, of, crossing, fields, key));
+      const Tensors& outputs = parts_[s].back().outputs;
+      sent.push_back({of.samples, {}});
+      for (size_t i = 0; i < stage.interface.sent.size(); ++i)
+        sent.back().values[stage.interface.sent[i]] = outputs[i];
     }
-    Tensors inputs;
-    for (const std::string& name : stage.segment.inputs())
-      inputs.push_back(received_[s].count(name) ? received_[s].at(name) : fields.at(name));
-    outputs_[s] = stage.segment.forward(inputs, stage.versions.at(stage.version_of(k_)),
-                                        stage.buffers[stage.replica_of(k_)], key);
-    for (size_t i = 0; i < stage.interface.sent.size(); ++i)
-      crossing[stage.interface.sent[i]] = outputs_[s][i];
+    crossing = std::move(sent);
   }
-  return outputs_.back()[0].item<double>();
+  double loss = 0;
+  for (Part& part : parts_.back()) {
+    const auto labels = fields.find("labels");
+    const auto& inputs = part.of.segment->inputs();
+    const bool reads = std::find(inputs.begin(), inputs.end(), "labels") != inputs.end();
+    part.loss_weight = weight_of_part(reads && labels != fields.end() ? labels->second : at::Tensor(),
+                                      part.of.samples, stages_.back().samples);
+    if (part.loss_weight != 0) loss += part.loss_weight * part.outputs[0].item<double>();
+  }
+  return loss;
+}
+
+SerialPass::Part SerialPass::forward_of(size_t s, const SerialStage::Part& of,
+                                        const std::vector<Crossing>& crossing, const MinibatchFields& fields,
+                                        RandomKey key) const {
+  SerialStage& stage = stages_[s];
+  Part part;
+  part.of = of;
+  for (const std::string& name : stage.interface.received) {
+    at::Tensor leaf = gathered(crossing, name, of.samples);
+    if (differentiable_.count(name)) leaf.requires_grad_(true);
+    part.received[name] = leaf;
+  }
+  const bool whole = stage.ranges.empty();
+  Tensors inputs;
+  for (const std::string& name : of.segment->inputs()) {
+    if (part.received.count(name) > 0) {
+      inputs.push_back(part.received.at(name));
+    } else if (whole) {
+      inputs.push_back(fields.at(name));
+    } else {
+      inputs.push_back(rows_of(fields.at(name), split_.dimension_of(name), {0, stage.samples}, of.samples)
+                           .clone(at::MemoryFormat::Contiguous));
+    }
+  }
+  key.first_sample = of.samples.begin;
+  part.outputs =
+      of.segment->forward(inputs, stage.versions.at(stage.version_of(k_)), stage.buffers[of.replica], key);
+  return part;
 }
 
 void SerialPass::backward() {
-  MinibatchFields gradients;  // what comes from behind the cut
-  for (size_t s = stages_.size(); s-- > 0;) gradients = backward_of(s, gradients);
+  std::vector<Crossing> gradients;  // what comes from behind the cut
+  for (size_t s = stages_.size(); s-- > 0;) {
+    std::vector<Crossing> upstream;
+    for (const Part& part : parts_[s]) upstream.push_back({part.of.samples, backward_of(s, part, gradients)});
+    gradients = std::move(upstream);
+  }
 }
 
-MinibatchFields SerialPass::backward_of(size_t s, const MinibatchFields& gradients) {
+MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::vector<Crossing>& gradients) {
   SerialStage& stage = stages_[s];
-  const MinibatchFields& received = received_[s];
-  const Tensors& outputs = outputs_[s];
+  const MinibatchFields& received = part.received;
+  const Tensors& outputs = part.outputs;
   Tensors roots, root_gradients;
   const auto add_root = [&](const at::Tensor& root, const at::Tensor& gradient) {
     if (!root.requires_grad()) return;
     roots.push_back(root);
     root_gradients.push_back(gradient);
   };
-  if (s + 1 == stages_.size()) add_root(outputs[0], at::ones_like(outputs[0]));
+  if (s + 1 == stages_.size())
+    add_root(outputs[0], part.loss_weight == 1 ? at::ones_like(outputs[0])
+                                               : at::full_like(outputs[0].detach(), part.loss_weight));
   const auto& sent = stage.interface.sent;
   for (size_t i = 0; i < sent.size(); ++i) {
     if (differentiable_.count(sent[i]) > 0)
-      add_root(received.count(sent[i]) > 0 ? received.at(sent[i]) : outputs[i], gradients.at(sent[i]));
+      add_root(received.count(sent[i]) > 0 ? received.at(sent[i]) : outputs[i],
+               gathered(gradients, sent[i], part.of.samples));
   }
   std::vector<std::string> names;
   Tensors leaves;
@@ -72,18 +126,19 @@ MinibatchFields SerialPass::backward_of(size_t s, const MinibatchFields& gradien
   MinibatchFields upstream;
   for (size_t i = 0; i < names.size(); ++i) {
     // As it crosses, it lies in memory as it was made, but for gaps and elements of one place.
-    upstream[names[i]] =
-        found[i].defined() ? found[i].clone() : at::zeros(leaves[i].sizes(), leaves[i].options());
+    upstream[names[i]] = found[i].defined()
+                             ? found[i]
+                             : at::zeros(leaves[i].sizes(), leaves[i].options().requires_grad(false));
   }
   Tensors of_weights;
   for (size_t i = names.size(); i < leaves.size(); ++i)
     of_weights.push_back(found[i].defined() ? found[i] : at::zeros_like(leaves[i]));
-  add_to_round(stage, of_weights);
+  add_to_round(stage, part.of.replica, of_weights);
   return upstream;
 }
 
-void SerialPass::add_to_round(SerialStage& stage, const Tensors& gradients) {
-  Tensors& sum = stage.sums[stage.replica_of(k_)];
+void SerialPass::add_to_round(SerialStage& stage, size_t replica, const Tensors& gradients) {
+  Tensors& sum = stage.sums[replica];
   if (sum.empty()) {
     sum = gradients;
     return;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/stage/sample_split.h"
 #include "runtime/verify/reference.h"
 #include "runtime/verify/serial_stage.h"
 
@@ -13,8 +14,10 @@ namespace pipewright {
 class SerialPass {
  public:
   /// Minibatch k as the stages count, which hold the versions that it reads. `differentiable`: the graph's
-  /// values that a gradient flows back to (differentiable_values). Both are borrowed.
-  SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable, int64_t k);
+  /// values that a gradient flows back to (differentiable_values). `split`: how stages share minibatches. All
+  /// are borrowed.
+  SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
+             const SampleSplit& split, int64_t k);
 
   /// Returns the loss.
   double forward(const MinibatchFields& fields, const RandomKey& key);
@@ -22,15 +25,32 @@ class SerialPass {
   void backward();
 
  private:
-  // `gradients`: of the values sent, by name. Returns those of the values received.
-  MinibatchFields backward_of(size_t s, const MinibatchFields& gradients);
-  void add_to_round(SerialStage& stage, const Tensors& gradients);
+  // Values, or gradients of them, by name, for some samples.
+  struct Crossing {
+    SampleRange samples;
+    MinibatchFields values;
+  };
+  // What one replica has run.
+  struct Part {
+    SerialStage::Part of;
+    MinibatchFields received;
+    Tensors outputs;
+    double loss_weight = 1;
+  };
+  // The rows of a value that lie in what several replicas have of it, put together.
+  at::Tensor gathered(const std::vector<Crossing>& crossing, const std::string& value,
+                      SampleRange samples) const;
+  Part forward_of(size_t s, const SerialStage::Part& of, const std::vector<Crossing>& crossing,
+                  const MinibatchFields& fields, RandomKey key) const;
+  // `gradients`: of the values sent. Returns those of the values received.
+  MinibatchFields backward_of(size_t s, const Part& part, const std::vector<Crossing>& gradients);
+  void add_to_round(SerialStage& stage, size_t replica, const Tensors& gradients);
 
   std::vector<SerialStage>& stages_;
   const std::set<std::string>& differentiable_;
+  const SampleSplit& split_;
   const int64_t k_;
-  std::vector<MinibatchFields> received_;  // by stage
-  std::vector<Tensors> outputs_;           // likewise
+  std::vector<std::vector<Part>> parts_;  // by stage
 };
 
 }  // namespace pipewright

@@ -18,12 +18,12 @@ SerialPipeline::SerialPipeline(const Model& model, const Plan& plan, const Train
       rules_(rules),
       index_(index),
       count_(count),
-      differentiable_(differentiable_values(model.graph)) {
+      differentiable_(differentiable_values(model.graph)),
+      split_(model, plan) {
   const auto interfaces = partition(model.graph, plan);
   const auto weight_rule = weight_rule_of(plan, rules.gradient_accumulation);
   for (size_t s = 0; s < plan.stages.size(); ++s)
-    stages_.emplace_back(model, interfaces[s], plan.stages[s], weight_rule[s], s + 1 == plan.stages.size(),
-                         rules);
+    stages_.emplace_back(model, interfaces[s], plan, s, weight_rule[s], rules);
   for (SerialStage& stage : stages_) stage.frozen_buffers = frozen_buffers(model.graph, plan.frozen_layers);
 }
 
@@ -84,7 +84,7 @@ bool SerialPipeline::can_train(int64_t k) const {
 
 double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
   for (SerialStage& stage : stages_) stage.forget_before(k);
-  SerialPass pass(stages_, differentiable_, k);
+  SerialPass pass(stages_, differentiable_, split_, k);
   const double loss = pass.forward(fields, {rules_.random_seed(), in_run(k)});
   pass.backward();
   end_rounds(k);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/schedule/shape.h"
+#include "runtime/stage/sample_split.h"
 #include "runtime/verify/reference.h"
 #include "runtime/verify/serial_stage.h"
 
@@ -67,6 +68,7 @@ class SerialPipeline {
   Span span_;                         // as this pipeline counts
   std::vector<int64_t> minibatches_;  // of the span, as the run counts, from span_.first on
   std::set<std::string> differentiable_;
+  SampleSplit split_;
   std::vector<SerialStage> stages_;
   std::map<int64_t, double> gradient_norms_;
 };

@@ -6,17 +6,28 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/graph_identity.h"
 #include "graph/update_rules.h"
 #include "models/initialise.h"
+#include "runtime/stage/sample_split.h"
 
 namespace pipewright {
 
-SerialStage::SerialStage(const Model& model, const StageInterface& interface, const Stage& stage,
-                         const SerialRule& rule, bool last, const TrainingRules& rules)
+SerialStage::SerialStage(const Model& model, const StageInterface& interface, const Plan& plan, size_t number,
+                         const SerialRule& rule, const TrainingRules& rules)
     : interface(interface),
-      cycle(cycle_of(stage)),
+      cycle(cycle_of(plan.stages[number])),
       rule(rule),
-      segment(model.graph, interface.nodes, last ? model.graph.outputs : interface.sent) {
+      segment(model.graph, interface.nodes,
+              number + 1 == plan.stages.size() ? model.graph.outputs : interface.sent),
+      samples(samples_of(model.graph)) {
+  const Stage& stage = plan.stages[number];
+  if (stage.split.size() > 1) {
+    ranges = sample_ranges(samples, stage.split);
+    for (const SampleRange& range : ranges)
+      segments_of_parts.emplace_back(graph_of_part(model, plan, range.size()), interface.nodes,
+                                     segment.outputs());
+  }
   Tensors first;
   for (const std::string& name : segment.parameters()) {
     const auto parameter = std::find_if(model.graph.parameters.begin(), model.graph.parameters.end(),
@@ -56,6 +67,13 @@ void SerialStage::restore(const StageState& state) {
       remembered.slots.push_back({name, {slots[i].clone()}});
     rules[i]->restore(std::move(remembered));
   }
+}
+
+std::vector<SerialStage::Part> SerialStage::parts_of(int64_t k) const {
+  if (ranges.empty()) return {{replica_of(k), {0, samples}, &segment}};
+  std::vector<Part> parts;
+  for (size_t q = 0; q < ranges.size(); ++q) parts.push_back({q, ranges[q], &segments_of_parts[q]});
+  return parts;
 }
 
 void SerialStage::begin(int64_t first) {

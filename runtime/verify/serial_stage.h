@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "graph/sample_ranges.h"
 #include "models/definition/model.h"
 #include "models/run/interpreter.h"
 #include "runtime/stage/partition.h"
@@ -22,11 +23,20 @@ namespace pipewright {
 using Tensors = std::vector<at::Tensor>;
 
 struct SerialStage {
-  /// Starts from the initialisers of the model. `last`: of the plan.
-  SerialStage(const Model& model, const StageInterface& interface, const Stage& stage, const SerialRule& rule,
-              bool last, const TrainingRules& rules);
+  /// Stage `number` of the plan. Starts from the initialisers of the model.
+  SerialStage(const Model& model, const StageInterface& interface, const Plan& plan, size_t number,
+              const SerialRule& rule, const TrainingRules& rules);
   /// Goes on from a copy of `state`, with every replica's buffers as it says.
   void restore(const StageState& state);
+
+  /// A replica's part of a minibatch.
+  struct Part {
+    size_t replica = 0;
+    SampleRange samples;
+    const Segment* segment = nullptr;
+  };
+  /// Who takes part in minibatch k, by ascending samples.
+  std::vector<Part> parts_of(int64_t k) const;
 
   /// A span begins with minibatch `first`; the versions are those of before it.
   void begin(int64_t first);
@@ -56,18 +66,21 @@ struct SerialStage {
   StageInterface interface;
   std::vector<size_t> cycle;  ///< replica by place in the cycle
   SerialRule rule;
-  Segment segment;
-  std::vector<size_t> trainable;        ///< positions in the segment's parameters
-  int64_t first_minibatch = 0;          ///< of the span
-  int64_t first_version = 0;            ///< at the begin of the span
-  std::map<int64_t, Tensors> versions;  ///< by number of updates
-  std::vector<Tensors> buffers;         ///< by replica
-  std::set<std::string> frozen_buffers;  ///< of the whole model: they are no means
+  Segment segment;                  ///< for whole minibatches
+  int64_t samples = 0;              ///< of one
+  std::vector<SampleRange> ranges;  ///< by replica, where the replicas share each minibatch; else empty
+  std::vector<Segment> segments_of_parts;  ///< likewise
+  std::vector<size_t> trainable;           ///< positions in the segment's parameters
+  int64_t first_minibatch = 0;             ///< of the span
+  int64_t first_version = 0;               ///< at the begin of the span
+  std::map<int64_t, Tensors> versions;     ///< by number of updates
+  std::vector<Tensors> buffers;            ///< by replica
+  std::set<std::string> frozen_buffers;    ///< of the whole model: they are no means
   bool averages(size_t b) const {
     return buffers[0][b].is_floating_point() && frozen_buffers.count(segment.buffers()[b]) == 0;
   }
-  std::vector<Tensors> sums;            ///< by replica: gradients of the round
-  Tensors gradient;                     ///< of the round that has ended, until it is due
+  std::vector<Tensors> sums;  ///< by replica: gradients of the round
+  Tensors gradient;           ///< of the round that has ended, until it is due
   struct Due {
     int64_t begin = 0;  ///< the first minibatch of the round within the span
     Tensors gradient;

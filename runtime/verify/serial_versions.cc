@@ -6,6 +6,7 @@
 namespace pipewright {
 
 std::vector<size_t> cycle_of(const Stage& stage) {
+  if (stage.split.size() > 1) return {0};  // all replicas take part in each minibatch
   const std::vector<int64_t> shares =
       stage.shares.empty() ? std::vector<int64_t>(stage.ranks.size(), 1) : stage.shares;
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});

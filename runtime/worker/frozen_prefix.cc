@@ -67,6 +67,10 @@ std::unique_ptr<CachedPrefix> cache_frozen_prefix(const Model& model, const Plan
   const Graph& graph = model.graph;
   const size_t end = end_of_frozen_prefix(graph, plan);
   if (stage.stage() != 0 || end == 0) return nullptr;
+  if (plan.stages.front().splits()) {
+    inputs.log(std::string("cache: not used: ") + kFirstStageSplits);
+    return nullptr;
+  }
   const auto cut = stage.cut(graph, plan, end);
   if (!cut->obstacle().empty()) {
     inputs.log("cache: not used: " + cut->obstacle());

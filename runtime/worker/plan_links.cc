@@ -6,6 +6,7 @@
 
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
+#include "runtime/schedule/split_messages.h"
 #include "runtime/schedule/turns.h"
 
 namespace pipewright {
@@ -16,6 +17,17 @@ std::set<std::pair<int64_t, int64_t>> neighbours(const Plan& plan, const Pipelin
   const Stage& left = plan.stages[s];
   const Stage& right = plan.stages[s + 1];
   std::set<std::pair<int64_t, int64_t>> pairs;
+  // Pieces of minibatches, in training. In evaluations a stage that splits takes turns.
+  for (size_t q = 0; q < left.ranks.size(); ++q) {
+    if (!shape.splits(static_cast<int64_t>(s)) && !shape.splits(static_cast<int64_t>(s) + 1)) break;
+    const auto stage = static_cast<int64_t>(s);
+    const ReplicaRange met = parts_met(shape, stage, static_cast<int64_t>(q), stage + 1);
+    for (size_t p = 0; p < right.ranks.size(); ++p) {
+      const auto place = static_cast<int64_t>(p);
+      const bool meets = !shape.splits(stage + 1) || (met.first <= place && place < met.first + met.count);
+      if (meets) pairs.insert({left.ranks[q], right.ranks[p]});
+    }
+  }
   const auto cycle = [&](size_t of) { return StageTurns(shape, static_cast<int64_t>(of)).cycle_length(); };
   const int64_t turns = std::lcm(cycle(s), cycle(s + 1));
   for (int64_t k = 0; k < turns && pairs.size() < left.ranks.size() * right.ranks.size(); ++k) {
@@ -38,7 +50,9 @@ DeviceLinks links_of(const Plan& plan, StreamTags tags, bool clips, const SyncFa
   const PipelineShape shape = shape_of(plan);
   DeviceLinks all;
   for (size_t s = 0; s + 1 < plan.stages.size(); ++s) {
-    for (const auto& [left, right] : neighbours(plan, shape, s)) {
+    std::set<std::pair<int64_t, int64_t>> pairs = neighbours(plan, shape, s);
+    if (shape.any_splits()) pairs.merge(neighbours(plan, evaluation_shape(shape), s));
+    for (const auto& [left, right] : pairs) {
       if (left == right) continue;
       all.links.push_back({left, right, {range(Stream::kActivation, s), range(Stream::kEvaluation, s)}});
       all.links.push_back({right, left, {range(Stream::kGradient, s + 1)}});

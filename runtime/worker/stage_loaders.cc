@@ -2,9 +2,9 @@
 
 namespace pipewright {
 
-std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage,
+std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage, const StageTurns& turns,
                                                        const std::shared_ptr<const PipelineSpan>& span) {
-  return [span, own = stage.turns().minibatches_of(stage.place(), span->own()),
+  return [span, own = turns.minibatches_of(stage.place(), span->own()),
           next = size_t{0}]() mutable -> std::optional<int64_t> {
     return next < own.size() ? span->to_run(own[next++]) : std::nullopt;
   };
@@ -13,7 +13,7 @@ std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage
 StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
                            const std::shared_ptr<const PipelineSpan>& span,
                            const std::function<LoadRequest(int64_t)>& request, LoadObserver observer,
-                           std::optional<int64_t> but)
+                           std::optional<int64_t> but, bool evaluates)
     : observer_(std::move(observer)) {
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
@@ -26,8 +26,9 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
     if (numbers.empty() || stage.stage() == but) continue;
     // Where they are handed out, few: who is slow should not hold what others could train.
     const int64_t ahead = span->is_shared() ? 1 : 4;
+    const StageTurns turns = evaluates ? worker.evaluation_turns(stage) : stage.turns();
     const auto requests = [request,
-                           minibatches = minibatches_of(stage, span)]() -> std::optional<LoadRequest> {
+                           minibatches = minibatches_of(stage, turns, span)]() -> std::optional<LoadRequest> {
       const auto k = minibatches();
       return k ? std::optional(request(*k)) : std::nullopt;
     };

@@ -19,18 +19,18 @@ struct LoadObserver {
   std::function<void()> end;
 };
 
-/// The minibatches of a stage in one span, in the order of its forwards; nothing at the end. May wait where
-/// minibatches are handed out.
-std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage,
+/// The minibatches of a replica in one span, which are `turns`' of its place, in the order of its forwards;
+/// nothing at the end. May wait where minibatches are handed out.
+std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage, const StageTurns& turns,
                                                        const std::shared_ptr<const PipelineSpan>& span);
 
 class StageLoaders {
  public:
-  /// For one span of the worker's. `request(k)`: what minibatch k consists of; `but`: a stage whose fields
-  /// come from elsewhere. Borrows the data set.
+  /// For one span of the worker's, to train or to evaluate. `request(k)`: what minibatch k consists of;
+  /// `but`: a stage whose fields come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
                const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {},
-               std::optional<int64_t> but = {});
+               std::optional<int64_t> but = {}, bool evaluates = false);
   /// The fields of the stage's next minibatch, which is k. The stage has some.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 

@@ -1,6 +1,7 @@
 #include "runtime/worker/worker.h"
 
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -10,10 +11,12 @@
 #include "graph/update_rules.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/split_messages.h"
 #include "runtime/sync/bucket_reducer.h"
 #include "runtime/transport/channel.h"
 #include "runtime/update/gradient_norm.h"
 #include "runtime/worker/action_range.h"
+#include "runtime/worker/crossing.h"
 #include "runtime/worker/plan_links.h"
 
 namespace pipewright {
@@ -34,7 +37,8 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
                const TrainingRules& rules, StateSource* source, PipelineServices services)
-    : tags_(static_cast<int64_t>(plan.stages.size())),
+    : split_(model, plan),
+      tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
       averages_weights_(sync_facts(rules.sync).averages_weights),
       transport_(transport) {
@@ -48,6 +52,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
            "sync '" << rules.sync << "' needs somebody who hands minibatches out");
   plan_ = pipeline_of(plan, turn_);
   shape_ = shape_of(plan_, rules.gradient_accumulation);
+  evaluation_shape_ = evaluation_shape(shape_);
   std::vector<StageReplica*> stages;
   for (int64_t s = first; s < shape_.stages(); ++s) {
     const auto& ranks = plan.stages[static_cast<size_t>(s)].ranks;
@@ -82,7 +87,7 @@ class Worker::Execution {
             std::shared_ptr<const PipelineSpan> span, const WorkerHooks& hooks)
       : worker_(worker), program_(program), span_(std::move(span)), listed_(span_->own()), hooks_(hooks) {
     const StageReplica& first = worker.stage();
-    actions_ = schedule_of_rank(schedule, worker.shape_, first.stage(), first.place(), listed_);
+    actions_ = schedule_of_rank(schedule, shape(), first.stage(), first.place(), listed_);
     for (size_t i = 0; i < worker.stages_.size(); ++i) {
       lanes_.push_back(open_lane(*worker.stages_[i]));
       lanes_.back().sync = worker.syncs_[i].get();
@@ -133,10 +138,13 @@ class Worker::Execution {
     std::vector<at::Tensor> received_gradients;
     std::vector<at::Tensor> gradients_to_send;
     bool averaged = false;  // the round is ready for its update
+    // What is exchanged at the cut before the stage, and behind it, in parts; empty: whole messages.
+    std::optional<Crossing> before, behind;
   };
 
-  /// Behind the updates that the rank's stages make together, the last stage first: where pipelines average as
-  /// a whole its groups are those of all, and an earlier stage that waited for them would wait for this rank.
+  /// Behind the updates that the rank's stages make together, the last stage first: where pipelines average
+  /// as a whole its groups are those of all, and an earlier stage that waited for them would wait for this
+  /// rank.
   void add_averages() {
     const auto together = static_cast<size_t>(
         std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.sync != nullptr; }));
@@ -153,6 +161,7 @@ class Worker::Execution {
     actions_ = std::move(actions);
   }
 
+  const PipelineShape& shape() const { return training() ? worker_.shape_ : worker_.evaluation_shape_; }
   /// As the pipeline counts.
   int64_t first_minibatch_of(const Action& own) {
     return is_of_round(own.kind) ? lane_of(own).stage->turns().round_begin(own.index, listed_) : own.index;
@@ -175,7 +184,18 @@ class Worker::Execution {
   }
   /// The rank of another stage that processes minibatch k, as the pipeline counts.
   int64_t rank_of(int64_t stage, int64_t k) const {
-    return rank_of_minibatch(worker_.plan_, worker_.shape_, stage, k);
+    return rank_of_minibatch(worker_.plan_, shape(), stage, k);
+  }
+  /// The rank that a piece of minibatch k is exchanged with.
+  int64_t rank_of(int64_t stage, const SampleSplit::Piece& piece, int64_t k) const {
+    return piece.place == SampleSplit::Piece::kInTurn
+               ? rank_of(stage, k)
+               : pipewright::rank_of(worker_.plan_, stage, piece.place);
+  }
+  std::optional<Crossing> crossing_of(const StageReplica& stage, int64_t other) const {
+    const bool there = other >= 0 && other < shape().stages();
+    if (!training() || !there || !(shape().splits(stage.stage()) || shape().splits(other))) return {};
+    return Crossing(worker_.split_, stage, other);
   }
 
   /// A receive that nobody answers would take what the next plan sends.
@@ -195,6 +215,9 @@ class Worker::Execution {
     const int64_t s = stage.stage();
     const bool first = s == 0;
     const bool last = s + 1 == worker_.shape_.stages();
+    // Of stages, which stay where they are: what is expected points there.
+    lane.before = crossing_of(stage, s - 1);
+    lane.behind = crossing_of(stage, s + 1);
     std::vector<Inbox::Expected> activations;
     std::vector<Inbox::Expected> gradients;
     std::vector<int64_t> of_activations, of_gradients;  // minibatches, as the pipeline counts
@@ -202,12 +225,21 @@ class Worker::Execution {
       if (action.stage_or(worker_.stage().stage()) != s) continue;
       const int64_t k = action.index;
       if (action.kind == ActionKind::kReceiveActivation) {
-        activations.push_back({rank_of(s - 1, k), &program(stage, k).received_parts()});
-        of_activations.push_back(k);
+        for (size_t i = 0; i < pieces(lane.before); ++i) {
+          activations.push_back(
+              lane.before ? Inbox::Expected{rank_of(s - 1, lane.before->piece(i), k), &lane.before->values(i)}
+                          : Inbox::Expected{rank_of(s - 1, k), &program(stage, k).received_parts()});
+          of_activations.push_back(k);
+        }
       }
       if (action.kind == ActionKind::kReceiveGradient) {
-        gradients.push_back({rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
-        of_gradients.push_back(k);
+        for (size_t i = 0; i < pieces(lane.behind); ++i) {
+          gradients.push_back(
+              lane.behind
+                  ? Inbox::Expected{rank_of(s + 1, lane.behind->piece(i), k), &lane.behind->gradients(i)}
+                  : Inbox::Expected{rank_of(s + 1, k), &program(stage, k).sent_gradient_parts()});
+          of_gradients.push_back(k);
+        }
       }
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
@@ -216,21 +248,24 @@ class Worker::Execution {
     // several stages a rank goes block by block, which bounds what is under way by itself.
     const bool by_blocks = !training() && worker_.stages_.size() > 1;
     // A frozen stage waits for nothing else, so this is what holds it back.
+    const auto room_before = static_cast<int64_t>(pieces(lane.before));  // messages of a minibatch
+    const auto room_behind = static_cast<int64_t>(pieces(lane.behind));
     const int64_t in_flight = worker_.shape_.trains(s) ? worker_.shape_.in_flight[static_cast<size_t>(s)] : 1;
     const int64_t limit = 1 + (by_blocks ? listed_.count : in_flight);
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
     if (!first) {
-      lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations, kAhead,
-                                           comes(std::move(of_activations)));
+      lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations,
+                                           kAhead * room_before, comes(std::move(of_activations)));
       lane.gradient_outbox =
-          std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s), limit);
+          std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s), limit * room_before);
     }
     if (!last) {
-      lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit);
-      lane.gradient_inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1),
-                                                    gradients, kAhead, comes(std::move(of_gradients)));
+      lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit * room_behind);
+      lane.gradient_inbox =
+          std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1), gradients,
+                                  kAhead * room_behind, comes(std::move(of_gradients)));
     }
     return lane;
   }
@@ -241,18 +276,18 @@ class Worker::Execution {
     const int64_t s = lane.stage->stage();
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
-        lane.received = lane.inbox->next();
+        lane.received = receive(*lane.inbox, lane.before, &Crossing::join_values);
         for (const at::Tensor& tensor : lane.received) count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kForward:
         forward(own, k, lane);
         break;
       case ActionKind::kSendActivation:
-        lane.outbox->send(rank_of(s + 1, own), lane.to_send);
+        send(*lane.outbox, s + 1, own, lane.behind, lane.to_send, &Crossing::values_for);
         lane.to_send.clear();
         break;
       case ActionKind::kReceiveGradient:
-        lane.received_gradients = lane.gradient_inbox->next();
+        lane.received_gradients = receive(*lane.gradient_inbox, lane.behind, &Crossing::join_gradients);
         for (const at::Tensor& tensor : lane.received_gradients)
           count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
@@ -267,7 +302,8 @@ class Worker::Execution {
         lane.stage->backward_weight(k, reduces_at_once(own, lane));
         break;
       case ActionKind::kSendGradient:
-        lane.gradient_outbox->send(rank_of(s - 1, own), lane.gradients_to_send);
+        send(*lane.gradient_outbox, s - 1, own, lane.before, lane.gradients_to_send,
+             &Crossing::gradients_for);
         lane.gradients_to_send.clear();
         break;
       case ActionKind::kReduce:
@@ -282,9 +318,47 @@ class Worker::Execution {
     }
   }
 
+  static size_t pieces(const std::optional<Crossing>& crossing) { return crossing ? crossing->pieces() : 1; }
+
+  using Join = std::vector<at::Tensor> (Crossing::*)(const std::vector<std::vector<at::Tensor>>&) const;
+  static std::vector<at::Tensor> receive(Inbox& inbox, const std::optional<Crossing>& crossing, Join join) {
+    if (!crossing) return inbox.next();
+    std::vector<std::vector<at::Tensor>> pieces;
+    for (size_t i = 0; i < crossing->pieces(); ++i) pieces.push_back(inbox.next());
+    return ((*crossing).*join)(pieces);
+  }
+
+  using Cut = std::vector<at::Tensor> (Crossing::*)(size_t, const std::vector<at::Tensor>&) const;
+  /// To the stage `other`.
+  void send(Outbox& outbox, int64_t other, int64_t own, const std::optional<Crossing>& crossing,
+            const std::vector<at::Tensor>& message, Cut cut) const {
+    if (!crossing) return outbox.send(rank_of(other, own), message);
+    for (size_t i = 0; i < crossing->pieces(); ++i)
+      outbox.send(rank_of(other, crossing->piece(i), own), ((*crossing).*cut)(i, message));
+  }
+
+  /// What the loss of this replica's part counts in the minibatch's, whose fields these are.
+  double loss_weight(const StageProgram& program, const std::vector<at::Tensor>& fields,
+                     const StageReplica& stage) const {
+    if (stage.stage() + 1 < shape().stages()) return 1;
+    const auto labels = std::find(program.fields().begin(), program.fields().end(), "labels");
+    return weight_of_part(labels == program.fields().end()
+                              ? at::Tensor()
+                              : fields.at(static_cast<size_t>(labels - program.fields().begin())),
+                          stage.samples(), worker_.split_.samples());
+  }
+
   void forward(int64_t own, int64_t k, Lane& lane) {
     const StageProgram& stage = program(*lane.stage, own);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
+    double weight = 1;
+    if (training() && shape().splits(lane.stage->stage())) {
+      weight = loss_weight(stage, fields, *lane.stage);
+      for (size_t i = 0; i < fields.size(); ++i)
+        fields[i] = rows_of(fields[i], worker_.split_.dimension_of(stage.fields()[i]),
+                            {0, worker_.split_.samples()}, lane.stage->samples())
+                        .clone(at::MemoryFormat::Contiguous);
+    }
     const at::Device device = lane.stage->device();
     for (at::Tensor& field : fields)
       if (field.device() != device) field = field.to(device, /*non_blocking=*/true);
@@ -292,13 +366,15 @@ class Worker::Execution {
     const std::vector<at::Tensor> received_kept = training() ? received : std::vector<at::Tensor>();
     const std::vector<at::Tensor> fields_kept = training() ? fields : std::vector<at::Tensor>();
     StageReplica::Forwarded forwarded =
-        training() ? lane.stage->forward(k, std::move(received), std::move(fields))
+        training() ? lane.stage->forward(k, std::move(received), std::move(fields), weight)
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
+    // The mean over no labels is no number.
+    if (forwarded.loss.defined() && weight == 0) forwarded.loss = at::zeros_like(forwarded.loss);
     if (forwarded.loss.defined() && hooks_.forward_done) {
       // Scores are large: they wait for nobody, and training has no use for them.
       const at::Tensor scores = training() ? at::Tensor() : std::move(forwarded.scores);
-      lane.stage->deferred().push(forwarded.loss, [this, k, scores](const at::Tensor& loss) {
-        hooks_.forward_done(k, loss.item<double>(), scores);
+      lane.stage->deferred().push(forwarded.loss, [this, k, weight, scores](const at::Tensor& loss) {
+        hooks_.forward_done(k, weight * loss.item<double>(), scores);
       });
       if (!training()) lane.stage->deferred().flush();
     }

@@ -11,6 +11,7 @@
 #include "graph/plan.h"
 #include "models/definition/model.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/stage/sample_split.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/stage/streams.h"
 #include "runtime/sync/gradient_exchange.h"
@@ -31,12 +32,13 @@ struct PipelineServices {
 /// What a worker asks of its surroundings. All calls come from the worker's thread. Minibatches, also those
 /// of actions, are counted as the run counts them; rounds as the stage does.
 struct WorkerHooks {
-  /// The stage's fields of one minibatch, one per StageProgram::fields(). Called for stages that have some,
-  /// in the order of the stage's forwards.
+  /// The stage's fields of one minibatch, whole, one per StageProgram::fields(). Called for stages that have
+  /// some, in the order of the stage's forwards.
   std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
-  /// Last stage only: the loss of a forward. While training on a device some actions later, in order; the
-  /// last ones at the end of the span. In an evaluation also its scores (may be undefined), which are where
-  /// the stage computes.
+  /// Last stage only: the loss of a forward; where the stage splits its minibatches, of this replica's part,
+  /// times what that counts: the minibatch's is the sum over the replicas, in their order. While training on
+  /// a device some actions later, in order; the last ones at the end of the span. In an evaluation also its
+  /// scores (may be undefined), which are where the stage computes.
   std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
   /// A stage has all gradients of a round, summed over its replicas and over stages where they are tied, and
   /// averaged; they are not clipped yet, and its update comes next.
@@ -90,6 +92,10 @@ class Worker {
   size_t stage_count() const { return stages_.size(); }
   const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
   StageReplica& stage(size_t i = 0) { return *stages_[i]; }
+  /// How the rank's replicas take turns in evaluations.
+  StageTurns evaluation_turns(const StageReplica& stage) const {
+    return StageTurns(evaluation_shape_, stage.stage());
+  }
   /// In the run's plan; equal for all stages of the rank.
   int64_t replica() const { return stages_[0]->replica(); }
 
@@ -124,6 +130,8 @@ class Worker {
   std::shared_ptr<PipelineSpan> opened_;  // the last one
   Plan plan_;                             // of this rank's pipeline
   PipelineShape shape_;
+  PipelineShape evaluation_shape_;  // the same for evaluation
+  SampleSplit split_;
   StreamTags tags_;
   double clipping_norm_;
   bool averages_weights_;

@@ -50,13 +50,21 @@ class RandomPlans {
     plan.schedule = schedule;
     plan.weights = weights;
     plan.microbatches = weights == "flush" || weights == "2bw" ? between(1, 4) : 1;
-    if (!several && weights != "vertical" && between(0, 2) == 0) {
+    if (!several && between(0, 3) == 0) {
+      for (Stage& stage : plan.stages)
+        for (size_t q = 0; stage.ranks.size() > 1 && q < stage.ranks.size(); ++q)
+          stage.split.push_back(between(1, 3));
+    } else if (!several && weights != "vertical" && between(0, 2) == 0) {
       for (Stage& stage : plan.stages) {
         for (size_t q = 0; stage.ranks.size() > 1 && q < stage.ranks.size(); ++q)
           stage.shares.push_back(between(1, 3));
       }
     }
-    for (Stage& stage : plan.stages) stage.recompute = between(0, 3) == 0;
+    for (Stage& stage : plan.stages) {
+      stage.recompute = between(0, 3) == 0;
+      if (stage.recompute && between(0, 1) == 0)
+        stage.recompute_ratio = 0.1 * static_cast<double>(between(1, 9));
+    }
     const PipelineShape shape = shape_of(plan);
     if (weights == "2bw")
       plan.microbatches =

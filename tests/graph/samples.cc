@@ -369,7 +369,11 @@ Plan random_plan(std::mt19937_64& random) {
     if (coin(random)) stage.layers = {odd_text(random)};
     for (int64_t i = below(random, 4); i >= 0; --i) stage.ranks.push_back(plan.world_size++);
     stage.in_flight = 1 + below(random, 10);
+    if (stage.ranks.size() > 1 && coin(random))
+      for (size_t q = 0; q < stage.ranks.size(); ++q) stage.split.push_back(1 + below(random, 5));
     stage.recompute = coin(random);
+    if (stage.recompute && coin(random))
+      stage.recompute_ratio = static_cast<double>(1 + below(random, 9)) / 10;
     plan.stages.push_back(std::move(stage));
   }
   if (coin(random)) {

@@ -133,6 +133,25 @@ inline void add_state(const Worker& worker, PipelineRun& run) {
   }
 }
 
+/// Losses as workers tell them: of whole minibatches, or of the parts that the last stage's replicas have.
+class LossParts {
+ public:
+  /// The minibatch's, once all its parts are there: their sum, in the order of the replicas.
+  std::optional<double> add(const StageReplica& last, int64_t k, double loss) {
+    if (!last.turns().splits()) return loss;
+    auto& parts = parts_[k];
+    parts[last.place()] = loss;
+    if (static_cast<int64_t>(parts.size()) < last.turns().replicas()) return std::nullopt;
+    double sum = 0;
+    for (const auto& [place, part] : parts) sum += part;
+    parts_.erase(k);
+    return sum;
+  }
+
+ private:
+  std::map<int64_t, std::map<int64_t, double>> parts_;
+};
+
 /// An observer of what a test says.
 class Watch : public ActionObserver {
  public:
@@ -155,7 +174,7 @@ using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 struct RankExtras {
   std::function<void(Worker&, WorkerHooks&)> prepare;
   std::function<void(Worker&)> finish;
-  std::optional<int64_t> began;  ///< of the only span (Worker::train)
+  std::optional<int64_t> began;                                      ///< of the only span (Worker::train)
   std::function<std::unique_ptr<Groups>(int64_t rank)> groups = {};  ///< for rules.sync that makes some
   /// For one under which pipelines share minibatches.
   std::function<std::unique_ptr<MinibatchSource>(int64_t rank)> minibatches = {};
@@ -178,6 +197,7 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     run.updates.emplace_back(stage.ranks.size());
   }
   std::mutex mutex;
+  LossParts loss_parts;
   const auto train_rank = [&](int64_t rank, Transport* transport) {
     at::set_num_threads(1);
     const auto groups = extras.groups ? extras.groups(rank) : nullptr;
@@ -186,7 +206,9 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
-      run.losses[static_cast<size_t>(k)] = loss;
+      const std::lock_guard lock(mutex);
+      if (const auto whole = loss_parts.add(worker.stage(worker.stage_count() - 1), k, loss))
+        run.losses[static_cast<size_t>(k)] = *whole;
     };
     hooks.gradient_norm = [&](int64_t end, double norm) {
       const std::lock_guard lock(mutex);

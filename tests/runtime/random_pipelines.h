@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/sample_ranges.h"
 #include "models/zoo/builder.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/pipelines.h"
@@ -109,8 +110,7 @@ class RandomJobs {
     const auto& parameters = job.model.graph.parameters;
     const bool shares = std::any_of(parameters.begin(), parameters.end(),
                                     [](const Parameter& p) { return p.name == "shared.weight"; });
-    const bool own_rounds =
-        job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
+    const bool own_rounds = job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
     std::vector<Kind> kinds;
     if (!shares) kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
     const std::vector<Kind> together = {{"1f1b", "2bw"},
@@ -142,9 +142,19 @@ class RandomJobs {
       plan.stages[s].in_flight = std::max(plan.stages[s].in_flight, depths[s]);
   }
 
-  // Layers in a row with additions over any distance; with `tied`, several layers may share a weight.
+  // Layers in a row with additions over any distance; with `tied`, several layers may share a weight. Half of
+  // the models can be made for another number of samples.
   Model model(bool tied) {
-    ModelBuilder model("random", between(2, 4));
+    const uint64_t seed = random_();
+    const int64_t samples = chance(50) ? between(2, 4) : between(4, 9);
+    Model model = RandomJobs(seed).model_of(tied, samples);
+    if (chance(70))
+      model.graph_for = [=](int64_t other) { return RandomJobs(seed).model_of(tied, other).graph; };
+    return model;
+  }
+
+  Model model_of(bool tied, int64_t samples) {
+    ModelBuilder model("random", samples);
     const int64_t width = between(3, 9);
     std::string x = model.input("images", "float32", {width});
     std::string shared;
@@ -200,7 +210,9 @@ class RandomJobs {
     }
     Plan plan = with_schedule(plan_of(model, replicas, depths), schedule, weights, microbatches);
     recompute(plan);
-    if (weights != "vertical" && chance(30)) {
+    if (model.graph_for && chance(60)) {
+      split(plan, model.graph, weights == "vertical");
+    } else if (weights != "vertical" && chance(30)) {
       for (Stage& stage : plan.stages) {
         if (stage.ranks.size() == 1 || chance(40)) continue;
         for (size_t q = 0; q < stage.ranks.size(); ++q) stage.shares.push_back(between(1, 3));
@@ -209,8 +221,33 @@ class RandomJobs {
     return plan;
   }
 
+  // Lets replicas of some stages share each minibatch; of all or none where stages must update together.
+  void split(Plan& plan, const Graph& graph, bool all) {
+    const auto samples = static_cast<int64_t>(graph.values.at(graph.inputs[0]).shape[0]);
+    const Plan turns = plan;
+    bool has_turns = false;
+    for (Stage& stage : plan.stages) {
+      const bool mixes = std::any_of(stage.nodes.begin(), stage.nodes.end(), [&](const std::string& name) {
+        return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+          return node.name == name && node.op == "aten::batch_norm";
+        });
+      });
+      if (stage.ranks.size() == 1) continue;
+      for (size_t q = 0; q < stage.ranks.size(); ++q) stage.split.push_back(between(1, 3));
+      const auto ranges = sample_ranges(samples, stage.split);
+      const bool fits =
+          std::all_of(ranges.begin(), ranges.end(), [](const SampleRange& r) { return r.size() > 0; });
+      if (mixes || !fits || (!all && chance(30))) stage.split.clear();
+      has_turns = has_turns || stage.split.empty();
+    }
+    if (all && has_turns) plan = turns;
+  }
+
   void recompute(Plan& plan) {
-    for (Stage& stage : plan.stages) stage.recompute = chance(25);
+    for (Stage& stage : plan.stages) {
+      stage.recompute = chance(35);
+      if (stage.recompute) stage.recompute_ratio = one_of<double>({1, 1, 0.2, 0.4, 0.5, 0.75});
+    }
   }
 
   TrainingRules rules(const std::string& weights) {

@@ -74,9 +74,11 @@ class Generations {
   WorkerHooks hooks(const Worker& worker) {
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches_, worker);
-    hooks.forward_done = [this](int64_t k, double loss, const at::Tensor&) {
+    hooks.forward_done = [this, &worker](int64_t k, double loss, const at::Tensor&) {
       const std::lock_guard lock(mutex_);
-      run_.losses[static_cast<size_t>(k)] = loss;
+      const auto whole = loss_parts_.add(worker.stage(worker.stage_count() - 1), k, loss);
+      if (!whole) return;
+      run_.losses[static_cast<size_t>(k)] = *whole;
       ++run_.forwards[static_cast<size_t>(k)];
     };
     return hooks;
@@ -97,6 +99,7 @@ class Generations {
   const TrainingRules& rules_;
   const std::vector<MinibatchFields>& minibatches_;
   std::mutex mutex_;
+  LossParts loss_parts_;
   GenerationsRun run_;
 };
 

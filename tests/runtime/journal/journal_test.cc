@@ -68,6 +68,25 @@ class SmallFiles {
 };
 }  // namespace
 
+TEST_CASE("journal: a minibatch whose parts several replicas tell of is one line, the sum in order") {
+  const TemporaryFolder folder;
+  Journal journal(settings_in(folder));
+  journal.take(2, minibatch_line(0, 0.5, 1.5, {0.1, {}}, {1, 2}));
+  journal.take(2, minibatch_line(1, 0.25, 2, {0.1, {}}, {1, 2}));
+  CHECK(lines_of(folder).empty());
+  journal.take(1, minibatch_line(0, 0.125, 1, {0.1, {}}, {0, 2}));
+  REQUIRE(lines_of(folder).size() == 1);
+  const Json first = lines_of(folder)[0];
+  CHECK(first["minibatch"] == 0);
+  CHECK(first["loss"] == 0.625);
+  CHECK(first["elapsed_seconds"] == 1.5);
+  CHECK_FALSE(first.contains("part"));
+  journal.take(1, minibatch_line(1, std::nan(""), 1, {0.1, {}}, {0, 2}));
+  REQUIRE(lines_of(folder).size() == 2);
+  CHECK(lines_of(folder)[1]["loss"].is_null());
+  journal.close();
+}
+
 TEST_CASE("journal: minibatches are written in order whatever order they come in, losses keep all digits") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));

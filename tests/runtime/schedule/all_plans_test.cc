@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/check.h"
+#include "runtime/schedule/split_messages.h"
 #include "runtime/schedule/versions.h"
 #include "tests/runtime/schedule/shapes.h"
 
@@ -32,6 +33,7 @@ std::string words(const std::string& schedule, const PipelineShape& shape, Span 
       std::to_string(shape.accumulation) + " stages a rank " + std::to_string(shape.stages_per_rank) +
       " span " + std::to_string(span.first) + "+" + std::to_string(span.count);
   for (const Numbers& shares : shape.shares) text += " shares " + dashed(shares);
+  for (const Numbers& split : shape.split) text += " split " + dashed(split);
   return text;
 }
 
@@ -228,6 +230,34 @@ TEST_CASE("random plans with uneven shares: every schedule") {
   }
   CHECK(tally.deadlocks == 0);
   if (std::getenv("PIPEWRIGHT_ALL_PLANS")) std::cerr << "uneven shares: " << tally.runs << " runs\n";
+}
+
+TEST_CASE("random plans whose stages split minibatches, take turns or have shares: every schedule") {
+  std::mt19937_64 random(9);
+  Tally tally;
+  const int rounds = std::getenv("PIPEWRIGHT_ALL_PLANS") ? 20000 : 300;
+  for (int round = 0; round < rounds; ++round) {
+    const auto stages = 1 + random() % 5;
+    PipelineShape shape;
+    for (size_t stage = 0; stage < stages; ++stage) {
+      Numbers weights(1 + random() % 4);
+      for (int64_t& weight : weights) weight = 1 + static_cast<int64_t>(random() % 4);
+      shape.replicas.push_back(static_cast<int64_t>(weights.size()));
+      const auto kind = random() % 4;  // half of them split
+      shape.split.push_back(kind < 2 ? weights : Numbers());
+      shape.shares.push_back(kind == 2 ? weights : Numbers());
+      shape.in_flight.push_back(1 + static_cast<int64_t>(random() % 8));
+    }
+    check_asynchronous(shape, &tally);
+    check_all_spans("model-parallel", shape, &tally);
+    check_all_spans("forward", evaluation_shape(shape), &tally);
+    shape.weights = WeightRule::kFlush;
+    shape.microbatches = 1 + static_cast<int64_t>(random() % 20);
+    for (const char* schedule : {"gpipe", "1f1b-flush", "zb-h1"})
+      check_all_spans(schedule, deepened(schedule, shape), &tally);
+  }
+  CHECK(tally.deadlocks == 0);
+  if (std::getenv("PIPEWRIGHT_ALL_PLANS")) std::cerr << "splits: " << tally.runs << " runs\n";
 }
 
 TEST_CASE("vertical: every stage reads what the first stage would, 2bw: an interval that is too short") {
