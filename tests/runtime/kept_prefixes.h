@@ -78,7 +78,7 @@ class KeptPrefixes {
   static void train(Worker& worker, CachedPrefix* prefix, const Span& span, WorkerHooks hooks) {
     std::optional<PrefixFeed> feed;
     if (prefix) {
-      feed.emplace(*prefix, minibatches_of(worker.stage(), worker.open(span)));
+      feed.emplace(*prefix, minibatches_of(worker.stage(), worker.stage().turns(), worker.open(span)));
       hooks.fields = [&feed, whole = hooks.fields](int64_t stage, int64_t k) {
         if (stage != 0) return whole(stage, k);
         feed->await(k);

@@ -105,6 +105,12 @@ class BoundedRun {
     return at.stages == 1 ? 0 : static_cast<size_t>((action.stage - at.stage) / at.apart);
   }
 
+  /// No stage here splits minibatches, so there is one.
+  size_t message_of(const Action& action, size_t rank) const {
+    const Placement& at = placements_[rank];
+    return messages_.of(action, action.stage_or(at.stage), at.replica).first;
+  }
+
   void open_inboxes(size_t rank) {
     ranks_[rank].in.resize(static_cast<size_t>(placements_[rank].stages));
     ranks_[rank].out.resize(static_cast<size_t>(placements_[rank].stages));
@@ -115,7 +121,7 @@ class BoundedRun {
       // rising order that is the one of the same minibatch.
       PW_CHECK(action.index > in.last, to_text(action) << " out of order");
       in.last = action.index;
-      in.order.push_back(messages_.of(action, action.stage_or(placements_[rank].stage)));
+      in.order.push_back(message_of(action, rank));
     }
     for (auto& streams : ranks_[rank].in)
       for (Stream& in : streams) ask_up_to(in, rules_.ahead);
@@ -162,7 +168,7 @@ class BoundedRun {
       case ActionKind::kSendActivation:
       case ActionKind::kSendGradient: {
         Stream& out = rank.out[at][kind];
-        const size_t message = messages_.of(action, stage);
+        const size_t message = message_of(action, rank_number);
         const int64_t limit = (kind ? rules_.gradient_limit : rules_.activation_limit)[stage];
         drop_taken(out);
         if (!rank.offered) {
