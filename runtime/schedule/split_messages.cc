@@ -33,6 +33,8 @@ PipelineShape evaluation_shape(PipelineShape shape) {
   for (size_t s = 0; s < shape.split.size(); ++s)
     if (shape.splits(static_cast<int64_t>(s))) shape.shares[s] = shape.split[s];
   shape.split.clear();
+  // Nothing is updated, so turns need not be equal.
+  if (facts_of(shape.weights).needs_equal_turns()) shape.weights = WeightRule::kStash;
   return shape;
 }
 

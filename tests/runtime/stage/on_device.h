@@ -61,9 +61,9 @@ inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, co
 }
 
 /// Trains on the device and compares with the serial program on the CPU. The steps' operators round
-/// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or ten times what rounding does in
-/// the serial program where training enlarges it more (large rates, few samples in a batch norm), but never
-/// more than a hundredth.
+/// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or thirty times what rounding does in
+/// the serial program where training enlarges it more (large rates, few samples in a batch norm; there it is
+/// rounded otherwise once, here at every step), but never more than a hundredth.
 inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance,
                               Way way = Way::kStaged) {
   TrainingRules rules = job.rules;
@@ -72,7 +72,7 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
   const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
   const ReferenceResult expected = train_serially(job.model, job.plan, rules, job.spans, fields);
   const Rounding rounding = rounding_of(job, rules, expected, fields);
-  const auto allowed = [&](double rounded) { return std::max(tolerance, std::min(10 * rounded, 1e-2)); };
+  const auto allowed = [&](double rounded) { return std::max(tolerance, std::min(30 * rounded, 1e-2)); };
   rules.device = device;
   const auto world = [&] {
     return job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
