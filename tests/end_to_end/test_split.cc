@@ -88,8 +88,8 @@ TEST_CASE("split: what a run cannot do is refused before it starts") {
   };
   const std::string two = write(folder, "two.json", split_plan(folder, {{1, 1}, {1, 1}}));
   CHECK_THAT(refused(two, {"--sync", "none"}), Catch::Contains("stage 0 has `split`"));
-  CHECK_THAT(refused(write(folder, "few.json", split_plan(folder, {{100, 1}}))),
-             Catch::Contains("replica 1 gets none"));
+  CHECK_THAT(refused(write(folder, "few.json", split_plan(folder, {{1, 100}}))),
+             Catch::Contains("replica 0 gets none"));
   const std::string a = write_plan(folder, "a.json", {1, 1});
   CHECK_THAT(refused(a, {"--adapt", write_changes(folder, {{5, "few.json"}})}),
              Catch::Contains("few.json: plan: stage 0 has `split`"));

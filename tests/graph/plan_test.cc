@@ -199,7 +199,7 @@ TEST_CASE("interleaved stages share ranks, in turn") {
     p.weights = "flush";
     p.stages.clear();
     for (size_t s = 0; s < ranks.size(); ++s)
-      p.stages.push_back({{}, {"node" + std::to_string(s)}, ranks[s], 1, {}, false});
+      p.stages.push_back({{}, {"node" + std::to_string(s)}, ranks[s], 1, {}, {}, false});
     return error_of<InputError>([&] { p.validate("p"); });
   };
   CHECK(plan({{0}, {1, 2}, {0}, {1, 2}}) == "<no exception>");

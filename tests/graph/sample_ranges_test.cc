@@ -62,10 +62,10 @@ TEST_CASE("a plan says how replicas split a minibatch") {
 TEST_CASE("a plan splits minibatches of enough samples, and nothing that mixes them") {
   Plan plan = sample_plan();
   Graph graph = sample_graph();
-  plan.stages[0].split = {1000, 1};
+  plan.stages[0].split = {1, 1000};
   const auto refused = [&] { return error_of<PlanError>([&] { check_split_stages(plan, graph); }); };
   CHECK(refused().find("plan: stage 0 has `split`, and of a minibatch of ") == 0);
-  CHECK(refused().find("replica 1 gets none") != std::string::npos);
+  CHECK(refused().find("replica 0 gets none") != std::string::npos);
   plan.stages[0].split = {1, 1};
   CHECK_NOTHROW(check_split_stages(plan, graph));
   Node& node = graph.nodes[0];

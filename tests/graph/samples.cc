@@ -177,8 +177,8 @@ Plan sample_plan() {
   plan.topology_digest = document_digest(sample_topology());
   plan.strategy = "hybrid";
   plan.world_size = 3;
-  plan.stages = {{{"fc1", "relu"}, {"linear", "relu"}, {0, 1}, 2, {}, false},
-                 {{"fc2", "loss"}, {"linear_1", "cross_entropy"}, {2}, 1, {}, false}};
+  plan.stages = {{{"fc1", "relu"}, {"linear", "relu"}, {0, 1}, 2, {}, {}, false},
+                 {{"fc2", "loss"}, {"linear_1", "cross_entropy"}, {2}, 1, {}, {}, false}};
   Prediction prediction;
   prediction.minibatch_seconds = 3.25e-5;
   prediction.bottleneck = "stage 1: compute";
