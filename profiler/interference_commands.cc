@@ -77,7 +77,7 @@ po::options_description interference_options() {
        "model: NAME[:option=value,...]; may be given several times")                     //
       ("batch-size", po::value<int64_t>()->value_name("N"), "samples of one minibatch")  //
       ("core", po::value<int64_t>()->value_name("N"),
-       "core on which it is measured, and that the hogs take; the last one that may be used")  //
+       "core on which it is measured, and that the hogs take; without: the last one that may be used")  //
       ("hogs", po::value<std::string>()->default_value(kHogKinds)->value_name("KINDS"),
        "kinds of hogs: matrix, copy, loopback")  //
       ("most", po::value<int64_t>()->default_value(3)->value_name("N"),
@@ -215,7 +215,7 @@ void hog_command(const std::vector<std::string>& arguments) {
       ("kind", po::value<std::string>()->default_value("matrix")->value_name("KIND"),
        "matrix, copy or loopback")  //
       ("core", po::value<int64_t>()->value_name("N"),
-       "the core that it takes; the last one that may be used")  //
+       "the core that it takes; without: the last one that may be used")  //
       ("processes", po::value<int64_t>()->default_value(1)->value_name("N"), "so many of them");
   const auto options =
       parse_options(arguments, description,
