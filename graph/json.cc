@@ -292,7 +292,9 @@ JsonReader::JsonReader(const Json& json, std::string where, std::string path)
   if (!json_.is_object()) fail_document(where_, path_, "got " + described(json_) + ", expected an object");
 }
 
-std::string JsonReader::place(const std::string& key) const { return key.empty() ? path_ : path_step(path_, key); }
+std::string JsonReader::place(const std::string& key) const {
+  return key.empty() ? path_ : path_step(path_, key);
+}
 
 void JsonReader::fail(const std::string& key, const std::string& message, const std::string& remedy) const {
   fail_document(where_, place(key), message, remedy);

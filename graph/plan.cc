@@ -256,7 +256,8 @@ Plan Plan::from_json(JsonReader& reader) {
   plan.world_size = reader.integer("world_size", 1, kMostRanks);
   if (reader.has("frozen_layers")) plan.frozen_layers = reader.integer("frozen_layers", 0, kMostFrozenLayers);
   for (JsonReader& entry : reader.objects("stages")) {
-    entry.expect({"layers", "nodes", "ranks", "shares", "split", "in_flight", "recompute", "recompute_ratio", "frozen"});
+    entry.expect({"layers", "nodes", "ranks", "shares", "split", "in_flight", "recompute", "recompute_ratio",
+                  "frozen"});
     Stage stage;
     if (entry.has("layers")) stage.layers = entry.strings("layers");
     stage.nodes = entry.strings("nodes");

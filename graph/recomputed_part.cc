@@ -9,7 +9,8 @@ namespace pipewright {
 size_t first_recomputed(const Stage& stage, const std::vector<std::vector<std::string>>& together) {
   const size_t nodes = stage.nodes.size();
   if (!stage.recompute) return nodes;
-  const auto again = static_cast<size_t>(std::floor(stage.recompute_ratio * static_cast<double>(nodes) + 0.5));
+  const auto again =
+      static_cast<size_t>(std::floor(stage.recompute_ratio * static_cast<double>(nodes) + 0.5));
   size_t first = nodes - std::min(again, nodes);
   if (first == 0 || first == nodes || together.empty()) return first;
   std::unordered_map<std::string, size_t> position;

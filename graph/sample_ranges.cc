@@ -19,8 +19,10 @@ struct MixingOperator {
   const char* argument;
 };
 constexpr MixingOperator kMixing[] = {
-    {"aten::batch_norm", "training"},        {"aten::native_batch_norm", "training"},
-    {"aten::cudnn_batch_norm", "training"},  {"aten::_native_batch_norm_legit", "training"},
+    {"aten::batch_norm", "training"},
+    {"aten::native_batch_norm", "training"},
+    {"aten::cudnn_batch_norm", "training"},
+    {"aten::_native_batch_norm_legit", "training"},
     {"aten::_batch_norm_impl_index", "training"},
 };
 

@@ -71,8 +71,7 @@ void check_declared_memory(const Graph& graph, const MemoryThere& there) {
     if (bytes <= static_cast<double>(there.bytes)) continue;
     throw InputError(
         label_of(node) + ": its tensors take " + format_bytes(bytes) + ", the largest is " +
-            largest.second->text() + "; " + format_bytes(static_cast<double>(there.bytes)) + " " +
-            there.what,
+            largest.second->text() + "; " + format_bytes(static_cast<double>(there.bytes)) + " " + there.what,
         "A smaller --batch-size, or a machine with more memory. From a stranger's file it may be meant to "
         "fill yours.");
   }

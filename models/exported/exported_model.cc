@@ -225,8 +225,8 @@ void find_weights(Model& model, const Pt2Program& program) {
           "The file is not whole. Export again.");
     }
     if (found->second.type != state.type) {
-      throw InputError(where + ": " + in_quotes(state.name) + " is stored as " +
-                       found->second.type.text() + ", the program says " + state.type.text());
+      throw InputError(where + ": " + in_quotes(state.name) + " is stored as " + found->second.type.text() +
+                       ", the program says " + state.type.text());
     }
     const std::string name = first.emplace(key_of(found->second), state.name).first->second;
     if (!read) continue;

@@ -74,7 +74,8 @@ Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip
     }
     name_ = record.substr(folder.size(), record.size() - folder.size() - suffix.size());
   }
-  if (name_.empty()) throw InputError(file_.string() + ": has no record 'models/NAME.json'", kExportAsArchive);
+  if (name_.empty())
+    throw InputError(file_.string() + ": has no record 'models/NAME.json'", kExportAsArchive);
 }
 
 std::string Pt2Archive::program_where() const { return file_.string() + ": models/" + name_ + ".json"; }

@@ -26,8 +26,8 @@ std::string sizes_text(at::IntArrayRef sizes) {
 
 void require_sizes(const at::Tensor& tensor, const Sizes& expected, const std::string& what) {
   require(tensor.defined() && tensor.sizes() == at::IntArrayRef(expected),
-          what + " has sizes " + (tensor.defined() ? sizes_text(tensor.sizes()) : "of nothing") + ", expected " +
-              sizes_text(expected));
+          what + " has sizes " + (tensor.defined() ? sizes_text(tensor.sizes()) : "of nothing") +
+              ", expected " + sizes_text(expected));
 }
 
 /// The numbers of an integer tensor, wherever it is and however it is strided.
@@ -154,10 +154,10 @@ void attention(const Stack& arguments) {
                    &value = arguments[2].toTensor();
   require(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
           "query, key and value have two dimensions or more");
-  require(query.size(-1) == key.size(-1),
-          "query " + sizes_text(query.sizes()) + " and key " + sizes_text(key.sizes()) + " have other widths");
-  require(key.size(-2) == value.size(-2),
-          "key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()) + " have other lengths");
+  require(query.size(-1) == key.size(-1), "query " + sizes_text(query.sizes()) + " and key " +
+                                              sizes_text(key.sizes()) + " have other widths");
+  require(key.size(-2) == value.size(-2), "key " + sizes_text(key.sizes()) + " and value " +
+                                              sizes_text(value.sizes()) + " have other lengths");
   for (const at::Tensor* tensor : {&key, &value}) {
     require(!arguments[7].toBool() || (tensor->dim() >= 3 && tensor->size(-3) > 0),
             "enable_gqa with key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()));

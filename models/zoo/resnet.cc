@@ -132,7 +132,8 @@ Model build_resnet152(ModelOptions& options, int64_t batch_size) {
 
 Model build_resnext50_32x4d(ModelOptions& options, int64_t batch_size) {
   return images_through(options, batch_size,
-               {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4}, false);
+                        {.blocks = {3, 4, 6, 3}, .bottleneck = true, .groups = 32, .width_per_group = 4},
+                        false);
 }
 
 }  // namespace pipewright

@@ -118,7 +118,8 @@ void read_blocks(ModelOptions& options, VitOptions& vit) {
   check_heads(options, vit.width, vit.heads);
 }
 
-Model images_in_patches(ModelOptions& options, int64_t batch_size, const ImageOptions& images, VitOptions vit) {
+Model images_in_patches(ModelOptions& options, int64_t batch_size, const ImageOptions& images,
+                        VitOptions vit) {
   if (images.image % vit.patch != 0) {
     options.fail("image", "got " + std::to_string(images.image) + ", expected a multiple of the patches' " +
                               std::to_string(vit.patch));
@@ -144,7 +145,8 @@ Model images_in_patches(ModelOptions& options, int64_t batch_size, const ImageOp
 
 Model build_for_imagenet(ModelOptions& options, int64_t batch_size, const VitOptions& vit) {
   return images_in_patches(options, batch_size,
-               image_options(options, {.classes = 1000, .channels = 3, .image = 224}, vit.patch), vit);
+                           image_options(options, {.classes = 1000, .channels = 3, .image = 224}, vit.patch),
+                           vit);
 }
 
 }  // namespace
@@ -152,8 +154,8 @@ Model build_for_imagenet(ModelOptions& options, int64_t batch_size, const VitOpt
 Model build_vit(ModelOptions& options, int64_t batch_size) {
   const int64_t patch = options.integer("patch", 7, 1, kLargestImage);
   return images_in_patches(options, batch_size,
-               image_options(options, {.classes = 10, .channels = 1, .image = 28}, patch),
-               {.patch = patch, .layers = 8, .width = 64, .heads = 4});
+                           image_options(options, {.classes = 10, .channels = 1, .image = 28}, patch),
+                           {.patch = patch, .layers = 8, .width = 64, .heads = 4});
 }
 
 Model build_vit_ti_16(ModelOptions& options, int64_t batch_size) {

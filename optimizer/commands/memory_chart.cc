@@ -57,8 +57,9 @@ std::string memory_svg(const std::vector<RankMemory>& ranks, const std::vector<i
   const double height = kTop + kBand * static_cast<double>(ranks.size()) + 30;
   const double scale = total_seconds > 0 ? kPlot / total_seconds : 0;
   std::ostringstream out;
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << svg_number(kLeft + kPlot + 20) << "\" height=\""
-      << svg_number(height) << "\" viewBox=\"0 0 " << svg_number(kLeft + kPlot + 20) << " " << svg_number(height)
+  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << svg_number(kLeft + kPlot + 20)
+      << "\" height=\"" << svg_number(height) << "\" viewBox=\"0 0 " << svg_number(kLeft + kPlot + 20) << " "
+      << svg_number(height)
       << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" role=\"img\">\n<title>"
       << xml_escaped(title) << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << "<text x=\"8\" y=\"20\" font-weight=\"bold\">" << xml_escaped(title) << "</text>\n";
@@ -74,8 +75,8 @@ std::string memory_svg(const std::vector<RankMemory>& ranks, const std::vector<i
       y = base - (kBand - 8) * static_cast<double>(point.bytes) / static_cast<double>(most);
       out << "H" << svg_number(x) << "V" << svg_number(y);
     }
-    out << "H" << svg_number(kLeft + kPlot) << "V" << svg_number(base) << "Z\"><title>rank " << numbers[r] << ": peak "
-        << format_bytes(static_cast<double>(ranks[r].peak_bytes)) << " at "
+    out << "H" << svg_number(kLeft + kPlot) << "V" << svg_number(base) << "Z\"><title>rank " << numbers[r]
+        << ": peak " << format_bytes(static_cast<double>(ranks[r].peak_bytes)) << " at "
         << format_seconds(ranks[r].peak_seconds) << "</title></path>\n";
   }
   out << "<text x=\"" << svg_number(kLeft) << "\" y=\"" << svg_number(height - 8) << "\">0</text>\n<text x=\""

@@ -149,7 +149,8 @@ void plan_piper(const po::variables_map& values) {
   json["lower_bound_seconds"] = plan->lower_bound_seconds;
   json["devices"] = plan->devices();
   json["stages"] = Json::array();
-  TextTable table({{"stage"}, {"data"}, {"tensor"}, {"nodes", kToTheLeft, 0, 12}, {"per sample"}, {"memory"}});
+  TextTable table(
+      {{"stage"}, {"data"}, {"tensor"}, {"nodes", kToTheLeft, 0, 12}, {"per sample"}, {"memory"}});
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const PiperStage& stage = plan->stages[s];
     Json row;
@@ -222,8 +223,12 @@ void plan_dynpipe(const po::variables_map& values) {
   json["minibatch_seconds"] = best.seconds;
   json["staleness_weight"] = weight;
   json["by_stages"] = Json::array();
-  TextTable table(
-      {{"stages"}, {"layers", kToTheLeft, 0, 12}, {"replicas", kToTheLeft}, {"minibatch"}, {"staleness"}, {"", kToTheLeft}});
+  TextTable table({{"stages"},
+                   {"layers", kToTheLeft, 0, 12},
+                   {"replicas", kToTheLeft},
+                   {"minibatch"},
+                   {"staleness"},
+                   {"", kToTheLeft}});
   for (const DynPipePlan& plan : plans) {
     const auto stages = static_cast<int64_t>(plan.stages.size());
     std::vector<std::string> layers, replicas;

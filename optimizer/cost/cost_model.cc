@@ -345,8 +345,8 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
   const int64_t weights = load.trainable_bytes;
   // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, what
-  // its sends still hold, and all of the part that runs once; one minibatch at a time has the rest too, unless
-  // its backward comes in parts.
+  // its sends still hold, and all of the part that runs once; one minibatch at a time has the rest too,
+  // unless its backward comes in parts.
   const bool drops = load.recompute && !inputs.split_backward;
   const int64_t of_first_part = load.once_saved_bytes + load.once_held_bytes;
   const int64_t kept =

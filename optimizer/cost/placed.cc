@@ -176,7 +176,8 @@ void Placing::add_stage(size_t s) {
                                          : stage.shares.empty() ? stage.ranks.size()
                                                                 : static_cast<size_t>(shares));
   // Where each minibatch is split the load is that of the largest part.
-  const double whole = stage.splits() ? static_cast<double>(*std::max_element(stage.split.begin(), stage.split.end())) : 1;
+  const double whole =
+      stage.splits() ? static_cast<double>(*std::max_element(stage.split.begin(), stage.split.end())) : 1;
   const double update = costs_.minibatches_of_update(round);
   const int span = span_level(stage, costs_);
   price_.exchange_seconds.push_back(exchange_seconds(s, span, update));

@@ -190,8 +190,7 @@ void add_first_parts(const Plan& plan, const Dataflow& flow, std::vector<StageLo
     load.recompute = first < stage.nodes.size();
     if (!load.recompute || first == 0) continue;
     NodeSet once(flow.size()), again(flow.size());
-    for (size_t i = 0; i < stage.nodes.size(); ++i)
-      (i < first ? once : again).set(number.at(stage.nodes[i]));
+    for (size_t i = 0; i < stage.nodes.size(); ++i) (i < first ? once : again).set(number.at(stage.nodes[i]));
     for (size_t v = once.find_first(); v != NodeSet::npos; v = once.find_next(v)) {
       load.once_forward_seconds += flow.profile.nodes[v].forward_seconds;
       load.once_saved_bytes += flow.profile.nodes[v].saved_bytes;
@@ -216,9 +215,9 @@ void take_part(double part, StageLoad* load) {
     pass.forward_seconds *= part;
     pass.backward_seconds *= part;
   }
-  for (int64_t* bytes : {&load->saved_bytes, &load->held_bytes, &load->workspace_bytes, &load->in_bytes,
-                         &load->out_bytes, &load->charged_in_bytes, &load->charged_out_bytes,
-                         &load->once_saved_bytes, &load->once_held_bytes})
+  for (int64_t* bytes :
+       {&load->saved_bytes, &load->held_bytes, &load->workspace_bytes, &load->in_bytes, &load->out_bytes,
+        &load->charged_in_bytes, &load->charged_out_bytes, &load->once_saved_bytes, &load->once_held_bytes})
     *bytes = static_cast<int64_t>(std::ceil(static_cast<double>(*bytes) * part));
 }
 

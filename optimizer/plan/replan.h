@@ -29,9 +29,10 @@ constexpr double kEquallyFast = 1.005;
 /// from both ends, with ranks renamed (renamed_ranks.h). Takes as long as the optimizer; pure. `topology` has
 /// a device for each rank.
 ///
-/// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at: those
-/// that a search finds were all links as slow, those in which ranks have changed places to stay clear of slow
-/// links, and deeper ones. Not a search of all plans: with links that differ, none is known that is exact.
+/// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at:
+/// those that a search finds were all links as slow, those in which ranks have changed places to stay clear
+/// of slow links, and deeper ones. Not a search of all plans: with links that differ, none is known that is
+/// exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
                      const std::vector<double>& slowdowns, const SlowLinks& links = {});
 

@@ -69,8 +69,8 @@ class Search {
     const int64_t most_of_a_stage = std::min(q_.devices, q_.most_replicas);
     // best[place][table][state]
     std::vector<std::vector<std::vector<DemandSuffix>>> best(
-        places_.count() + 1,
-        std::vector<std::vector<DemandSuffix>>(tables, std::vector<DemandSuffix>(static_cast<size_t>(states.size()))));
+        places_.count() + 1, std::vector<std::vector<DemandSuffix>>(
+                                 tables, std::vector<DemandSuffix>(static_cast<size_t>(states.size()))));
     // The end is a suffix of no stages, for a plan that has all the stages named.
     for (int64_t place = 0; place <= places_.count(); ++place)
       best[place][0][last].possible = places_.ends(place);

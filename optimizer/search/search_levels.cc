@@ -114,7 +114,7 @@ class PeriodSearch {
 
 /// With a plan along some of the cuts to begin with.
 std::optional<Answer> least_period_on_levels(const Question& q, const StagePlaces& places, double proof,
-                                   bool reversed) {
+                                             bool reversed) {
   std::optional<Answer> best;
   const auto try_some = [&](const std::vector<int>& numbers) {
     const States states = some_of(*q.states, numbers);

@@ -16,7 +16,7 @@ constexpr uint32_t kOrders = 5;
 constexpr int kAlongOrder = 300;      // cuts of each order that is tried
 constexpr int kBesideBest = 200;      // cuts of the best order that stay
 constexpr int64_t kAroundCuts = 800;  // for all cuts of the best plan together
-constexpr int kCutsAlongOrder = 12;             // cuts along the order, on each side of a cut
+constexpr int kCutsAlongOrder = 12;   // cuts along the order, on each side of a cut
 constexpr int kRounds = 3;
 constexpr double kGain = 5e-4;        // less is not worth another round
 constexpr double kGoodEnough = 3e-3;  // of the period, above the bound
@@ -34,8 +34,8 @@ bool is_of_groups(const Contraction& graph, const NodeSet& nodes) {
   return nodes_of(graph, groups_of(graph, nodes)) == nodes;
 }
 
-/// Down-sets down_sets_around `cut`: those that hold all of it but what was added last, and nothing but it and what
-/// comes next along its order, for as long a stretch of the order as leaves them at most `most`.
+/// Down-sets down_sets_around `cut`: those that hold all of it but what was added last, and nothing but it
+/// and what comes next along its order, for as long a stretch of the order as leaves them at most `most`.
 std::vector<NodeSet> down_sets_around(const Contraction& graph, const NodeSet& cut, int64_t most) {
   // The order: what the cut holds as the groups are numbered, then the rest.
   const NodeSet inside = groups_of(graph, cut);
@@ -178,7 +178,8 @@ void look_around(const Contraction& graph, const States& order, Best* best) {
       const NodeSet& cut = states.states[stage.to].done;
       add_near(order, done_seconds(states.states[stage.to]), kCutsAlongOrder, &cuts);
       if (stage.to == states.last() || !is_of_groups(graph, cut)) continue;
-      for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / stages)) cuts.push_back(std::move(near));
+      for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / stages))
+        cuts.push_back(std::move(near));
     }
     if (!best->search_among(std::move(cuts))) return;
   }
@@ -211,7 +212,8 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
           const NodeSet& cut = cut_at(order, seconds);
           add_near(order, seconds, kCutsAlongOrder, &cuts);
           if (!is_of_groups(graph, cut)) continue;
-          for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / places)) cuts.push_back(std::move(near));
+          for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / places))
+            cuts.push_back(std::move(near));
         }
       }
       for (NodeSet& cut : thinned_cuts(order, kBesideBest)) cuts.push_back(std::move(cut));

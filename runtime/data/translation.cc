@@ -46,7 +46,8 @@ std::vector<Pair> pairs_of(const std::string& file, const std::string& text) {
 class Translation : public GeneratedDataset {
  public:
   Translation(SpecOptions& options, const std::string& split)
-      : lengths_{options.integer("source", 50, 1, kLongestSentence), options.integer("target", 50, 2, kLongestSentence)} {
+      : lengths_{options.integer("source", 50, 1, kLongestSentence),
+                 options.integer("target", 50, 2, kLongestSentence)} {
     const std::string file = options.string("file", "");
     const int64_t words = options.integer("vocabulary", 8000, Vocabulary::kFirstWord + 1, 1 << 22);
     longer_than_ = options.integer("longer_than", 0, 0, std::max(lengths_[kSource], lengths_[kTarget]) - 1);

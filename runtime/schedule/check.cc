@@ -203,7 +203,8 @@ std::string follow(const std::string& schedule, const PipelineShape& shape, Span
 
 std::string what_it_waits_for(const Action& action, const PipelineShape& shape, int64_t stage) {
   const auto sender = [&](int64_t other) {
-    if (shape.splits(other)) return " from stage " + std::to_string(other) + ", of which each replica sends a part";
+    if (shape.splits(other))
+      return " from stage " + std::to_string(other) + ", of which each replica sends a part";
     return " from stage " + std::to_string(other) + " replica " +
            std::to_string(replica_of(shape, other, action.index));
   };

@@ -178,7 +178,8 @@ class Search {
     const int64_t least = depth(stage, next), largest = depth(stage, next + plenty_[stage]);
     int64_t best = least;
     double fastest = std::numeric_limits<double>::infinity();
-    for (int64_t candidate = least; candidate <= largest && fastest > kDepthTolerance * target_; ++candidate) {
+    for (int64_t candidate = least; candidate <= largest && fastest > kDepthTolerance * target_;
+         ++candidate) {
       depths[stage] = candidate;
       give_plenty(depths, stage);
       const double candidate_seconds = seconds(depths, fastest / kSame);

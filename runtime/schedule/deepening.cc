@@ -9,7 +9,6 @@ namespace {
 
 using Depths = std::vector<int64_t>;
 
-
 class Deepening {
  public:
   Deepening(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,

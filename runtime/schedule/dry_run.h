@@ -24,8 +24,8 @@ struct MessageRange {
   size_t count = 0;
 };
 
-/// One message for each minibatch across each boundary and direction, or one for each part of a stage that splits
-/// and sends it: numbers them.
+/// One message for each minibatch across each boundary and direction, or one for each part of a stage that
+/// splits and sends it: numbers them.
 class MessageIndex {
  public:
   MessageIndex(const PipelineShape& shape, Span span)
@@ -43,8 +43,7 @@ class MessageIndex {
   MessageRange of(const Action& action, int64_t stage, int64_t replica) const {
     const size_t first = this->first(action, stage);
     if (!split_) return {first, 1};
-    const bool sends =
-        action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient;
+    const bool sends = action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient;
     if (sends) return {first + static_cast<size_t>(shape_.splits(stage) ? replica : 0), 1};
     const int64_t other = stage + (action.kind == ActionKind::kReceiveActivation ? -1 : 1);
     const ReplicaRange met = parts_met(shape_, stage, replica, other);
@@ -86,8 +85,8 @@ std::vector<size_t> dry_run(const RankLists& lists, const PipelineShape& shape, 
   const std::vector<Placement> ranks = placements(shape);
   const std::vector<int64_t> first_rank = first_ranks(shape);
   const MessageIndex messages(shape, span);
-  // A receiver of each message, where it is waiting for it; or one of these. Other receivers of the same message
-  // hang on it.
+  // A receiver of each message, where it is waiting for it; or one of these. Other receivers of the same
+  // message hang on it.
   constexpr int64_t kNobody = -1, kSent = -2;
   std::vector<int64_t> waiter(messages.count(), kNobody);
   std::vector<int64_t> next_waiter(lists.size(), kNobody);

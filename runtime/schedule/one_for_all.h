@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-/// Every stage that splits is one replica that takes each minibatch, and its exchange of gradients a part of its
-/// update. `times` are of the largest part of each stage (StageTimes), so nothing is later than with all replicas;
-/// and as late where one replica of each stage has most of all.
+/// Every stage that splits is one replica that takes each minibatch, and its exchange of gradients a part of
+/// its update. `times` are of the largest part of each stage (StageTimes), so nothing is later than with all
+/// replicas; and as late where one replica of each stage has most of all.
 struct OneForAll {
   PipelineShape shape;
   std::vector<StageTimes> times;

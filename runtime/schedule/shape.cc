@@ -31,9 +31,9 @@ void check_stage(const PipelineShape& shape, int64_t stage) {
     if (!shape.shares.empty() && !shape.shares[stage].empty())
       throw PlanError(where + "shares beside split weights, expected one of them");
     if (shape.stages_per_rank > 1)
-      throw PlanError(where + "split weights, but its ranks have " + std::to_string(shape.stages_per_rank) +
-                          " stages",
-                      "leave out its `split`");
+      throw PlanError(
+          where + "split weights, but its ranks have " + std::to_string(shape.stages_per_rank) + " stages",
+          "leave out its `split`");
   }
   if (shape.shares.empty() || shape.shares[stage].empty()) return;
   const std::vector<int64_t>& shares = shape.shares[stage];

@@ -38,9 +38,7 @@ struct PipelineShape {
   int64_t groups() const { return stages() / stages_per_rank; }
   int64_t group_of(int64_t stage) const { return stage % groups(); }
   int64_t ranks() const;
-  bool splits(int64_t stage) const {
-    return !split.empty() && split[static_cast<size_t>(stage)].size() > 1;
-  }
+  bool splits(int64_t stage) const { return !split.empty() && split[static_cast<size_t>(stage)].size() > 1; }
   bool any_splits() const;
   bool trains(int64_t stage) const { return stage >= frozen_stages; }
   /// Whether the stage gets a gradient from the one behind it, or sends one to the one before it.
@@ -49,9 +47,10 @@ struct PipelineShape {
 };
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
-/// positive share or split weight (not both) for each replica; stages that share ranks split nothing, have equal replicas and shares, and neighbours
-/// share none; with kVertical, the sums of the shares are equal at all stages that are trained; tied
-/// parameters go with the rule, and stages that are trained; fewer stages are frozen than there are.
+/// positive share or split weight (not both) for each replica; stages that share ranks split nothing, have
+/// equal replicas and shares, and neighbours share none; with kVertical, the sums of the shares are equal at
+/// all stages that are trained; tied parameters go with the rule, and stages that are trained; fewer stages
+/// are frozen than there are.
 void check_shape(const PipelineShape& shape);
 
 /// Minibatches [first, first + count): trained without a drain in between.

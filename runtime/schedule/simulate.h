@@ -14,9 +14,9 @@ namespace pipewright {
 
 class Disturbances;
 
-/// Seconds of one stage, for one minibatch on one rank. Of a stage that splits its minibatches: of the replica that has
-/// most of one; others take as much less, but for their updates, as their part is less. Of a frozen stage only forward and activations count,
-/// and nobody sends it gradients, whatever is said here.
+/// Seconds of one stage, for one minibatch on one rank. Of a stage that splits its minibatches: of the
+/// replica that has most of one; others take as much less, but for their updates, as their part is less. Of a
+/// frozen stage only forward and activations count, and nobody sends it gradients, whatever is said here.
 struct StageTimes {
   double forward_seconds = 0;
   double backward_seconds = 0;  ///< both parts

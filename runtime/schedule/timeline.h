@@ -52,7 +52,8 @@ class Timeline {
     }
   }
 
-  /// What the rank has of a minibatch at a stage that splits, as a part of what the replica with most has; else 1.
+  /// What the rank has of a minibatch at a stage that splits, as a part of what the replica with most has;
+  /// else 1.
   double part_of(int64_t rank, int64_t stage) const { return part_.empty() ? 1 : part_in_split(rank, stage); }
 
   /// Of this one, which begins at `now`.
@@ -187,8 +188,8 @@ class EventRun {
  private:
   std::unique_ptr<class Events> events_;
 };
-/// The one of both that the options need. Where a stage splits its minibatches the first, whatever they say: links are
-/// the ranks' own then.
+/// The one of both that the options need. Where a stage splits its minibatches the first, whatever they say:
+/// links are the ranks' own then.
 void run_timeline(Timeline& timeline, const SimulationOptions& options);
 
 }  // namespace pipewright

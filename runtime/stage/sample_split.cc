@@ -38,13 +38,14 @@ size_t first_split(const Plan& plan) {
   return s;
 }
 
-// A size that is not the whole one, with which graphs are compared. More than one where that can be: an extent of 1
-// may stand for itself.
+// A size that is not the whole one, with which graphs are compared. More than one where that can be: an
+// extent of 1 may stand for itself.
 int64_t other_size(const Plan& plan, int64_t samples) {
   int64_t largest = 0;
   for (const Stage& stage : plan.stages)
     if (stage.splits())
-      for (const SampleRange& range : sample_ranges(samples, stage.split)) largest = std::max(largest, range.size());
+      for (const SampleRange& range : sample_ranges(samples, stage.split))
+        largest = std::max(largest, range.size());
   return largest;
 }
 
@@ -86,7 +87,8 @@ class Checker {
       }
       throw PlanError("plan: value '" + value + "' crosses from stage " + std::to_string(s) + " to stage " +
                           std::to_string(s + 1) + ", one of which has `split`, and no dimension of " +
-                          text_of(whole) + " counts the " + std::to_string(samples_) + " samples of a minibatch",
+                          text_of(whole) + " counts the " + std::to_string(samples_) +
+                          " samples of a minibatch",
                       "Cut elsewhere, or leave out `split`.");
     }
   }
@@ -95,15 +97,17 @@ class Checker {
     for (const size_t i : stages_[s].nodes) {
       const Node& node = graph_.nodes[i];
       const auto read = node.reads();
-      const bool of_samples =
-          std::any_of(read.begin(), read.end(), [&](const auto& name) { return !differing_of(name).empty(); });
+      const bool of_samples = std::any_of(read.begin(), read.end(),
+                                          [&](const auto& name) { return !differing_of(name).empty(); });
       if (!of_samples) continue;
       for (const std::string& value : node.outputs) {
         const auto& type = graph_.values.at(value);
-        const bool loss = s + 1 == plan_.stages.size() && type.shape.empty() && dtype_has_gradients(type.dtype);
+        const bool loss =
+            s + 1 == plan_.stages.size() && type.shape.empty() && dtype_has_gradients(type.dtype);
         if (loss || !differing_of(value).empty()) continue;
-        throw PlanError("plan: stage " + std::to_string(s) + " has `split`, and its node '" + node.name + "' (" +
-                            node.op + ") makes '" + value + "' of all samples of a minibatch, of which each replica "
+        throw PlanError("plan: stage " + std::to_string(s) + " has `split`, and its node '" + node.name +
+                            "' (" + node.op + ") makes '" + value +
+                            "' of all samples of a minibatch, of which each replica "
                             "has a part",
                         kTakeTurns);
       }

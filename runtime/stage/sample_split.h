@@ -1,5 +1,5 @@
-// How the replicas of a plan's stages share a minibatch (`split`), in tensors: which samples each has, which of a
-// neighbour's it needs, and along which dimension of a value samples are counted.
+// How the replicas of a plan's stages share a minibatch (`split`), in tensors: which samples each has, which
+// of a neighbour's it needs, and along which dimension of a value samples are counted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,10 @@ namespace pipewright {
 /// model.graph, frozen as the plan says it is, for minibatches of so many samples.
 Graph graph_of_part(const Model& model, const Plan& plan, int64_t samples);
 
-/// PlanError unless the model can run on parts of a minibatch where the plan splits it: graphs of other sizes can be
-/// made of it, what crosses to or from a stage that splits has one dimension that counts samples (or none, and no
-/// gradient), and no node of such a stage makes one value of all samples but the loss. `model` as for graph_of_part(),
-/// and the plan fits it.
+/// PlanError unless the model can run on parts of a minibatch where the plan splits it: graphs of other sizes
+/// can be made of it, what crosses to or from a stage that splits has one dimension that counts samples (or
+/// none, and no gradient), and no node of such a stage makes one value of all samples but the loss. `model`
+/// as for graph_of_part(), and the plan fits it.
 void check_split_model(const Model& model, const Plan& plan);
 
 class SampleSplit {
@@ -29,7 +29,8 @@ class SampleSplit {
   /// No dimension of a value counts samples: every part has all of it.
   static constexpr int64_t kWhole = -1;
 
-  /// Arguments as check_split_model() takes them. Where the plan splits nothing, only any() and range_of() are asked.
+  /// Arguments as check_split_model() takes them. Where the plan splits nothing, only any() and range_of()
+  /// are asked.
   SampleSplit(const Model& model, const Plan& plan);
 
   bool any() const { return any_; }
@@ -59,12 +60,13 @@ class SampleSplit {
 
 /// The rows `samples` of a value that has the rows `of`; all of it where no dimension counts samples. A view.
 at::Tensor rows_of(const at::Tensor& value, int64_t dimension, SampleRange of, SampleRange samples);
-/// The value whose rows these are, one after the other: the only one as it is, of several a new tensor that lies in
-/// memory as the first does. Where no dimension counts samples: the first.
+/// The value whose rows these are, one after the other: the only one as it is, of several a new tensor that
+/// lies in memory as the first does. Where no dimension counts samples: the first.
 at::Tensor joined(const std::vector<at::Tensor>& pieces, int64_t dimension);
 
-/// What the mean over a part of a minibatch counts in that over all of it: labels that ask something in the part / in
-/// all, where there are whole-number labels; else samples. `labels`: of the whole minibatch, or undefined.
+/// What the mean over a part of a minibatch counts in that over all of it: labels that ask something in the
+/// part / in all, where there are whole-number labels; else samples. `labels`: of the whole minibatch, or
+/// undefined.
 double weight_of_part(const at::Tensor& labels, SampleRange part, int64_t samples);
 
 }  // namespace pipewright

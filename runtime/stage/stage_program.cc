@@ -145,8 +145,7 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
   std::vector<size_t> first, second;
   for (const size_t i : stages[index].nodes) (i < options_.recompute_from ? first : second).push_back(i);
   if (!options_.recompute || first.empty() || second.empty()) return;
-  second_part_ =
-      std::make_unique<Part>(graph, second, segment_.outputs(), segment_, options_.device);
+  second_part_ = std::make_unique<Part>(graph, second, segment_.outputs(), segment_, options_.device);
   std::set<std::string> made;
   for (const size_t i : first) made.insert(graph.nodes[i].outputs.begin(), graph.nodes[i].outputs.end());
   std::vector<std::string> between;
@@ -232,8 +231,7 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> received, std::vector
     return take_outputs(pass, run_parts(pass, std::move(values), buffers));
   std::vector<at::Tensor> inputs = inputs_of(segment_, values);
   values.clear();
-  take_outputs(pass,
-               segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer));
+  take_outputs(pass, segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer));
 }
 
 std::vector<at::Tensor> StageProgram::run_parts(Pass& pass, std::map<std::string, at::Tensor> values,
@@ -301,8 +299,8 @@ void StageProgram::recompute(Pass& pass) const {
   const MemoryScope scope(MemoryPurpose::kActivations);
   const at::AutoGradMode with_gradients(true);
   if (second_part_) {
-    // Its inputs are those of the first run, with the graph that the first part has left: so the backward runs
-    // over one graph, the same as without recomputing.
+    // Its inputs are those of the first run, with the graph that the first part has left: so the backward
+    // runs over one graph, the same as without recomputing.
     take_outputs(pass, run_second_part(pass, pass.buffers));
     pass.between.clear();
   } else {
@@ -320,8 +318,8 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
     roots.gradients.push_back(std::move(gradient));
   };
   if (last_)
-    add(pass.roots[0], pass.loss_weight == 1 ? at::ones_like(pass.loss)
-                                             : at::full_like(pass.loss, pass.loss_weight));
+    add(pass.roots[0],
+        pass.loss_weight == 1 ? at::ones_like(pass.loss) : at::full_like(pass.loss, pass.loss_weight));
   std::map<std::string, Edge>
       received;  // of a value carried through: there autograd adds what comes from here
   for (size_t i = 0, next = 0; i < received_.size(); ++i)

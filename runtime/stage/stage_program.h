@@ -21,8 +21,8 @@ struct StageProgramOptions {
   /// Activations are dropped after the forward; the backward runs it again, with the same random numbers and
   /// on the buffers as they were. So the bits are the same, and buffers change once.
   bool recompute = false;
-  /// The position in graph.nodes of the first node for which that holds; what earlier nodes save stays. 0: for
-  /// all nodes.
+  /// The position in graph.nodes of the first node for which that holds; what earlier nodes save stays. 0:
+  /// for all nodes.
   size_t recompute_from = 0;
   /// The backward can be run in two parts.
   bool split_backward = false;
@@ -35,8 +35,8 @@ struct Pass {
   std::shared_ptr<const WeightVersion> version;
   std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
   at::Tensor loss;               ///< last stage; likewise without
-  double loss_weight = 1;        ///< what it counts in that of the minibatch: the gradient that it begins with
-  at::Tensor scores;             ///< last stage, if the graph has them; as sent
+  double loss_weight = 1;  ///< what it counts in that of the minibatch: the gradient that it begins with
+  at::Tensor scores;       ///< last stage, if the graph has them; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
   /// and not the values frees what no operator has saved.
@@ -48,7 +48,8 @@ struct Pass {
   std::vector<at::Tensor> received;
   std::vector<at::Tensor> fields;
   std::vector<at::Tensor> buffers;  ///< as they were before the forward
-  std::vector<at::Tensor> between;  ///< of a part: what it reads of the nodes before, with their autograd graph
+  std::vector<at::Tensor>
+      between;  ///< of a part: what it reads of the nodes before, with their autograd graph
   RandomKey key;
 
   // For the split backward: where the autograd graph is cut, and what has come there from behind.

@@ -22,9 +22,8 @@ StageProgramOptions options_of(const Graph& graph, const Plan& plan, int64_t sta
   const size_t first = first_recomputed(planned, graph.together);
   options.recompute = first < planned.nodes.size();
   if (options.recompute && first > 0) {
-    const auto node =
-        std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                     [&](const Node& each) { return each.name == planned.nodes[first]; });
+    const auto node = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                   [&](const Node& each) { return each.name == planned.nodes[first]; });
     options.recompute_from = static_cast<size_t>(node - graph.nodes.begin());
   }
   options.split_backward = schedule_facts(plan.schedule).splits_backward;

@@ -90,8 +90,9 @@ class StageReplica {
   StageState state() const;
   /// Goes on from `state` instead, which is there, too; its tensors are this replica's alone.
   void replace(StageState state);
-  /// Runs minibatch k, or its part of it, with the version that the plan's rule gives it. The rest of its pass waits
-  /// here for the backward, which begins with the gradient `loss_weight` of the loss on the last stage.
+  /// Runs minibatch k, or its part of it, with the version that the plan's rule gives it. The rest of its
+  /// pass waits here for the backward, which begins with the gradient `loss_weight` of the loss on the last
+  /// stage.
   struct Forwarded {
     std::vector<at::Tensor> sent;
     at::Tensor loss, scores;  ///< as in Pass

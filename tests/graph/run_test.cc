@@ -43,15 +43,18 @@ TEST_CASE("parts of nested settings keep the other defaults") {
 
 TEST_CASE("settings have ranges, wherever they come from") {
   CHECK_NOTHROW(sample_run().validate("run.json"));
-  CHECK(invalid_run([](Run& r) { r.model = ""; }) == "run.json: model: empty; expected a model, such as \"mlp\"");
-  CHECK(invalid_run([](Run& r) { r.batch_size = 0; }) == "run.json: batch_size: 0 is not in 1..9007199254740992");
+  CHECK(invalid_run([](Run& r) { r.model = ""; }) ==
+        "run.json: model: empty; expected a model, such as \"mlp\"");
+  CHECK(invalid_run([](Run& r) { r.batch_size = 0; }) ==
+        "run.json: batch_size: 0 is not in 1..9007199254740992");
   CHECK(invalid_run([](Run& r) { r.optimizer.name = "adma"; }) ==
         "run.json: optimizer.name: \"adma\" is not one of sgd, adam, adamw; did you mean 'adam'?");
   CHECK(invalid_run([](Run& r) { r.optimizer.momentum = 1.5; }) ==
         "run.json: optimizer.momentum: 1.5 is not in 0.0..1.0");
   CHECK(invalid_run([](Run& r) { r.optimizer.learning_rate = std::nan(""); }) ==
         "run.json: optimizer.learning_rate: NaN is not a finite number");
-  CHECK(invalid_run([](Run& r) { r.optimizer.beta1 = 1; }) == "run.json: optimizer.beta1: 1.0 is not below 1");
+  CHECK(invalid_run([](Run& r) { r.optimizer.beta1 = 1; }) ==
+        "run.json: optimizer.beta1: 1.0 is not below 1");
   CHECK(invalid_run([](Run& r) { r.optimizer.momentum = 0; }) ==
         "run.json: optimizer.nesterov: needs a momentum above 0");
   CHECK(invalid_run([](Run& r) { r.learning_rate_policy.name = "cosin"; }).find("did you mean 'cosine'?") !=
