@@ -42,7 +42,7 @@ const std::vector<RunField>& run_fields() {
       {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
        "SPEC: how the plan changes while the run trains: none, manual:file=CHANGES.json, "
        "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json (and of a predictor: "
-       "decide=predict,predictor=PREDICTOR.json), freeze:rule=alpha"},
+       "decide=predict,model=PREDICTOR.json), freeze:rule=alpha"},
       {"", "cache", "cache", kPlain, PW_FIELD(cache), not_empty("where values are kept, such as \"none\""),
        "SPEC: where what frozen layers make of samples is kept: none, memory:memory=2GiB, disk:disk=20GiB"},
       {"", "world_size", "", kPlain, PW_FIELD(world_size), integer(0, kMostRanks), ""},

@@ -159,7 +159,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   for (const ReplannerRow& row : replanners()) ways.emplace_back(row.name);
   const std::string decide = options.choice("decide", ways.front(), ways);
   const std::string when = options.choice("when", "now", {"now", "epoch"});
-  const std::string predictor = options.string("predictor", "");
+  const std::string predictor = options.string("model", "");
   const int64_t most = options.integer("most-an-hour", Interference::kMostAnHour, 0, 1'000'000);
   options.finish();
   if (profile.empty())
@@ -171,10 +171,10 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
                                       [&](const ReplannerRow& row) { return row.name == decide; });
   std::optional<Predictor> forest;
   if (replanner->predicts && predictor.empty())
-    options.fail("predictor", "missing",
-                 "give predictor=PREDICTOR.json, of pipewright-profiler train-predictor");
+    options.fail("model", "missing",
+                 "give model=PREDICTOR.json, of pipewright-profiler train-predictor");
   if (!replanner->predicts && !predictor.empty())
-    options.fail("predictor", "nobody reads it", "It goes with decide=predict.");
+    options.fail("model", "nobody reads it", "It goes with decide=predict.");
   if (!predictor.empty()) forest = read_document<Predictor>(predictor);
   return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
                                         parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),

@@ -240,7 +240,7 @@ TEST_CASE(
   for (int i = 0; i < 20; ++i) data.rows.push_back({"matrix", 1, "w", {100.0 + i}, 2 + 0.1 * i});
   write_document(predictor, Predictor::train(data, {}));
   Watching run(folder, write_plan(folder, "a.json", {1, 1}), {});
-  run.adapt = "interference:decide=predict,profile=" + profile + ",predictor=" + predictor;
+  run.adapt = "interference:decide=predict,profile=" + profile + ",model=" + predictor;
   const std::vector<std::string> rest = {"--minibatches", "500", "--checkpoint-every-epochs", "20"};
   // All computing takes 10 ms a minibatch: five seconds, twenty samples of each core. Rank 1 takes 60 ms in
   // the middle.

@@ -160,16 +160,16 @@ TEST_CASE("interference:decide=predict reads a predictor, others do not") {
   const std::string p = folder / "profile.json", f = folder / "predictor.json";
   write_document(p, profile);
   write_document(f, waiting_predictor());
-  const auto policy = make_adapt_policy("interference:decide=predict,profile=" + p + ",predictor=" + f);
+  const auto policy = make_adapt_policy("interference:decide=predict,profile=" + p + ",model=" + f);
   CHECK(policy->reads_cores());
   CHECK_FALSE(make_adapt_policy("interference:profile=" + p)->reads_cores());
   const auto refusal = [](const std::string& adapt) {
     return error_of<InputError>([&] { make_adapt_policy(adapt); });
   };
   CHECK_THAT(refusal("interference:decide=predict,profile=" + p),
-             Contains("predictor") && Contains("missing"));
-  CHECK_THAT(refusal("interference:profile=" + p + ",predictor=" + f), Contains("predictor"));
-  CHECK_THAT(refusal("interference:decide=predict,profile=" + p + ",predictor=" + p),
+             Contains("model") && Contains("missing"));
+  CHECK_THAT(refusal("interference:profile=" + p + ",model=" + f), Contains("model"));
+  CHECK_THAT(refusal("interference:decide=predict,profile=" + p + ",model=" + p),
              Contains("pipewright.predictor/1"));
 }
 
