@@ -15,8 +15,6 @@
 namespace pipewright {
 namespace {
 
-std::string entry(const char* list, size_t i) { return std::string(list) + "[" + std::to_string(i) + "]"; }
-
 class GraphCheck {
  public:
   GraphCheck(const Graph& graph, const std::string& where) : graph_(graph), where_(where) {
@@ -27,12 +25,13 @@ class GraphCheck {
   void run() {
     if (graph_.name.empty()) fail("name", "empty");
     check_declared();
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) check_node(graph_.nodes[i], entry("nodes", i));
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) check_node(graph_.nodes[i], list_element("nodes", i));
     validate_node_sets(graph_.together, node_names_, where_, "together");
     check_everywhere();
     check_values_are_made();
     if (graph_.outputs.empty()) fail("outputs", "empty; expected the loss");
-    for (size_t i = 0; i < graph_.outputs.size(); ++i) check_value(graph_.outputs[i], entry("outputs", i));
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      check_value(graph_.outputs[i], list_element("outputs", i));
   }
 
  private:
@@ -59,16 +58,16 @@ class GraphCheck {
   void check_declared() {
     for (const auto& [value, type] : graph_.values) check_type(type, "values[" + in_quotes(value) + "]");
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
-      define(graph_.inputs[i], entry("inputs", i));
-      check_value(graph_.inputs[i], entry("inputs", i));
+      define(graph_.inputs[i], list_element("inputs", i));
+      check_value(graph_.inputs[i], list_element("inputs", i));
     }
     for (size_t i = 0; i < graph_.parameters.size(); ++i) {
-      define(graph_.parameters[i].name, entry("parameters", i));
-      check_type(graph_.parameters[i].type, entry("parameters", i));
+      define(graph_.parameters[i].name, list_element("parameters", i));
+      check_type(graph_.parameters[i].type, list_element("parameters", i));
     }
     for (size_t i = 0; i < graph_.buffers.size(); ++i) {
-      define(graph_.buffers[i].name, entry("buffers", i));
-      check_type(graph_.buffers[i].type, entry("buffers", i));
+      define(graph_.buffers[i].name, list_element("buffers", i));
+      check_type(graph_.buffers[i].type, list_element("buffers", i));
     }
   }
 
@@ -113,7 +112,7 @@ class GraphCheck {
     std::map<std::string, size_t> listed;  // place in `everywhere`
     for (size_t i = 0; i < graph_.everywhere.size(); ++i) {
       if (!listed.emplace(graph_.everywhere[i], i).second)
-        fail(entry("everywhere", i), in_quotes(graph_.everywhere[i]) + " stands there twice");
+        fail(list_element("everywhere", i), in_quotes(graph_.everywhere[i]) + " stands there twice");
     }
     std::set<std::string> known(graph_.inputs.begin(), graph_.inputs.end());
     for (const Buffer& buffer : graph_.buffers) known.insert(buffer.name);
@@ -122,7 +121,7 @@ class GraphCheck {
       if (found == listed.end()) continue;
       for (const std::string& name : node.reads()) {
         if (known.count(name) == 0)
-          fail(entry("everywhere", found->second),
+          fail(list_element("everywhere", found->second),
                "node " + in_quotes(node.name) + " reads " + in_quotes(name) +
                    "; expected inputs of the graph, buffers and what nodes of `everywhere` make");
       }
@@ -130,8 +129,8 @@ class GraphCheck {
     }
     for (const auto& [name, i] : listed) {
       if (node_names_.count(name) == 0)
-        fail(entry("everywhere", i), "there is no node " + in_quotes(name) +
-                                         suggestion(name, {node_names_.begin(), node_names_.end()}));
+        fail(list_element("everywhere", i), "there is no node " + in_quotes(name) +
+                                                suggestion(name, {node_names_.begin(), node_names_.end()}));
     }
   }
 

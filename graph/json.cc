@@ -28,10 +28,6 @@ std::string path_step(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-std::string element(const std::string& path, size_t index) {
-  return path + "[" + std::to_string(index) + "]";
-}
-
 std::string range_text(const std::string& value, const std::string& minimum, const std::string& maximum,
                        bool bounded_below, bool bounded_above, bool below) {
   if (bounded_below && bounded_above) return value + " is not in " + minimum + ".." + maximum;
@@ -113,7 +109,7 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string place(const std::string& name) const {
     std::string path;
     for (size_t i = 1; i < open_.size(); ++i) {
-      path = open_[i - 1].json->is_array() ? element(path, open_[i - 1].json->size() - 1)
+      path = open_[i - 1].json->is_array() ? list_element(path, open_[i - 1].json->size() - 1)
                                            : path_step(path, open_[i].key);
     }
     return path_step(path, name);
@@ -240,6 +236,10 @@ std::string described(const Json& json) {
     default:
       return json.dump();  // numbers and booleans are their own description
   }
+}
+
+std::string list_element(const std::string& path, size_t index) {
+  return path + "[" + std::to_string(index) + "]";
 }
 
 std::string join(const std::vector<std::string>& words, const std::string& separator) {
@@ -386,7 +386,7 @@ std::vector<std::string> JsonReader::strings(const std::string& key) {
   std::vector<std::string> values;
   for (size_t i = 0; i < json.size(); ++i) {
     if (!json[i].is_string()) {
-      fail_document(where_, element(place(key), i), "got " + described(json[i]) + ", expected a string");
+      fail_document(where_, list_element(place(key), i), "got " + described(json[i]) + ", expected a string");
     }
     values.push_back(json[i].get<std::string>());
   }
@@ -398,7 +398,7 @@ std::vector<int64_t> JsonReader::integers(const std::string& key, int64_t minimu
   if (!json.is_array()) fail(key, "got " + described(json) + ", expected an array of integers");
   std::vector<int64_t> values;
   for (size_t i = 0; i < json.size(); ++i) {
-    values.push_back(to_integer(json[i], where_, element(place(key), i), minimum, maximum));
+    values.push_back(to_integer(json[i], where_, list_element(place(key), i), minimum, maximum));
   }
   return values;
 }
@@ -410,7 +410,7 @@ std::vector<JsonReader> JsonReader::objects(const std::string& key) {
   if (!json.is_array()) fail(key, "got " + described(json) + ", expected an array of objects");
   std::vector<JsonReader> readers;
   readers.reserve(json.size());
-  for (size_t i = 0; i < json.size(); ++i) readers.emplace_back(json[i], where_, element(place(key), i));
+  for (size_t i = 0; i < json.size(); ++i) readers.emplace_back(json[i], where_, list_element(place(key), i));
   return readers;
 }
 

@@ -64,6 +64,8 @@ class JsonReader {
   std::vector<std::string> expected_;  ///< as `expect` says
 };
 
+/// The path of an entry of a list: `stages[2]`.
+std::string list_element(const std::string& path, size_t index);
 /// For rules outside a reader: `where: path: message`, or `where: message` for an empty path.
 [[noreturn]] void fail_document(const std::string& where, const std::string& path, const std::string& message,
                                 const std::string& remedy = "");

@@ -94,7 +94,7 @@ Json prediction_to_json(const Prediction& prediction) {
   return json;
 }
 
-std::string place(size_t stage) { return "stages[" + std::to_string(stage) + "]"; }
+std::string place(size_t stage) { return list_element("stages", stage); }
 
 void validate_nodes(const Plan& plan, const std::string& where) {
   std::unordered_map<std::string, size_t> stage_of;
@@ -222,10 +222,6 @@ void validate_tied(const Plan& plan, const std::string& where) {
     }
   }
 }
-
-}  // namespace
-
-namespace {
 
 // Says all that `recompute` does, so only one of them may stand there.
 void set_recompute_ratio(Stage& stage, JsonReader& entry) {

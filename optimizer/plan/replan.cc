@@ -74,6 +74,24 @@ bool equally_slow(const std::vector<double>& slowdowns) {
   return *most < kEqual * *least;
 }
 
+bool same_stages(const Plan& a, const Plan& b) {
+  return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
+                    [](const Stage& x, const Stage& y) {
+                      return x.nodes == y.nodes && x.ranks == y.ranks && x.shares == y.shares &&
+                             x.in_flight == y.in_flight && x.recompute == y.recompute &&
+                             x.recompute_ratio == y.recompute_ratio && x.split == y.split;
+                    });
+}
+
+/// Several orders of devices often lead to one plan, which is then priced, swapped and deepened once.
+void drop_repeated(std::vector<Plan>* plans) {
+  std::vector<Plan> once;
+  for (Plan& plan : *plans)
+    if (std::none_of(once.begin(), once.end(), [&](const Plan& other) { return same_stages(plan, other); }))
+      once.push_back(std::move(plan));
+  *plans = std::move(once);
+}
+
 /// Plans to choose from, beside the one in force; each takes what its prediction and the slow links say.
 std::vector<Plan> candidates(const Profile& profile, const Topology& topology, const PlanRequest& request,
                              const Plan& in_force, const SlowLinks& links) {
@@ -96,11 +114,13 @@ std::vector<Plan> candidates(const Profile& profile, const Topology& topology, c
   for (Plan& plan : plans)
     plan = renamed_for_fewest_moves(in_force, std::move(plan), profile, topology, request.optimizer_slots);
   plans.insert(plans.begin(), in_force);
+  drop_repeated(&plans);
   if (links.empty()) return plans;
   for (const bool deepens : {false, true}) {
     for (size_t i = 0, count = plans.size(); i < count; ++i)
       plans.push_back(deepens ? deepened_for_slow_links(plans[i], profile, topology, request, links)
                               : clear_of_slow_links(plans[i], profile, topology, request, links));
+    drop_repeated(&plans);
   }
   return plans;
 }

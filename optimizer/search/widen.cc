@@ -34,8 +34,8 @@ bool is_of_groups(const Contraction& graph, const NodeSet& nodes) {
   return nodes_of(graph, groups_of(graph, nodes)) == nodes;
 }
 
-/// Down-sets down_sets_around `cut`: those that hold all of it but what was added last, and nothing but it
-/// and what comes next along its order, for as long a stretch of the order as leaves them at most `most`.
+/// Down-sets around `cut`: those that hold all of it but what was added last, and nothing but it and what
+/// comes next along its order, for as long a stretch of the order as leaves them at most `most`.
 std::vector<NodeSet> down_sets_around(const Contraction& graph, const NodeSet& cut, int64_t most) {
   // The order: what the cut holds as the groups are numbered, then the rest.
   const NodeSet inside = groups_of(graph, cut);

@@ -17,6 +17,9 @@
 
 namespace pipewright {
 
+/// Of links, where a policy is given a bandwidth and no topology.
+inline constexpr double kUsualLatencySeconds = 20e-6;
+
 /// A plan takes over from the one before it.
 struct PlannedChange {
   int64_t minibatch = 0;  ///< the first that it trains, 1 or more

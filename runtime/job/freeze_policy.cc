@@ -25,12 +25,10 @@ std::string norms_text(const std::vector<double>& norms, int64_t frozen) {
   return text;
 }
 
-constexpr double kLinkLatencySeconds = 20e-6;
-
 // Of the first `ranks` of `started`.
 Topology topology_for(const FreezePlanning& planning, int64_t started, int64_t ranks) {
   if (!planning.topology)
-    return flat_topology(ranks, planning.bandwidth_bytes_per_second, kLinkLatencySeconds, 0);
+    return flat_topology(ranks, planning.bandwidth_bytes_per_second, kUsualLatencySeconds, 0);
   if (planning.topology->device_count() == ranks) return *planning.topology;
   throw PlanError("adapt: the topology has " + std::to_string(planning.topology->device_count()) +
                       " devices, the plan may take " + std::to_string(ranks) + " of the run's " +

@@ -17,8 +17,6 @@ constexpr double kAgreeSeconds = 0.3;
 // Predictions are not better than that.
 constexpr double kLeastGain = 0.03;
 
-constexpr double kLatencySeconds = 20e-6;
-
 std::string words_of(const std::vector<double>& slowdowns, const SlowLinks& links) {
   std::string text;
   const auto add = [&](const std::string& who, const char* does, double slowdown) {
@@ -51,7 +49,7 @@ double change_seconds(const Plan& in_force, double move_seconds, double minibatc
 }
 
 Topology Interference::topology_for(int64_t ranks) const {
-  if (!topology_) return flat_topology(ranks, bandwidth_bytes_per_second_, kLatencySeconds, 0);
+  if (!topology_) return flat_topology(ranks, bandwidth_bytes_per_second_, kUsualLatencySeconds, 0);
   if (topology_->device_count() == ranks) return *topology_;
   throw PlanError("adapt: the topology has " + std::to_string(topology_->device_count()) +
                       " devices, the run " + std::to_string(ranks) + " ranks",
@@ -171,8 +169,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
                                       [&](const ReplannerRow& row) { return row.name == decide; });
   std::optional<Predictor> forest;
   if (replanner->predicts && predictor.empty())
-    options.fail("model", "missing",
-                 "give model=PREDICTOR.json, of pipewright-profiler train-predictor");
+    options.fail("model", "missing", "give model=PREDICTOR.json, of pipewright-profiler train-predictor");
   if (!replanner->predicts && !predictor.empty())
     options.fail("model", "nobody reads it", "It goes with decide=predict.");
   if (!predictor.empty()) forest = read_document<Predictor>(predictor);
