@@ -73,7 +73,7 @@ void Evaluating::prepare() {
   rules.seed = job_.run.seed;
   rules.device = job_.device;
   PW_CHECK(job_.resume || !job_.run.initial_weights.empty(), "there are no weights to evaluate");
-  const auto source = start_of(job_);
+  const auto source = start_of(job_.run, job_.model, job_.resume);
   worker_ = std::make_unique<Worker>(job_.model, job_.plan, session_.place().rank, session_.transport(),
                                      rules, source.get());
   evaluation_ = std::make_unique<Evaluation>(job_.run, job_.model, job_.plan, *data_, *worker_);

@@ -4,20 +4,16 @@
 
 namespace pipewright {
 
-PlanGeneration::PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank,
-                               Transport* transport, StateSource* source, PipelineServices services)
-    : job_(job),
-      number_(number),
-      plan_(job.plan_of(number)),
-      shape_(shape_of(plan_, job.gradient_accumulation_of(number))),
-      length_(data.length_of(number)) {
-  if (rank < plan_.world_size)
-    worker_ = std::make_unique<Worker>(job.model_of(number), plan_, rank, transport, data.rules_of(number),
-                                       source, services);
-}
+PlanGeneration::PlanGeneration(int64_t number, const Plan& plan, int64_t gradient_accumulation,
+                               const RunLength& length, std::unique_ptr<Worker> worker)
+    : number_(number),
+      plan_(plan),
+      shape_(shape_of(plan, gradient_accumulation)),
+      length_(length),
+      worker_(std::move(worker)) {}
 
-Evaluation& PlanGeneration::evaluation(const Dataset& data) {
-  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(job_.run, job_.model, plan_, data, *worker_);
+Evaluation& PlanGeneration::evaluation(const Run& run, const Model& model, const Dataset& data) {
+  if (!evaluation_) evaluation_ = std::make_unique<Evaluation>(run, model, plan_, data, *worker_);
   return *evaluation_;
 }
 

@@ -7,19 +7,16 @@
 #include "graph/plan.h"
 #include "runtime/checkpoint/checkpoint_points.h"
 #include "runtime/generation/evaluation.h"
-#include "runtime/generation/training_data.h"
-#include "runtime/job/job.h"
 #include "runtime/worker/worker.h"
 
 namespace pipewright {
 
 class PlanGeneration {
  public:
-  /// Number `number` of the job's. This rank's stages, if it has some, start from what `source` has for them
-  /// (StageReplica). `services` as Worker says. Borrows all
-  /// but the source.
-  PlanGeneration(const Job& job, const TrainingData& data, int64_t number, int64_t rank, Transport* transport,
-                 StateSource* source, PipelineServices services = {});
+  /// Number `number` of the job's, which trains the minibatches of `length`. `worker`: this rank's part in
+  /// the plan; null if it has none. Borrows the plan.
+  PlanGeneration(int64_t number, const Plan& plan, int64_t gradient_accumulation, const RunLength& length,
+                 std::unique_ptr<Worker> worker);
 
   int64_t number() const { return number_; }
   const Plan& plan() const { return plan_; }
@@ -29,11 +26,11 @@ class PlanGeneration {
 
   /// A rank that the plan has no place for waits until the plan changes, or for the end of the run.
   bool takes_part() const { return worker_ != nullptr; }
-  Worker& worker() { return *worker_; }         ///< of a rank that takes part
-  Evaluation& evaluation(const Dataset& data);  ///< made when it is first asked for
+  Worker& worker() { return *worker_; }  ///< of a rank that takes part
+  /// Made when it is first asked for, of what is always the same. Borrows all.
+  Evaluation& evaluation(const Run& run, const Model& model, const Dataset& data);
 
  private:
-  const Job& job_;
   const int64_t number_;
   const Plan& plan_;
   const PipelineShape shape_;

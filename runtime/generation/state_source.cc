@@ -13,35 +13,40 @@ class FirstValues : public StateSource {
 
 class WeightsFile : public StateSource {
  public:
-  explicit WeightsFile(const Job& job) : job_(job), weights_(job.run.initial_weights) {}
+  WeightsFile(const Run& run, const Model& model)
+      : model_(model), seed_(static_cast<uint64_t>(run.seed)), weights_(run.initial_weights) {}
   std::optional<StageState> state_of(int64_t, int64_t, const StageProgram& program) override {
-    return initial_state_from(weights_.files, job_.model, program, static_cast<uint64_t>(job_.run.seed));
+    return initial_state_from(weights_.files, model_, program, seed_);
   }
 
  private:
-  const Job& job_;
+  const Model& model_;
+  const uint64_t seed_;
   const InitialWeights weights_;
 };
 
 class FromCheckpoint : public StateSource {
  public:
-  FromCheckpoint(const Job& job, bool in_flight) : job_(job), in_flight_(in_flight) {}
+  FromCheckpoint(const Checkpoint& checkpoint, const OptimizerSettings& optimizer, bool in_flight)
+      : checkpoint_(checkpoint), optimizer_(optimizer), in_flight_(in_flight) {}
   std::optional<StageState> state_of(int64_t stage, int64_t replica, const StageProgram& program) override {
-    StageState state = load_stage_state(*job_.resume, program, job_.run.optimizer);
-    if (in_flight_) add_in_flight_state(*job_.resume, stage, replica, program, state);
+    StageState state = load_stage_state(checkpoint_, program, optimizer_);
+    if (in_flight_) add_in_flight_state(checkpoint_, stage, replica, program, state);
     return state;
   }
 
  private:
-  const Job& job_;
+  const Checkpoint& checkpoint_;
+  const OptimizerSettings& optimizer_;
   const bool in_flight_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateSource> start_of(const Job& job, bool in_flight) {
-  if (job.resume) return std::make_unique<FromCheckpoint>(job, in_flight);
-  if (!job.run.initial_weights.empty()) return std::make_unique<WeightsFile>(job);
+std::unique_ptr<StateSource> start_of(const Run& run, const Model& model,
+                                      const std::optional<Checkpoint>& resume, bool in_flight) {
+  if (resume) return std::make_unique<FromCheckpoint>(*resume, run.optimizer, in_flight);
+  if (!run.initial_weights.empty()) return std::make_unique<WeightsFile>(run, model);
   return std::make_unique<FirstValues>();
 }
 

@@ -4,14 +4,17 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/job/job.h"
+#include "graph/run.h"
+#include "models/definition/model.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/stage/stage_state.h"
 
 namespace pipewright {
 
-/// What a job begins with: the checkpoint that it goes on from, else its file of initial weights, else the
-/// model's first values. `in_flight`: minibatches are in flight where it goes on (pipeline_began() of
-/// runtime/checkpoint/checkpoint_state.h). Borrows the job. InputError, when it is asked, for a damaged file.
-std::unique_ptr<StateSource> start_of(const Job& job, bool in_flight = false);
+/// What a run begins with: the checkpoint that it goes on from (`resume`), else its file of initial weights,
+/// else the model's first values. `in_flight`: minibatches are in flight where it goes on (pipeline_began()
+/// of runtime/checkpoint/checkpoint_state.h). Borrows all. InputError, when it is asked, for a damaged file.
+std::unique_ptr<StateSource> start_of(const Run& run, const Model& model,
+                                      const std::optional<Checkpoint>& resume, bool in_flight = false);
 
 }  // namespace pipewright

@@ -45,16 +45,14 @@ RunCache::RunCache(const Run& run, Settings settings, std::unique_ptr<SampleCach
       rules_(cache_rules(run.cache)),
       cache_(std::move(cache)) {}
 
-void RunCache::begin(const Job& job, int64_t number, Worker& worker) {
-  std::vector<const Plan*> before;
-  for (int64_t generation = 0; generation < number; ++generation) before.push_back(&job.plan_of(generation));
+void RunCache::begin(const Model& model, const Plan& plan, const std::vector<const Plan*>& before,
+                     Worker& worker) {
   const TrainingData& data = settings_.data;
   refused_.clear();
-  const Plan& plan = job.plan_of(number);
   const bool first = worker.stage().stage() == 0;
   if (first && plan.frozen_layers > 0 && plan.stages.front().splits()) refused_ = kFirstStageSplits;
   prefix_ = cache_frozen_prefix(
-      job.model_of(number), job.plan_of(number), before, worker,
+      model, plan, before, worker,
       {data.dataset(), data_spec_, rules_.dtype, rules_.measures,
        [&data](int64_t k) { return data.request(k); }, data.length().minibatches_per_epoch, *cache_,
        [this](const std::string& line) { settings_.log(line); },

@@ -8,12 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/cache_rules.h"
 #include "graph/summary.h"
 #include "runtime/cache/sample_cache.h"
 #include "runtime/generation/training_data.h"
-#include "runtime/job/job.h"
 #include "runtime/transport/store.h"
 #include "runtime/worker/cached_prefix.h"
 #include "runtime/worker/worker.h"
@@ -34,8 +34,8 @@ class RunCache {
   /// borrows all.
   static std::unique_ptr<RunCache> make(const Run& run, Settings settings);
 
-  /// Generation `number` of the job begins with this worker; `worker` outlives end().
-  void begin(const Job& job, int64_t number, Worker& worker);
+  /// A generation begins, of this model and plan, after those plans (`before`); `worker` outlives end().
+  void begin(const Model& model, const Plan& plan, const std::vector<const Plan*>& before, Worker& worker);
   /// Before the worker goes.
   void end();
   /// Feeds the worker's first stage; null: that stage runs whole.

@@ -13,7 +13,6 @@
 #include "models/memory/process_memory.h"
 #include "runtime/launch/cores.h"
 #include "runtime/schedule/draw.h"
-#include "runtime/train/model_flops.h"
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
@@ -38,19 +37,19 @@ void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
   rank.weights_digest = weights.text();
 }
 
-std::optional<SyncSummary> sync_summary(const Job& job, const Plan& plan, const GroupStatistics& groups) {
+std::optional<SyncSummary> sync_summary(const RunEnd& end, const Plan& plan) {
   const auto pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());
-  if (sync_facts(job.run.sync).keeps_replicas_equal || pipelines == 1) return std::nullopt;
+  if (sync_facts(end.sync).keeps_replicas_equal || pipelines == 1) return std::nullopt;
   SyncSummary sync;
-  sync.rule = job.run.sync;
+  sync.rule = end.sync;
   sync.pipelines = pipelines;
-  for (const auto& [size, count] : groups.groups) {
+  for (const auto& [size, count] : end.groups.groups) {
     sync.group_sizes.resize(static_cast<size_t>(size));
     sync.group_sizes.back() = count;
   }
-  sync.columns = groups.columns;
+  sync.columns = end.groups.columns;
   sync.longest_window_updates =
-      static_cast<double>(groups.longest_window_updates) / static_cast<double>(pipelines);
+      static_cast<double>(end.groups.longest_window_updates) / static_cast<double>(pipelines);
   return sync;
 }
 
@@ -69,12 +68,12 @@ void EarlierWorkers::add(const Worker& worker) {
   }
 }
 
-RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place, const Worker* worker,
-                            EarlierWorkers workers, const MemoryMeter& memory, MeasuredTimes times) {
+RankSummary summary_of_rank(int64_t number, const Plan& plan, const Worker* worker, EarlierWorkers workers,
+                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device) {
   if (worker) workers.add(*worker);
   RankSummary rank;
   const WorkerCounts& counts = workers.counts;
-  rank.rank = place.rank;
+  rank.rank = number;
   rank.stage = workers.stage;
   rank.replica = workers.replica;
   rank.peak_in_flight = workers.peak_in_flight;
@@ -98,9 +97,8 @@ RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place
   rank.sent_bytes = counts.sent_bytes;
   if (std::isfinite(counts.largest_spread)) rank.largest_spread = counts.largest_spread;
   if (worker) add_stages(rank, *worker, plan);
-  if (worker && job.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(*worker);
-  rank.device = device_text(job.device);
-  if (const auto bytes = allocator_bytes(job.device)) {
+  rank.device = device_text(device);
+  if (const auto bytes = allocator_bytes(device)) {
     rank.allocated_bytes = bytes->peak_allocated;
     rank.reserved_bytes = bytes->peak_reserved;
   }
@@ -123,20 +121,19 @@ std::string cuda_graphs_text(const Worker& worker) {
   return (used ? "used, but not everywhere: " : "not used: ") + obstacle;
 }
 
-Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
-                      const Journal& journal, const std::string& status, double wall_seconds,
-                      const GroupStatistics& groups) {
+Summary write_results(const std::filesystem::path& folder, const Plan& plan, const Journal& journal,
+                      const RunEnd& end) {
   Summary summary = journal.summary();
-  summary.status = status;
-  summary.world_size = job.world_size();
+  summary.status = end.status;
+  summary.world_size = end.world_size;
   summary.strategy = plan.strategy;
   summary.schedule = plan.schedule;
   summary.weights = plan.weights;
   summary.cores = host_cores();
-  summary.wall_seconds = wall_seconds;
-  summary.sync = sync_summary(job, plan, groups);
+  summary.wall_seconds = end.wall_seconds;
+  summary.sync = sync_summary(end, plan);
   if (plan.predicted) summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
-  summary.minibatch_flops = count_flops(job.model.graph).training;
+  summary.minibatch_flops = end.minibatch_flops;
   if (summary.minibatch_seconds > 0)
     summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;
   write_document(folder / "summary.json", summary);

@@ -1,12 +1,14 @@
 // What a training run leaves at its end: each rank's figures, the summary and the trace.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "models/memory/memory_meter.h"
-#include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
-#include "runtime/launch/place.h"
 #include "runtime/side_by_side/group_scheduler.h"
 #include "runtime/worker/worker.h"
 
@@ -25,17 +27,26 @@ struct EarlierWorkers {
 
 /// `worker`: of `plan`, the one in force at the end; null for a rank without a part in it, of whose weights
 /// nothing is said then. `times`: all of training but the busy seconds, which the workers have counted.
-RankSummary summary_of_rank(const Job& job, const Plan& plan, const Place& place, const Worker* worker,
-                            EarlierWorkers workers, const MemoryMeter& memory, MeasuredTimes times);
+RankSummary summary_of_rank(int64_t rank, const Plan& plan, const Worker* worker, EarlierWorkers workers,
+                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device);
 
 /// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
 std::string cuda_graphs_text(const Worker& worker);
 
+/// What a run's end says of the whole.
+struct RunEnd {
+  std::string status;
+  int64_t world_size = 1;
+  double wall_seconds = 0;
+  std::string sync;            ///< Run::sync
+  GroupStatistics groups;      ///< what was decided for pipelines that average by arrival
+  double minibatch_flops = 0;  ///< of training
+};
+
 /// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.
-/// `plan`: the one in force at the end. `groups`: what was decided for pipelines that average by arrival.
-Summary write_results(const std::filesystem::path& folder, const Job& job, const Plan& plan,
-                      const Journal& journal, const std::string& status, double wall_seconds,
-                      const GroupStatistics& groups = {});
+/// `plan`: the one in force at the end.
+Summary write_results(const std::filesystem::path& folder, const Plan& plan, const Journal& journal,
+                      const RunEnd& end);
 
 /// NumericalError that names the first two replicas of a stage that ended with different weights: each update
 /// of theirs is made from the same sums.

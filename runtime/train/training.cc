@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/groups/group_client.h"
+#include "runtime/train/model_flops.h"
 #include "runtime/transport/signed_store.h"
 
 namespace pipewright {
@@ -109,7 +110,7 @@ void Training::prepare() {
       [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
   serve_groups();
   open_cache();
-  const auto source = start_of(job_, /*in_flight=*/pipeline_began_ < done_);
+  const auto source = start_of(job_.run, job_.model, job_.resume, /*in_flight=*/pipeline_began_ < done_);
   start_generation(job_.generation_at(done_), source.get());
 }
 
@@ -231,8 +232,9 @@ void Training::post_last_words() {
   fault_point();
   writer_->settle();
   const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
-  RankSummary rank =
-      summary_of_rank(job_, plan_in_force(), session_.place(), worker, earlier_workers_, memory_, times_);
+  RankSummary rank = summary_of_rank(session_.place().rank, plan_in_force(), worker, earlier_workers_,
+                                     memory_, times_, job_.device);
+  if (worker && job_.run.cuda_graphs) rank.cuda_graphs = cuda_graphs_text(*worker);
   if (cache_) rank.cache = cache_->summary();
   if (!rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
@@ -259,8 +261,10 @@ void Training::close(const std::string& status) {
     remove_weights_parts(folder_);
   }
   const Summary summary =
-      write_results(folder_, job_, plan_in_force(), *journal_, lost ? "failed" : status, elapsed_seconds(),
-                    group_server_ ? group_server_->statistics() : GroupStatistics{});
+      write_results(folder_, plan_in_force(), *journal_,
+                    {lost ? "failed" : status, job_.world_size(), elapsed_seconds(), job_.run.sync,
+                     group_server_ ? group_server_->statistics() : GroupStatistics{},
+                     count_flops(job_.model.graph).training});
   if (lost && status != "failed") std::rethrow_exception(lost);
   for (const Dataset* data : {&data_.dataset(), static_cast<const Dataset*>(evaluation_data_.get())}) {
     if (!data) continue;

@@ -208,13 +208,23 @@ void Training::start_generation(int64_t number, StateSource* source) {
   if (cache_) cache_->end();
   generation_.reset();
   connect_services(number);
-  if (changes) session_.connect_for(job_.plan_of(number), number);
-  generation_ =
-      std::make_unique<PlanGeneration>(job_, data_, number, session_.place().rank, session_.transport(),
-                                       source, PipelineServices{groups_.get(), minibatches_.get()});
+  const Plan& plan = job_.plan_of(number);
+  const int64_t rank = session_.place().rank;
+  const Model model = job_.model_of(number);
+  if (changes) session_.connect_for(plan, number);
+  std::unique_ptr<Worker> worker;
+  if (rank < plan.world_size) {
+    worker = std::make_unique<Worker>(model, plan, rank, session_.transport(), data_.rules_of(number), source,
+                                      PipelineServices{groups_.get(), minibatches_.get()});
+  }
+  generation_ = std::make_unique<PlanGeneration>(number, plan, job_.gradient_accumulation_of(number),
+                                                 data_.length_of(number), std::move(worker));
   if (!generation_->takes_part()) return;
   writer_->set_stages(generation_->worker().stage_count());
-  if (cache_) cache_->begin(job_, number, generation_->worker());
+  if (!cache_) return;
+  std::vector<const Plan*> before;
+  for (int64_t earlier = 0; earlier < number; ++earlier) before.push_back(&job_.plan_of(earlier));
+  cache_->begin(model, plan, before, generation_->worker());
 }
 
 void Training::open_cache() {

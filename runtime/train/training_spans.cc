@@ -209,7 +209,7 @@ void Training::evaluate_ended_epoch() {
 // `minibatches`: trained before, within an epoch; 0: at its end.
 void Training::evaluate(int64_t epoch, int64_t minibatches) {
   if (journal_) control().post(evaluation_begins_line(epoch, minibatches));
-  generation_->evaluation(*evaluation_data_)
+  generation_->evaluation(job_.run, job_.model, *evaluation_data_)
       .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
         control().post(evaluation_line(epoch, done, minibatches));
       });

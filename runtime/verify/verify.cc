@@ -163,7 +163,7 @@ TrainedModel trained_serially(const Job& job, const TrainingData& data, const st
                               void (*change)(const StageProgram&, StageState&) = nullptr) {
   const auto programs = programs_of(job.model.graph, parts.front().plan);
   const int64_t first = parts.front().spans.front().first;
-  const auto source = start_of(job);
+  const auto source = start_of(job.run, job.model, job.resume);
   ReferenceResult result = train_serially(
       job.model, parts, data.rules_of(0),
       minibatches_from(job.model.graph, data, first, parts.back().spans.back().end(), what),
@@ -199,7 +199,7 @@ std::map<std::string, at::Tensor> first_tensors(const Job& job) {
   const auto programs = programs_of(job.model.graph, single_stage_plan(job.model.graph, 1));
   const StageProgram& whole = programs.front();
   const StageState state =
-      start_of(job)
+      start_of(job.run, job.model, job.resume)
           ->state_of(0, 0, whole)
           .value_or(initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
   std::map<std::string, at::Tensor> start;
