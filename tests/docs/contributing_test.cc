@@ -30,7 +30,7 @@ std::vector<Row> table_below(const std::string& head) {
   return rows;
 }
 
-std::vector<std::string> code_spans(const std::string& text) {
+std::vector<std::string> spans_of_code(const std::string& text) {
   static const std::regex span("`([^`]+)`");
   std::vector<std::string> spans;
   for (std::sregex_iterator it(text.begin(), text.end(), span), end; it != end; ++it)
@@ -67,7 +67,7 @@ TEST_CASE("what to add: every file that a row names is there, so is every functi
     REQUIRE(row.size() == 4);
     std::vector<fs::path> named;
     for (const std::string& cell : row) {
-      for (const std::string& span : code_spans(cell)) {
+      for (const std::string& span : spans_of_code(cell)) {
         if (!is_path(span)) continue;
         INFO(span);
         const std::vector<fs::path> files = files_of(span);
@@ -78,7 +78,7 @@ TEST_CASE("what to add: every file that a row names is there, so is every functi
     const auto in_a_test = [](const fs::path& file) { return is_below(file, {"tests"}); };
     CHECK(std::any_of(named.begin(), named.end(), in_a_test));
     for (const std::string& cell : {row[1], row[2]}) {
-      for (const std::string& span : code_spans(cell)) {
+      for (const std::string& span : spans_of_code(cell)) {
         if (!is_name(span)) continue;
         INFO(span);
         ++functions;
@@ -100,7 +100,7 @@ TEST_CASE("what a row costs: the files that are counted are there, and as many a
     const size_t colon = now.find(':');
     REQUIRE(colon != std::string::npos);
     size_t files = 0;
-    for (const std::string& span : code_spans(now)) {
+    for (const std::string& span : spans_of_code(now)) {
       ++files;
       if (span[0] == '.') continue;  // "`a.h` and `.cc`"
       INFO(span);

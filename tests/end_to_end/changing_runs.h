@@ -6,6 +6,7 @@
 
 #include "graph/plan_changes.h"
 #include "tests/end_to_end/checkpointed_runs.h"
+#include "tests/end_to_end/commands.h"
 
 namespace pipewright::testing {
 
@@ -23,17 +24,6 @@ inline std::string write_flush_plan(const TemporaryFolder& folder, const std::st
   for (Stage& stage : plan.stages) stage.in_flight = 4;
   write_document(folder / name, plan);
   return (folder / name).string();
-}
-
-struct Outcome {
-  int code = 0;
-  std::string output, error;
-};
-
-inline Outcome runtime(const TemporaryFolder& folder, const std::vector<std::string>& words) {
-  Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
-  const int code = process.wait(std::chrono::seconds(120));
-  return {code, process.output(), process.error()};
 }
 
 }  // namespace pipewright::testing

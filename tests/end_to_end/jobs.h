@@ -82,6 +82,12 @@ inline std::vector<std::string> operator+(std::vector<std::string> a, const std:
   return a;
 }
 
+inline size_t times_in(const std::string& text, const std::string& word) {
+  size_t times = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++times;
+  return times;
+}
+
 /// The ways in which a signal reaches a job: its launcher (or only process), one of its ranks, or all of its
 /// processes at once and again 10 ms later, as a scheduler's does that sends it to each and through others
 /// too.

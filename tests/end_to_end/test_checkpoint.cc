@@ -10,6 +10,7 @@
 
 #include "graph/summary.h"
 #include "tests/end_to_end/checkpointed_runs.h"
+#include "tests/support/long.h"
 #include "tests/support/skip.h"
 
 using namespace pipewright;
@@ -44,7 +45,7 @@ TEST_CASE(
     "killed at any time and resumed under the same plan: losses, evaluations and weights are equal bit for "
     "bit") {
   const char* count = std::getenv("PIPEWRIGHT_RESUME_RUNS");
-  const int runs = count ? std::atoi(count) : 4;
+  const int runs = count ? std::atoi(count) : is_long() ? 4 : 2;
   const TemporaryFolder folder;
   struct Case {
     std::vector<std::string> options;

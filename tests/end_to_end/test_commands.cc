@@ -5,7 +5,7 @@
 
 #include "graph/run.h"
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -15,23 +15,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kJob = {
+const std::vector<std::string> kMomentumJob = {
     "--model",      kEndlessModel, "--data",     "synthetic-images:image=8,samples=96",
     "--batch-size", "8",           "--momentum", "0.9"};
 const std::vector<std::string> kEvaluated = {"--evaluation-data", "synthetic-images:image=8,samples=50"};
-
-struct Outcome {
-  int code = 0;
-  std::string output;
-  std::string error;
-};
-
-Outcome run(const TemporaryFolder& folder, const std::vector<std::string>& words) {
-  Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err",
-                  {{"TMPDIR", fs::path(folder / "").string()}});
-  const int code = process.wait(240s);
-  return {code, process.output(), process.error()};
-}
 
 Json json_of(const Outcome& outcome) {
   INFO(outcome.error);
@@ -39,9 +26,9 @@ Json json_of(const Outcome& outcome) {
   return parse_json(outcome.output, "standard output");
 }
 
-std::string write_plan(const TemporaryFolder& folder, const std::string& name,
-                       const std::vector<int64_t>& replicas, const std::string& schedule = "1f1b",
-                       const std::string& weights = "stash", int64_t microbatches = 1) {
+std::string write_scheduled_plan(const TemporaryFolder& folder, const std::string& name,
+                                 const std::vector<int64_t>& replicas, const std::string& schedule = "1f1b",
+                                 const std::string& weights = "stash", int64_t microbatches = 1) {
   Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
   plan.schedule = schedule;
   plan.weights = weights;
@@ -76,13 +63,13 @@ TEST_CASE("verify: every rule equals the serial reference, what computes the sam
       {{1, 3}, "1f1b-flush", "flush", 4, true, {"--gradient-clipping-norm", "0.5"}},
       {{3}, "1f1b", "stash", 1, true, {"--transport", "gloo", "--gradient-accumulation", "2"}}};
   for (const Case& c : cases) {
-    auto words = kJob;
+    auto words = kMomentumJob;
     if (c.more[0] == "--optimizer") words.resize(words.size() - 2);
     const std::string plan =
-        write_plan(folder, "plan.json", c.replicas, c.schedule, c.weights, c.microbatches);
+        write_scheduled_plan(folder, "plan.json", c.replicas, c.schedule, c.weights, c.microbatches);
     const Json json =
-        json_of(run(folder, std::vector<std::string>{"verify", "--json", "--plan", plan} + words + c.more +
-                                std::vector<std::string>{"--minibatches", "13"}));
+        json_of(runtime(folder, std::vector<std::string>{"verify", "--json", "--plan", plan} + words +
+                                    c.more + std::vector<std::string>{"--minibatches", "13"}));
     CAPTURE(json.dump());
     CHECK(json["verdict"] == "equal");
     CHECK(json["minibatches"] == 13);
@@ -101,9 +88,10 @@ TEST_CASE(
   const TemporaryFolder folder;
   const fs::path output = folder / "run";
   const auto train = [&](const std::vector<std::string>& more) {
-    const Outcome outcome = run(
+    const Outcome outcome = runtime(
         folder,
-        std::vector<std::string>{"launch", "--plan", write_plan(folder, "plan.json", {1, 1})} + kJob +
+        std::vector<std::string>{"launch", "--plan", write_scheduled_plan(folder, "plan.json", {1, 1})} +
+            kMomentumJob +
             std::vector<std::string>{"--output", output.string(), "--checkpoint-every-minibatches", "10"} +
             more);
     INFO(outcome.error);
@@ -111,7 +99,7 @@ TEST_CASE(
   };
   train({"--epochs", "2"});
   const std::vector<std::string> verify = {"verify", "--run", output.string()};
-  const Outcome whole = run(folder, verify);
+  const Outcome whole = runtime(folder, verify);
   INFO(whole.error);
   CHECK(whole.code == 0);
   CHECK(whole.output.find("minibatches 0 to 23") != std::string::npos);
@@ -119,7 +107,7 @@ TEST_CASE(
 
   train({"--epochs", "3", "--resume", "latest"});
   // Its beginning is not in run.json any more: from the oldest checkpoint that is left.
-  const Outcome resumed = run(folder, verify);
+  const Outcome resumed = runtime(folder, verify);
   INFO(resumed.error);
   CHECK(resumed.code == 0);
   CHECK(resumed.output.find("to 35") != std::string::npos);
@@ -128,7 +116,7 @@ TEST_CASE(
   Run changed = document;
   changed.optimizer.learning_rate *= 1.0001;
   write_document(output / "run.json", changed);
-  const Outcome different = run(folder, verify);
+  const Outcome different = runtime(folder, verify);
   CHECK(different.code == 6);
   CAPTURE(different.error);
   CHECK(different.error.find("verify: parameter \"") != std::string::npos);
@@ -143,7 +131,7 @@ TEST_CASE(
   const size_t digit = metrics.find("\"loss\":", line) + 7;
   metrics[digit] = metrics[digit] == '1' ? '2' : '1';
   write_file(output / "metrics.jsonl", metrics);
-  const Outcome loss = run(folder, verify + std::vector<std::string>{"--json"});
+  const Outcome loss = runtime(folder, verify + std::vector<std::string>{"--json"});
   CHECK(loss.code == 6);
   CHECK(parse_json(loss.output, "output")["serial_reference"]["first_loss"]["minibatch"] == 33);
   CHECK(loss.error.find("all weights are equal") != std::string::npos);
@@ -151,29 +139,29 @@ TEST_CASE(
 
 TEST_CASE("verify goes on from a checkpoint, and begins with given weights") {
   const TemporaryFolder folder;
-  const std::string plan = write_plan(folder, "plan.json", {1, 2});
+  const std::string plan = write_scheduled_plan(folder, "plan.json", {1, 2});
   const Outcome first =
-      run(folder, std::vector<std::string>{"launch", "--plan", plan, "--optimizer", "adam"} +
-                      std::vector<std::string>(kJob.begin(), kJob.end() - 2) +
-                      std::vector<std::string>{"--output", (folder / "run").string(), "--minibatches", "6",
-                                               "--checkpoint-every-epochs", "1"});
+      runtime(folder, std::vector<std::string>{"launch", "--plan", plan, "--optimizer", "adam"} +
+                          std::vector<std::string>(kMomentumJob.begin(), kMomentumJob.end() - 2) +
+                          std::vector<std::string>{"--output", (folder / "run").string(), "--minibatches",
+                                                   "6", "--checkpoint-every-epochs", "1"});
   INFO(first.error);
   REQUIRE(first.code == 0);
   const std::string checkpoint = (folder / "run" / "checkpoints" / "minibatch-6").string();
-  const Json resumed =
-      json_of(run(folder, std::vector<std::string>{"verify", "--json", "--plan", plan, "--optimizer", "adam",
-                                                   "--minibatches", "20", "--resume", checkpoint} +
-                              std::vector<std::string>(kJob.begin(), kJob.end() - 2)));
+  const Json resumed = json_of(
+      runtime(folder, std::vector<std::string>{"verify", "--json", "--plan", plan, "--optimizer", "adam",
+                                               "--minibatches", "20", "--resume", checkpoint} +
+                          std::vector<std::string>(kMomentumJob.begin(), kMomentumJob.end() - 2)));
   CHECK(resumed["first_minibatch"] == 6);
   CHECK(resumed["minibatches"] == 14);
   CHECK(resumed["verdict"] == "equal");
 
   const std::string weights = (folder / "weights.safetensors").string();
-  REQUIRE(run(folder, {"checkpoint", "export", checkpoint, "--output", weights}).code == 0);
-  const Json given =
-      json_of(run(folder, std::vector<std::string>{"verify", "--json", "--plan", plan, "--minibatches", "5",
-                                                   "--precision", "bfloat16", "--initial-weights", weights} +
-                              kJob));
+  REQUIRE(runtime(folder, {"checkpoint", "export", checkpoint, "--output", weights}).code == 0);
+  const Json given = json_of(
+      runtime(folder, std::vector<std::string>{"verify", "--json", "--plan", plan, "--minibatches", "5",
+                                               "--precision", "bfloat16", "--initial-weights", weights} +
+                          kMomentumJob));
   CHECK(given["verdict"] == "equal");
   // What it trained left the run folder alone.
   CHECK(fs::exists(folder / "run" / "summary.json"));
@@ -183,26 +171,27 @@ TEST_CASE("verify goes on from a checkpoint, and begins with given weights") {
 TEST_CASE("evaluate gives the numbers of the training run's own evaluation, under its plan and any other") {
   const TemporaryFolder folder;
   const fs::path output = folder / "run";
-  const Outcome trained = run(
-      folder, std::vector<std::string>{"launch", "--plan", write_plan(folder, "plan.json", {2, 1})} + kJob +
-                  kEvaluated +
-                  std::vector<std::string>{"--output", output.string(), "--checkpoint-every-epochs", "1"});
+  const Outcome trained = runtime(
+      folder,
+      std::vector<std::string>{"launch", "--plan", write_scheduled_plan(folder, "plan.json", {2, 1})} +
+          kMomentumJob + kEvaluated +
+          std::vector<std::string>{"--output", output.string(), "--checkpoint-every-epochs", "1"});
   INFO(trained.error);
   REQUIRE(trained.code == 0);
   const std::string checkpoint = (output / "checkpoints" / "minibatch-12").string();
   const auto own = parse_json(complete_lines(output / "metrics.jsonl").back(), "metrics")["evaluation"];
   const auto check = [&](const std::vector<std::string>& words) {
     CAPTURE(words);
-    const Json json = json_of(run(folder, std::vector<std::string>{"evaluate", "--json"} + words));
+    const Json json = json_of(runtime(folder, std::vector<std::string>{"evaluate", "--json"} + words));
     CHECK(json["loss"] == own["loss"]);
     CHECK(json["top1"] == own["top1"]);
     CHECK(json["samples"] == 50);
   };
   check({"--config", (output / "run.json").string(), "--resume", "latest"});
   check({"--resume", checkpoint});
-  check({"--resume", checkpoint, "--plan", write_plan(folder, "other.json", {1, 2, 1})});
+  check({"--resume", checkpoint, "--plan", write_scheduled_plan(folder, "other.json", {1, 2, 1})});
   const std::string weights = (folder / "weights.safetensors").string();
-  REQUIRE(run(folder, {"checkpoint", "export", output.string(), "--output", weights}).code == 0);
+  REQUIRE(runtime(folder, {"checkpoint", "export", output.string(), "--output", weights}).code == 0);
   check(
       std::vector<std::string>{"--model", kEndlessModel, "--batch-size", "8", "--initial-weights", weights} +
       kEvaluated);
@@ -212,7 +201,7 @@ TEST_CASE("evaluate gives the numbers of the training run's own evaluation, unde
   // Two ranks that somebody else has started.
   const std::string port = std::to_string(20000 + ::getpid() % 12000);
   const std::vector<std::string> rank = {
-      "evaluate",     "--resume", checkpoint,      "--plan", write_plan(folder, "two.json", {1, 1}),
+      "evaluate",     "--resume", checkpoint,      "--plan", write_scheduled_plan(folder, "two.json", {1, 1}),
       "--world-size", "2",        "--master-port", port,     "--rank"};
   Process second(std::vector<std::string>{program("runtime")} + rank + std::vector<std::string>{"1"},
                  folder / "out1", folder / "err1");
@@ -228,15 +217,15 @@ TEST_CASE("evaluate gives the numbers of the training run's own evaluation, unde
 TEST_CASE("predict writes the same bytes under every plan, they say what evaluate says") {
   const TemporaryFolder folder;
   const fs::path output = folder / "run";
-  REQUIRE(run(folder, std::vector<std::string>{"train", "--output", output.string(),
-                                               "--checkpoint-every-epochs", "1"} +
-                          kJob + kEvaluated)
+  REQUIRE(runtime(folder, std::vector<std::string>{"train", "--output", output.string(),
+                                                   "--checkpoint-every-epochs", "1"} +
+                              kMomentumJob + kEvaluated)
               .code == 0);
   const std::string checkpoint = (output / "checkpoints" / "minibatch-12").string();
   std::vector<std::string> scores, classes;
   for (const auto& replicas : {std::vector<int64_t>{1}, {1, 1}, {1, 1, 1}, {1, 2}, {3}}) {
-    const std::string plan = write_plan(folder, "plan.json", replicas);
-    const Outcome outcome = run(
+    const std::string plan = write_scheduled_plan(folder, "plan.json", replicas);
+    const Outcome outcome = runtime(
         folder, {"predict", "--resume", checkpoint, "--plan", plan, "--predictions",
                  (folder / "p.safetensors").string(), "--classes", (folder / "p.jsonl").string(), "--json"});
     CHECK(json_of(outcome)["samples"] == 50);
@@ -284,8 +273,8 @@ TEST_CASE("verify: translations and masked texts in two stages under flush equal
       plan.tied_parameters = {{"bert.embeddings.word_embeddings.weight", {0, 1}}};
     write_document(folder / "plan.json", plan);
     const Json json =
-        json_of(run(folder, {"verify", "--json", "--plan", (folder / "plan.json").string(), "--model",
-                             words[0], "--data", words[1], "--batch-size", "2", "--minibatches", "9"}));
+        json_of(runtime(folder, {"verify", "--json", "--plan", (folder / "plan.json").string(), "--model",
+                                 words[0], "--data", words[1], "--batch-size", "2", "--minibatches", "9"}));
     CHECK(json["verdict"] == "equal");
     CHECK(json["serial_reference"]["equal"] == true);
     CHECK(json["one_device"]["losses"].get<double>() < 1e-5);
@@ -304,7 +293,7 @@ TEST_CASE(
       "translation:file=" + (folder / "pairs.tsv").string() + ",source=5,target=6,vocabulary=32,held=0";
   const fs::path output = folder / "run";
   const auto evaluated = [&](int64_t epochs, const std::vector<std::vector<int64_t>>& plans) {
-    const Outcome trained = run(
+    const Outcome trained = runtime(
         folder, {"train", "--model", model, "--data", data, "--evaluation-data", data, "--batch-size", "3",
                  "--epochs", std::to_string(epochs), "--optimizer", "adam", "--learning-rate", "5e-3",
                  "--output", output.string(), "--checkpoint-every-epochs", std::to_string(epochs)});
@@ -315,10 +304,10 @@ TEST_CASE(
       CAPTURE(replicas);
       // Half the samples a minibatch: several of them, the last one short.
       write_document(folder / "plan.json", even_plan(graph_of(model, 2, folder), replicas));
-      Json json =
-          json_of(run(folder, {"evaluate", "--json", "--model", model, "--evaluation-data", data,
-                               "--batch-size", "2", "--plan", (folder / "plan.json").string(), "--resume",
-                               (output / "checkpoints").string() + "/minibatch-" + std::to_string(epochs)}));
+      Json json = json_of(
+          runtime(folder, {"evaluate", "--json", "--model", model, "--evaluation-data", data, "--batch-size",
+                           "2", "--plan", (folder / "plan.json").string(), "--resume",
+                           (output / "checkpoints").string() + "/minibatch-" + std::to_string(epochs)}));
       if (first.is_null()) first = json;
       CHECK(json == first);
     }
@@ -339,20 +328,21 @@ TEST_CASE(
 TEST_CASE("what the commands refuse, and with which words") {
   const TemporaryFolder folder;
   const auto refused = [&](const std::vector<std::string>& words, const std::string& text) {
-    const Outcome outcome = run(folder, words);
+    const Outcome outcome = runtime(folder, words);
     CAPTURE(words, outcome.error);
     CHECK(outcome.code == 2);
     CHECK(outcome.error.find(text) != std::string::npos);
   };
-  refused(std::vector<std::string>{"evaluate"} + kJob + kEvaluated,
+  refused(std::vector<std::string>{"evaluate"} + kMomentumJob + kEvaluated,
           "no weights to run: neither --resume nor --initial-weights is given");
   refused(std::vector<std::string>{"evaluate", "--resume", "latest", "--output", (folder / "none").string()} +
-              kJob + kEvaluated,
+              kMomentumJob + kEvaluated,
           "there is no checkpoint in");
-  refused(std::vector<std::string>{"evaluate", "--initial-weights", "none.safetensors"} + kJob,
+  refused(std::vector<std::string>{"evaluate", "--initial-weights", "none.safetensors"} + kMomentumJob,
           "there is no evaluation data");
-  refused(std::vector<std::string>{"predict"} + kJob, "neither --predictions nor --classes is given");
+  refused(std::vector<std::string>{"predict"} + kMomentumJob, "neither --predictions nor --classes is given");
   refused({"verify", "--run", (folder / "none").string()}, "is no run folder");
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");
-  refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kJob, "--tolerance");
+  refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
+          "--tolerance");
 }

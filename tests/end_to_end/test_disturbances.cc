@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Run {
+struct DisturbedRun {
   int code = 0;
   std::string output, error;
   std::optional<Summary> summary;
@@ -27,8 +27,9 @@ class Jobs {
     write_document(folder_ / "plan.json", plan);
   }
 
-  Run launch(const std::string& name, const std::vector<std::string>& words, int64_t minibatches = 60) {
-    Run run;
+  DisturbedRun launch(const std::string& name, const std::vector<std::string>& words,
+                      int64_t minibatches = 60) {
+    DisturbedRun run;
     run.folder = folder_ / name;
     std::vector<std::string> all = {program("runtime"), "launch"};
     all = all + endless_job(folder_);
@@ -49,7 +50,7 @@ class Jobs {
   TemporaryFolder folder_;
 };
 
-double injected(const Run& run, int64_t rank) {
+double injected(const DisturbedRun& run, int64_t rank) {
   return run.summary->ranks.at(static_cast<size_t>(rank)).times->injected_seconds;
 }
 
@@ -57,10 +58,10 @@ double injected(const Run& run, int64_t rank) {
 
 TEST_CASE("a disturbed run computes the same bits, later, and says how long its ranks waited") {
   Jobs jobs;
-  const Run quiet = jobs.launch("quiet", {});
+  const DisturbedRun quiet = jobs.launch("quiet", {});
   // Two waits of 10 ms for each of 30 minibatches on rank 1; random ones on rank 0, of forwards and
   // backwards.
-  const Run slow =
+  const DisturbedRun slow =
       jobs.launch("slow", {"--disturb", "random:rank=1,probability=1,duration=10ms,from=10,to=40",
                            "--disturb", "random:rank=0,probability=0.25,duration=1ms,seed=7", "--disturb",
                            "link:sender=1,receiver=0,delay=3ms,from=5,to=50"});
@@ -81,13 +82,13 @@ TEST_CASE("a disturbed run computes the same bits, later, and says how long its 
 
 TEST_CASE("a disturbance that the plan has no rank for is refused before anything starts") {
   Jobs jobs;
-  const Run run = jobs.launch("refused", {"--disturb", "fixed:rank=2,factor=3"});
+  const DisturbedRun run = jobs.launch("refused", {"--disturb", "fixed:rank=2,factor=3"});
   CHECK(run.code == 3);
   CHECK(run.error.find("--disturb fixed: rank 2, but the plan has ranks 0..1") != std::string::npos);
-  const Run link = jobs.launch("link", {"--disturb", "link:sender=0,receiver=5,delay=3ms"});
+  const DisturbedRun link = jobs.launch("link", {"--disturb", "link:sender=0,receiver=5,delay=3ms"});
   CHECK(link.code == 3);
   CHECK(link.error.find("--disturb link: rank 5, but the plan has ranks 0..1") != std::string::npos);
-  const Run unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
+  const DisturbedRun unknown = jobs.launch("unknown", {"--disturb", "fix:rank=1,factor=3"});
   CHECK(unknown.code == 2);
   CHECK(unknown.error.find("did you mean 'fixed'?") != std::string::npos);
 }
@@ -95,10 +96,10 @@ TEST_CASE("a disturbance that the plan has no rank for is refused before anythin
 TEST_CASE("a rank that becomes slow while it trains is named, and so is the end of it") {
   Jobs jobs;
   // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 190.
-  const Run run = jobs.launch("slow",
-                              {"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                               "random:rank=1,probability=1,duration=25ms,from=150,to=190"},
-                              330);
+  const DisturbedRun run = jobs.launch("slow",
+                                       {"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                                        "random:rank=1,probability=1,duration=25ms,from=150,to=190"},
+                                       330);
   INFO(run.error);
   REQUIRE(run.code == 0);
   std::vector<Json> speeds;
@@ -120,10 +121,10 @@ TEST_CASE("a rank that becomes slow while it trains is named, and so is the end 
 TEST_CASE("a link that becomes slow while it trains is named, no rank is, and so is the end of it") {
   Jobs jobs;
   // All computing takes 10 ms a minibatch; messages from rank 1 to rank 0 60 ms from minibatch 400 to 500.
-  const Run run = jobs.launch("slow",
-                              {"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                               "link:sender=1,receiver=0,delay=60ms,from=400,to=500"},
-                              800);
+  const DisturbedRun run = jobs.launch("slow",
+                                       {"--disturb", "random:probability=1,duration=5ms", "--disturb",
+                                        "link:sender=1,receiver=0,delay=60ms,from=400,to=500"},
+                                       800);
   INFO(run.error);
   REQUIRE(run.code == 0);
   std::vector<Json> links;

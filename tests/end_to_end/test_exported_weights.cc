@@ -16,7 +16,7 @@ namespace {
 
 const std::string kFixtures = PIPEWRIGHT_SOURCE_DIR "/tests/models/pt2/";
 
-void runtime(const TemporaryFolder& folder, const std::vector<std::string>& words) {
+void run_well(const TemporaryFolder& folder, const std::vector<std::string>& words) {
   Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
   const int code = process.wait(60s);
   INFO(process.error());
@@ -25,11 +25,11 @@ void runtime(const TemporaryFolder& folder, const std::vector<std::string>& word
 
 std::vector<double> train(const TemporaryFolder& folder, const std::string& fixture, const fs::path& output,
                           const std::vector<std::string>& more) {
-  runtime(folder, std::vector<std::string>{"train", "--model", kFixtures + fixture + ".pt2", "--data",
-                                           "tensors:file=" + kFixtures + fixture + ".safetensors",
-                                           "--batch-size", "4", "--seed", "7", "--learning-rate", "0.1",
-                                           "--output", output.string()} +
-                      more);
+  run_well(folder, std::vector<std::string>{"train", "--model", kFixtures + fixture + ".pt2", "--data",
+                                            "tensors:file=" + kFixtures + fixture + ".safetensors",
+                                            "--batch-size", "4", "--seed", "7", "--learning-rate", "0.1",
+                                            "--output", output.string()} +
+                       more);
   std::vector<double> losses;
   for (const std::string& line : complete_lines(output / "metrics.jsonl"))
     losses.push_back(parse_json(line, "metrics.jsonl").at("loss").get<double>());
@@ -68,14 +68,14 @@ TEST_CASE("checkpoint export of a program writes its state_dict, and a run start
     // Five are an epoch, so what starts from the weights after five meets the same minibatches.
     train(folder, fixture, folder / "first", {"--minibatches", "5", "--checkpoint-every-epochs", "1"});
     const std::string exported = (folder / "model.safetensors").string();
-    runtime(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
+    run_well(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
     CHECK(names_in(exported) == expected);
     // What the run left by itself is the same, and a run without checkpoints leaves it too.
     CHECK(read_file(folder / "first" / "model.safetensors") == read_file(exported));
-    runtime(folder, {"checkpoint", "export", (folder / "whole").string(), "--output", exported});
+    run_well(folder, {"checkpoint", "export", (folder / "whole").string(), "--output", exported});
     CHECK(names_in(exported) == expected);
     CHECK(read_file(folder / "whole" / "model.safetensors") == read_file(exported));
-    runtime(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
+    run_well(folder, {"checkpoint", "export", (folder / "first").string(), "--output", exported});
     const auto again =
         train(folder, fixture, folder / "again", {"--minibatches", "5", "--initial-weights", exported});
     CHECK(again == std::vector<double>(whole.begin() + 5, whole.end()));

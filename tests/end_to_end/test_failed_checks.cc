@@ -6,12 +6,6 @@
 namespace pipewright::testing {
 namespace {
 
-size_t count(const std::string& text, const std::string& word) {
-  size_t times = 0;
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++times;
-  return times;
-}
-
 TEST_CASE("a check that fails on any rank is said once, with code 1 and the rank's flight record") {
   struct Case {
     std::vector<int64_t> replicas;  // of a plan; none: one process without launch
@@ -33,11 +27,11 @@ TEST_CASE("a check that fails on any rank is said once, with code 1 and the rank
       const std::string error = process.error();
       CAPTURE(error);
       CHECK(code == 1);
-      CHECK(count(error, "check failed: ") == 1);
-      CHECK(count(error, "This is a defect of Pipewright") == 1);
-      CHECK(count(error, ": error: ") == 1);
+      CHECK(times_in(error, "check failed: ") == 1);
+      CHECK(times_in(error, "This is a defect of Pipewright") == 1);
+      CHECK(times_in(error, ": error: ") == 1);
       const auto record = run / "flight" / ("rank-" + std::to_string(c.rank) + ".json");
-      CHECK(count(error, record.string()) == 1);
+      CHECK(times_in(error, record.string()) == 1);
       CHECK_NOTHROW(read_json_file(record));
     }
   }

@@ -4,13 +4,13 @@
 #include <list>
 
 #include "tests/end_to_end/checkpointed_runs.h"
+#include "tests/end_to_end/commands.h"
 
 namespace pipewright::testing {
 namespace {
 
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;

@@ -5,6 +5,7 @@
 
 #include "graph/summary.h"
 #include "tests/end_to_end/changing_runs.h"
+#include "tests/support/long.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -97,7 +98,9 @@ TEST_CASE("kept values change no bit: losses, weights, and what the serial refer
        {"--sync", "none"},
        memory},
   };
-  const Case& chosen = cases[static_cast<size_t>(GENERATE(range(0, 6)))];
+  const auto number = static_cast<size_t>(GENERATE(range(0, 6)));
+  if (number % 2 == 0 && !is_long()) return;
+  const Case& chosen = cases[number];
   const std::string plan = chosen.plan(), cache = chosen.cache;
   INFO(plan << " " << cache);
   const std::string data = tensors_in_order(folder);

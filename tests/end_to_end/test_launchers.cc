@@ -27,7 +27,7 @@ Summary summary_of(const TemporaryFolder& folder, const std::string& name = "run
   return read_document<Summary>(folder / name / "summary.json");
 }
 
-void write_plan(const TemporaryFolder& folder, const std::vector<int64_t>& replicas) {
+void write_launched_plan(const TemporaryFolder& folder, const std::vector<int64_t>& replicas) {
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), replicas));
 }
 
@@ -64,7 +64,7 @@ std::unique_ptr<Process> under_mpirun(const TemporaryFolder& folder, const std::
 TEST_CASE("mpirun starts the ranks") {
   if (!std::filesystem::exists(kMpirun)) return skip("no mpirun here (package openmpi-bin)");
   const TemporaryFolder folder;
-  write_plan(folder, {1, 1});
+  write_launched_plan(folder, {1, 1});
   const auto job = under_mpirun(folder, "run");
   const int code = job->wait(120s);
   INFO(job->output() << job->error());
@@ -76,7 +76,7 @@ TEST_CASE("mpirun starts the ranks") {
 TEST_CASE("two mpirun jobs at the same time do not meet") {
   if (!std::filesystem::exists(kMpirun)) return skip("no mpirun here (package openmpi-bin)");
   const TemporaryFolder folder;
-  write_plan(folder, {1, 1});
+  write_launched_plan(folder, {1, 1});
   std::vector<std::unique_ptr<Process>> jobs;
   for (const std::string name : {"a", "b"}) jobs.push_back(under_mpirun(folder, name));
   for (auto& job : jobs) {
@@ -90,7 +90,7 @@ TEST_CASE("two mpirun jobs at the same time do not meet") {
 
 TEST_CASE("Slurm's environment places the ranks") {
   const TemporaryFolder folder;
-  write_plan(folder, {2, 1});
+  write_launched_plan(folder, {2, 1});
   std::vector<std::unique_ptr<Process>> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     const std::string name = "rank" + std::to_string(rank);
@@ -114,7 +114,7 @@ TEST_CASE("Slurm's environment places the ranks") {
 
 TEST_CASE("a rank that is already there is refused, and the job it came into goes on") {
   const TemporaryFolder folder;
-  write_plan(folder, {1, 1});
+  write_launched_plan(folder, {1, 1});
   const std::string port = std::to_string(20000 + ::getpid() % 12000);
   const auto rank = [&](const std::string& number, const std::vector<std::string>& job,
                         const std::string& name) {
@@ -150,7 +150,7 @@ TEST_CASE("a rank that is already there is refused, and the job it came into goe
 TEST_CASE(
     "launch --hosts: ranks on several hosts through a remote shell, memory within a host, Gloo between") {
   const TemporaryFolder folder;
-  write_plan(folder, {2, 1});
+  write_launched_plan(folder, {2, 1});
   Process launcher(
       std::vector<std::string>{program("runtime"), "launch"} + short_job(folder) + two_hosts(folder),
       folder / "out", folder / "err");
@@ -168,7 +168,7 @@ TEST_CASE(
 
 TEST_CASE("verify, evaluate and predict --hosts: the ranks are on the hosts, what they find is told here") {
   const TemporaryFolder folder;
-  write_plan(folder, {2, 1});
+  write_launched_plan(folder, {2, 1});
   const auto hosts = two_hosts(folder);
   const auto output_of = [&](const std::vector<std::string>& words) {
     for (const char* host : {"asked-left", "asked-right"}) std::filesystem::remove(folder / host);
@@ -199,7 +199,7 @@ TEST_CASE("verify, evaluate and predict --hosts: the ranks are on the hosts, wha
 
 TEST_CASE("launch --hosts: a host that cannot be reached ends the job with its words") {
   const TemporaryFolder folder;
-  write_plan(folder, {1, 1});
+  write_launched_plan(folder, {1, 1});
   write_file(folder / "hosts", "left\nright\n");
   write_file(folder / "rsh",
              "#!/bin/sh\nhost=$1; shift\n[ $host = left ] || { echo no route to $host >&2; exit 255; }\n"
@@ -241,7 +241,7 @@ TEST_CASE("probe measures the links, by level where ranks are on several hosts")
 
 TEST_CASE("two launches at the same time on one host do not meet") {
   const TemporaryFolder folder;
-  write_plan(folder, {1, 1});
+  write_launched_plan(folder, {1, 1});
   std::vector<std::unique_ptr<Process>> jobs;
   for (const std::string name : {"a", "b"}) {
     jobs.push_back(std::make_unique<Process>(std::vector<std::string>{program("runtime"), "launch"} +

@@ -6,9 +6,10 @@
 #include "graph/json.h"
 #include "graph/summary.h"
 #include "graph/sync_rules.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 #include "tests/runtime/data/pictures.h"
 #include "tests/runtime/data/shards.h"
+#include "tests/support/long.h"
 #include "tests/support/skip.h"
 
 using namespace pipewright;
@@ -17,8 +18,6 @@ using namespace pipewright::testing;
 namespace fs = std::filesystem;
 
 namespace {
-
-using Words = std::vector<std::string>;
 
 void run(const TemporaryFolder& folder, const Words& words) {
   Process process(Words{program("runtime")} + words, folder / "out", folder / "err");
@@ -56,7 +55,7 @@ void check_trains(const TemporaryFolder& folder, const std::string& model, const
 }
 
 std::vector<std::string> all_or(const std::vector<std::string>& some) {
-  if (!std::getenv("PIPEWRIGHT_LONG")) return some;
+  if (!is_long()) return some;
   std::vector<std::string> all;
   for (const SyncFacts& row : sync_rules()) all.emplace_back(row.name);
   return all;

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -23,18 +23,6 @@ const std::vector<std::string> kSmallJob = {"--model",
                                             "--momentum",
                                             "0.9"};
 
-struct Outcome {
-  int code = 0;
-  std::string output;
-  std::string error;
-};
-
-Outcome run(const TemporaryFolder& folder, const std::vector<std::string>& words) {
-  Process process(std::vector<std::string>{program("runtime")} + words, folder / "out", folder / "err");
-  const int code = process.wait(120s);
-  return {code, process.output(), process.error()};
-}
-
 // Lines without the times in them.
 std::vector<std::string> without_times(const std::filesystem::path& file) {
   std::vector<std::string> lines;
@@ -54,9 +42,9 @@ TEST_CASE("a second run with the same seed gives the same loss lines, another se
   std::vector<std::vector<std::string>> lines;
   for (const std::string seed : {"4", "4", "5"}) {
     const auto outcome =
-        run(folder, std::vector<std::string>{"launch"} + kSmallJob +
-                        std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--seed", seed,
-                                                 "--output", (folder / "run").string()});
+        runtime(folder, std::vector<std::string>{"launch"} + kSmallJob +
+                            std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--seed",
+                                                     seed, "--output", (folder / "run").string()});
     CAPTURE(outcome.error);
     REQUIRE(outcome.code == 0);
     lines.push_back(without_times(folder / "run" / "metrics.jsonl"));
@@ -88,11 +76,11 @@ TEST_CASE("one device: the same losses with and without the launcher, --json pri
   const auto output = [&](const char* name) {
     return std::vector<std::string>{"--output", (folder / name).string()};
   };
-  const auto alone = run(folder, kSmallJob + output("a") + std::vector<std::string>{"--json"});
+  const auto alone = runtime(folder, kSmallJob + output("a") + std::vector<std::string>{"--json"});
   CAPTURE(alone.error);
   REQUIRE(alone.code == 0);
   CHECK(parse_document<Summary>(alone.output, "standard output").minibatches == 32);
-  REQUIRE(run(folder, std::vector<std::string>{"launch"} + kSmallJob + output("b")).code == 0);
+  REQUIRE(runtime(folder, std::vector<std::string>{"launch"} + kSmallJob + output("b")).code == 0);
   CHECK(without_times(folder / "a" / "metrics.jsonl") == without_times(folder / "b" / "metrics.jsonl"));
 }
 
@@ -101,7 +89,7 @@ TEST_CASE("a run document and options: options win, --print-config says where ea
   write_file(folder / "run.json", R"({"schema": "pipewright.run/1", "model": "mlp", "data": "fashion-mnist",
                                       "batch_size": 16, "optimizer": {"momentum": 0.5}})");
   const auto outcome =
-      run(folder, {"--config", (folder / "run.json").string(), "--momentum", "0.9", "--print-config"});
+      runtime(folder, {"--config", (folder / "run.json").string(), "--momentum", "0.9", "--print-config"});
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.output, Catch::Contains("--momentum  0.9  (option)"));
   CHECK_THAT(outcome.output, Catch::Contains("--batch-size  16  (" + (folder / "run.json").string() + ")"));
@@ -173,7 +161,7 @@ TEST_CASE("bad input: one clear line, the documented exit code, nothing started"
   };
   for (const Bad& bad : cases) {
     const auto outcome =
-        run(folder, bad.words + std::vector<std::string>{"--output", (folder / "run").string()});
+        runtime(folder, bad.words + std::vector<std::string>{"--output", (folder / "run").string()});
     CAPTURE(bad.words, outcome.error);
     CHECK(outcome.code == bad.code);
     CHECK_THAT(outcome.error, Catch::Contains(bad.says));
@@ -183,8 +171,9 @@ TEST_CASE("bad input: one clear line, the documented exit code, nothing started"
 
 TEST_CASE("a loss that is not finite stops the run: exit 6 names minibatch and stage") {
   const TemporaryFolder folder;
-  const auto outcome = run(folder, kSmallJob + std::vector<std::string>{"--learning-rate", "1e6", "--output",
-                                                                        (folder / "run").string()});
+  const auto outcome = runtime(
+      folder,
+      kSmallJob + std::vector<std::string>{"--learning-rate", "1e6", "--output", (folder / "run").string()});
   CAPTURE(outcome.error);
   CHECK(outcome.code == 6);
   CHECK_THAT(outcome.error, Catch::Contains("the loss of minibatch"));

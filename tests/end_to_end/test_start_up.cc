@@ -12,7 +12,7 @@
 #include "runtime/launch/launch.h"
 #include "runtime/launch/rank_session.h"
 #include "runtime/transport/store.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 #include "tests/support/skip.h"
 
 using namespace pipewright;
@@ -32,25 +32,7 @@ std::vector<std::string> small_job(const fs::path& output) {
   return kSmallJob + std::vector<std::string>{"--output", output.string()};
 }
 
-struct Outcome {
-  int code = 0;
-  std::string output, error;
-};
-
-Outcome run(const TemporaryFolder& folder, const std::vector<std::string>& words,
-            const std::map<std::string, std::string>& variables = {}) {
-  Process process(words, folder / "out", folder / "err", variables);
-  const int code = process.wait(300s);
-  return {code, process.output(), process.error()};
-}
-
 int64_t some_port() { return 20000 + ::getpid() % 12000; }
-
-size_t times(const std::string& text, const std::string& word) {
-  size_t count = 0;
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
-  return count;
-}
 
 // A variable of another process.
 std::string variable_of(pid_t pid, const std::string& name) {
@@ -78,7 +60,7 @@ TEST_CASE("every launcher of docs/launching.md makes the run folder that is not 
     fs::remove_all(folder / "new");
   };
   SECTION("launch") {
-    const Outcome outcome = run(
+    const Outcome outcome = run_command(
         folder, std::vector<std::string>{program("runtime"), "launch", "--ranks", "2"} + small_job(output));
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
@@ -90,12 +72,12 @@ TEST_CASE("every launcher of docs/launching.md makes the run folder that is not 
                                    "\nexec /bin/sh -c \"$*\"\n");
     fs::permissions(folder / "rsh", fs::perms::owner_all);
     const Outcome outcome =
-        run(folder,
-            std::vector<std::string>{program("runtime"), "launch", "--ranks", "2", "--hosts",
-                                     (folder / "hosts").string(), "--rsh", (folder / "rsh").string(),
-                                     "--master-addr", "127.0.0.1"} +
-                small_job(output),
-            {{"PIPEWRIGHT_JOB_SECRET", "what-nobody-may-read"}});
+        run_command(folder,
+                    std::vector<std::string>{program("runtime"), "launch", "--ranks", "2", "--hosts",
+                                             (folder / "hosts").string(), "--rsh", (folder / "rsh").string(),
+                                             "--master-addr", "127.0.0.1"} +
+                        small_job(output),
+                    {{"PIPEWRIGHT_JOB_SECRET", "what-nobody-may-read"}});
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
     demand_run(2);
@@ -166,10 +148,10 @@ TEST_CASE("torchrun starts the ranks, into a folder that is not there") {
   if (torchrun.empty()) return skip("no torchrun here (PyTorch's; PIPEWRIGHT_TORCHRUN names one)");
   const TemporaryFolder folder;
   const fs::path output = folder / "new" / "run";
-  const Outcome outcome =
-      run(folder, std::vector<std::string>{torchrun, "--standalone", "--nnodes", "1", "--nproc-per-node", "2",
-                                           "--no-python", program("runtime"), "train"} +
-                      small_job(output));
+  const Outcome outcome = run_command(
+      folder, std::vector<std::string>{torchrun, "--standalone", "--nnodes", "1", "--nproc-per-node", "2",
+                                       "--no-python", program("runtime"), "train"} +
+                  small_job(output));
   INFO(outcome.output << outcome.error);
   REQUIRE(outcome.code == 0);
   CHECK(read_document<Summary>(output / "summary.json").ranks.size() == 2);
@@ -181,9 +163,10 @@ TEST_CASE("many ranks on few cores start, train and end") {
   const std::string ranks = given ? given : "16";
   const TemporaryFolder folder;
   for (const std::string transport : {"shm", "gloo"}) {
-    const Outcome outcome = run(folder, std::vector<std::string>{program("runtime"), "launch", "--ranks",
-                                                                 ranks, "--transport", transport} +
-                                            small_job(folder / transport));
+    const Outcome outcome = run_command(
+        folder,
+        std::vector<std::string>{program("runtime"), "launch", "--ranks", ranks, "--transport", transport} +
+            small_job(folder / transport));
     INFO(transport << "\n" << outcome.error);
     REQUIRE(outcome.code == 0);
     CHECK(read_document<Summary>(folder / transport / "summary.json").minibatches == 50);
@@ -216,8 +199,8 @@ TEST_CASE("a rank that waits says for whom, and ends with their names when the s
     CHECK(third->wait(90s) == 5);
     CHECK_THAT(first->error(), Catch::Contains("waiting for ranks 1, 2 of 4 at 127.0.0.1:" + port + " (") &&
                                    Catch::Contains("ranks 1, 2 of 4 have not reached 'arrival'"));
-    CHECK(times(first->error(), "waiting for") < 5);
-    CHECK(times(third->error(), "waiting for ranks") == 0);  // one speaks for all
+    CHECK(times_in(first->error(), "waiting for") < 5);
+    CHECK(times_in(third->error(), "waiting for ranks") == 0);  // one speaks for all
   }
 }
 
@@ -250,9 +233,9 @@ TEST_CASE("launch's store: only this host reaches it, only who knows the secret 
 
   // A rank of another job, that does not know it.
   const Outcome other =
-      run(folder, std::vector<std::string>{program("runtime"), "train", "--rank", "1", "--world-size", "2",
-                                           "--master-port", std::to_string(port)} +
-                      small_job(folder / "other"));
+      run_command(folder, std::vector<std::string>{program("runtime"), "train", "--rank", "1", "--world-size",
+                                                   "2", "--master-port", std::to_string(port)} +
+                              small_job(folder / "other"));
   CHECK(other.code == 2);
   CHECK_THAT(other.error, Catch::Contains("is of a job with a secret"));
   launcher.signal(SIGINT);
@@ -263,7 +246,7 @@ TEST_CASE("a run without a plan says how many ranks it had, and is repeated by a
   const TemporaryFolder folder;
   const std::string config = (folder / "first" / "run.json").string();
   const auto command = [&](const std::string& name, const std::vector<std::string>& words) {
-    return run(folder, std::vector<std::string>{program("runtime"), name} + words);
+    return run_command(folder, std::vector<std::string>{program("runtime"), name} + words);
   };
   Outcome outcome = command("launch", std::vector<std::string>{"--ranks", "2"} + small_job(folder / "first"));
   INFO(outcome.error);
@@ -296,10 +279,10 @@ TEST_CASE("launch: what one rank found wrong is said once, with its code and its
   const auto job = small_job(folder / "run");
   fs::create_directories(folder / "run" / "run.json");
   const Outcome outcome =
-      run(folder, std::vector<std::string>{program("runtime"), "launch", "--ranks", "2"} + job);
+      run_command(folder, std::vector<std::string>{program("runtime"), "launch", "--ranks", "2"} + job);
   CAPTURE(outcome.error);
   CHECK(outcome.code == 1);
-  CHECK(times(outcome.error, "error: ") == 1);
+  CHECK(times_in(outcome.error, "error: ") == 1);
   CHECK_THAT(outcome.error, Catch::Contains("rank 0: ") && Catch::Contains("rank-*.log"));
   CHECK_THAT(Process::contents(folder / "run" / "rank-0.log"), Catch::Contains("error: "));
 }

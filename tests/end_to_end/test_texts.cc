@@ -7,7 +7,7 @@
 
 #include "graph/run.h"
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -16,23 +16,6 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
-
-using Words = std::vector<std::string>;
-
-struct Outcome {
-  int code = 0;
-  std::string output;
-  std::string error;
-};
-
-Outcome run(const TemporaryFolder& folder, const std::string& name, const Words& words) {
-  Process process(Words{program(name)} + words, folder / "out", folder / "err",
-                  {{"TMPDIR", fs::path(folder / "").string()}});
-  const int code = process.wait(240s);
-  return {code, process.output(), process.error()};
-}
-
-Outcome runtime(const TemporaryFolder& folder, const Words& words) { return run(folder, "runtime", words); }
 
 const Words kJob = {"--model", kEndlessModel, "--data", "synthetic-images:image=8,samples=96", "--batch-size",
                     "8"};
@@ -46,7 +29,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 // The names under "Commands" of a program's --help; a program of one command has "" only.
 std::vector<std::string> commands_of(const TemporaryFolder& folder, const std::string& name) {
-  const Outcome help = run(folder, name, {"--help"});
+  const Outcome help = run_program(folder, name, {"--help"});
   REQUIRE(help.code == 0);
   std::vector<std::string> commands;
   bool inside = false;
@@ -90,45 +73,19 @@ std::vector<HelpOption> options_of(const std::string& help) {
 
 // Values without a default: what is asked about, and what is off, or follows from the rest, when it is not
 // given.
-const std::set<std::string> kWithout = {"bandwidth",
-                                        "batch-size",
-                                        "class-profile",
-                                        "classes",
-                                        "compat",
-                                        "config",
-                                        "cpus",
-                                        "data",
-                                        "device-classes",
-                                        "disturb",
-                                        "dot",
-                                        "evaluation-data",
-                                        "gpus",
-                                        "hosts",
-                                        "initial-weights",
-                                        "input",
-                                        "levels",
-                                        "master-addr",
-                                        "master-port",
-                                        "max-stages",
-                                        "memory-over-time",
-                                        "model",
-                                        "output",
-                                        "parameter-group",
-                                        "period",
-                                        "pin",
-                                        "plan",
-                                        "predictions",
-                                        "profile",
-                                        "rank",
-                                        "ranks",
-                                        "replicas",
-                                        "report",
-                                        "resume",
-                                        "run",
-                                        "slot",
-                                        "stages",
-                                        "topology",
-                                        "trace",
+const std::set<std::string> kWithout = {"bandwidth",   "batch-size", "class-profile",
+                                        "classes",     "compat",     "config",
+                                        "cpus",        "data",       "device-classes",
+                                        "disturb",     "dot",        "evaluation-data",
+                                        "gpus",        "hosts",      "initial-weights",
+                                        "input",       "levels",     "master-addr",
+                                        "master-port", "max-stages", "memory-over-time",
+                                        "model",       "output",     "parameter-group",
+                                        "period",      "pin",        "plan",
+                                        "predictions", "profile",    "rank",
+                                        "ranks",       "replicas",   "report",
+                                        "resume",      "run",        "slot",
+                                        "stages",      "topology",   "trace",
                                         "world-size"};
 
 }  // namespace
@@ -138,7 +95,7 @@ TEST_CASE("help of every command of the three programs says what each option is 
   size_t values = 0;
   for (const std::string name : {"profiler", "optimizer", "runtime"}) {
     for (const std::string& command : commands_of(folder, name)) {
-      const Outcome help = run(folder, name, {command, "--help"});
+      const Outcome help = run_program(folder, name, {command, "--help"});
       INFO(name << " " << command << "\n" << help.output << help.error);
       REQUIRE(help.code == 0);
       for (const HelpOption& option : options_of(help.output)) {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -15,26 +15,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Words = std::vector<std::string>;
-
 const Words kModel = {"--model", kEndlessModel, "--batch-size", "8"};
 
-struct Outcome {
-  int code = 0;
-  std::string output;
-  std::string error;
-};
-
-Outcome run(const TemporaryFolder& folder, const Words& words) {
-  Process process(Words{program("runtime")} + words, folder / "out", folder / "err",
-                  {{"TMPDIR", fs::path(folder / "").string()}});
-  const int code = process.wait(240s);
-  return {code, process.output(), process.error()};
-}
-
-std::string write_plan(const TemporaryFolder& folder, const std::vector<int64_t>& replicas,
-                       const std::string& schedule = "1f1b", const std::string& weights = "stash",
-                       int64_t microbatches = 1) {
+std::string write_training_plan(const TemporaryFolder& folder, const std::vector<int64_t>& replicas,
+                                const std::string& schedule = "1f1b", const std::string& weights = "stash",
+                                int64_t microbatches = 1) {
   Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), replicas);
   plan.schedule = schedule;
   plan.weights = weights;
@@ -45,7 +30,7 @@ std::string write_plan(const TemporaryFolder& folder, const std::vector<int64_t>
 }
 
 // Lines without the times in them; of minibatches, or of evaluations.
-std::vector<Json> lines_of(const fs::path& folder, bool evaluations) {
+std::vector<Json> untimed_lines(const fs::path& folder, bool evaluations) {
   std::vector<Json> lines;
   for (const auto& text : complete_lines(folder / "metrics.jsonl")) {
     Json line = parse_json(text, "metrics.jsonl");
@@ -83,12 +68,6 @@ struct OwnData {
   }
 };
 
-size_t count(const std::string& text, const std::string& word) {
-  size_t times = 0;
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++times;
-  return times;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -97,7 +76,7 @@ TEST_CASE(
   const TemporaryFolder folder;
   const Words job = Words{"launch",
                           "--plan",
-                          write_plan(folder, {2, 1}),
+                          write_training_plan(folder, {2, 1}),
                           "--data",
                           "synthetic-images:image=8,samples=128",
                           "--evaluation-data",
@@ -126,11 +105,11 @@ TEST_CASE(
                           "100"} +
                     kModel;
   const fs::path output = folder / "run";
-  const auto whole = run(folder, job + Words{"--output", output.string()});
+  const auto whole = runtime(folder, job + Words{"--output", output.string()});
   INFO(whole.error);
   REQUIRE(whole.code == 0);
   std::vector<int64_t> evaluated;
-  for (const Json& line : lines_of(output, true)) {
+  for (const Json& line : untimed_lines(output, true)) {
     const Json& evaluation = line["evaluation"];
     evaluated.push_back(evaluation.value("minibatches", (evaluation["epoch"].get<int64_t>() + 1) * 16));
     CHECK(evaluation["epoch"] == (evaluated.back() - 1) / 16);
@@ -138,7 +117,7 @@ TEST_CASE(
   }
   // Behind whole rounds of both stages, and at the ends of epochs once.
   CHECK(evaluated == std::vector<int64_t>{6, 10, 16, 20, 26, 30, 32});
-  const auto lines = lines_of(output, false);
+  const auto lines = untimed_lines(output, false);
   REQUIRE(lines.size() == 32);
   CHECK(lines[0]["learning_rate"] == 0.01);
   CHECK(lines[31]["learning_rate"].get<double>() < 1e-4);
@@ -147,18 +126,18 @@ TEST_CASE(
   CHECK(summary.minibatch_flops > 1e4);
   CHECK(summary.flops_per_second == Approx(summary.minibatch_flops / summary.minibatch_seconds));
 
-  const auto verified = run(folder, {"verify", "--run", output.string()});
+  const auto verified = runtime(folder, {"verify", "--run", output.string()});
   INFO(verified.error);
   CHECK(verified.code == 0);
   // From a checkpoint where the pipeline had drained for an evaluation, and from one in between.
   for (const char* checkpoint : {"minibatch-6", "minibatch-22"}) {
     const fs::path other = folder / checkpoint;
-    const auto resumed = run(folder, job + Words{"--output", other.string(), "--resume",
-                                                 (output / "checkpoints" / checkpoint).string()});
+    const auto resumed = runtime(folder, job + Words{"--output", other.string(), "--resume",
+                                                     (output / "checkpoints" / checkpoint).string()});
     INFO(resumed.error);
     REQUIRE(resumed.code == 0);
-    CHECK(lines_of(other, false) == lines);
-    CHECK(lines_of(other, true) == lines_of(output, true));
+    CHECK(untimed_lines(other, false) == lines);
+    CHECK(untimed_lines(other, true) == untimed_lines(output, true));
     const auto again = read_document<Summary>(other / "summary.json");
     for (size_t r = 0; r < 3; ++r) CHECK(again.ranks[r].weights_digest == summary.ranks[r].weights_digest);
   }
@@ -168,21 +147,21 @@ TEST_CASE("evaluation within epochs changes nothing of a run that drains at ever
   const TemporaryFolder folder;
   const Words job = Words{"launch",
                           "--plan",
-                          write_plan(folder, {1, 1}, "1f1b-flush", "flush", 2),
+                          write_training_plan(folder, {1, 1}, "1f1b-flush", "flush", 2),
                           "--data",
                           "synthetic-images:image=8,samples=96",
                           "--evaluation-data",
                           "synthetic-images:image=8,samples=8"} +
                     kModel;
   const auto losses = [&](const char* name, const Words& more) {
-    const auto outcome = run(folder, job + more + Words{"--output", (folder / name).string()});
+    const auto outcome = runtime(folder, job + more + Words{"--output", (folder / name).string()});
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
-    return lines_of(folder / name, false);
+    return untimed_lines(folder / name, false);
   };
   CHECK(losses("a", {}) == losses("b", {"--evaluate-every-minibatches", "3"}));
-  CHECK(lines_of(folder / "b", true).size() == 4);  // after 4, 6, 10 and the 12 of the epoch
-  for (const Json& line : lines_of(folder / "a", false)) {
+  CHECK(untimed_lines(folder / "b", true).size() == 4);  // after 4, 6, 10 and the 12 of the epoch
+  for (const Json& line : untimed_lines(folder / "a", false)) {
     CHECK(line.contains("learning_rate"));
     CHECK_FALSE(line.contains("gradient_norm"));
   }
@@ -193,7 +172,7 @@ TEST_CASE("what a run asks of parameters and evaluations must be there") {
   const Words job =
       Words{"--data", "synthetic-images:image=8,samples=64", "--output", (folder / "run").string()} + kModel;
   const auto refused = [&](const Words& more, const std::string& says) {
-    const auto outcome = run(folder, job + more);
+    const auto outcome = runtime(folder, job + more);
     CAPTURE(outcome.error);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.error, Catch::Contains(says));
@@ -220,14 +199,14 @@ TEST_CASE("numbers that the data breaks are laid to the data: field and sample, 
        "field 'images' of sample 37 of the data, number 5 of minibatch 4, holds -inf"},
       {"labels", [](OwnData& d) { std::fill_n(d.labels.begin() + 16, 8, -100); },
        "all labels of minibatch 2 are -100, which ask nothing"}};
-  const std::string plan = write_plan(folder, {1, 1});
+  const std::string plan = write_training_plan(folder, {1, 1});
   for (const Case& c : cases) {
     OwnData data;
     c.spoil(data);
     const std::string spec = data.write(folder / (std::string(c.what) + ".safetensors"));
     for (const Words& way : {Words{"train"}, Words{"launch", "--plan", plan}}) {
       const auto outcome =
-          run(folder, way + kModel + Words{"--data", spec, "--output", (folder / c.what).string()});
+          runtime(folder, way + kModel + Words{"--data", spec, "--output", (folder / c.what).string()});
       CAPTURE(c.what, way, outcome.error);
       CHECK(outcome.code == 6);
       CHECK_THAT(outcome.error, Catch::Contains(c.says));
@@ -242,20 +221,20 @@ TEST_CASE("numbers that diverge: short figures, one error, one cure") {
   const TemporaryFolder folder;
   OwnData data;
   const std::string spec = data.write(folder / "data.safetensors");
-  const std::string plan = write_plan(folder, {1, 1});
+  const std::string plan = write_training_plan(folder, {1, 1});
   for (const Words& way : {Words{"train"}, Words{"launch", "--plan", plan}}) {
     for (const Words& more : {Words{"--learning-rate", "1e6"},
                               Words{"--learning-rate", "1e6", "--gradient-clipping-norm", "1e9"}}) {
       const auto outcome =
-          run(folder, way + kModel + more +
-                          Words{"--data", spec, "--epochs", "3", "--output", (folder / "run").string()});
+          runtime(folder, way + kModel + more +
+                              Words{"--data", spec, "--epochs", "3", "--output", (folder / "run").string()});
       CAPTURE(way, more, outcome.error);
       CHECK(outcome.code == 6);
       if (way == Words{"train"}) {
-        CHECK(count(outcome.error, "is not finite on stage") +
-                  count(outcome.error, "the loss of minibatch") ==
+        CHECK(times_in(outcome.error, "is not finite on stage") +
+                  times_in(outcome.error, "the loss of minibatch") ==
               1);
-        CHECK(count(outcome.error, "lower --learning-rate") == 1);
+        CHECK(times_in(outcome.error, "lower --learning-rate") == 1);
       }
       for (size_t at = outcome.error.find("loss "); at != std::string::npos;
            at = outcome.error.find("loss ", at + 1))
@@ -271,14 +250,14 @@ TEST_CASE("an evaluation minibatch whose labels ask nothing adds nothing") {
   std::fill_n(data.labels.begin() + 8, 8, -100);
   std::fill_n(data.labels.begin() + 20, 2, -100);
   const std::string spec = data.write(folder / "data.safetensors");
-  const std::string plan = write_plan(folder, {1, 1});
-  const auto outcome =
-      run(folder, Words{"launch", "--plan", plan} + kModel +
-                      Words{"--data", OwnData().write(folder / "train.safetensors"), "--evaluation-data",
-                            spec, "--output", (folder / "run").string(), "--checkpoint-every-epochs", "1"});
+  const std::string plan = write_training_plan(folder, {1, 1});
+  const auto outcome = runtime(
+      folder, Words{"launch", "--plan", plan} + kModel +
+                  Words{"--data", OwnData().write(folder / "train.safetensors"), "--evaluation-data", spec,
+                        "--output", (folder / "run").string(), "--checkpoint-every-epochs", "1"});
   INFO(outcome.error);
   REQUIRE(outcome.code == 0);
-  const Json evaluation = lines_of(folder / "run", true).at(0)["evaluation"];
+  const Json evaluation = untimed_lines(folder / "run", true).at(0)["evaluation"];
   REQUIRE(evaluation["loss"].is_number());
   CHECK(evaluation["samples"] == 64);
   // Of the minibatches by themselves, by the labels that count.
@@ -289,8 +268,8 @@ TEST_CASE("an evaluation minibatch whose labels ask nothing adds nothing") {
     for (int64_t i = 0; i < 64; ++i)
       if (i / 8 != k) part.labels[static_cast<size_t>(i)] = -100;
     const auto alone =
-        run(folder, {"evaluate", "--json", "--config", (folder / "run" / "run.json").string(), "--resume",
-                     "latest", "--evaluation-data", part.write(folder / "part.safetensors")});
+        runtime(folder, {"evaluate", "--json", "--config", (folder / "run" / "run.json").string(), "--resume",
+                         "latest", "--evaluation-data", part.write(folder / "part.safetensors")});
     INFO(alone.error);
     REQUIRE(alone.code == 0);
     const double counted = k == 2 ? 6 : 8;
@@ -301,7 +280,8 @@ TEST_CASE("an evaluation minibatch whose labels ask nothing adds nothing") {
 }
 
 TEST_CASE(
-    "a plan and a checkpoint go with the model, whatever path it is found by, and what does not fit is said in "
+    "a plan and a checkpoint go with the model, whatever path it is found by, and what does not fit is said "
+    "in "
     "words") {
   const TemporaryFolder folder;
   const std::string fixture = PIPEWRIGHT_SOURCE_DIR "/tests/models/pt2/modes";
@@ -319,17 +299,17 @@ TEST_CASE(
                  "--data",       "tensors:file=" + fixture + ".safetensors",
                  "--output",     (folder / "run").string()};
   };
-  auto outcome = run(folder, words(second, "4") + Words{"--checkpoint-every-epochs", "1"});
+  auto outcome = runtime(folder, words(second, "4") + Words{"--checkpoint-every-epochs", "1"});
   INFO(outcome.error);
   REQUIRE(outcome.code == 0);
-  outcome = run(folder, words(first, "4") + Words{"--epochs", "2", "--resume", "latest"});
+  outcome = runtime(folder, words(first, "4") + Words{"--epochs", "2", "--resume", "latest"});
   INFO(outcome.error);
   CHECK(outcome.code == 0);
   // Another model's plan.
   const auto other =
-      run(folder, Words{"--plan", (folder / "plan.json").string(), "--data",
-                        "synthetic-images:image=8,samples=64", "--output", (folder / "other").string()} +
-                      kModel);
+      runtime(folder, Words{"--plan", (folder / "plan.json").string(), "--data",
+                            "synthetic-images:image=8,samples=64", "--output", (folder / "other").string()} +
+                          kModel);
   CHECK(other.code == 3);
   CHECK_THAT(other.error, Catch::Contains("the plan is for model"));
 }

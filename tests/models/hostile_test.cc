@@ -26,7 +26,7 @@ namespace {
 using namespace testing;
 using Catch::Matchers::Contains;
 
-const std::string kProgram = "models/model.json";
+const std::string kHostileProgram = "models/model.json";
 
 Json argument(const std::string& name, Json value) {
   return {{"name", name}, {"arg", std::move(value)}, {"kind", 1}};
@@ -48,7 +48,7 @@ at::Tensor longs(const std::vector<int64_t>& numbers) { return at::tensor(number
 /// The fixture no_loss_mse, whose second node (of the value `linear`, 4 x 8) calls something else.
 std::filesystem::path with_call(const std::filesystem::path& folder, const std::string& target,
                                 const std::vector<Json>& inputs) {
-  return edited_json("no_loss_mse", folder, kProgram, [&](Json& program) {
+  return edited_json("no_loss_mse", folder, kHostileProgram, [&](Json& program) {
     Json& node = program["graph_module"]["graph"]["nodes"][1];
     node["target"] = "torch.ops." + target;
     node["inputs"] = inputs;
@@ -185,7 +185,7 @@ TEST_CASE("a view of given strides lies within the memory of its tensor") {
 TEST_CASE("a view of given strides is measured by the memory, not by an expanded view of it") {
   const TemporaryFolder folder;
   const auto view = [&](int64_t rows) {
-    return outcome(edited_json("no_loss_mse", folder.path(), kProgram, [&](Json& program) {
+    return outcome(edited_json("no_loss_mse", folder.path(), kHostileProgram, [&](Json& program) {
       Json& graph = program["graph_module"]["graph"];
       Json& nodes = graph["nodes"];
       // linear (4, 8) -> one of its rows -> a thousand times that -> as_strided.
@@ -234,10 +234,11 @@ TEST_CASE("what decompositions call without checks is called with them") {
 TEST_CASE("tensors larger than the memory are refused when the program is read") {
   const TemporaryFolder folder;
   for (const int64_t rows : {int64_t{1} << 38, int64_t{1} << 45}) {
-    const std::string said = outcome(edited_json("no_loss_mse", folder.path(), kProgram, [&](Json& program) {
-      program["graph_module"]["graph"]["tensor_values"]["silu_"]["sizes"][0]["as_int"] = rows;
-      program["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"][0]["as_int"] = rows;
-    }));
+    const std::string said =
+        outcome(edited_json("no_loss_mse", folder.path(), kHostileProgram, [&](Json& program) {
+          program["graph_module"]["graph"]["tensor_values"]["silu_"]["sizes"][0]["as_int"] = rows;
+          program["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"][0]["as_int"] = rows;
+        }));
     CHECK_THAT(said, Contains("node 'linear' (layers.0, aten::linear): its tensors take ") &&
                          Contains("the largest is float32 (" + std::to_string(rows) + ", 8)") &&
                          Contains("of memory are free"));

@@ -39,13 +39,13 @@ TEST_CASE("What tensors give back is kept: training pages nothing in again") {
     in_flight.push_back(gradients[random() % gradients.size()]);
     if (in_flight.size() > 4) in_flight.pop_front();
   };
-  for (int k = 0; k < 200; ++k) minibatch();
+  for (int k = 0; k < 50; ++k) minibatch();
   const int64_t before = pages_brought_in();
-  for (int k = 0; k < 200; ++k) minibatch();
+  for (int k = 0; k < 100; ++k) minibatch();
   const int64_t pages = pages_brought_in() - before;
   // Without: about 9,000 pages a minibatch. With: what fragments now and then.
-  INFO(pages << " pages in 200 minibatches of about 36 MiB");
-  CHECK(pages < 200 * 90);
+  INFO(pages << " pages in 100 minibatches of about 36 MiB");
+  CHECK(pages < 100 * 90);
 }
 
 TEST_CASE("The process has what its tensors have, and what is freed is counted as kept") {

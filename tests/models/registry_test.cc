@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-std::string error_of(const std::string& spec, int64_t batch_size = 2) {
+std::string spec_error(const std::string& spec, int64_t batch_size = 2) {
   try {
     build_model(spec, batch_size);
   } catch (const InputError& error) {
@@ -22,10 +22,10 @@ std::string error_of(const std::string& spec, int64_t batch_size = 2) {
 }
 
 TEST_CASE("an unknown model or option names the nearest") {
-  CHECK_THAT(error_of("vgg166"), Contains("unknown model 'vgg166'") && Contains("did you mean 'vgg16'?"));
-  CHECK_THAT(error_of("transformer-xl"), Contains("known: mlp, convnet"));
-  CHECK_THAT(error_of("vgg16:clases=10"), Contains("unknown option 'clases'") && Contains("'classes'"));
-  CHECK_THAT(error_of("gpt:image=32"), Contains("unknown option 'image'"));
+  CHECK_THAT(spec_error("vgg166"), Contains("unknown model 'vgg166'") && Contains("did you mean 'vgg16'?"));
+  CHECK_THAT(spec_error("transformer-xl"), Contains("known: mlp, convnet"));
+  CHECK_THAT(spec_error("vgg16:clases=10"), Contains("unknown option 'clases'") && Contains("'classes'"));
+  CHECK_THAT(spec_error("gpt:image=32"), Contains("unknown option 'image'"));
 }
 
 TEST_CASE("malformed SPECs are refused") {
@@ -33,21 +33,21 @@ TEST_CASE("malformed SPECs are refused") {
        {"", ":", "vgg16:", "vgg16:classes", "vgg16:classes=", "vgg16:=10", "vgg16:classes=10,",
         "vgg16:classes=10,classes=10", "vgg16: classes=10", "VGG16", "vgg16 "}) {
     INFO(spec);
-    CHECK_THAT(error_of(spec), !Contains("no error"));
+    CHECK_THAT(spec_error(spec), !Contains("no error"));
   }
 }
 
 TEST_CASE("values out of range say the range") {
   for (const char* value : {"0", "-1", "1.5", "ten", "1e3", "99999999999999999999", "0x10", " 10"}) {
     INFO(value);
-    CHECK_THAT(error_of("mlp:width=" + std::string(value)), Contains("width") && Contains("1..1048576"));
+    CHECK_THAT(spec_error("mlp:width=" + std::string(value)), Contains("width") && Contains("1..1048576"));
   }
   for (const char* value : {"-0.1", "1", "nan", "inf", "0.1x"}) {
     INFO(value);
-    CHECK_THAT(error_of("gpt:dropout=" + std::string(value)), Contains("dropout") && Contains("0..0.99"));
+    CHECK_THAT(spec_error("gpt:dropout=" + std::string(value)), Contains("dropout") && Contains("0..0.99"));
   }
-  CHECK_THAT(error_of("gpt:width=10,heads=4"), Contains("multiple of heads=4"));
-  CHECK_THAT(error_of("mlp", 0), Contains("batch size: got 0, expected at least 1"));
+  CHECK_THAT(spec_error("gpt:width=10,heads=4"), Contains("multiple of heads=4"));
+  CHECK_THAT(spec_error("mlp", 0), Contains("batch size: got 0, expected at least 1"));
 }
 
 TEST_CASE("the smallest image works, the next smaller one says so") {
@@ -55,11 +55,11 @@ TEST_CASE("the smallest image works, the next smaller one says so") {
            {"alexnet", 63}, {"vgg11", 32}, {"vgg16", 32}, {"convnet", 8}, {"mlp", 1}, {"resnet18", 1}}) {
     const auto spec = [&name = name](int64_t image) { return name + ":image=" + std::to_string(image); };
     INFO(name);
-    CHECK(error_of(spec(smallest)) == "no error");
+    CHECK(spec_error(spec(smallest)) == "no error");
     if (smallest == 1) continue;
-    CHECK_THAT(error_of(spec(smallest - 1)), Contains("got " + std::to_string(smallest - 1)) &&
-                                                 Contains("at least " + std::to_string(smallest)) &&
-                                                 Contains("Next: image=" + std::to_string(smallest)));
+    CHECK_THAT(spec_error(spec(smallest - 1)), Contains("got " + std::to_string(smallest - 1)) &&
+                                                   Contains("at least " + std::to_string(smallest)) &&
+                                                   Contains("Next: image=" + std::to_string(smallest)));
   }
 }
 
@@ -70,23 +70,25 @@ TEST_CASE("the small forms say which images they take") {
       return name + ":small=yes,image=" + std::to_string(image);
     };
     INFO(name);
-    CHECK(error_of(spec(smallest)) == "no error");
-    CHECK(error_of(spec(largest)) == "no error");
-    CHECK_THAT(error_of(spec(smallest - 1)),
+    CHECK(spec_error(spec(smallest)) == "no error");
+    CHECK(spec_error(spec(largest)) == "no error");
+    CHECK_THAT(spec_error(spec(smallest - 1)),
                Contains("at least " + std::to_string(smallest)) &&
                    Contains("image=" + std::to_string(smallest) + " or larger"));
-    CHECK_THAT(error_of(spec(largest + 1)), Contains("at most " + std::to_string(largest)) &&
-                                                Contains("image=" + std::to_string(largest) + " or smaller"));
+    CHECK_THAT(spec_error(spec(largest + 1)),
+               Contains("at most " + std::to_string(largest)) &&
+                   Contains("image=" + std::to_string(largest) + " or smaller"));
   }
-  CHECK_THAT(error_of("vgg11:small=yes,hidden=64"), Contains("one linear layer and no hidden ones"));
-  CHECK_THAT(error_of("resnet18:small=1"), Contains("small") && Contains("yes|no"));
-  CHECK_THAT(error_of("resnext50_32x4d:small=yes"), Contains("unknown option 'small'"));
+  CHECK_THAT(spec_error("vgg11:small=yes,hidden=64"), Contains("one linear layer and no hidden ones"));
+  CHECK_THAT(spec_error("resnet18:small=1"), Contains("small") && Contains("yes|no"));
+  CHECK_THAT(spec_error("resnext50_32x4d:small=yes"), Contains("unknown option 'small'"));
 }
 
 TEST_CASE("batch norm over one value per channel is refused, not made into NaN") {
-  CHECK_THAT(error_of("resnet18:image=32", 1), Contains("layer4.0.bn1") && Contains("one value per channel"));
-  CHECK(error_of("resnet18:image=32", 2) == "no error");
-  CHECK(error_of("resnet18:image=33", 1) == "no error");
+  CHECK_THAT(spec_error("resnet18:image=32", 1),
+             Contains("layer4.0.bn1") && Contains("one value per channel"));
+  CHECK(spec_error("resnet18:image=32", 2) == "no error");
+  CHECK(spec_error("resnet18:image=33", 1) == "no error");
 }
 
 TEST_CASE("a row's option text is a SPEC of all options with their defaults") {

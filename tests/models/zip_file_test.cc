@@ -17,7 +17,7 @@ using namespace testing;
 using Catch::Matchers::Contains;
 
 /// What reading all of a program says; "no error" if nothing.
-std::string refusal(const std::filesystem::path& file, const std::string& options = "") {
+std::string zip_refusal(const std::filesystem::path& file, const std::string& options = "") {
   try {
     const Model model = load_model(file.string() + options, 4);
     for (const auto& [name, stored] : model.stored) model.archive->read(stored);
@@ -38,7 +38,7 @@ std::string number(uint64_t value, int width) {
 struct Made {
   std::string name, bytes;
   std::string own_name = {};  ///< in its own header, if another
-  int64_t offset = -1;   ///< that the directory says, if another
+  int64_t offset = -1;        ///< that the directory says, if another
   int method = 0;
 };
 
@@ -152,17 +152,17 @@ TEST_CASE("no byte of a weight or of the program changes unseen") {
     char& byte = changed[static_cast<size_t>(offset) + random() % static_cast<size_t>(bytes)];
     byte = static_cast<char>(byte ^ (1 << random() % 8));
     write_file(file, changed);
-    CHECK_THAT(refusal(file), Contains("is damaged: its checksum"));
+    CHECK_THAT(zip_refusal(file), Contains("is damaged: its checksum"));
   }
   write_file(file, sound);
-  CHECK(refusal(file) == "no error");
+  CHECK(zip_refusal(file) == "no error");
 }
 
 TEST_CASE("weights that take each other's place are seen") {
   const TemporaryFolder folder;
   const std::string config = "data/weights/model_weights_config.json";
   const auto with = [&](const std::function<void(Json&)>& edit) {
-    return refusal(edited_json("residual", folder.path(), config, edit));
+    return zip_refusal(edited_json("residual", folder.path(), config, edit));
   };
   CHECK(with([](Json&) {}) == "no error");
   CHECK_THAT(with([](Json& json) {
@@ -188,7 +188,7 @@ TEST_CASE("a program that makes a value twice is refused") {
     Json& nodes = program["graph_module"]["graph"]["nodes"];
     nodes.push_back(nodes[1]);
   });
-  CHECK_THAT(refusal(file), Contains("which is there already"));
+  CHECK_THAT(zip_refusal(file), Contains("which is there already"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "models/run/interpreter.h"
 #include "models/zoo/registry.h"
 #include "test_paths.h"
+#include "tests/support/long.h"
 
 namespace pipewright {
 namespace {
@@ -143,9 +144,10 @@ enum class Form { kUsual, kSmall };
 
 /// Of these the loss after a step is looked at with PIPEWRIGHT_LONG only. Their siblings have the same
 /// operators; in double precision, for which LibTorch has no fast convolutions, they take a minute.
-bool takes_long(const std::string& name) {
-  return std::set<std::string>{"inception_v3", "resnet34", "resnet101", "resnet152", "vgg13", "vgg19"}.count(
-             name) > 0;
+bool takes_long(const std::string& name, Form form) {
+  std::set<std::string> names = {"inception_v3", "resnet34", "resnet101", "resnet152", "vgg13", "vgg19"};
+  if (form == Form::kSmall) names.insert({"resnet50", "vgg16"});
+  return names.count(name) > 0;
 }
 
 /// The second loss follows gradients through all layers, which grow small differences of the first: in float
@@ -168,7 +170,7 @@ void compare(const std::vector<std::string>& names, size_t expected_cases, Form 
              !(defaults.name == "gnmt" && option.first == "layers");
     });
     CHECK(parameter_count(build_model(defaults.text(), 2).graph) == known.at("parameters").get<int64_t>());
-    const bool second = std::getenv("PIPEWRIGHT_LONG") || !takes_long(defaults.name);
+    const bool second = testing::is_long() || !takes_long(defaults.name, form);
     const std::vector<double> losses = losses_of(spec, second);
     CHECK(losses[0] == Approx(known.at("losses").at(0).get<double>()).epsilon(1e-4));
     if (second) CHECK(losses[1] == Approx(known.at("losses").at(1).get<double>()).epsilon(1e-3));

@@ -11,6 +11,7 @@
 #include "graph/pipedream.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/tiny_question.h"
+#include "tests/support/long.h"
 #include "tests/support/skip.h"
 
 namespace pipewright {
@@ -18,7 +19,7 @@ namespace {
 
 using testing::pick;
 
-constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double best_seconds(const Profile& profile, const Topology& topology, const PlanRequest& request = {}) {
@@ -68,7 +69,7 @@ std::pair<const char*, Topology> with_more(std::mt19937& random, const Topology&
 
 TEST_CASE("More devices, bandwidth or memory is not worse, for tiny models") {
   const char* set = std::getenv("PIPEWRIGHT_MONOTONE_CASES");
-  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const bool many = testing::is_long();
   const int64_t cases = set != nullptr ? std::atoll(set) : many ? 5000 : 200;
   const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
   std::mt19937 random(seed != nullptr ? std::atoi(seed) : 83);
@@ -203,7 +204,7 @@ std::vector<std::pair<const char*, Topology>> with_less(const Topology& more) {
   for (TopologyLevel& level : less.levels) level.bandwidth_bytes_per_second /= 3;
   all.emplace_back("bandwidth", less);
   less = more;
-  less.memory_bytes = more.memory_bytes == 0 ? 8 * kGiB : more.memory_bytes / 2;
+  less.memory_bytes = more.memory_bytes == 0 ? 8 * kGibibyte : more.memory_bytes / 2;
   all.emplace_back("memory", less);
   // As many levels as before: a device's own link carries exchange and messages beside each other, a network
   // shares itself out among them, so that a plan takes longer on it.
@@ -220,7 +221,7 @@ std::vector<std::pair<const char*, Topology>> with_less(const Topology& more) {
 TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy better than the best") {
   if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
   const char* set = std::getenv("PIPEWRIGHT_SWEEP_CASES");
-  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const bool many = testing::is_long();
   const int64_t cases = set != nullptr ? std::atoll(set) : many ? 150 : 12;
   const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
   std::vector<std::string> names = {"alexnet", "vgg16", "squeezenet1_0"};
@@ -244,7 +245,7 @@ TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy b
     const auto file = testing::shared_data() / "pipedream_profiles" / (name + ".txt");
     if (profiles.count(name) == 0) profiles[name] = parse_pipedream_profile(read_file(file), file.string());
     const Profile& profile = profiles[name];
-    const int64_t memories[] = {0, 0, 4 * kGiB, 8 * kGiB, 16 * kGiB};
+    const int64_t memories[] = {0, 0, 4 * kGibibyte, 8 * kGibibyte, 16 * kGibibyte};
     const Topology topology = topology_of(one_of(random, shapes), one_of(random, bandwidths),
                                           pick(random, 0, 3) == 0, one_of(random, memories));
     std::optional<Plan> plan;

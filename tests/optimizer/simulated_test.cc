@@ -14,6 +14,7 @@
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/tiny_question.h"
+#include "tests/support/long.h"
 #include "tests/support/skip.h"
 
 namespace pipewright {
@@ -196,7 +197,7 @@ class EveryPlan {
 
 TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below the bound") {
   const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");
-  const bool many = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  const bool many = testing::is_long();
   const int64_t cases = set != nullptr ? std::atoll(set) : many ? 20000 : 150;
   const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
   std::mt19937 random(seed != nullptr ? std::atoi(seed) : 61);

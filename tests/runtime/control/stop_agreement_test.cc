@@ -1,5 +1,7 @@
 // Where to stop: ranks as threads that work on different minibatches when a change of plan is proposed, and
 // then another, and when a signal comes.
+#include "runtime/control/stop_agreement.h"
+
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <memory>
@@ -8,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "runtime/control/control.h"
-#include "runtime/control/stop_agreement.h"
+#include "tests/support/long.h"
 
 using namespace pipewright;
 
@@ -91,7 +93,7 @@ TEST_CASE(
     "stage goes on up to there") {
   static Store server = Store::serve(0);
   std::mt19937_64 random(4);
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < (testing::is_long() ? 100 : 12); ++round) {
     World world;
     world.entries = 1 + static_cast<int64_t>(random() % 3);
     world.ranks = world.entries + static_cast<int64_t>(random() % 3);

@@ -31,7 +31,7 @@ Graph text_model(int64_t tokens, int64_t vocabulary) {
   return graph;
 }
 
-std::string error(const std::string& spec, const Graph& graph) {
+std::string fit_error(const std::string& spec, const Graph& graph) {
   const auto set = open_dataset(spec, "train");
   return message_of<InputError>([&] { check_dataset_for_graph(*set, graph, spec); });
 }
@@ -51,21 +51,21 @@ TEST_CASE("a data set that fits the model passes") {
 }
 
 TEST_CASE("another shape: field, got, expected and the option to change") {
-  const std::string message = error("synthetic-images:seed=4", image_model({3, 32, 32}, 10));
+  const std::string message = fit_error("synthetic-images:seed=4", image_model({3, 32, 32}, 10));
   CHECK_THAT(message,
              Catch::Contains("field 'images': got samples of shape (1, 28, 28), expected (3, 32, 32)"));
   CHECK_THAT(message, Catch::Contains("--data synthetic-images:seed=4,image=32,channels=3"));
-  CHECK_THAT(error("synthetic-images:image=40", image_model({1, 32, 32}, 10)),
+  CHECK_THAT(fit_error("synthetic-images:image=40", image_model({1, 32, 32}, 10)),
              Catch::Contains("--data synthetic-images:image=32;"));
-  CHECK_THAT(error("synthetic-text:vocabulary=50", text_model(32, 50)),
+  CHECK_THAT(fit_error("synthetic-text:vocabulary=50", text_model(32, 50)),
              Catch::Contains("got samples of shape (64), expected (32); likely: --data "
                              "synthetic-text:vocabulary=50,tokens=32"));
   // A shape that no option makes: only the model can change.
-  CHECK_THAT(error("synthetic-images", image_model({784}, 10)), Catch::Contains("made for other data"));
+  CHECK_THAT(fit_error("synthetic-images", image_model({784}, 10)), Catch::Contains("made for other data"));
 }
 
 TEST_CASE("another field") {
-  const std::string message = error("synthetic-images", text_model(16, 50));
+  const std::string message = fit_error("synthetic-images", text_model(16, 50));
   CHECK_THAT(message, Catch::Contains("the model reads the field 'tokens', the data set has images, labels"));
   CHECK_THAT(message, Catch::Contains("--data synthetic-text"));
 }
@@ -73,16 +73,17 @@ TEST_CASE("another field") {
 TEST_CASE("another dtype") {
   Graph graph = image_model({1, 28, 28}, 10);
   graph.values["images"].dtype = "float64";
-  CHECK_THAT(error("synthetic-images", graph),
+  CHECK_THAT(fit_error("synthetic-images", graph),
              Catch::Contains("field 'images': got float32 (1, 28, 28), expected float64 (1, 28, 28)"));
 }
 
 TEST_CASE("more classes than scores") {
-  const std::string message = error("synthetic-images:classes=20", image_model({1, 28, 28}, 10));
+  const std::string message = fit_error("synthetic-images:classes=20", image_model({1, 28, 28}, 10));
   CHECK_THAT(message, Catch::Contains("labels: got 20 classes, expected at most 10"));
   CHECK_THAT(message,
              Catch::Contains("the model's option classes=20, or --data synthetic-images:classes=10"));
-  CHECK_THAT(error("synthetic-text", text_model(64, 50)), Catch::Contains("synthetic-text:vocabulary=50"));
+  CHECK_THAT(fit_error("synthetic-text", text_model(64, 50)),
+             Catch::Contains("synthetic-text:vocabulary=50"));
 }
 
 }  // namespace

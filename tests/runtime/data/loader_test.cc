@@ -15,7 +15,7 @@ namespace pipewright {
 namespace {
 
 // Sample i: "x" float32 (3) = i, epoch, i * epoch; "y" int64 () = 10 i. Reading sample `broken` throws.
-class Numbers : public Dataset {
+class NumberSet : public Dataset {
  public:
   int64_t size() const override { return 1000; }
   const std::vector<DataField>& fields() const override { return fields_; }
@@ -52,7 +52,7 @@ std::vector<LoadRequest> random_requests(std::mt19937_64& random, size_t count) 
 
 TEST_CASE("minibatches come in order, equal to direct reads, for any workers and ahead") {
   std::mt19937_64 random(1);
-  const Numbers numbers;
+  const NumberSet numbers;
   for (int round = 0; round < 150; ++round) {
     const std::vector<LoadRequest> requests = random_requests(random, random() % 30);
     const auto workers = static_cast<int64_t>(random() % 5), ahead = static_cast<int64_t>(random() % 5);
@@ -79,7 +79,7 @@ TEST_CASE("minibatches come in order, equal to direct reads, for any workers and
 }
 
 TEST_CASE("only the fields asked for are read, in the order asked for, tensors are fresh and aligned") {
-  const Numbers numbers;
+  const NumberSet numbers;
   for (const int64_t workers : {0, 2}) {
     Loader loader(numbers, {1}, std::vector<LoadRequest>{{{3, 4}, {}}, {{3, 4}, {}}}, workers, 2);
     const at::Tensor first = loader.next().at(0), second = loader.next().at(0);
@@ -93,7 +93,7 @@ TEST_CASE("only the fields asked for are read, in the order asked for, tensors a
 }
 
 TEST_CASE("an exception is rethrown by the next() it belongs to and spares the others") {
-  Numbers numbers;
+  NumberSet numbers;
   numbers.broken = 7;
   const std::vector<LoadRequest> requests = {{{1}, {}}, {{6, 7, 8}, {}}, {{2}, {}}, {{1000}, {}}, {{3}, {}}};
   for (const int64_t workers : {0, 1, 3}) {
@@ -108,7 +108,7 @@ TEST_CASE("an exception is rethrown by the next() it belongs to and spares the o
 }
 
 TEST_CASE("a source of requests is asked in order and no further ahead than allowed") {
-  const Numbers numbers;
+  const NumberSet numbers;
   for (const int64_t workers : {0, 1, 4}) {
     std::atomic<int64_t> asked = 0;
     Loader loader(
@@ -127,7 +127,7 @@ TEST_CASE("a source of requests is asked in order and no further ahead than allo
 }
 
 TEST_CASE("an exception of the source comes after the requests before it") {
-  const Numbers numbers;
+  const NumberSet numbers;
   for (const int64_t workers : {0, 1, 4}) {
     int64_t asked = 0;
     Loader loader(
@@ -145,7 +145,7 @@ TEST_CASE("an exception of the source comes after the requests before it") {
 }
 
 // Reading waits until the test opens the gate.
-class Gated : public Numbers {
+class Gated : public NumberSet {
  public:
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
     {
@@ -154,7 +154,7 @@ class Gated : public Numbers {
       changed_.notify_all();
       changed_.wait(lock, [&] { return open_; });
     }
-    Numbers::read(index, field, key, into);
+    NumberSet::read(index, field, key, into);
   }
   void await_readers(int count) const {
     std::unique_lock lock(mutex_);
@@ -176,7 +176,7 @@ class Gated : public Numbers {
 TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
   const std::vector<LoadRequest> requests(100, LoadRequest{{1, 2, 3, 4}, {}});
   SECTION("workers blocked because enough was made ahead") {
-    const Numbers numbers;
+    const NumberSet numbers;
     { Loader loader(numbers, {0}, requests, 3, 2); }
     CHECK(numbers.reads <= 8);
   }
@@ -193,7 +193,7 @@ TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
     CHECK(numbers.reads <= 40);
   }
   SECTION("some were taken, some not") {
-    const Numbers numbers;
+    const NumberSet numbers;
     {
       Loader loader(numbers, {0}, requests, 4, 3);
       for (int i = 0; i < 5; ++i) loader.next();

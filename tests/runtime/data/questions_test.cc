@@ -7,9 +7,9 @@ namespace {
 using testing::question;
 using testing::read_field;
 using testing::TemporaryFolder;
-using Numbers = std::vector<int64_t>;
+using Tokens = std::vector<int64_t>;
 
-std::string spec_of(const TemporaryFolder& folder, const std::string& options) {
+std::string questions_spec(const TemporaryFolder& folder, const std::string& options) {
   return "questions:" + options + ",vocabulary=" + testing::write_vocabulary(folder.path()) +
          ",file=" + (folder.path() / "squad.json").string();
 }
@@ -22,17 +22,17 @@ TEST_CASE("questions: a question and its text between marks, and where the answe
   testing::write_questions(
       folder.path(), kContext,
       question("q", "Who wrote it?", "film", 4) + "," + question("r", "it?", "1998", 13));
-  const auto set = open_dataset(spec_of(folder, "tokens=16,stride=4,question=5"), "train");
+  const auto set = open_dataset(questions_spec(folder, "tokens=16,stride=4,question=5"), "train");
   REQUIRE(set->size() == 2);
   CHECK(set->classes() == 16);
   // [CLS] who wrote it ? [SEP] the film , in 1 ##9 ##9 ##8 [SEP]
-  CHECK(read_field<int64_t>(*set, 0, 0) == Numbers{2, 12, 13, 14, 22, 3, 8, 7, 24, 15, 16, 17, 17, 18, 3, 0});
-  CHECK(read_field<int64_t>(*set, 0, 1) == Numbers{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0});
-  CHECK(read_field<int64_t>(*set, 0, 2) == Numbers{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0});
-  CHECK(read_field<int64_t>(*set, 0, 3) == Numbers{7});
-  CHECK(read_field<int64_t>(*set, 0, 4) == Numbers{7});
-  CHECK(read_field<int64_t>(*set, 1, 3) == Numbers{8});
-  CHECK(read_field<int64_t>(*set, 1, 4) == Numbers{11});
+  CHECK(read_field<int64_t>(*set, 0, 0) == Tokens{2, 12, 13, 14, 22, 3, 8, 7, 24, 15, 16, 17, 17, 18, 3, 0});
+  CHECK(read_field<int64_t>(*set, 0, 1) == Tokens{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0});
+  CHECK(read_field<int64_t>(*set, 0, 2) == Tokens{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0});
+  CHECK(read_field<int64_t>(*set, 0, 3) == Tokens{7});
+  CHECK(read_field<int64_t>(*set, 0, 4) == Tokens{7});
+  CHECK(read_field<int64_t>(*set, 1, 3) == Tokens{8});
+  CHECK(read_field<int64_t>(*set, 1, 4) == Tokens{11});
   CHECK(set->remarks().empty());
 }
 
@@ -42,17 +42,17 @@ TEST_CASE(
   const TemporaryFolder folder;
   testing::write_questions(folder.path(), kContext, question("q", "who?", "in 1998", 10));
   // [CLS] who ? [SEP] 3 pieces [SEP]; the answer is pieces 3 to 7, which no window of three holds.
-  const auto narrow = open_dataset(spec_of(folder, "tokens=8,stride=2,question=2"), "train");
+  const auto narrow = open_dataset(questions_spec(folder, "tokens=8,stride=2,question=2"), "train");
   REQUIRE(narrow->size() == 4);  // 0..2, 2..4, 4..6, 6..7
-  CHECK(read_field<int64_t>(*narrow, 1, 0) == Numbers{2, 12, 22, 3, 24, 15, 16, 3});
-  CHECK(read_field<int64_t>(*narrow, 3, 0) == Numbers{2, 12, 22, 3, 17, 18, 3, 0});
-  for (int64_t i = 0; i < narrow->size(); ++i) CHECK(read_field<int64_t>(*narrow, i, 3) == Numbers{0});
-  const auto wide = open_dataset(spec_of(folder, "tokens=10,stride=3,question=2"), "train");
+  CHECK(read_field<int64_t>(*narrow, 1, 0) == Tokens{2, 12, 22, 3, 24, 15, 16, 3});
+  CHECK(read_field<int64_t>(*narrow, 3, 0) == Tokens{2, 12, 22, 3, 17, 18, 3, 0});
+  for (int64_t i = 0; i < narrow->size(); ++i) CHECK(read_field<int64_t>(*narrow, i, 3) == Tokens{0});
+  const auto wide = open_dataset(questions_spec(folder, "tokens=10,stride=3,question=2"), "train");
   REQUIRE(wide->size() == 2);  // 0..4, 3..7
-  CHECK(read_field<int64_t>(*wide, 0, 3) == Numbers{0});
-  CHECK(read_field<int64_t>(*wide, 0, 4) == Numbers{0});
-  CHECK(read_field<int64_t>(*wide, 1, 3) == Numbers{4});
-  CHECK(read_field<int64_t>(*wide, 1, 4) == Numbers{8});
+  CHECK(read_field<int64_t>(*wide, 0, 3) == Tokens{0});
+  CHECK(read_field<int64_t>(*wide, 0, 4) == Tokens{0});
+  CHECK(read_field<int64_t>(*wide, 1, 3) == Tokens{4});
+  CHECK(read_field<int64_t>(*wide, 1, 4) == Tokens{8});
 }
 
 TEST_CASE("questions: windows hold every piece of the text, whatever the stride") {
@@ -62,13 +62,13 @@ TEST_CASE("questions: windows hold every piece of the text, whatever the stride"
     for (int i = 1; i < size; ++i) context += " a";
     testing::write_questions(folder.path(), context, question("q", "who?", "a", 2 * (size - 1)));
     for (int stride = 1; stride <= 5; ++stride) {
-      const auto set =
-          open_dataset(spec_of(folder, "tokens=10,question=2,stride=" + std::to_string(stride)), "train");
+      const auto set = open_dataset(
+          questions_spec(folder, "tokens=10,question=2,stride=" + std::to_string(stride)), "train");
       // The last piece is the answer: in the last window it is found, at the end of the text.
       const int64_t last = set->size() - 1;
-      const Numbers mask = read_field<int64_t>(*set, last, 1);
+      const Tokens mask = read_field<int64_t>(*set, last, 1);
       const int64_t length = std::count(mask.begin(), mask.end(), 1);
-      CHECK(read_field<int64_t>(*set, last, 3) == Numbers{length - 2});
+      CHECK(read_field<int64_t>(*set, last, 3) == Tokens{length - 2});
       CHECK(set->size() == 1 + (std::max(0, size - 5) + stride - 1) / stride);
     }
   }
@@ -77,15 +77,15 @@ TEST_CASE("questions: windows hold every piece of the text, whatever the stride"
 TEST_CASE("questions: answers are counted in characters, not bytes") {
   const TemporaryFolder folder;
   testing::write_questions(folder.path(), "Émilie – the film", question("q", "who?", "film", 13));
-  const auto set = open_dataset(spec_of(folder, "tokens=16,stride=4,question=5"), "train");
-  CHECK(read_field<int64_t>(*set, 0, 3) == Numbers{7});  // [CLS] who ? [SEP] [UNK] [UNK] the film
+  const auto set = open_dataset(questions_spec(folder, "tokens=16,stride=4,question=5"), "train");
+  CHECK(read_field<int64_t>(*set, 0, 3) == Tokens{7});  // [CLS] who ? [SEP] [UNK] [UNK] the film
 }
 
 TEST_CASE("questions: an answer that does not stand where it should is not trained, but asked") {
   const TemporaryFolder folder;
   testing::write_questions(folder.path(), kContext,
                            question("lost", "who?", "film", 5) + "," + question("found", "who?", "film", 4));
-  const std::string spec = spec_of(folder, "tokens=16,stride=4,question=5");
+  const std::string spec = questions_spec(folder, "tokens=16,stride=4,question=5");
   const auto train = open_dataset(spec, "train"), evaluation = open_dataset(spec, "evaluation");
   CHECK(train->size() == 1);
   CHECK(evaluation->size() == 2);
@@ -99,7 +99,8 @@ TEST_CASE("questions: an answer that does not stand where it should is not train
 TEST_CASE("questions: the best span that an answer may be, in the words of the text") {
   const TemporaryFolder folder;
   testing::write_questions(folder.path(), kContext, question("q", "who?", "The film", 0));
-  const auto set = open_dataset(spec_of(folder, "tokens=16,stride=4,question=5,answer=2"), "evaluation");
+  const auto set =
+      open_dataset(questions_spec(folder, "tokens=16,stride=4,question=5,answer=2"), "evaluation");
   const auto* questions = dynamic_cast<const QuestionDataset*>(set.get());
   REQUIRE(questions != nullptr);
   // [CLS] who ? [SEP] the film , in 1 ##9 ##9 ##8 [SEP]: the text is at 4 to 11.
@@ -117,7 +118,7 @@ TEST_CASE("questions: the best span that an answer may be, in the words of the t
   CHECK(questions->answer_of(0, begins.data(), ends.data()).score == 5);
   CHECK(questions->answer_of(0, begins.data(), ends.data()).scores.exact == 1);
   begins[5] = 4;
-  CHECK(questions->answer_of(0, begins.data(), ends.data()).score == 6);  // "film"
+  CHECK(questions->answer_of(0, begins.data(), ends.data()).score == 6);         // "film"
   CHECK(questions->answer_of(0, begins.data(), ends.data()).scores.exact == 1);  // articles do not count
 }
 
@@ -126,7 +127,7 @@ TEST_CASE("questions: mistakes") {
   const auto refused = [&](const std::string& qas, const std::string& context = kContext) {
     testing::write_questions(folder.path(), context, qas);
     return testing::message_of<InputError>(
-        [&] { open_dataset(spec_of(folder, "tokens=16,stride=4,question=5"), "train"); });
+        [&] { open_dataset(questions_spec(folder, "tokens=16,stride=4,question=5"), "train"); });
   };
   const auto place = Catch::Contains("squad.json: data[0].paragraphs[0]");
   CHECK_THAT(refused(""), Catch::Contains("squad.json: holds no question"));
@@ -140,8 +141,9 @@ TEST_CASE("questions: mistakes") {
   CHECK_THAT(refused(question("q", "who?", "film", -4)), place && Catch::Contains("answer_start"));
   CHECK_THAT(refused(question("q", "who\xff?", "film", 4)), Catch::Contains("squad.json"));
   testing::write_bytes(folder.path() / "squad.json", "{\"data\": 3}");
-  CHECK_THAT(testing::message_of<InputError>([&] { open_dataset(spec_of(folder, "tokens=80"), "train"); }),
-             Catch::Contains("stride"));
+  CHECK_THAT(
+      testing::message_of<InputError>([&] { open_dataset(questions_spec(folder, "tokens=80"), "train"); }),
+      Catch::Contains("stride"));
   const auto message = [&](const std::string& options) {
     return testing::message_of<InputError>([&] { open_dataset("questions" + options, "train"); });
   };
@@ -159,7 +161,7 @@ TEST_CASE("questions: the evaluation has a file of its own") {
   const std::string own = testing::write_questions(
       folder.path(), kContext, question("a", "who?", "film", 4) + "," + question("b", "who?", "film", 4),
       "dev.json");
-  const std::string spec = spec_of(folder, "tokens=16,stride=4,question=5,evaluation=" + own);
+  const std::string spec = questions_spec(folder, "tokens=16,stride=4,question=5,evaluation=" + own);
   CHECK(open_dataset(spec, "train")->size() == 1);
   CHECK(open_dataset(spec, "evaluation")->size() == 2);
 }

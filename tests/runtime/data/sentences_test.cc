@@ -5,7 +5,7 @@ namespace {
 
 using testing::read_field;
 using testing::TemporaryFolder;
-using Numbers = std::vector<int64_t>;
+using Ids = std::vector<int64_t>;
 
 std::string refused(const TemporaryFolder& folder, const std::string& text, const std::string& options = "") {
   testing::write_bytes(folder.path() / "bad.tsv", text);
@@ -22,13 +22,13 @@ TEST_CASE("sentences: tokens between marks, padding behind, the class") {
   CHECK(evaluation->size() == 7);
   CHECK(train->classes() == 2);
   // a bad film; the good ##ly film, the film ##s !
-  CHECK(read_field<int64_t>(*train, 0, 0) == Numbers{2, 9, 6, 7, 3, 0, 0, 0});
-  CHECK(read_field<int64_t>(*train, 0, 1) == Numbers{1, 1, 1, 1, 1, 0, 0, 0});
-  CHECK(read_field<int64_t>(*train, 0, 2) == Numbers(8, 0));
-  CHECK(read_field<int64_t>(*train, 0, 3) == Numbers{0});
-  CHECK(read_field<int64_t>(*train, 1, 0) == Numbers{2, 8, 5, 10, 7, 24, 8, 3});
-  CHECK(read_field<int64_t>(*train, 1, 1) == Numbers(8, 1));
-  CHECK(read_field<int64_t>(*train, 1, 3) == Numbers{1});
+  CHECK(read_field<int64_t>(*train, 0, 0) == Ids{2, 9, 6, 7, 3, 0, 0, 0});
+  CHECK(read_field<int64_t>(*train, 0, 1) == Ids{1, 1, 1, 1, 1, 0, 0, 0});
+  CHECK(read_field<int64_t>(*train, 0, 2) == Ids(8, 0));
+  CHECK(read_field<int64_t>(*train, 0, 3) == Ids{0});
+  CHECK(read_field<int64_t>(*train, 1, 0) == Ids{2, 8, 5, 10, 7, 24, 8, 3});
+  CHECK(read_field<int64_t>(*train, 1, 1) == Ids(8, 1));
+  CHECK(read_field<int64_t>(*train, 1, 3) == Ids{1});
   REQUIRE(train->remarks().size() == 1);
   CHECK_THAT(train->remarks()[0],
              Catch::Contains("of 20 sentences of") && Catch::Contains("more than tokens=8 tokens"));
@@ -46,9 +46,9 @@ TEST_CASE("sentences: a file of its own, columns in any order, empty lines and W
   for (const char* split : {"train", "evaluation"}) {
     const auto set = open_dataset(spec, split);
     REQUIRE(set->size() == 2);
-    CHECK(read_field<int64_t>(*set, 0, 0) == Numbers{2, 9, 7, 3, 0});
-    CHECK(read_field<int64_t>(*set, 0, 3) == Numbers{2});
-    CHECK(read_field<int64_t>(*set, 1, 3) == Numbers{0});
+    CHECK(read_field<int64_t>(*set, 0, 0) == Ids{2, 9, 7, 3, 0});
+    CHECK(read_field<int64_t>(*set, 0, 3) == Ids{2});
+    CHECK(read_field<int64_t>(*set, 1, 3) == Ids{0});
   }
 }
 

@@ -14,22 +14,22 @@ namespace {
 using testing::message_of;
 using testing::TemporaryFolder;
 
-std::string spec_of(const TemporaryFolder& folder, NamedTensors tensors) {
+std::string file_spec(const TemporaryFolder& folder, NamedTensors tensors) {
   const auto file = folder.path() / "own.safetensors";
   write_safetensors(file, std::move(tensors), {});
   return "tensors:file=" + file.string();
 }
 
-std::string error(const std::string& spec) {
+std::string file_error(const std::string& spec) {
   return message_of<InputError>([&] { open_dataset(spec, "train"); });
 }
 
 TEST_CASE("one's own tensors are fields, sample by sample, in their order") {
   const TemporaryFolder folder;
   const at::Tensor pixels = at::arange(24, at::kFloat).reshape({4, 2, 3});
-  const std::string spec = spec_of(folder, {{"pixels", pixels},
-                                            {"labels", at::tensor({0, 2, 1, 2}, at::kLong)},
-                                            {"mask", at::ones({4}, at::kBool)}});
+  const std::string spec = file_spec(folder, {{"pixels", pixels},
+                                              {"labels", at::tensor({0, 2, 1, 2}, at::kLong)},
+                                              {"mask", at::ones({4}, at::kBool)}});
   const auto set = open_dataset(spec, "train");
   CHECK(set->size() == 4);
   CHECK(set->in_order());
@@ -48,19 +48,21 @@ TEST_CASE("one's own tensors are fields, sample by sample, in their order") {
 
 TEST_CASE("files that are no set of samples are refused") {
   const TemporaryFolder folder;
-  CHECK(error("tensors").find("file: it is missing; expected file=FILE.safetensors") != std::string::npos);
-  CHECK(error(spec_of(folder, {{"a", at::zeros({})}})).find("tensor 'a' is a scalar") != std::string::npos);
-  const std::string uneven = error(spec_of(folder, {{"a", at::zeros({4, 2})}, {"b", at::zeros({3})}}));
+  CHECK(file_error("tensors").find("file: it is missing; expected file=FILE.safetensors") !=
+        std::string::npos);
+  CHECK(file_error(file_spec(folder, {{"a", at::zeros({})}})).find("tensor 'a' is a scalar") !=
+        std::string::npos);
+  const std::string uneven = file_error(file_spec(folder, {{"a", at::zeros({4, 2})}, {"b", at::zeros({3})}}));
   CHECK(uneven.find("has 3 samples, 'a' has 4") != std::string::npos);
-  CHECK(error(spec_of(folder, {{"a", at::zeros({0, 2})}})).find("has 0 samples") != std::string::npos);
-  CHECK(error(spec_of(folder, {{"a", at::zeros({4})}}) + ",samples=5").find("got 5, the file has 4") !=
+  CHECK(file_error(file_spec(folder, {{"a", at::zeros({0, 2})}})).find("has 0 samples") != std::string::npos);
+  CHECK(file_error(file_spec(folder, {{"a", at::zeros({4})}}) + ",samples=5").find("got 5, the file has 4") !=
         std::string::npos);
 }
 
 TEST_CASE("an exported program's input without a field is told how to bind one") {
   const TemporaryFolder folder;
   const std::string spec =
-      spec_of(folder, {{"pixels", at::zeros({4, 6})}, {"labels", at::zeros({4}, at::kLong)}});
+      file_spec(folder, {{"pixels", at::zeros({4, 6})}, {"labels", at::zeros({4}, at::kLong)}});
   Graph graph;
   graph.name = "mine.pt2:loss=cross_entropy";
   graph.inputs = {"x", "labels"};
@@ -88,9 +90,9 @@ TEST_CASE("an exported program's input without a field is told how to bind one")
 
 TEST_CASE("an exported program's field of another dtype or shape is told of the one that fits") {
   const TemporaryFolder folder;
-  const std::string spec = spec_of(folder, {{"ids", at::zeros({4, 6}, at::kInt)},
-                                            {"x", at::zeros({4, 6})},
-                                            {"tokens", at::zeros({4, 6}, at::kLong)}});
+  const std::string spec = file_spec(folder, {{"ids", at::zeros({4, 6}, at::kInt)},
+                                              {"x", at::zeros({4, 6})},
+                                              {"tokens", at::zeros({4, 6}, at::kLong)}});
   Graph graph;
   graph.name = "mine.pt2";
   graph.inputs = {"x"};

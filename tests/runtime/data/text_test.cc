@@ -18,7 +18,7 @@ using testing::read_field;
 using testing::TemporaryFolder;
 using testing::write_bytes;
 
-std::string error(const std::string& spec, const std::string& split = "train") {
+std::string text_error(const std::string& spec, const std::string& split = "train") {
   return message_of<InputError>([&] { open_dataset(spec, split); });
 }
 
@@ -47,14 +47,14 @@ TEST_CASE("text: files of tokens are little-endian, and may name no token outsid
   const auto small = open_dataset(spec + ",vocabulary=50", "train");
   const std::string message = message_of<RunError>([&] { read_field<int64_t>(*small, 0, 0); });
   CHECK_THAT(message, Catch::Contains("token 1 is 256, expected less than 50"));
-  CHECK_THAT(error(spec), Catch::Contains("vocabulary") && Catch::Contains("it is missing"));
-  CHECK_THAT(error("text:format=uint32,vocabulary=9,held=0,tokens=2,file=" + file.string()),
+  CHECK_THAT(text_error(spec), Catch::Contains("vocabulary") && Catch::Contains("it is missing"));
+  CHECK_THAT(text_error("text:format=uint32,vocabulary=9,held=0,tokens=2,file=" + file.string()),
              Catch::Contains("has 2 tokens, expected at least 3"));
   write_bytes(file, "abc");
-  CHECK_THAT(error(spec + ",vocabulary=50"), Catch::Contains("has 3 bytes, expected a multiple of 2"));
-  CHECK_THAT(error("text"), Catch::Contains("expected file=FILE"));
-  CHECK_THAT(error("text:file=/nowhere/x"), Catch::Contains("/nowhere/x: No such file"));
-  CHECK_THAT(error("text:file=" + folder.path().string()), Catch::Contains("is no plain file"));
+  CHECK_THAT(text_error(spec + ",vocabulary=50"), Catch::Contains("has 3 bytes, expected a multiple of 2"));
+  CHECK_THAT(text_error("text"), Catch::Contains("expected file=FILE"));
+  CHECK_THAT(text_error("text:file=/nowhere/x"), Catch::Contains("/nowhere/x: No such file"));
+  CHECK_THAT(text_error("text:file=" + folder.path().string()), Catch::Contains("is no plain file"));
 }
 
 TEST_CASE("masked-text: masks as BERT does, drawn from seed, epoch and sample alone") {
@@ -89,7 +89,8 @@ TEST_CASE("masked-text: masks as BERT does, drawn from seed, epoch and sample al
   CHECK(read_field<int64_t>(*set, 7, 0, {3, 1}) == read_field<int64_t>(*set, 7, 0, {3, 1}));
   CHECK(read_field<int64_t>(*set, 7, 0, {3, 1}) != read_field<int64_t>(*set, 7, 0, {3, 2}));
   CHECK(read_field<int64_t>(*set, 7, 0, {3, 1}) != read_field<int64_t>(*set, 7, 0, {4, 1}));
-  CHECK_THAT(error("masked-text:mask=300,vocabulary=256,file=" + file.string()), Catch::Contains("got 300"));
+  CHECK_THAT(text_error("masked-text:mask=300,vocabulary=256,file=" + file.string()),
+             Catch::Contains("got 300"));
 }
 
 TEST_CASE("sentences are cut into words, numbers and marks") {
@@ -184,15 +185,16 @@ TEST_CASE("translation: what is wrong in a file is named by its line") {
   const auto file = folder.path() / "pairs.tsv";
   const auto refused = [&](const std::string& bytes) {
     write_bytes(file, bytes);
-    return error("translation:file=" + file.string());
+    return text_error("translation:file=" + file.string());
   };
   CHECK_THAT(refused("a\tb\nno tab here\n"), Catch::Contains("pairs.tsv:2: has no tab"));
   CHECK_THAT(refused("a\tb\tc\n"), Catch::Contains("pairs.tsv:1: has more than one tab"));
   CHECK_THAT(refused("a\t \n"), Catch::Contains("pairs.tsv:1: one side is empty"));
   CHECK_THAT(refused("\n"), Catch::Contains("holds no pair"));
-  CHECK_THAT(error("translation"), Catch::Contains("expected file=PAIRS.tsv"));
+  CHECK_THAT(text_error("translation"), Catch::Contains("expected file=PAIRS.tsv"));
   write_bytes(file, "one two three four\tx\n");
-  CHECK_THAT(error("translation:source=3,held=0,file=" + file.string()), Catch::Contains("1 are too long"));
+  CHECK_THAT(text_error("translation:source=3,held=0,file=" + file.string()),
+             Catch::Contains("1 are too long"));
 }
 
 TEST_CASE("BLEU of sentences worked out by hand") {

@@ -25,7 +25,7 @@ TEST_CASE("wiki-shards: a build without HDF5 says what to install") {
 
 #else
 
-std::string error(const std::filesystem::path& root, const std::string& options = "") {
+std::string shards_error(const std::filesystem::path& root, const std::string& options = "") {
   return message_of<InputError>(
       [&] { open_dataset("wiki-shards:root=" + root.string() + options, "train"); });
 }
@@ -86,15 +86,15 @@ TEST_CASE("wiki-shards: several threads read, files called _test_ are for evalua
 TEST_CASE("wiki-shards: what does not fit is refused, with the file, the table and the row") {
   const TemporaryFolder folder;
   const auto root = folder.path() / "shards";
-  CHECK_THAT(error(root), Catch::Contains("No such file"));
+  CHECK_THAT(shards_error(root), Catch::Contains("No such file"));
   CHECK_THAT(message_of<InputError>([] { open_dataset("wiki-shards", "train"); }),
              Catch::Contains("it is missing"));
   std::filesystem::create_directories(root);
-  CHECK_THAT(error(root), Catch::Contains("holds no file *.hdf5 or *.h5"));
+  CHECK_THAT(shards_error(root), Catch::Contains("holds no file *.hdf5 or *.h5"));
 
   const auto file = root / "a.hdf5";
   testing::write_bytes(file, "not HDF5");
-  CHECK_THAT(error(root), Catch::Contains("a.hdf5: is no HDF5 file"));
+  CHECK_THAT(shards_error(root), Catch::Contains("a.hdf5: is no HDF5 file"));
 
   const testing::Shard good = testing::random_shard(3, 4, 8);
   const auto changed = [&](const std::string& table, const std::function<void(testing::Shard&)>& change) {
@@ -102,7 +102,7 @@ TEST_CASE("wiki-shards: what does not fit is refused, with the file, the table a
     change(shard);
     testing::write_shard(file, shard);
     CAPTURE(table);
-    CHECK_THAT(error(root), Catch::Contains("'" + table + "'"));
+    CHECK_THAT(shards_error(root), Catch::Contains("'" + table + "'"));
   };
   changed("segment_ids", [](auto& shard) { shard.erase("segment_ids"); });
   changed("masked_lm_ids", [](auto& shard) { shard["masked_lm_ids"].pop_back(); });
@@ -129,7 +129,7 @@ TEST_CASE("wiki-shards: what does not fit is refused, with the file, the table a
 
   testing::write_shard(file, good);
   testing::write_shard(root / "b.hdf5", testing::random_shard(3, 4, 9));
-  CHECK_THAT(error(root), Catch::Contains("b.hdf5: table 'input_ids': got 4 x 9, expected 4 x 8"));
+  CHECK_THAT(shards_error(root), Catch::Contains("b.hdf5: table 'input_ids': got 4 x 9, expected 4 x 8"));
 }
 
 #endif

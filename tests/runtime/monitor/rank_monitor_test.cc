@@ -9,12 +9,12 @@
 namespace pipewright::testing {
 namespace {
 
-struct Case {
+struct RankCase {
   std::string schedule;
   PipelineShape shape;
 };
 
-std::vector<Case> cases() {
+std::vector<RankCase> rank_cases() {
   const auto flush = [](std::vector<int64_t> replicas, int64_t microbatches, int64_t several = 1) {
     PipelineShape shape{.replicas = std::move(replicas), .in_flight = {}};
     shape.in_flight.assign(shape.replicas.size(), 2 * microbatches);
@@ -35,8 +35,8 @@ std::vector<Case> cases() {
 
 // What the monitor of each rank finds of a run in which each forward and backward takes 20 ms, but for
 // `specs`.
-std::vector<std::vector<SpeedChange>> found(const Case& c, const std::vector<std::string>& specs,
-                                            int64_t minibatches, double noise, uint64_t seed) {
+std::vector<std::vector<SpeedChange>> found_of_ranks(const RankCase& c, const std::vector<std::string>& specs,
+                                                     int64_t minibatches, double noise, uint64_t seed) {
   const Disturbances disturbances(specs);
   const auto ranks = placements(c.shape);
   std::vector<std::vector<SpeedChange>> all(ranks.size());
@@ -60,10 +60,10 @@ std::vector<std::vector<SpeedChange>> found(const Case& c, const std::vector<std
 
 TEST_CASE(
     "a rank that becomes slow, and fast again, is seen under every schedule, its neighbours are not blamed") {
-  for (const Case& c : cases())
+  for (const RankCase& c : rank_cases())
     for (uint64_t seed = 0; seed < 5; ++seed) {
       CAPTURE(c.schedule, c.shape.replicas, seed);
-      const auto all = found(c, {"fixed:rank=1,factor=3,from=200,to=400"}, 700, 0.05, seed);
+      const auto all = found_of_ranks(c, {"fixed:rank=1,factor=3,from=200,to=400"}, 700, 0.05, seed);
       for (size_t rank = 0; rank < all.size(); ++rank) {
         CAPTURE(rank);
         if (rank != 1) {
@@ -82,7 +82,7 @@ TEST_CASE(
 
 TEST_CASE("in straight pipelines a slow rank is found within 20 minibatches") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    const auto all = found(cases()[0], {"fixed:rank=0,factor=1.5,from=300"}, 500, 0.05, seed);
+    const auto all = found_of_ranks(rank_cases()[0], {"fixed:rank=0,factor=1.5,from=300"}, 500, 0.05, seed);
     REQUIRE(all[0].size() == 1);
     CHECK(all[0][0].found - 300 <= 20 * 2);  // two minibatches a sample of 50 ms
     CHECK(all[0][0].found >= 300);
@@ -90,10 +90,10 @@ TEST_CASE("in straight pipelines a slow rank is found within 20 minibatches") {
 }
 
 TEST_CASE("a quiet run says nothing") {
-  for (const Case& c : cases())
+  for (const RankCase& c : rank_cases())
     for (const double noise : {0.0, 0.1, 0.3}) {
       CAPTURE(c.schedule, noise);
-      for (const auto& rank : found(c, {"random:probability=0.02,duration=200ms"}, 3000, noise, 1))
+      for (const auto& rank : found_of_ranks(c, {"random:probability=0.02,duration=200ms"}, 3000, noise, 1))
         CHECK(rank.empty());
     }
 }

@@ -236,7 +236,7 @@ Depths equal_times_in_flight(const Depths& replicas) {
   return choose_in_flight(replicas, times);
 }
 
-std::vector<Depths> depth_choices(const Depths& replicas) {
+std::vector<Depths> depths_to_bound(const Depths& replicas) {
   const size_t stages = replicas.size();
   // A first stage far ahead sends much before it asks for a gradient: the hardest for shallow stages behind.
   Depths first_ahead(stages, 1), falling(stages), growing(stages);
@@ -262,7 +262,7 @@ TEST_CASE("bounded sends: every plan of up to four stages and four replicas comp
           if (!problem.empty()) FAIL(schedule << " " << problem);
         }
     };
-    for (const Depths& depths : depth_choices(replicas)) check("1f1b", depths);
+    for (const Depths& depths : depths_to_bound(replicas)) check("1f1b", depths);
     // Their lists do not depend on depths, so the smallest limits are the hardest.
     for (const char* schedule : {"model-parallel", "forward"}) check(schedule, Depths(replicas.size(), 1));
   }
@@ -273,7 +273,7 @@ TEST_CASE("bounded sends: so does every plan whose first stages are frozen, and 
   for (const Depths& replicas : all_replica_counts(4, 3)) {
     const auto stages = static_cast<int64_t>(replicas.size());
     for (int64_t frozen = 1; frozen < stages; ++frozen) {
-      for (const Depths& depths : depth_choices(replicas)) {
+      for (const Depths& depths : depths_to_bound(replicas)) {
         PipelineShape shape{replicas, depths};
         shape.frozen_stages = frozen;
         for (const int64_t count : {1, 6, 24}) {
@@ -310,7 +310,7 @@ TEST_CASE("bounded sends: so do the schedules with a flush") {
       shape.microbatches = microbatches;
       check("gpipe", shape);
       for (const char* schedule : {"1f1b-flush", "zb-h1"})
-        for (const Depths& depths : depth_choices(replicas)) {
+        for (const Depths& depths : depths_to_bound(replicas)) {
           shape.in_flight = depths;
           check(schedule, shape);
         }

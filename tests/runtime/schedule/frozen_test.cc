@@ -17,13 +17,13 @@ namespace {
 using testing::dashed;
 using Numbers = std::vector<int64_t>;
 
-struct Case {
+struct FrozenCase {
   std::string schedule;
   PipelineShape shape;
   std::vector<StageTimes> times;
 };
 
-std::string words(const Case& c) {
+std::string words(const FrozenCase& c) {
   return c.schedule + " " + dashed(c.shape.replicas) + " depths " + dashed(c.shape.in_flight) + " frozen " +
          std::to_string(c.shape.frozen_stages) + " weights " + to_text(c.shape.weights) + " microbatches " +
          std::to_string(c.shape.microbatches);
@@ -39,19 +39,19 @@ PipelineShape behind_frozen(PipelineShape shape) {
   return shape;
 }
 
-Case random_case(std::mt19937_64& random) {
+FrozenCase random_frozen_case(std::mt19937_64& random) {
   const auto below = [&](size_t n) { return static_cast<int64_t>(random() % n); };
   const auto seconds = [&] { return 0.25 * static_cast<double>(1 + below(8)); };
   struct Kind {
     const char* schedule;
     WeightRule weights;
   };
-  const Kind kinds[] = {{"1f1b", WeightRule::kStash},         {"1f1b", WeightRule::kVertical},
-                        {"1f1b", WeightRule::kTwoVersions},   {"model-parallel", WeightRule::kStash},
-                        {"gpipe", WeightRule::kFlush},        {"1f1b-flush", WeightRule::kFlush},
+  const Kind kinds[] = {{"1f1b", WeightRule::kStash},       {"1f1b", WeightRule::kVertical},
+                        {"1f1b", WeightRule::kTwoVersions}, {"model-parallel", WeightRule::kStash},
+                        {"gpipe", WeightRule::kFlush},      {"1f1b-flush", WeightRule::kFlush},
                         {"zb-h1", WeightRule::kFlush}};
   const Kind& kind = kinds[below(7)];
-  Case c;
+  FrozenCase c;
   c.schedule = kind.schedule;
   c.shape.weights = kind.weights;
   const int64_t stages = 2 + below(4);
@@ -83,7 +83,7 @@ Case random_case(std::mt19937_64& random) {
 TEST_CASE("frozen stages leave out what nobody waits for, under every schedule and weight rule") {
   std::mt19937_64 random(2101);
   for (int round = 0; round < 400; ++round) {
-    const Case c = random_case(random);
+    const FrozenCase c = random_frozen_case(random);
     CAPTURE(words(c));
     const PipelineShape trained = behind_frozen(c.shape);
     const Span span{static_cast<int64_t>(random() % 7), static_cast<int64_t>(20 + random() % 40)};
@@ -118,10 +118,11 @@ TEST_CASE("frozen stages leave out what nobody waits for, under every schedule a
   }
 }
 
-TEST_CASE("simulated: frozen stages take their forwards alone, and only they or their links can slow the rest") {
+TEST_CASE(
+    "simulated: frozen stages take their forwards alone, and only they or their links can slow the rest") {
   std::mt19937_64 random(2102);
   for (int round = 0; round < 150; ++round) {
-    Case c = random_case(random);
+    FrozenCase c = random_frozen_case(random);
     CAPTURE(words(c));
     const auto first = static_cast<size_t>(c.shape.frozen_stages);
     const PipelineShape trained = behind_frozen(c.shape);
@@ -133,8 +134,8 @@ TEST_CASE("simulated: frozen stages take their forwards alone, and only they or 
     double slowest = 0, before = 0;  // of a frozen rank or link; what the first minibatch takes
     for (size_t s = 0; s < first; ++s) {
       const double replicas = static_cast<double>(c.shape.replicas[s]);
-      slowest = std::max({slowest, c.times[s].forward_seconds / replicas,
-                          c.times[s].send_activation_seconds / replicas});
+      slowest = std::max(
+          {slowest, c.times[s].forward_seconds / replicas, c.times[s].send_activation_seconds / replicas});
       before += c.times[s].forward_seconds + c.times[s].send_activation_seconds;
     }
     CHECK(all >= slowest * 240);
@@ -142,8 +143,7 @@ TEST_CASE("simulated: frozen stages take their forwards alone, and only they or 
     for (size_t s = first; s < c.times.size(); ++s) c.times[s].backward_seconds -= 0.125;
     c.times[first].send_gradient_seconds += 1;
     CHECK(simulate(c.schedule, c.shape, c.times, span).total_seconds == Approx(all));
-    for (size_t s = 0; s < first; ++s)
-      c.times[s].forward_seconds = c.times[s].send_activation_seconds = 0;
+    for (size_t s = 0; s < first; ++s) c.times[s].forward_seconds = c.times[s].send_activation_seconds = 0;
     CHECK(simulate(c.schedule, c.shape, c.times, span).total_seconds == Approx(alone));
     CHECK(before > 0);
   }
@@ -152,7 +152,7 @@ TEST_CASE("simulated: frozen stages take their forwards alone, and only they or 
 TEST_CASE("the long run of a pipeline with frozen stages is the slowest of its parts") {
   std::mt19937_64 random(2103);
   for (int round = 0; round < 100; ++round) {
-    Case c = random_case(random);
+    FrozenCase c = random_frozen_case(random);
     if (c.schedule != "1f1b") continue;
     CAPTURE(words(c));
     const std::optional<double> endless = endless_minibatch_seconds(c.shape, c.times);
@@ -179,7 +179,7 @@ TEST_CASE("chosen depths: frozen stages take one, and leave the others what they
   std::mt19937_64 random(2104);
   int chosen = 0;
   for (int round = 0; round < 60 && chosen < 25; ++round) {
-    Case c = random_case(random);
+    FrozenCase c = random_frozen_case(random);
     if (c.schedule != "1f1b" && c.schedule != "1f1b-flush") continue;
     ++chosen;
     c.shape.in_flight.assign(c.shape.in_flight.size(), 12);

@@ -111,16 +111,16 @@ TEST_CASE("fair shares by example: a message that leaves makes room for those th
   CHECK(network.part_left(1, 6) == -1);
 }
 
-struct Case {
+struct NetworkCase {
   PipelineShape shape;
   std::vector<StageTimes> times;
   std::string schedule;
   Span span;
 };
 
-Case random_case(std::mt19937_64& random) {
+NetworkCase random_network_case(std::mt19937_64& random) {
   const auto number = [&](double high) { return std::uniform_real_distribution<double>(0, high)(random); };
-  Case out;
+  NetworkCase out;
   const auto& rows = schedules();
   const ScheduleRow& row = rows[random() % rows.size()];
   out.schedule = row.name;
@@ -162,7 +162,7 @@ std::map<Key, std::pair<double, double>> by_action(const Simulation& simulation)
 TEST_CASE("both engines find the same times, to the bit") {
   std::mt19937_64 random(22);
   for (int round = 0; round < 300; ++round) {
-    const Case one = random_case(random);
+    const NetworkCase one = random_network_case(random);
     CAPTURE(one.schedule, dashed(one.shape.replicas), dashed(one.shape.in_flight), one.span.first,
             one.span.count);
     SimulationOptions options;
@@ -323,7 +323,7 @@ TEST_CASE("queues: a send waits for its receiver to ask, too short a queue deadl
 TEST_CASE("random pipelines on random networks: everything ends, no faster than without sharing") {
   std::mt19937_64 random(23);
   for (int round = 0; round < 200; ++round) {
-    Case one = random_case(random);
+    NetworkCase one = random_network_case(random);
     CAPTURE(one.schedule, dashed(one.shape.replicas));
     SimulationOptions options;
     for (size_t stage = 0; stage < one.times.size(); ++stage) {

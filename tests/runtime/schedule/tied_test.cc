@@ -20,7 +20,7 @@
 namespace pipewright {
 namespace {
 
-struct Case {
+struct TiedCase {
   std::string schedule;
   PipelineShape shape;
   std::vector<StageTimes> times;
@@ -32,8 +32,8 @@ class Random {
   int64_t between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
-  Case next() {
-    Case made;
+  TiedCase next() {
+    TiedCase made;
     const std::vector<std::string> schedules = {"1f1b", "gpipe", "1f1b-flush", "interleaved", "zb-h1"};
     made.schedule = schedules[static_cast<size_t>(between(0, 4))];
     const bool several = made.schedule == "interleaved";
@@ -99,7 +99,7 @@ TEST_CASE("tied copies: an update takes what was exchanged, after the last of th
 TEST_CASE("tied copies: random shapes under every rule that allows them finish, and stages really meet") {
   int64_t met = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
-    const Case c = Random(seed).next();
+    const TiedCase c = Random(seed).next();
     CAPTURE(seed, c.schedule);
     const Span span{0, 3 * c.shape.microbatches};
     const ScheduleCheck check = check_schedule(c.schedule, c.shape, span);

@@ -17,7 +17,7 @@ int64_t cases() {
   return given ? std::stoll(given) : 40;
 }
 
-std::vector<std::unique_ptr<Transport>> world_of(const std::string& transport, const Plan& plan) {
+std::vector<std::unique_ptr<Transport>> some_world(const std::string& transport, const Plan& plan) {
   if (plan.world_size == 1) return {};
   return make_world(transport, plan.world_size);
 }
@@ -56,7 +56,7 @@ TEST_CASE(
     CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.rules.optimizer.name);
     check_side_by_side(job.plan, "none", job.rules.gradient_accumulation);
     compare(job.model, job.plan, job.rules, job.spans,
-            world_of(transports[static_cast<size_t>(seed) % transports.size()], job.plan));
+            some_world(transports[static_cast<size_t>(seed) % transports.size()], job.plan));
   }
 }
 

@@ -18,7 +18,7 @@ using pipewright::testing::spawn;
 
 namespace {
 
-auto two_ranks() { return pipewright::testing::two_late_ranks<LateBlocks, make_block_transport>(); }
+auto two_block_ranks() { return pipewright::testing::two_late_ranks<LateBlocks, make_block_transport>(); }
 
 // Opens nothing when it is told so, as where the system keeps processes apart.
 class ShyBlocks : public BlockSharing {
@@ -58,7 +58,7 @@ class SharingCuda : public pipewright::testing::StandInCuda {
 TEST_CASE(
     "blocks: a message is what the sender's stream had computed, and the receiver's stream computes with "
     "it") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_block_ranks();
   for (int64_t k = 0; k < 50; ++k) {
     const at::Tensor value = at::zeros({1 + k % 7});
     first->compute->give([value, k] { value.fill_(k); });  // computed after send() has returned
@@ -77,7 +77,7 @@ TEST_CASE(
 }
 
 TEST_CASE("blocks: one is used again once its reader has answered") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_block_ranks();
   constexpr int64_t kMessages = 200, kUnderWay = 3;
   std::thread sender([&, &first = first] {
     std::deque<std::unique_ptr<Request>> answers;
@@ -106,7 +106,7 @@ TEST_CASE("blocks: one is used again once its reader has answered") {
 }
 
 TEST_CASE("blocks: an abort wakes a receive that nobody serves, and the end of a rank its own thread") {
-  auto [first, second] = two_ranks();
+  auto [first, second] = two_block_ranks();
   auto never = second->transport->receive(at::empty({4}), 0, 0);
   second->transport->abort("rank 0 is gone");
   CHECK_THROWS_WITH(never->wait(), Catch::Contains("rank 0 is gone"));

@@ -16,14 +16,14 @@ using pipewright::testing::spawn;
 
 namespace {
 
-auto two_ranks() { return pipewright::testing::two_late_ranks<LateCopies, make_staged_transport>(); }
+auto two_staged_ranks() { return pipewright::testing::two_late_ranks<LateCopies, make_staged_transport>(); }
 
 }  // namespace
 
 TEST_CASE(
     "staged: a message is what the sender's stream had computed, and the receiver's stream computes with "
     "it") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_staged_ranks();
   for (int64_t k = 0; k < 30; ++k) {
     const at::Tensor value = at::zeros({1 + k % 7});
     first->compute->give([value, k] { value.fill_(k); });  // computed after send() has returned
@@ -41,7 +41,7 @@ TEST_CASE(
 
 TEST_CASE(
     "staged: what was computed with a tensor before it became the place of a message is not overtaken") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_staged_ranks();
   for (int64_t k = 0; k < 30; ++k) {
     first->transport->send(at::full({5}, k), 1, 0)->wait();
     const at::Tensor place = at::full({5}, -7);
@@ -55,7 +55,7 @@ TEST_CASE(
 }
 
 TEST_CASE("staged: after a send's wait the sender's tensor may change") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_staged_ranks();
   for (int64_t k = 0; k < 30; ++k) {
     const at::Tensor value = at::full({9}, k);
     first->transport->send(value, 1, 0)->wait();
@@ -68,7 +68,7 @@ TEST_CASE("staged: after a send's wait the sender's tensor may change") {
 }
 
 TEST_CASE("staged: the threads that compute never wait for a copy") {
-  const auto [first, second] = two_ranks();
+  const auto [first, second] = two_staged_ranks();
   const std::vector<MessagePart> parts = {{{64}, at::kFloat}, {{3}, at::kLong}};
   const int64_t messages = 50;
   std::vector<std::vector<at::Tensor>> got;
@@ -94,7 +94,7 @@ TEST_CASE("staged: the threads that compute never wait for a copy") {
 }
 
 TEST_CASE("staged: an abort wakes a receive that nobody serves, and the end of a rank its own threads") {
-  auto [first, second] = two_ranks();
+  auto [first, second] = two_staged_ranks();
   auto waited = second->transport->receive(at::empty({4}), 0, 0);
   auto never = second->transport->receive(at::empty({4}), 0, 1);
   std::string problem;
