@@ -81,8 +81,8 @@ void print_summary(const std::string& folder, bool json) {
       std::cout << ", top-5 " << 100 * summary.evaluation->top5 << " %";
     }
   }
-  const std::string slowness = slowness_text(summary, last_plan_of(folder, summary));
-  if (!slowness.empty()) std::cout << "\n" << slowness;
+  const std::string how_true = how_true_text(summary, last_plan_of(folder, summary));
+  if (!how_true.empty()) std::cout << "\n" << how_true;
   std::cout << "\nrun folder: " << folder << "\n";
 }
 

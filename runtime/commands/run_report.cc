@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/journal/loss_curves.h"
 #include "runtime/journal/loss_text.h"
+#include "runtime/journal/predicted_times.h"
 #include "runtime/journal/slowness.h"
 
 namespace pipewright {
@@ -252,13 +253,38 @@ std::string table_of(const FurtherTable& table, const std::vector<FinishedRun>& 
   return rows.empty() ? "" : table.heading + rows;
 }
 
-/// Which runs took longer than predicted, and where the time went.
-std::string slow_runs(const std::vector<FinishedRun>& runs) {
-  std::string slow;
-  for (const FinishedRun& run : runs)
-    if (const std::string slowness = slowness_text(run.summary, run.plan); !slowness.empty())
-      slow += "\n" + run.name + ": " + slowness + ".\n";
-  return slow;
+/// Which runs took longer than predicted, and where the time went; of the others, the largest gap.
+std::string how_true(const std::vector<FinishedRun>& runs) {
+  std::string sentences;
+  for (const FinishedRun& run : runs) {
+    if (const std::string sentence = how_true_text(run.summary, run.plan); !sentence.empty())
+      sentences += "\n" + run.name + ": " + sentence + ".\n";
+  }
+  return sentences;
+}
+
+/// Of each rank whose plan says what to expect.
+std::string time_table(const std::vector<FinishedRun>& runs) {
+  std::string rows;
+  for (const FinishedRun& run : runs) {
+    for (const RankTimes& rank : rank_times(run.summary, run.plan)) {
+      rows += "| " + run.name + " | " + std::to_string(rank.rank) + " |";
+      for (const int64_t stage : rank.stages) rows += " " + std::to_string(stage);
+      rows += " |";
+      for (double RankTime::*const part :
+           {&RankTime::compute_seconds, &RankTime::other_seconds, &RankTime::period_seconds})
+        rows +=
+            " " + format_seconds(rank.measured.*part) + " (" + format_seconds(rank.predicted.*part) + ") |";
+      rows += "\n";
+    }
+  }
+  if (rows.empty()) return "";
+  return "\nTime of each rank for one of its minibatches, in the mean over all (predicted, in the long "
+         "run):\n\n"
+         "| run | rank | stage | forward, backward, update | everything else, mostly waiting | from one to "
+         "the "
+         "next |\n| --- | --- | --- | --- | --- | --- |\n" +
+         rows;
 }
 
 std::string note_of_crowded_runs(const std::vector<FinishedRun>& runs) {
@@ -284,7 +310,7 @@ std::string run_report(const std::vector<std::filesystem::path>& folders) {
     if (first_samples_per_second == 0) first_samples_per_second = run.summary.samples_per_second;
     report += main_row(run, first_samples_per_second);
   }
-  report += note_of_crowded_runs(runs) + slow_runs(runs);
+  report += note_of_crowded_runs(runs) + how_true(runs) + time_table(runs);
   for (const FurtherTable& table : kBeforeLosses) report += table_of(table, runs);
   return report + loss_rows(folders) + table_of(kMemoryTable, runs);
 }

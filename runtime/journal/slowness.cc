@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/units.h"
+#include "runtime/journal/predicted_times.h"
 
 namespace pipewright {
 namespace {
@@ -17,26 +18,6 @@ std::string number(double value) {
   return text;
 }
 
-/// What the plan says of one minibatch of a rank, over all its stages.
-struct Expected {
-  double compute_seconds = 0;
-  double update_seconds = 0;
-  double sync_seconds = 0;
-};
-
-Expected expected_of(const Plan& plan, int64_t rank) {
-  Expected expected;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto& ranks = plan.stages[s].ranks;
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-    const StagePrediction& stage = plan.predicted->stages.at(s);
-    expected.compute_seconds += stage.compute_seconds;
-    expected.update_seconds += stage.step_seconds;
-    expected.sync_seconds += stage.gradient_sync_seconds;
-  }
-  return expected;
-}
-
 struct Cause {
   double seconds = 0;  ///< of the busiest rank's training, beyond the plan
   std::string words;
@@ -44,7 +25,7 @@ struct Cause {
 
 std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const RankSummary& rank) {
   const MeasuredTimes& times = *rank.times;
-  const Expected expected = expected_of(plan, rank.rank);
+  const ExpectedTimes expected = expected_of(plan, rank.rank);
   const auto minibatches = static_cast<double>(std::max<int64_t>(times.minibatches, 1));
   const auto each = [&](double seconds) { return format_seconds(seconds / minibatches); };
   const std::string name = "rank " + std::to_string(rank.rank);
@@ -98,6 +79,11 @@ std::string slowness_text(const Summary& summary, const Plan& plan) {
   const double beyond = (1 - predicted / summary.minibatch_seconds) * busiest->times->trained_seconds;
   if (likely->seconds < kExplains * beyond) return text;
   return text + "; likely: " + likely->words;
+}
+
+std::string how_true_text(const Summary& summary, const Plan& plan) {
+  const std::string slow = slowness_text(summary, plan);
+  return slow.empty() ? prediction_text(summary, plan) : slow;
 }
 
 std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores) {

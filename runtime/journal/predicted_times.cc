@@ -1,0 +1,140 @@
+#include "runtime/journal/predicted_times.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "graph/units.h"
+
+namespace pipewright {
+namespace {
+
+// Of all minibatches the stage's replicas take, those that this rank takes.
+double part_of(const Stage& stage, int64_t rank) {
+  if (stage.splits()) return 1;
+  const auto place =
+      static_cast<size_t>(std::find(stage.ranks.begin(), stage.ranks.end(), rank) - stage.ranks.begin());
+  if (stage.shares.empty()) return 1 / static_cast<double>(stage.ranks.size());
+  return static_cast<double>(stage.shares[place]) /
+         static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
+}
+
+std::string percent(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * std::abs(ratio - 1));
+  return text;
+}
+
+std::string stages_text(const std::vector<int64_t>& stages) {
+  std::string text = stages.size() == 1 ? "stage " : "stages ";
+  for (size_t i = 0; i < stages.size(); ++i) text += (i ? ", " : "") + std::to_string(stages[i]);
+  return text;
+}
+
+// Why a rank computes longer, if what it counted shows it.
+std::string cause_of_compute(const RankSummary& rank, const Summary& summary) {
+  constexpr double kWholeCore = 0.97;
+  if (rank.device.rfind("cuda", 0) == 0) return "";
+  if (rank.times->core_share() < kWholeCore) {
+    char text[64];
+    std::snprintf(text, sizeof text, ": it had %.2f of a core", rank.times->core_share());
+    return text;
+  }
+  const auto beside = std::count_if(summary.ranks.begin(), summary.ranks.end(),
+                                    [&](const RankSummary& other) { return other.host == rank.host; });
+  if (beside < 2) return "";
+  return ": " + std::to_string(beside) +
+         " ranks share the host's caches and memory, the profile had them alone";
+}
+
+// What a rank waited for most.
+std::string cause_of_waiting(const RankSummary& rank) {
+  const MeasuredTimes& times = *rank.times;
+  const std::pair<double, const char*> waits[] = {{rank.receive_wait_seconds, "messages of its neighbours"},
+                                                  {rank.sync_wait_seconds, "the sum of gradients"},
+                                                  {times.load_wait_seconds, "its samples"},
+                                                  {times.injected_seconds, "--disturb"}};
+  const auto& most = *std::max_element(std::begin(waits), std::end(waits));
+  if (!(most.first > 0)) return "";
+  return std::string(": most of it for ") + most.second;
+}
+
+}  // namespace
+
+ExpectedTimes expected_of(const Plan& plan, int64_t rank) {
+  ExpectedTimes expected;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto& ranks = plan.stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    const StagePrediction& stage = plan.predicted->stages.at(s);
+    expected.compute_seconds += stage.compute_seconds;
+    expected.update_seconds += stage.step_seconds;
+    expected.sync_seconds += stage.gradient_sync_seconds;
+  }
+  return expected;
+}
+
+std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan) {
+  std::vector<RankTimes> rows;
+  if (!plan.predicted || !(summary.predicted_minibatch_seconds > 0) || summary.generations.size() > 1)
+    return rows;
+  if (summary.cores > 0 && summary.world_size > summary.cores) return rows;
+  for (const RankSummary& rank : summary.ranks) {
+    if (!rank.times || rank.times->minibatches == 0) continue;
+    RankTimes row;
+    row.rank = rank.rank;
+    double part = 0;
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      const auto& ranks = plan.stages[s].ranks;
+      if (std::find(ranks.begin(), ranks.end(), rank.rank) == ranks.end()) continue;
+      row.stages.push_back(static_cast<int64_t>(s));
+      part = part_of(plan.stages[s], rank.rank);
+    }
+    if (row.stages.empty()) continue;
+    const MeasuredTimes& times = *rank.times;
+    const auto minibatches = static_cast<double>(times.minibatches);
+    row.measured.compute_seconds =
+        (times.busy_seconds - times.load_wait_seconds - times.injected_seconds) / minibatches;
+    row.measured.period_seconds = times.trained_seconds / minibatches;
+    const ExpectedTimes expected = expected_of(plan, rank.rank);
+    row.predicted.compute_seconds = expected.compute_seconds + expected.update_seconds;
+    row.predicted.period_seconds = plan.predicted->minibatch_seconds / part;
+    for (RankTime* time : {&row.measured, &row.predicted})
+      time->other_seconds = std::max(0.0, time->period_seconds - time->compute_seconds);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string prediction_text(const Summary& summary, const Plan& plan) {
+  const std::vector<RankTimes> rows = rank_times(summary, plan);
+  if (rows.empty()) return "";
+  struct Gap {
+    double part = -1;  ///< of the rank's predicted period
+    const RankTimes* row = nullptr;
+    bool computes = true;
+    double measured = 0, predicted = 0;
+  } largest;
+  for (const RankTimes& row : rows) {
+    const auto consider = [&](bool computes, double measured, double predicted) {
+      const double part = std::abs(measured - predicted) / row.predicted.period_seconds;
+      if (part > largest.part) largest = {part, &row, computes, measured, predicted};
+    };
+    consider(true, row.measured.compute_seconds, row.predicted.compute_seconds);
+    consider(false, row.measured.other_seconds, row.predicted.other_seconds);
+  }
+  const double ratio = summary.minibatch_seconds / summary.predicted_minibatch_seconds;
+  const auto rank = std::find_if(summary.ranks.begin(), summary.ranks.end(),
+                                 [&](const RankSummary& each) { return each.rank == largest.row->rank; });
+  const bool more = largest.measured > largest.predicted;
+  std::string text = percent(ratio) + (ratio > 1 ? " slower" : " faster") +
+                     " than predicted; the largest gap: rank " + std::to_string(largest.row->rank) + " (" +
+                     stages_text(largest.row->stages) + ") " + (largest.computes ? "computes " : "waits ") +
+                     format_seconds(largest.measured) + " a minibatch, predicted " +
+                     format_seconds(largest.predicted);
+  if (more) text += largest.computes ? cause_of_compute(*rank, summary) : cause_of_waiting(*rank);
+  return text;
+}
+
+}  // namespace pipewright

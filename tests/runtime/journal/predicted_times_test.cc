@@ -1,0 +1,111 @@
+// What a report says of a plan's prediction, of runs that are made up.
+#include "runtime/journal/predicted_times.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+using namespace pipewright;
+
+namespace {
+
+// Stage 0 on ranks 0 and 1, stage 1 on rank 2; 200 minibatches, exactly as planned.
+struct AsPlanned {
+  Plan plan;
+  Summary summary;
+
+  AsPlanned() {
+    plan.world_size = 3;
+    plan.stages.resize(2);
+    plan.stages[0].ranks = {0, 1};
+    plan.stages[1].ranks = {2};
+    plan.predicted.emplace();
+    plan.predicted->minibatch_seconds = 0.010;
+    plan.predicted->stages.resize(2);
+    plan.predicted->stages[0].compute_seconds = 0.015;
+    plan.predicted->stages[1].compute_seconds = 0.009;
+    for (StagePrediction& stage : plan.predicted->stages) stage.step_seconds = 0.001;
+    summary.world_size = 3;
+    summary.cores = 4;
+    summary.minibatch_seconds = summary.predicted_minibatch_seconds = 0.010;
+    for (int64_t r = 0; r < 3; ++r) {
+      RankSummary rank;
+      rank.rank = r;
+      rank.host = "host" + std::to_string(r);
+      const int64_t minibatches = r == 2 ? 200 : 100;
+      const double busy = static_cast<double>(minibatches) * (r == 2 ? 0.010 : 0.016);
+      rank.times = MeasuredTimes{minibatches, 2.0, busy, 0, busy};
+      summary.ranks.push_back(rank);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("of a run that is as planned, every rank's times are the plan's") {
+  const AsPlanned run;
+  const auto rows = rank_times(run.summary, run.plan);
+  REQUIRE(rows.size() == 3);
+  for (const RankTimes& row : rows) {
+    CHECK(row.measured.compute_seconds == Approx(row.predicted.compute_seconds));
+    CHECK(row.measured.other_seconds == Approx(row.predicted.other_seconds).margin(1e-12));
+    CHECK(row.measured.period_seconds == Approx(row.predicted.period_seconds));
+  }
+  CHECK(rows[0].predicted.period_seconds == Approx(0.020));
+  CHECK(rows[0].predicted.other_seconds == Approx(0.004));
+  CHECK(rows[2].stages == std::vector<int64_t>{1});
+}
+
+TEST_CASE("the largest gap is named, with its rank, its stage and what shows the cause") {
+  AsPlanned run;
+  run.summary.minibatch_seconds = 0.0104;
+  MeasuredTimes& times = *run.summary.ranks[2].times;
+  times.busy_seconds = times.cpu_seconds = 200 * 0.012;
+  times.trained_seconds = 200 * 0.0122;
+  const std::string head =
+      "4 % slower than predicted; the largest gap: rank 2 (stage 1) computes 12 ms a minibatch, predicted 10 "
+      "ms";
+  CHECK(prediction_text(run.summary, run.plan) == head);
+  times.cpu_seconds *= 0.9;
+  CHECK(prediction_text(run.summary, run.plan) == head + ": it had 0.90 of a core");
+  times.cpu_seconds = times.busy_seconds;
+  for (RankSummary& rank : run.summary.ranks) rank.host = "one";
+  CHECK(prediction_text(run.summary, run.plan) ==
+        head + ": 3 ranks share the host's caches and memory, the profile had them alone");
+
+  AsPlanned waits;
+  waits.summary.minibatch_seconds = 0.009;
+  waits.summary.ranks[1].times->trained_seconds = 3.0;
+  waits.summary.ranks[1].receive_wait_seconds = 1.2;
+  CHECK(prediction_text(waits.summary, waits.plan) ==
+        "10 % faster than predicted; the largest gap: rank 1 (stage 0) waits 14 ms a minibatch, predicted 4 "
+        "ms: "
+        "most of it for messages of its neighbours");
+}
+
+TEST_CASE(
+    "random shares: what a rank has between two minibatches is the plan's period over its part of them") {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 200; ++round) {
+    AsPlanned run;
+    Stage& stage = run.plan.stages[0];
+    const auto a = static_cast<int64_t>(1 + random() % 5), b = static_cast<int64_t>(1 + random() % 5);
+    const bool splits = random() % 3 == 0;
+    (splits ? stage.split : stage.shares) = {a, b};
+    const auto rows = rank_times(run.summary, run.plan);
+    const double sum = static_cast<double>(a + b);
+    CHECK(rows[0].predicted.period_seconds == Approx(splits ? 0.010 : 0.010 * sum / static_cast<double>(a)));
+    CHECK(rows[1].predicted.period_seconds == Approx(splits ? 0.010 : 0.010 * sum / static_cast<double>(b)));
+  }
+}
+
+TEST_CASE("nothing is said where nothing can be: no prediction, several plans, ranks that share cores") {
+  AsPlanned run;
+  run.plan.predicted.reset();
+  CHECK(prediction_text(run.summary, run.plan).empty());
+  AsPlanned changed;
+  changed.summary.generations.resize(2);
+  CHECK(prediction_text(changed.summary, changed.plan).empty());
+  AsPlanned crowded;
+  crowded.summary.cores = 2;
+  CHECK(prediction_text(crowded.summary, crowded.plan).empty());
+}
