@@ -1,8 +1,12 @@
 // `show`: a plan as tables and a timeline.
+#include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <iostream>
 #include <sstream>
 
 #include "graph/command_line.h"
+#include "graph/document.h"
 #include "graph/error.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
@@ -43,6 +47,37 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   return simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
 }
 
+/// Minibatches in the middle of what the run's trace has, where the pipeline is full: predicted, and below as
+/// they were.
+std::vector<NamedTimeline> beside_run(const std::filesystem::path& folder, const Plan& plan,
+                                      int64_t minibatches, const std::function<Simulation(Span)>& played) {
+  const auto trained = read_document<Plan>(folder / "plan.json");
+  if (trained.shape_text() != plan.shape_text() || trained.schedule != plan.schedule) {
+    throw InputError("--run " + folder.string() + ": its plan is " + trained.shape_text() + " of schedule " +
+                         trained.schedule + ", --plan is " + plan.shape_text() + " of schedule " +
+                         plan.schedule,
+                     "give --plan " + (folder / "plan.json").string());
+  }
+  const Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(trained));
+  int64_t first = -1, last = -1;
+  for (const SimulatedAction& a : run.actions) {
+    if (is_of_round(a.action.kind) || is_of_message(a.action.kind)) continue;
+    first = first < 0 ? a.action.index : std::min(first, a.action.index);
+    last = std::max(last, a.action.index);
+  }
+  if (first < 0) {
+    throw InputError((folder / "trace.json").string() + ": there is no minibatch in it",
+                     "train with --trace-minibatches 64");
+  }
+  const int64_t traced = last + 1 - first;
+  minibatches = std::min(minibatches, traced);
+  const int64_t before = (traced - minibatches) / 2;
+  return {{"predicted", window_of(played({0, traced}), {before, minibatches})},
+          {"measured, minibatches " + std::to_string(first + before) + " to " +
+               std::to_string(first + before + minibatches - 1),
+           window_of(run, {first + before, minibatches})}};
+}
+
 }  // namespace
 
 void run_show(const Arguments& arguments) {
@@ -52,15 +87,17 @@ void run_show(const Arguments& arguments) {
   options.add_options()                                                           //
       ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
       ("output", po::value<std::string>(),
-       "file.svg: the timeline; with --profile in its times, else in equal slots");
-  const po::variables_map values = parse_options(
-      arguments, options,
-      "pipewright-optimizer show --plan FILE [--changes FILE] [--profile FILE] [--output FILE.svg]");
+       "file.svg: the timeline; with --profile in its times, else in equal slots")  //
+      ("run", po::value<std::string>(),
+       "folder of a run of this plan: what it did, below what --profile says; needs --output");
+  const po::variables_map values = parse_options(arguments, options,
+                                                 "pipewright-optimizer show --plan FILE [--changes FILE] "
+                                                 "[--profile FILE] [--run DIR] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);
   if (values.count("changes") != 0) {
-    refuse_with_changes(values, {"output"});
+    refuse_with_changes(values, {"output", "run"});
     const PlanSequence sequence = read_sequence(values, plan);
     for (size_t i = 0; i < sequence.plans.size(); ++i) {
       std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
@@ -71,6 +108,10 @@ void run_show(const Arguments& arguments) {
     return;
   }
   const Simulation slots = show_plan(plan, span, width);
+  if (values.count("run") != 0 && (values.count("output") == 0 || values.count("profile") == 0)) {
+    throw InputError("--run: what a run did is drawn below what its profile says",
+                     "give --profile FILE and --output FILE.svg, too");
+  }
   if (values.count("output") == 0) {
     std::cout << "\n" << clipped(draw_text(slots, 1), width);
     return;
@@ -84,8 +125,13 @@ void run_show(const Arguments& arguments) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
     const MeasuredPlan measured(plan, inputs_for(values, plan, plan.world_size));
+    const auto played = [&](Span minibatches) {
+      return simulate(plan.schedule, shape_of(plan), measured.times, minibatches, measured.how);
+    };
     write_text(output,
-               draw_svg(simulate(plan.schedule, shape_of(plan), measured.times, span, measured.how), title));
+               values.count("run") == 0
+                   ? draw_svg(played(span), title)
+                   : draw_svg(beside_run(values["run"].as<std::string>(), plan, span.count, played), title));
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/schedule/simulate.h"
 #include "runtime/schedule/trace_events.h"
@@ -23,6 +24,21 @@ std::string draw_text(const Simulation& simulation, double slot_seconds);
 /// reduce in their colours, minibatch numbers where they fit, what the links carry as thin bars below the
 /// lane, a time axis. Every bar says what it is as a tool tip.
 std::string draw_svg(const Simulation& simulation, const std::string& title);
+
+/// The same of several timelines of the same ranks, one below the other on one time axis, each under its
+/// name.
+struct NamedTimeline {
+  std::string name;
+  Simulation timeline;
+};
+std::string draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& title);
+
+/// A run's trace.json as a timeline: what its ranks did, when (trace_span() turned around). Times begin at 0.
+/// InputError for text that is no trace of the ranks of `shape`.
+Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape);
+/// What a timeline shows from the first forward of minibatch `minibatches.first` until the last of
+/// these is complete, from 0 on; actions that reach over its ends are cut.
+Simulation window_of(const Simulation& timeline, Span minibatches);
 
 /// How an action of a rank looks in a trace, simulated or real; and the rank's name and rows.
 TraceSpan trace_span(int64_t rank, const Action& action, double begin_seconds, double end_seconds);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "graph/error.h"
 #include "graph/xml.h"
 #include "runtime/schedule/draw.h"
 
@@ -41,7 +42,7 @@ constexpr const char* kSendActivation = "#3b6fb6";
 constexpr const char* kSendGradient = "#4c9a5b";
 
 constexpr double kMargin = 16, kTitleHeight = 30, kLegendHeight = 26, kAxisHeight = 34;
-constexpr double kLaneHeight = 26, kLinkHeight = 4, kLanePitch = 38;
+constexpr double kLaneHeight = 26, kLinkHeight = 4, kLanePitch = 38, kNameHeight = 26;
 
 std::string number(double value, int decimals = 2) {
   char text[64];
@@ -74,25 +75,30 @@ double round_step(double least) {
 
 class Drawing {
  public:
-  explicit Drawing(const Simulation& simulation) : simulation_(simulation) {
-    for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-      labels_.push_back(rank_label(simulation.ranks[rank].number, simulation.ranks[rank].placement));
+  /// Several timelines of the same ranks, one below the other. A name of "" takes no line.
+  explicit Drawing(const std::vector<NamedTimeline>& timelines) : timelines_(timelines) {
+    for (const SimulatedRank& rank : timelines.front().timeline.ranks) {
+      labels_.push_back(rank_label(rank.number, rank.placement));
       label_width_ = std::max(label_width_, 6.6 * static_cast<double>(labels_.back().size()) + 12);
     }
+    for (const NamedTimeline& each : timelines) total_ = std::max(total_, each.timeline.total_seconds);
     // Wide enough for two digits in the shortest forward or backward, within reason.
-    double shortest = simulation.total_seconds;
-    for (const SimulatedAction& a : simulation.actions) {
+    double shortest = total_;
+    for_each_action([&](const SimulatedAction& a) {
       const double seconds = a.end_seconds - a.begin_seconds;
+      // What a window cuts off is not how short actions are.
+      if (timelines.size() > 1 && (a.begin_seconds <= 0 || a.end_seconds >= total_)) return;
       if (!is_of_message(a.action.kind) && !is_of_round(a.action.kind) && seconds > 0)
         shortest = std::min(shortest, seconds);
-    }
-    const double wanted = shortest > 0 ? 20 * simulation.total_seconds / shortest : 0;
+    });
+    const double wanted = shortest > 0 ? 20 * total_ / shortest : 0;
     chart_width_ = std::clamp(wanted, 640.0, 6000.0);
-    scale_ = simulation.total_seconds > 0 ? chart_width_ / simulation.total_seconds : 0;
+    scale_ = total_ > 0 ? chart_width_ / total_ : 0;
   }
 
   std::string draw(const std::string& title) {
-    const double lanes = kLanePitch * static_cast<double>(labels_.size());
+    double lanes = 0;
+    for (const NamedTimeline& each : timelines_) lanes += panel_height(each);
     const double width = 2 * kMargin + label_width_ + chart_width_;
     const double height = 2 * kMargin + kTitleHeight + kLegendHeight + lanes + kAxisHeight;
     out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << number(width, 0) << "\" height=\""
@@ -103,16 +109,29 @@ class Drawing {
     text(kMargin, kMargin + 16, title, "font-size=\"16\" font-weight=\"bold\" fill=\"#1a1a1a\"");
     legend(kMargin + kTitleHeight);
     axis(lanes);
-    for (size_t rank = 0; rank < labels_.size(); ++rank) lane(rank);
-    for (const SimulatedAction& action : simulation_.actions) bar(action);
+    for (const NamedTimeline& each : timelines_) {
+      if (!each.name.empty()) {
+        text(kMargin, y(0) + kNameHeight - 8, each.name, "font-weight=\"bold\" fill=\"#1a1a1a\"");
+        top_ += kNameHeight;
+      }
+      for (size_t rank = 0; rank < labels_.size(); ++rank) lane(rank);
+      for (const SimulatedAction& action : each.timeline.actions) bar(action);
+      top_ += kLanePitch * static_cast<double>(labels_.size());
+    }
     out_ << "</svg>\n";
     return out_.str();
   }
 
  private:
   double x(double seconds) const { return kMargin + label_width_ + seconds * scale_; }
-  double y(int64_t rank) const {
-    return kMargin + kTitleHeight + kLegendHeight + kLanePitch * static_cast<double>(rank);
+  double y(int64_t rank) const { return top_ + kLanePitch * static_cast<double>(rank); }
+  double panel_height(const NamedTimeline& panel) const {
+    return (panel.name.empty() ? 0 : kNameHeight) + kLanePitch * static_cast<double>(labels_.size());
+  }
+  template <typename Function>
+  void for_each_action(Function function) const {
+    for (const NamedTimeline& each : timelines_)
+      for (const SimulatedAction& action : each.timeline.actions) function(action);
   }
 
   void text(double left, double base, const std::string& what, const std::string& attributes) {
@@ -130,9 +149,11 @@ class Drawing {
   }
 
   bool shown(ActionKind kind) const {
-    return std::any_of(simulation_.actions.begin(), simulation_.actions.end(), [&](const SimulatedAction& a) {
-      return a.action.kind == kind && a.end_seconds > a.begin_seconds;
+    bool any = false;
+    for_each_action([&](const SimulatedAction& a) {
+      any = any || (a.action.kind == kind && a.end_seconds > a.begin_seconds);
     });
+    return any;
   }
 
   void legend(double top) {
@@ -145,7 +166,7 @@ class Drawing {
     for (const Style& style : kStyles)
       if (shown(style.kind)) entry(words_of(style.kind).category, style.fill, 12);
     int64_t chunks = 1;
-    for (const SimulatedRank& rank : simulation_.ranks) chunks = std::max(chunks, rank.placement.stages);
+    for (const SimulatedRank& rank : ranks()) chunks = std::max(chunks, rank.placement.stages);
     for (int64_t chunk = 1; chunk < chunks; ++chunk)
       entry("stage " + std::to_string(chunk + 1) + " of a rank", shade(kStyles[0].fill, chunk, chunks), 12);
     if (shown(ActionKind::kSendActivation)) entry("sending activations", kSendActivation, kLinkHeight);
@@ -154,7 +175,7 @@ class Drawing {
   }
 
   void axis(double lanes) {
-    const double total = simulation_.total_seconds;
+    const double total = total_;
     if (total <= 0) return;
     const Unit unit = unit_for(total);
     const double step = round_step(total / unit.seconds * 80 / chart_width_);
@@ -190,7 +211,7 @@ class Drawing {
     for (const Style& style : kStyles) {
       if (style.kind != a.action.kind) continue;
       // A hair's breadth between neighbours.
-      const Placement& at = simulation_.ranks[a.rank].placement;
+      const Placement& at = ranks()[static_cast<size_t>(a.rank)].placement;
       const int64_t chunk = at.stages > 1 ? (a.action.stage - at.stage) / at.apart : 0;
       rectangle(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight,
                 shade(style.fill, chunk, at.stages), tip);
@@ -202,7 +223,11 @@ class Drawing {
     }
   }
 
-  const Simulation& simulation_;
+  const std::vector<SimulatedRank>& ranks() const { return timelines_.front().timeline.ranks; }
+
+  const std::vector<NamedTimeline>& timelines_;
+  double total_ = 0;                                     // of the longest
+  double top_ = kMargin + kTitleHeight + kLegendHeight;  // of the timeline that is drawn
   std::vector<std::string> labels_;
   double label_width_ = 0, chart_width_ = 0, scale_ = 0;
   std::ostringstream out_;
@@ -211,7 +236,14 @@ class Drawing {
 }  // namespace
 
 std::string draw_svg(const Simulation& simulation, const std::string& title) {
-  return Drawing(simulation).draw(title);
+  return draw_svg({{"", simulation}}, title);
+}
+
+std::string draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& title) {
+  PW_CHECK(!timelines.empty(), "no timeline");
+  for (const NamedTimeline& each : timelines)
+    PW_CHECK_EQ(each.timeline.ranks.size(), timelines.front().timeline.ranks.size());
+  return Drawing(timelines).draw(title);
 }
 
 }  // namespace pipewright

@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <tuple>
 
 #include "graph/error.h"
 #include "runtime/schedule/trace_events.h"
@@ -221,6 +223,70 @@ TEST_CASE("SVG: well-formed, one bar an action that takes time, self-contained")
   std::istringstream empty_in(empty);
   CHECK_NOTHROW(boost::property_tree::read_xml(empty_in, tree));
   CHECK(empty.find("nan") == std::string::npos);
+}
+
+TEST_CASE("a trace is read as the timeline that it was written of, whatever the schedule") {
+  const std::vector<Simulation> all = {with_links(), flushed("zb-h1", {3, 3, 3}),
+                                       flushed("interleaved", {4, 4, 4, 4}), flushed("gpipe", {4, 4})};
+  PipelineShape links{{2, 1}, {3, 1}}, three{{1, 1, 1}, {3, 3, 3}}, two{{1, 1}, {4, 4}},
+      chunks{{1, 1, 1, 1}, {4, 4, 4, 4}};
+  chunks.stages_per_rank = 2;
+  const std::vector<PipelineShape> shapes = {links, three, chunks, two};
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<SimulatedAction> expected;
+    for (const SimulatedAction& a : all[i].actions)
+      if (a.end_seconds > a.begin_seconds) expected.push_back(a);
+    const Simulation read = timeline_of_trace(trace_json(all[i]), shapes[i]);
+    REQUIRE(read.ranks.size() == all[i].ranks.size());
+    REQUIRE(read.actions.size() == expected.size());
+    std::multiset<std::tuple<int64_t, std::string, int64_t, int64_t>> was, is;
+    const auto nanoseconds = [](double seconds) { return std::llround(seconds * 1e9); };
+    for (const auto& a : expected)
+      was.insert({a.rank, to_text(a.action), nanoseconds(a.begin_seconds), nanoseconds(a.end_seconds)});
+    for (const auto& a : read.actions)
+      is.insert({a.rank, to_text(a.action), nanoseconds(a.begin_seconds), nanoseconds(a.end_seconds)});
+    CHECK(was == is);
+  }
+  for (const char* bad : {"[]", "{}", R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0, "ts": 1}]})",
+                          R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 7, "ts": 1, "dur": 1}]})"})
+    CHECK_THROWS_AS(timeline_of_trace(bad, links), InputError);
+}
+
+TEST_CASE(
+    "a window begins with a forward, ends with the last of its minibatches, and cuts what reaches over") {
+  const Simulation whole = with_links();
+  const Simulation window = window_of(whole, {8, 4});
+  double begin = whole.total_seconds, end = 0;
+  for (const SimulatedAction& a : whole.actions) {
+    const bool computes = a.action.kind == ActionKind::kForward || a.action.kind == ActionKind::kBackward;
+    if (computes && a.action.index == 8) begin = std::min(begin, a.begin_seconds);
+    if (computes && a.action.index >= 8 && a.action.index < 12) end = std::max(end, a.end_seconds);
+  }
+  CHECK(window.total_seconds == Approx(end - begin));
+  double busy = 0, expected = 0;
+  for (const SimulatedAction& a : window.actions) {
+    CHECK(a.begin_seconds >= 0);
+    CHECK(a.end_seconds <= window.total_seconds + 1e-12);
+    busy += a.end_seconds - a.begin_seconds;
+  }
+  for (const SimulatedAction& a : whole.actions)
+    expected += std::max(0.0, std::min(a.end_seconds, end) - std::max(a.begin_seconds, begin));
+  CHECK(busy == Approx(expected));
+
+  const std::string svg = draw_svg({{"predicted", window}, {"measured", whole}}, "both");
+  boost::property_tree::ptree tree;
+  std::istringstream in(svg);
+  REQUIRE_NOTHROW(boost::property_tree::read_xml(in, tree));
+  size_t lanes = 0, names = 0;
+  std::set<std::string> tops;
+  for (const auto& [name, node] : tree.get_child("svg")) {
+    if (name != "text") continue;
+    names += node.data() == "predicted" || node.data() == "measured";
+    if (node.data().rfind("rank ", 0) == 0) ++lanes, tops.insert(node.get<std::string>("<xmlattr>.y"));
+  }
+  CHECK(names == 2);
+  CHECK(lanes == 6);
+  CHECK(tops.size() == 6);
 }
 
 TEST_CASE("trace: every action that takes time is an event of its rank") {

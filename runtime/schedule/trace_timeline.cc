@@ -1,0 +1,85 @@
+// Runs' traces as timelines.
+#include <algorithm>
+#include <map>
+
+#include "graph/error.h"
+#include "graph/json.h"
+#include "runtime/schedule/draw.h"
+
+namespace pipewright {
+
+Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape) {
+  Simulation timeline;
+  std::map<int64_t, int64_t> place_of;  // by number
+  for (const Placement& placement : placements(shape)) {
+    SimulatedRank rank;
+    rank.placement = placement;
+    rank.number = shape.number_of(static_cast<int64_t>(timeline.ranks.size()));
+    place_of[rank.number] = static_cast<int64_t>(timeline.ranks.size());
+    timeline.ranks.push_back(rank);
+  }
+  const Json document = parse_json(json, "trace.json");
+  const auto no_trace = [](const std::string& what) {
+    return InputError("trace.json: " + what,
+                      "give the folder of a run that was trained with --trace-minibatches");
+  };
+  if (!document.is_object() || !document.contains("traceEvents") || !document["traceEvents"].is_array())
+    throw no_trace("it has no list 'traceEvents'");
+  for (const Json& event : document["traceEvents"]) {
+    if (!event.is_object() || event.value("ph", "") != "X") continue;
+    for (const char* key : {"ts", "dur", "pid"})
+      if (!event.contains(key) || !event[key].is_number())
+        throw no_trace(std::string("an event has no number '") + key + "'");
+    const auto place = place_of.find(event["pid"].get<int64_t>());
+    if (place == place_of.end()) {
+      throw no_trace("rank " + event["pid"].dump() +
+                     " has events, but no stage of the plan: it is of another plan");
+    }
+    SimulatedAction action;
+    action.rank = place->second;
+    action.begin_seconds = event["ts"].get<double>() / 1e6;
+    action.end_seconds = action.begin_seconds + event["dur"].get<double>() / 1e6;
+    // What is no action of a schedule (an evaluation, a checkpoint) has no place in it.
+    try {
+      const auto actions = parse_actions(event.value("name", ""));
+      if (actions.size() != 1) continue;
+      action.action = actions.front();
+    } catch (const InputError&) {
+      continue;
+    }
+    timeline.actions.push_back(action);
+  }
+  double begin = timeline.actions.empty() ? 0 : timeline.actions.front().begin_seconds;
+  for (const SimulatedAction& action : timeline.actions) begin = std::min(begin, action.begin_seconds);
+  for (SimulatedAction& action : timeline.actions) {
+    action.begin_seconds -= begin;
+    action.end_seconds -= begin;
+    timeline.total_seconds = std::max(timeline.total_seconds, action.end_seconds);
+  }
+  std::stable_sort(timeline.actions.begin(), timeline.actions.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.begin_seconds, a.rank) < std::pair(b.begin_seconds, b.rank);
+  });
+  return timeline;
+}
+
+Simulation window_of(const Simulation& timeline, Span minibatches) {
+  double begin = timeline.total_seconds, end = 0;
+  for (const SimulatedAction& a : timeline.actions) {
+    if (is_of_round(a.action.kind) || is_of_message(a.action.kind)) continue;
+    if (a.action.index == minibatches.first) begin = std::min(begin, a.begin_seconds);
+    if (a.action.index >= minibatches.first && a.action.index < minibatches.end())
+      end = std::max(end, a.end_seconds);
+  }
+  Simulation window = timeline;
+  window.actions.clear();
+  window.total_seconds = std::max(0.0, end - begin);
+  for (SimulatedAction a : timeline.actions) {
+    if (a.end_seconds <= begin || a.begin_seconds >= end) continue;
+    a.begin_seconds = std::max(a.begin_seconds, begin) - begin;
+    a.end_seconds = std::min(a.end_seconds, end) - begin;
+    window.actions.push_back(a);
+  }
+  return window;
+}
+
+}  // namespace pipewright
