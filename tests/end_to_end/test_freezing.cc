@@ -1,5 +1,7 @@
 // Runs that freeze layers while they train, with real processes.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 
 #include "graph/summary.h"
 #include "tests/end_to_end/changing_runs.h"
@@ -89,4 +91,76 @@ TEST_CASE(
   Launch fewer(folder, folder / "run", {"--plan", plan, "--adapt", "freeze:rule=manual,at=2@10+1@20"});
   CHECK(fewer.code() == 2);
   CHECK_THAT(fewer.process.error(), Catch::Contains("stays so"));
+}
+
+TEST_CASE(
+    "a change that freezes and moves layers preserves the function: evaluations under all plans are equal") {
+  const TemporaryFolder folder;
+  const std::string changes = write_changes(
+      folder, {{24, write_plan(folder, "b.json", {2, 1}), 2}, {60, write_plan(folder, "c.json", {1}), 4}});
+  const fs::path run = folder / "run";
+  finish(folder, run,
+         {"--plan", write_plan(folder, "a.json", {1, 1, 1}), "--adapt", changes, "--optimizer", "adam",
+          "--checkpoint-every-minibatches", "12", "--checkpoint-keep", "100"});
+  CHECK(frozen_layers(run) == std::vector<int64_t>{0, 2, 4});
+  for (const char* at : {"minibatch-24", "minibatch-60"}) {
+    std::set<std::string> said;
+    for (int64_t k = 0; k < 3; ++k) {
+      const Outcome outcome =
+          runtime(folder, {"evaluate", "--config", (run / "run.json").string(), "--plan",
+                           (run / ("generation-" + std::to_string(k) + ".plan.json")).string(), "--resume",
+                           (run / "checkpoints" / at).string(), "--json"});
+      INFO(outcome.error);
+      REQUIRE(outcome.code == 0);
+      Json evaluation = parse_json(outcome.output, "evaluation");
+      said.insert(evaluation.at("loss").dump() + " " + evaluation.at("top1").dump());
+    }
+    CAPTURE(at);
+    CHECK(said.size() == 1);
+  }
+}
+
+TEST_CASE("replicas that a change brings in have equal weights right after it, and after their first step") {
+  const TemporaryFolder folder;
+  const std::string before = write_plan(folder, "a.json", {1, 1});
+  for (const auto& replicas : {std::vector<int64_t>{2, 1}, {2, 2}, {4}}) {
+    const std::string after = write_plan(folder, "b.json", replicas);
+    for (const int64_t rest : {int64_t{1}, replicas[0]}) {
+      CAPTURE(replicas, rest);
+      const fs::path run = folder / "run";
+      fs::remove_all(run);
+      finish(folder, run,
+             {"--plan", before, "--momentum", "0.9", "--adapt",
+              write_changes(folder, {{kMinibatches - rest, after, 3}})});
+      std::map<int64_t, std::set<std::string>> digests;
+      for (const RankSummary& rank : read_document<Summary>(run / "summary.json").ranks)
+        if (!rank.weights_digest.empty()) digests[rank.stage].insert(rank.weights_digest);
+      CHECK(digests.size() == replicas.size());
+      for (const auto& [stage, found] : digests) CHECK(found.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("all layers but the head may freeze, and replicas may be more than an epoch has minibatches") {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  const auto trained = [&](const std::vector<int64_t>& replicas, const std::string& samples,
+                           const std::string& rule) {
+    fs::remove_all(run);
+    const Outcome outcome =
+        runtime(folder, {"launch", "--model", kEndlessModel, "--data",
+                         "synthetic-images:image=8,samples=" + samples, "--batch-size", "8", "--epochs", "6",
+                         "--plan", write_plan(folder, "plan.json", replicas), "--adapt",
+                         "freeze:rule=" + rule, "--checkpoint-every-epochs", "1", "--output", run.string()});
+    INFO(outcome.error);
+    REQUIRE(outcome.code == 0);
+    const Outcome verified = runtime(folder, {"verify", "--run", run.string()});
+    INFO(verified.error << verified.output);
+    CHECK(verified.code == 0);
+  };
+  trained({1, 1, 1}, "64", "manual,at=6@10");
+  CHECK(frozen_layers(run) == std::vector<int64_t>{0, 6});
+  trained({4}, "16", "alpha,alpha=0.5");
+  CHECK(frozen_layers(run).back() == 6);
+  trained({2, 1}, "8", "alpha,alpha=0.3");
 }
