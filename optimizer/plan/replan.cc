@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "graph/document.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/plan_sequence.h"
+#include "optimizer/plan/quick_plans.h"
 #include "optimizer/plan/renamed_ranks.h"
+#include "optimizer/plan/row_orders.h"
 
 namespace pipewright {
 namespace {
@@ -20,31 +22,24 @@ namespace {
 // Ranks that differ by less are equally slow.
 constexpr double kEqual = 1.1;
 
-using Order = std::vector<int64_t>;  // of ranks
-
-/// As the plan's stages come upon them, then those without a stage.
-Order order_of(const Plan& plan, int64_t ranks) {
-  Order order;
-  std::vector<bool> met(static_cast<size_t>(ranks));
-  const auto meet = [&](int64_t rank) {
-    if (!met[static_cast<size_t>(rank)]) order.push_back(rank);
-    met[static_cast<size_t>(rank)] = true;
-  };
-  for (const Stage& stage : plan.stages)
-    for (const int64_t rank : stage.ranks) meet(rank);
-  for (int64_t rank = 0; rank < ranks; ++rank) meet(rank);
-  return order;
-}
+// Steps (counted_work.h) of make_plan() for a node and a pair of ranks, for ranks that differ and for equal
+// ones: from measurements, rather too many.
+constexpr double kUnequalSearchSteps = 1000, kEqualSearchSteps = 3000;
+// Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
+// were slow.
+constexpr double kOfPlansWithLinks = 0.27;
+// Of all that is made once, and of a plan's sums, for a node; for a pair of ranks, of renaming them and of
+// clearing slow links.
+constexpr double kNodeSteps = 1000, kSumsOfPlanSteps = 300, kRenamingSteps = 100, kLinkSteps = 100;
 
 /// The best plan whose stages stand on the devices in this order.
 Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest request,
-                   const Order& order) {
+                   const RankOrder& order) {
   Topology ordered = topology;
   for (size_t i = 0; i < topology.devices.size(); ++i)
     ordered.devices[i] = topology.devices[static_cast<size_t>(order[i])];
   request.devices_in_order = true;
   Plan plan = make_plan(profile, ordered, request);
-  plan.topology_digest = document_digest(topology);
   for (Stage& stage : plan.stages)
     for (int64_t& rank : stage.ranks) rank = order[static_cast<size_t>(rank)];
   return plan;
@@ -52,20 +47,10 @@ Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest
 
 std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topology,
                                   const PlanRequest& request, const Plan& in_force) {
-  // Where links differ a device cannot take another's place; where devices are alike, any can.
   if (topology.levels.size() > 1 || topology.devices.empty()) return {make_plan(profile, topology, request)};
-  const int64_t ranks = topology.device_count();
-  Order given(static_cast<size_t>(ranks));
-  std::iota(given.begin(), given.end(), int64_t{0});
-  const Order now = order_of(in_force, ranks);
-  std::set<Order> orders;
-  for (Order order : {given, now}) {
-    orders.insert(order);
-    std::reverse(order.begin(), order.end());
-    orders.insert(std::move(order));
-  }
   std::vector<Plan> plans;
-  for (const Order& order : orders) plans.push_back(plan_in_order(profile, topology, request, order));
+  for (const RankOrder& order : orders_of_ranks(topology, in_force))
+    plans.push_back(plan_in_order(profile, topology, request, order));
   return plans;
 }
 
@@ -92,43 +77,135 @@ void drop_repeated(std::vector<Plan>* plans) {
   *plans = std::move(once);
 }
 
-/// Plans to choose from, beside the one in force; each takes what its prediction and the slow links say.
-std::vector<Plan> candidates(const Profile& profile, const Topology& topology, const PlanRequest& request,
-                             const Plan& in_force, const SlowLinks& links) {
-  std::vector<Plan> plans = plans_in_orders(profile, topology, request, in_force);
-  if (!links.empty()) {
-    // As if all links were as slow: thinner cuts, fewer stages.
-    double slowest = 1;
-    for (const SlowLink& link : links) slowest = std::max(slowest, link.slowdown);
-    Topology slow = topology;
-    for (TopologyLevel& level : slow.levels) {
-      level.bandwidth_bytes_per_second /= slowest;
-      level.latency_seconds *= slowest;
-    }
-    for (Plan& plan : plans_in_orders(profile, slow, request, in_force)) {
-      plan.topology_digest = document_digest(topology);
-      plan.predicted = evaluate_plan(plan, profile, topology, request);
-      plans.push_back(std::move(plan));
-    }
-  }
-  for (Plan& plan : plans)
-    plan = renamed_for_fewest_moves(in_force, std::move(plan), profile, topology, request.optimizer_slots);
-  plans.insert(plans.begin(), in_force);
-  drop_repeated(&plans);
-  if (links.empty()) return plans;
-  for (const bool deepens : {false, true}) {
-    for (size_t i = 0, count = plans.size(); i < count; ++i)
-      plans.push_back(deepens ? deepened_for_slow_links(plans[i], profile, topology, request, links)
-                              : clear_of_slow_links(plans[i], profile, topology, request, links));
-    drop_repeated(&plans);
-  }
-  return plans;
+/// What make_plan() in all orders takes, roughly.
+double search_steps(const Profile& profile, const Topology& topology, const SlowLinks& links) {
+  const auto ranks = static_cast<double>(topology.device_count());
+  const double steps = topology.devices.empty() ? kEqualSearchSteps : kUnequalSearchSteps;
+  return (links.empty() ? 1 : 2) * steps * static_cast<double>(profile.nodes.size()) * ranks * ranks;
 }
+
+/// As if all links were as slow as the slowest: for thinner cuts, fewer stages.
+Topology with_all_links_slow(Topology topology, const SlowLinks& links) {
+  double slowest = 1;
+  for (const SlowLink& link : links) slowest = std::max(slowest, link.slowdown);
+  for (TopologyLevel& level : topology.levels) {
+    level.bandwidth_bytes_per_second /= slowest;
+    level.latency_seconds *= slowest;
+  }
+  return topology;
+}
+
+struct PricedPlan {
+  Plan plan;
+  double seconds = 0;
+};
+
+/// Plans to choose from, the one in force first.
+class Choice {
+ public:
+  Choice(const Profile& profile, const Topology& topology, const PlanRequest& request, const Plan& in_force,
+         const SlowLinks& links, CountedWork* work)
+      : profile_(profile),
+        topology_(topology),
+        request_(request),
+        in_force_(in_force),
+        links_(links),
+        work_(work),
+        searched_(!quickly_planned(request) || work->has(search_steps(profile, topology, links))) {}
+
+  std::vector<PricedPlan> plans() {
+    std::vector<Plan> plans = planned(topology_);
+    if (!links_.empty()) {
+      for (Plan& plan : planned(with_all_links_slow(topology_, links_))) {
+        plan.predicted.reset();
+        plans.push_back(std::move(plan));
+      }
+    }
+    for (Plan& plan : plans) {
+      if (!spend(kRenamingSteps * square(topology_.device_count()))) break;
+      plan =
+          renamed_for_fewest_moves(in_force_, std::move(plan), profile_, topology_, request_.optimizer_slots);
+    }
+    plans.insert(plans.begin(), in_force_);
+    drop_repeated(&plans);
+    if (!links_.empty()) {
+      for (size_t i = 0, count = plans.size(); i < count; ++i)
+        if (i == 0 || spend(kLinkSteps * square(topology_.device_count())))
+          plans.push_back(clear_of_slow_links(plans[i], profile_, topology_, request_, links_));
+      drop_repeated(&plans);
+    }
+    for (size_t i = 0; i < plans.size(); ++i)
+      if (i == 0 || links_.empty() || spend(steps_of(plans[i]))) add(std::move(plans[i]));
+    // make_plan() has chosen depths for links as they are.
+    if (!links_.empty() || (!searched_ && topology_.devices.empty())) deepen();
+    return std::move(priced_);
+  }
+
+ private:
+  static double square(int64_t number) { return static_cast<double>(number) * static_cast<double>(number); }
+
+  /// Whether there is work left for so many steps. A search is over when it is over.
+  bool spend(double steps) {
+    if (!searched_ && !work_->has(steps)) return false;
+    work_->spend(steps);
+    return true;
+  }
+
+  std::vector<Plan> planned(const Topology& topology) {
+    if (searched_) return plans_in_orders(profile_, topology, request_, in_force_);
+    // Slow links leave something to do after that.
+    const double given = (links_.empty() ? 1 : kOfPlansWithLinks) * std::max(0.0, work_->left());
+    CountedWork work(given / CountedWork::kStepsPerSecond);
+    std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, &work);
+    work_->spend(given - work.left());
+    return plans;
+  }
+
+  void add(Plan plan) {
+    const double seconds = links_.empty() && plan.predicted
+                               ? plan.predicted->minibatch_seconds
+                               : seconds_with_slow_links(plan, profile_, topology_, request_, links_);
+    priced_.push_back({std::move(plan), seconds});
+  }
+
+  /// To price it, simulated where that is done.
+  double steps_of(const Plan& plan) const {
+    std::vector<int64_t> replicas;
+    for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+    const bool straight = replicas.size() == static_cast<size_t>(plan.world_size);
+    const double sums = kSumsOfPlanSteps * static_cast<double>(profile_.nodes.size());
+    return sums + (straight || topology_.devices.empty() ? simulation_steps(replicas) : 0);
+  }
+
+  /// The fastest, while there is work for it.
+  void deepen() {
+    std::vector<PricedPlan> by_time = priced_;
+    std::stable_sort(by_time.begin(), by_time.end(),
+                     [](const PricedPlan& a, const PricedPlan& b) { return a.seconds < b.seconds; });
+    for (const PricedPlan& each : by_time) {
+      if (links_.empty() && same_stages(each.plan, in_force_)) continue;  // it is as deep as is wanted
+      if (!spend((1 + kMostDeeper) * steps_of(each.plan))) break;
+      Plan deep = deepened_plan(each.plan, profile_, topology_, request_, links_);
+      if (!same_stages(deep, each.plan)) add(std::move(deep));
+    }
+  }
+
+  const Profile& profile_;
+  const Topology& topology_;
+  const PlanRequest& request_;
+  const Plan& in_force_;
+  const SlowLinks& links_;
+  CountedWork* work_;
+  const bool searched_;  // with make_plan()
+  std::vector<PricedPlan> priced_;
+};
 
 /// The best there is for these times and devices.
 Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force,
-                    const SlowLinks& links) {
+                    const SlowLinks& links, double budget_seconds) {
   Replanned again;
+  CountedWork work(budget_seconds);
+  work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
   PlanRequest request;
   request.schedule = in_force.schedule;
   request.weights = in_force.weights;
@@ -137,15 +214,12 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 
   Plan stays = in_force;
   stays.predicted = evaluate_plan(in_force, profile, topology, request);
-  std::vector<std::pair<Plan, double>> plans;  // each with its seconds
-  for (Plan& plan : candidates(profile, topology, request, stays, links)) {
-    const double seconds = links.empty() ? plan.predicted->minibatch_seconds
-                                         : seconds_with_slow_links(plan, profile, topology, request, links);
-    plans.emplace_back(std::move(plan), seconds);
-  }
-  again.now_seconds = plans.front().second;
+  if (topology.devices.empty())
+    work.spend(schedule_check_steps(std::vector<int64_t>(static_cast<size_t>(in_force.world_size), 1)));
+  std::vector<PricedPlan> plans = Choice(profile, topology, request, stays, links, &work).plans();
+  again.now_seconds = plans.front().seconds;
   double fastest = again.now_seconds;
-  for (const auto& [plan, seconds] : plans) fastest = std::min(fastest, seconds);
+  for (const PricedPlan& plan : plans) fastest = std::min(fastest, plan.seconds);
   std::optional<std::pair<int64_t, double>> best;  // bytes, seconds
   for (auto& [plan, seconds] : plans) {
     if (seconds > kEquallyFast * fastest) continue;
@@ -158,6 +232,11 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
     again.next_seconds = seconds;
     again.plan = std::move(plan);
   }
+  if (!again.plan.predicted) again.plan.predicted = evaluate_plan(again.plan, profile, topology, request);
+  if (!same_stages(again.plan, in_force)) {
+    again.plan.profile_digest = measured_digest(profile);
+    again.plan.topology_digest = document_digest(topology);
+  }
   again.links = links;
   return again;
 }
@@ -165,7 +244,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 }  // namespace
 
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns, const SlowLinks& links) {
+                     const std::vector<double>& slowdowns, const SlowLinks& links, double budget_seconds) {
   Topology slowed = topology;
   if (!equally_slow(slowdowns)) {
     slowed.devices.resize(slowdowns.size());
@@ -175,13 +254,14 @@ Replanned plan_again(const Profile& profile, const Topology& topology, const Pla
       device.relative_speed /= slowdowns[rank];
     }
   }
-  Replanned again = best_next(profile, slowed, in_force, links);
+  Replanned again = best_next(profile, slowed, in_force, links, budget_seconds);
   again.slowdowns = slowdowns;
   return again;
 }
 
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns, const SlowLinks& links) {
+                                     const std::vector<double>& slowdowns, const SlowLinks& links,
+                                     double budget_seconds) {
   Profile slowed = profile;
   std::map<std::string, double> slowdown_of;
   for (const Stage& stage : in_force.stages) {
@@ -198,7 +278,7 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
       node.backward_weight_seconds *= slowdown;
     }
   }
-  Replanned again = best_next(slowed, topology, in_force, {});
+  Replanned again = best_next(slowed, topology, in_force, {}, budget_seconds);
   again.slowdowns = slowdowns;
   again.links = links;
   return again;

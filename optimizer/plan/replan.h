@@ -23,24 +23,32 @@ struct Replanned {
 /// Plans whose times differ by less are equally fast: a profile does not know better.
 constexpr double kEquallyFast = 1.005;
 
+/// What planning again may take by default: seconds of one core.
+constexpr double kReplanSeconds = 0.1;
+
 /// Plans again: the profile's times on devices that are so many times as slow. Ranks that are all equally
 /// slow count as quiet. Of plans that are equally fast the one that moves fewest bytes from `in_force`, which
-/// is one of them: those of the search on the devices in the topology's order and in that of `in_force`, each
-/// from both ends, with ranks renamed (renamed_ranks.h). Takes as long as the optimizer; pure. `topology` has
-/// a device for each rank.
+/// is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology` has a device for each rank.
+///
+/// Where it takes no longer than `budget_seconds`, all that make_plan() finds is looked at, on the devices in
+/// the topology's order and in that of `in_force`, each from both ends; and likewise for schedules that
+/// quick_plans() does not know, whatever it takes. Otherwise what quick_plans() finds. The budget is in work
+/// that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
 ///
 /// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at:
-/// those that a search finds were all links as slow, those in which ranks have changed places to stay clear
-/// of slow links, and deeper ones. Not a search of all plans: with links that differ, none is known that is
-/// exact.
+/// those that are found as if all links were as slow, those in which ranks have changed places to stay clear
+/// of slow links, and deeper ones of the fastest. Not a search of all plans: with links that differ, none is
+/// known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns, const SlowLinks& links = {});
+                     const std::vector<double>& slowdowns, const SlowLinks& links = {},
+                     double budget_seconds = kReplanSeconds);
 
 /// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are so
 /// many times as slow, wherever they run (of a stage with replicas: at their pace together). So a stage that
 /// moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought. Links are
 /// none of its business.
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns, const SlowLinks& links = {});
+                                     const std::vector<double>& slowdowns, const SlowLinks& links = {},
+                                     double budget_seconds = kReplanSeconds);
 
 }  // namespace pipewright

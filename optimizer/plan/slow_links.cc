@@ -9,6 +9,7 @@
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/renamed_ranks.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 namespace {
@@ -72,20 +73,6 @@ class LinkPrices {
   std::map<std::pair<int64_t, int64_t>, SlowLink> links_;
 };
 
-/// A plan, and what is the same whatever ranks it runs on.
-struct Measured {
-  std::vector<StageLoad> loads;
-  CostInputs inputs;
-
-  Measured(const Plan& plan, const Profile& profile, const Topology& topology, const PlanRequest& request)
-      : loads(loads_of_plan(plan, Dataflow(profile, request.class_profiles),
-                            cost_model_named(request.objective))),
-        inputs(inputs_of_plan(plan, profile, topology, request)) {}
-  std::vector<StageTimes> slowed(const Plan& plan, const SlowLinks& links) const {
-    return LinkPrices(plan, times_of(plan, loads, inputs), loads, links).slowed();
-  }
-};
-
 /// The slowest stage's messages of a minibatch, which no sender is faster than; and all of them together.
 std::pair<double, double> message_seconds_of(const Plan& plan, const std::vector<StageTimes>& times) {
   double most = 0, sum = 0;
@@ -98,6 +85,68 @@ std::pair<double, double> message_seconds_of(const Plan& plan, const std::vector
   return {most, sum};
 }
 
+/// A plan, and what is the same whatever ranks it runs on.
+struct Measured {
+  const Profile& profile;
+  const PlanRequest& request;
+  std::vector<StageLoad> loads;
+  CostInputs inputs;
+
+  Measured(const Plan& plan, const Profile& of, const Topology& topology, const PlanRequest& asked)
+      : profile(of),
+        request(asked),
+        loads(loads_of_plan(plan, Dataflow(of, asked.class_profiles), cost_model_named(asked.objective))),
+        inputs(inputs_of_plan(plan, of, topology, asked)) {}
+  std::vector<StageTimes> quiet(const Plan& plan) const { return times_of(plan, loads, inputs); }
+  std::vector<StageTimes> slowed(const Plan& plan, const SlowLinks& links) const {
+    return slowed(plan, links, quiet(plan));
+  }
+  std::vector<StageTimes> slowed(const Plan& plan, const SlowLinks& links,
+                                 std::vector<StageTimes> quiet) const {
+    return LinkPrices(plan, std::move(quiet), loads, links).slowed();
+  }
+
+  bool fits(const Plan& plan, const Topology& topology) const {
+    Prediction prediction;
+    const std::vector<StageTimes> times = quiet(plan);
+    for (size_t s = 0; s < loads.size(); ++s)
+      prediction.stages.push_back(stage_prediction(loads[s],
+                                                   static_cast<int64_t>(plan.stages[s].ranks.size()),
+                                                   plan.stages[s].in_flight, times[s], inputs));
+    return memory_deficits(plan, prediction, prediction, topology).empty();
+  }
+
+  /// As in predict(): the simulation takes a stage's replicas for equally fast, and with several levels its
+  /// messages take what the network gives them.
+  bool simulated(const Plan& plan) const {
+    const bool straight = std::all_of(plan.stages.begin(), plan.stages.end(),
+                                      [](const Stage& stage) { return stage.ranks.size() == 1; });
+    return (straight || inputs.speeds.empty()) && inputs.levels.size() < 2 &&
+           worth_simulating(shape_of(plan));
+  }
+
+  /// With slow links.
+  double seconds(const Plan& plan, const SlowLinks& links) const {
+    const std::vector<StageTimes> times = slowed(plan, links);
+    const double messages = message_seconds_of(plan, times).first;
+    const CostModel& model = cost_model_named(request.objective);
+    if (!simulated(plan))
+      return std::max(messages,
+                      predict(plan, loads, model, inputs, profile.minibatch_samples).minibatch_seconds);
+    // What predict() makes of its simulation, which takes no longer than that with slow links.
+    const double steady = settled_minibatch_seconds(plan.schedule, shape_of(plan), times);
+    const double formula =
+        facts_of(inputs.weights).drains() ? 0 : formula_seconds(plan, loads, model, inputs);
+    return std::max({messages, steady, formula});
+  }
+};
+
+Plan deepened_by(int64_t deeper, Plan plan) {
+  for (size_t s = 0; s + 1 < plan.stages.size(); ++s)
+    if (!plan.stages[s].frozen) plan.stages[s].in_flight += deeper;
+  return plan;
+}
+
 void swap_ranks(Plan* plan, int64_t a, int64_t b) {
   for (Stage& stage : plan->stages)
     for (int64_t& rank : stage.ranks) rank = rank == a ? b : rank == b ? a : rank;
@@ -106,7 +155,8 @@ void swap_ranks(Plan* plan, int64_t a, int64_t b) {
 /// The swap that takes most off the messages, if one does.
 std::optional<std::pair<int64_t, int64_t>> best_swap(const Plan& plan, const Measured& measured,
                                                      const Topology& topology, const SlowLinks& links) {
-  auto least = message_seconds_of(plan, measured.slowed(plan, links));
+  const std::vector<StageTimes> quiet = measured.quiet(plan);  // whoever changes places is as fast
+  auto least = message_seconds_of(plan, measured.slowed(plan, links, quiet));
   std::optional<std::pair<int64_t, int64_t>> best;
   std::set<int64_t> ends;
   for (const SlowLink& link : links) ends.insert({link.from, link.to});
@@ -115,7 +165,7 @@ std::optional<std::pair<int64_t, int64_t>> best_swap(const Plan& plan, const Mea
       if (other == end || !may_change_places(topology, end, other)) continue;
       Plan swapped = plan;
       swap_ranks(&swapped, end, other);
-      const auto seconds = message_seconds_of(swapped, measured.slowed(swapped, links));
+      const auto seconds = message_seconds_of(swapped, measured.slowed(swapped, links, quiet));
       const bool better = seconds.first < kBetter * least.first ||
                           (seconds.first <= least.first && seconds.second < kBetter * least.second);
       if (!better) continue;
@@ -145,19 +195,8 @@ int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, in
 
 double seconds_with_slow_links(const Plan& plan, const Profile& profile, const Topology& topology,
                                const PlanRequest& request, const SlowLinks& links) {
-  const double quiet = evaluate_plan(plan, profile, topology, request).minibatch_seconds;
-  if (links.empty()) return quiet;
-  const Measured measured(plan, profile, topology, request);
-  const std::vector<StageTimes> times = measured.slowed(plan, links);
-  double seconds = std::max(quiet, message_seconds_of(plan, times).first);
-  const bool straight = std::all_of(plan.stages.begin(), plan.stages.end(),
-                                    [](const Stage& stage) { return stage.ranks.size() == 1; });
-  // As in predict(): the simulation takes a stage's replicas for equally fast, and with several levels its
-  // messages take what the network gives them.
-  if ((straight || measured.inputs.speeds.empty()) && measured.inputs.levels.size() < 2 &&
-      worth_simulating(shape_of(plan)))
-    seconds = std::max(seconds, simulated_seconds(plan, times));
-  return seconds;
+  if (links.empty()) return evaluate_plan(plan, profile, topology, request).minibatch_seconds;
+  return Measured(plan, profile, topology, request).seconds(plan, links);
 }
 
 Plan clear_of_slow_links(Plan plan, const Profile& profile, const Topology& topology,
@@ -172,23 +211,24 @@ Plan clear_of_slow_links(Plan plan, const Profile& profile, const Topology& topo
   return plan;
 }
 
-Plan deepened_for_slow_links(Plan plan, const Profile& profile, const Topology& topology,
-                             const PlanRequest& request, const SlowLinks& links) {
+Plan deepened_plan(Plan plan, const Profile& profile, const Topology& topology, const PlanRequest& request,
+                   const SlowLinks& links) {
   // Where one update covers a given number of minibatches, that says how many are in flight.
-  if (links.empty() || weight_rule_facts(plan.weights).one_update_for_all) return plan;
-  double least = seconds_with_slow_links(plan, profile, topology, request, links);
-  const Plan shallow = plan;
+  if (weight_rule_facts(plan.weights).one_update_for_all) return plan;
+  const Measured measured(plan, profile, topology, request);
+  double least = measured.seconds(plan, links);
+  int64_t deepest = 0;
   for (int64_t deeper = 1; deeper <= kMostDeeper; ++deeper) {
-    Plan deep = shallow;
-    for (size_t s = 0; s + 1 < deep.stages.size(); ++s)
-      if (!deep.stages[s].frozen) deep.stages[s].in_flight += deeper;
-    deep.predicted = evaluate_plan(deep, profile, topology, request);
-    if (!memory_deficits(deep, *deep.predicted, *deep.predicted, topology).empty()) break;
-    const double seconds = seconds_with_slow_links(deep, profile, topology, request, links);
+    const Plan deep = deepened_by(deeper, plan);
+    if (!measured.fits(deep, topology)) break;
+    const double seconds = measured.seconds(deep, links);
     if (seconds >= 0.99 * least) continue;
     least = seconds;
-    plan = std::move(deep);
+    deepest = deeper;
   }
+  if (deepest == 0) return plan;
+  plan = deepened_by(deepest, std::move(plan));
+  plan.predicted.reset();
   return plan;
 }
 

@@ -31,17 +31,16 @@ int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, in
 /// plan is simulated with the longer messages. A slow link between replicas makes their exchange longer.
 double seconds_with_slow_links(const Plan& plan, const Profile& profile, const Topology& topology,
                                const PlanRequest& request, const SlowLinks& links);
-
 /// Ranks on devices that no plan tells apart (renamed_ranks.h) change places one pair at a time, as long as
 /// that takes time off the slowest link, or off all of them together: with the fewest swaps, the plan stays
 /// clear of slow links where it can. On several levels of links nothing changes places.
 Plan clear_of_slow_links(Plan plan, const Profile& profile, const Topology& topology,
                          const PlanRequest& request, const SlowLinks& links);
 
-/// The plan with the most in flight, up to kMostDeeper more of each stage but the last, that slow links make
-/// worth it and the devices' memory holds; `predicted` is that of evaluate_plan().
-Plan deepened_for_slow_links(Plan plan, const Profile& profile, const Topology& topology,
-                             const PlanRequest& request, const SlowLinks& links);
+/// The plan with the most in flight, up to kMostDeeper more of each stage but the last, that is worth it with
+/// these links and that the devices' memory holds; without a prediction where that is more than it had.
+Plan deepened_plan(Plan plan, const Profile& profile, const Topology& topology, const PlanRequest& request,
+                   const SlowLinks& links);
 inline constexpr int64_t kMostDeeper = 4;
 
 }  // namespace pipewright

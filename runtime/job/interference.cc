@@ -118,7 +118,7 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
   planning_ = std::async(
       std::launch::async,
       [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.size())), plan = now.plan, event] {
-        return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links);
+        return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links, kReplanSeconds);
       });
   return std::nullopt;
 }
