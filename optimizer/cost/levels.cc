@@ -127,15 +127,10 @@ double LevelCosts::step_seconds(const StageLoad& load) const {
          link_seconds(static_cast<double>(load.tied_sent_bytes), inputs_.bandwidth_bytes_per_second);
 }
 
-std::vector<int64_t> LevelCosts::shares(const std::vector<double>& seconds, double overhead_seconds) const {
-  return best_shares(seconds, inputs_.minibatches_per_update > 0 ? 0 : overhead_seconds);
-}
-
 namespace {
 
-/// Period of replicas with these shares.
-double shared_period(const std::vector<double>& seconds, const std::vector<int64_t>& shares,
-                     double overhead) {
+/// Compute of a minibatch by replicas with these shares.
+double shared_seconds(const std::vector<double>& seconds, const std::vector<int64_t>& shares) {
   double slowest = 0;
   int64_t round = 0;
   for (size_t q = 0; q < seconds.size(); ++q) {
@@ -143,15 +138,15 @@ double shared_period(const std::vector<double>& seconds, const std::vector<int64
     slowest = std::max(slowest, seconds[q] * static_cast<double>(share));
     round += share;
   }
-  return (slowest + overhead) / static_cast<double>(round);
+  return slowest / static_cast<double>(round);
 }
 
 }  // namespace
 
-std::vector<int64_t> best_shares(const std::vector<double>& seconds, double overhead_seconds) {
+std::vector<int64_t> best_shares(const std::vector<double>& seconds) {
   std::vector<int64_t> shares(seconds.size(), 1);
   std::vector<int64_t> best = shares;
-  double least = shared_period(seconds, best, overhead_seconds);
+  double least = shared_seconds(seconds, best);
   const auto most = static_cast<int64_t>(seconds.size()) * kMostRound;
   // One more minibatch in the round, for the replica that would be done with it first.
   for (auto round = static_cast<int64_t>(seconds.size()) + 1; round <= most; ++round) {
@@ -162,7 +157,7 @@ std::vector<int64_t> best_shares(const std::vector<double>& seconds, double over
         next = q;
     }
     ++shares[next];
-    const double period = shared_period(seconds, shares, overhead_seconds);
+    const double period = shared_seconds(seconds, shares);
     if (period < least * (1 - 1e-12)) {
       least = period;
       best = shares;

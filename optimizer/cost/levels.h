@@ -64,9 +64,6 @@ class LevelCosts {
   double gradient_bytes(const StageLoad& load) const;
   double step_seconds(const StageLoad& load) const;
 
-  /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those of least
-  /// period, with `overhead_seconds` of exchange and update where these come once in a round.
-  std::vector<int64_t> shares(const std::vector<double>& seconds, double overhead_seconds) const;
   /// Minibatches from one exchange and update to the next, of a stage whose round has so many.
   double minibatches_of_update(double round) const {
     return inputs_.minibatches_per_update > 0 ? static_cast<double>(inputs_.minibatches_per_update) : round;
@@ -81,8 +78,10 @@ class LevelCosts {
   Duplex duplex_ = Duplex::kFull;
 };
 
-/// Shares of the minibatches of a round for replicas that take `seconds` each for one, when `overhead` comes
-/// once in a round: those with the least period, of the shortest round. At most 8 for each on average.
-std::vector<int64_t> best_shares(const std::vector<double>& seconds, double overhead_seconds);
+/// Shares of the minibatches of a round for replicas that take `seconds` each for one: those that compute a
+/// minibatch in the least time, of the shortest round; at most 8 for each on average. What comes once in a
+/// round (exchange, update) does not count: a longer round that only makes it rarer is another training, with
+/// more samples an update. So equal replicas get 1 each.
+std::vector<int64_t> best_shares(const std::vector<double>& seconds);
 
 }  // namespace pipewright

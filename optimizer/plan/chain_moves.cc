@@ -93,20 +93,16 @@ void ChainMoves::price(RankedChain* chain) const {
     loads.push_back(std::move(load));
     stages.emplace_back().ranks = found.ranks;
   }
-  PlacedPrice price;
-  for (const bool shared_out : {false, true}) {
-    if (shared_out && q_.inputs.speeds.empty()) break;
-    for (size_t s = 0; shared_out && s < stages.size(); ++s) {
-      std::vector<double> seconds;
-      for (const int64_t rank : stages[s].ranks)
-        seconds.push_back(compute_seconds_on(loads[s], q_.inputs, rank));
-      std::vector<int64_t>& shares = chain->stages[s].shares;
-      shares = costs_.shares(seconds, price.exchange_seconds[s] + costs_.step_seconds(loads[s]));
-      if (std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share == 1; })) shares.clear();
-      stages[s].shares = shares;
-    }
-    price = price_placed(loads, stages, *q_.model, q_.inputs);
+  for (size_t s = 0; !q_.inputs.speeds.empty() && s < stages.size(); ++s) {
+    std::vector<double> seconds;
+    for (const int64_t rank : stages[s].ranks)
+      seconds.push_back(compute_seconds_on(loads[s], q_.inputs, rank));
+    std::vector<int64_t>& shares = chain->stages[s].shares;
+    shares = best_shares(seconds);
+    if (std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share == 1; })) shares.clear();
+    stages[s].shares = shares;
   }
+  const PlacedPrice price = price_placed(loads, stages, *q_.model, q_.inputs);
   chain->seconds = price.total_seconds();
   chain->slowest = 0;
   for (size_t s = 0; s < stages.size(); ++s)

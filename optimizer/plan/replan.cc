@@ -104,12 +104,13 @@ struct PricedPlan {
 class Choice {
  public:
   Choice(const Profile& profile, const Topology& topology, const PlanRequest& request, const Plan& in_force,
-         const SlowLinks& links, CountedWork* work)
+         const SlowLinks& links, const std::vector<Plan>& known, CountedWork* work)
       : profile_(profile),
         topology_(topology),
         request_(request),
         in_force_(in_force),
         links_(links),
+        known_(known),
         work_(work),
         searched_(!quickly_planned(request) || work->has(search_steps(profile, topology, links))) {}
 
@@ -126,6 +127,7 @@ class Choice {
       plan =
           renamed_for_fewest_moves(in_force_, std::move(plan), profile_, topology_, request_.optimizer_slots);
     }
+    plans.insert(plans.begin(), known_.begin(), known_.end());
     plans.insert(plans.begin(), in_force_);
     drop_repeated(&plans);
     if (!links_.empty()) {
@@ -195,6 +197,7 @@ class Choice {
   const PlanRequest& request_;
   const Plan& in_force_;
   const SlowLinks& links_;
+  const std::vector<Plan>& known_;
   CountedWork* work_;
   const bool searched_;  // with make_plan()
   std::vector<PricedPlan> priced_;
@@ -202,7 +205,7 @@ class Choice {
 
 /// The best there is for these times and devices.
 Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force,
-                    const SlowLinks& links, double budget_seconds) {
+                    const SlowLinks& links, const std::vector<Plan>& known, double budget_seconds) {
   Replanned again;
   CountedWork work(budget_seconds);
   work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
@@ -214,9 +217,17 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 
   Plan stays = in_force;
   stays.predicted = evaluate_plan(in_force, profile, topology, request);
+  std::vector<Plan> others;
+  for (Plan plan : known) {
+    if (plan.schedule != in_force.schedule || plan.weights != in_force.weights ||
+        plan.world_size != in_force.world_size || same_stages(plan, in_force))
+      continue;
+    plan.predicted = evaluate_plan(plan, profile, topology, request);
+    others.push_back(std::move(plan));
+  }
   if (topology.devices.empty())
     work.spend(schedule_check_steps(std::vector<int64_t>(static_cast<size_t>(in_force.world_size), 1)));
-  std::vector<PricedPlan> plans = Choice(profile, topology, request, stays, links, &work).plans();
+  std::vector<PricedPlan> plans = Choice(profile, topology, request, stays, links, others, &work).plans();
   again.now_seconds = plans.front().seconds;
   double fastest = again.now_seconds;
   for (const PricedPlan& plan : plans) fastest = std::min(fastest, plan.seconds);
@@ -244,7 +255,8 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 }  // namespace
 
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns, const SlowLinks& links, double budget_seconds) {
+                     const std::vector<double>& slowdowns, const SlowLinks& links,
+                     const std::vector<Plan>& known, double budget_seconds) {
   Topology slowed = topology;
   if (!equally_slow(slowdowns)) {
     slowed.devices.resize(slowdowns.size());
@@ -254,14 +266,14 @@ Replanned plan_again(const Profile& profile, const Topology& topology, const Pla
       device.relative_speed /= slowdowns[rank];
     }
   }
-  Replanned again = best_next(profile, slowed, in_force, links, budget_seconds);
+  Replanned again = best_next(profile, slowed, in_force, links, known, budget_seconds);
   again.slowdowns = slowdowns;
   return again;
 }
 
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
                                      const std::vector<double>& slowdowns, const SlowLinks& links,
-                                     double budget_seconds) {
+                                     const std::vector<Plan>& known, double budget_seconds) {
   Profile slowed = profile;
   std::map<std::string, double> slowdown_of;
   for (const Stage& stage : in_force.stages) {
@@ -278,7 +290,7 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
       node.backward_weight_seconds *= slowdown;
     }
   }
-  Replanned again = best_next(slowed, topology, in_force, {}, budget_seconds);
+  Replanned again = best_next(slowed, topology, in_force, {}, known, budget_seconds);
   again.slowdowns = slowdowns;
   again.links = links;
   return again;

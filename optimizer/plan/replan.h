@@ -35,13 +35,16 @@ constexpr double kReplanSeconds = 0.1;
 /// quick_plans() does not know, whatever it takes. Otherwise what quick_plans() finds. The budget is in work
 /// that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
 ///
+/// `known`: further plans to choose from, of the same schedule and weight rule and on all devices; the one
+/// that was best when all was quiet, say.
+///
 /// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at:
 /// those that are found as if all links were as slow, those in which ranks have changed places to stay clear
 /// of slow links, and deeper ones of the fastest. Not a search of all plans: with links that differ, none is
 /// known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
                      const std::vector<double>& slowdowns, const SlowLinks& links = {},
-                     double budget_seconds = kReplanSeconds);
+                     const std::vector<Plan>& known = {}, double budget_seconds = kReplanSeconds);
 
 /// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are so
 /// many times as slow, wherever they run (of a stage with replicas: at their pace together). So a stage that
@@ -49,6 +52,7 @@ Replanned plan_again(const Profile& profile, const Topology& topology, const Pla
 /// none of its business.
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
                                      const std::vector<double>& slowdowns, const SlowLinks& links = {},
+                                     const std::vector<Plan>& known = {},
                                      double budget_seconds = kReplanSeconds);
 
 }  // namespace pipewright

@@ -160,9 +160,7 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
   if (!q.inputs.speeds.empty()) {
     std::vector<double> seconds;
     for (int64_t d = 0; d < q.devices; ++d) seconds.push_back(compute_seconds_on(load, q.inputs, d));
-    const LevelCosts costs(*q.model, q.inputs);
-    const PlacedPrice alone = price_placed({load}, {stage}, *q.model, q.inputs);
-    stage.shares = costs.shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(load));
+    stage.shares = best_shares(seconds);
   }
   Answer answer;
   answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};

@@ -115,11 +115,12 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
   }
   if (event == handled_ || (event.is_quiet() && !handled_)) return std::nullopt;
   handled_ = event;
-  planning_ = std::async(
-      std::launch::async,
-      [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.size())), plan = now.plan, event] {
-        return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links, kReplanSeconds);
-      });
+  planning_ = std::async(std::launch::async,
+                         [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.size())),
+                          plan = now.plan, first = now.first_plan, event] {
+                           return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links,
+                                                  {first}, kReplanSeconds);
+                         });
   return std::nullopt;
 }
 

@@ -30,7 +30,8 @@ struct ReplannerRow {
   const char* name;
   /// Slowdowns by rank; slow links.
   Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force,
-                    const std::vector<double>& slowdowns, const SlowLinks& links, double budget_seconds);
+                    const std::vector<double>& slowdowns, const SlowLinks& links,
+                    const std::vector<Plan>& known, double budget_seconds);
   bool predicts = false;  ///< slowdowns are a forest's (predicted_speeds.h), not what was measured
 };
 /// "measured", "naive", "predict".

@@ -168,9 +168,7 @@ class AllPlacements {
         std::vector<double> seconds;
         for (const int64_t rank : stage.ranks)
           seconds.push_back(compute_seconds_on(loads.back(), q_.inputs, rank));
-        const PlacedPrice alone = price_placed({loads.back()}, {stage}, *q_.model, q_.inputs);
-        const LevelCosts costs(*q_.model, q_.inputs);
-        stage.shares = costs.shares(seconds, alone.exchange_seconds[0] + costs.step_seconds(loads.back()));
+        stage.shares = best_shares(seconds);
       }
       stages.push_back(stage);
     }
@@ -353,6 +351,43 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     CHECK(infeasible > 0);
     INFO("seed " << seed << ", " << recomputing << " stages recompute");
     if (!asked.demands && !asked.classes) CHECK((recomputing > 0) == (recompute != Recompute::kNever));
+  }
+}
+
+TEST_CASE(
+    "Shares compute a minibatch in the least time there is, in the shortest round; equal replicas get one "
+    "each") {
+  std::mt19937 random(8);
+  for (int round = 0; round < 300; ++round) {
+    const auto replicas = static_cast<size_t>(pick(random, 1, 3));
+    std::vector<double> seconds(replicas, 1);
+    for (size_t q = 1; q < replicas; ++q)
+      seconds[q] = round % 4 == 0 ? 1 : 0.2 * static_cast<double>(pick(random, 1, 20));
+    const auto pace = [&](const std::vector<int64_t>& shares) {
+      double slowest = 0;
+      for (size_t q = 0; q < replicas; ++q)
+        slowest = std::max(slowest, seconds[q] * static_cast<double>(shares[q]));
+      return slowest / static_cast<double>(std::accumulate(shares.begin(), shares.end(), int64_t{0}));
+    };
+    const std::vector<int64_t> best = best_shares(seconds);
+    const int64_t sum = std::accumulate(best.begin(), best.end(), int64_t{0});
+    if (round % 4 == 0) CHECK(best == std::vector<int64_t>(replicas, 1));
+    // All others there are.
+    const auto most = static_cast<int64_t>(8 * replicas);
+    std::vector<int64_t> shares(replicas, 1);
+    for (bool more = true; more;) {
+      const int64_t others = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+      if (others <= most) {
+        CAPTURE(seconds, best, shares);
+        REQUIRE(pace(best) <= pace(shares) * (1 + 1e-9));
+        if (others < sum) REQUIRE(pace(best) < pace(shares) * (1 - 1e-13));
+      }
+      more = false;
+      for (size_t q = 0; q < replicas && !more; ++q) {
+        more = ++shares[q] <= most;
+        if (!more) shares[q] = 1;
+      }
+    }
   }
 }
 

@@ -254,9 +254,12 @@ TEST_CASE("planning again on many ranks: never worse than to stay, a uniform slo
       const Replanned same = plan_again(profile, topology, in_force, slowdowns, links);
       CHECK(document_digest(same.plan) == document_digest(again.plan));
       // With no work at all: the plan in force, if with other shares.
-      const Replanned stays = plan_again(profile, topology, in_force, slowdowns, {}, 0);
+      const Replanned stays = plan_again(profile, topology, in_force, slowdowns, {}, {}, 0);
       CHECK(bytes_moved(profile, in_force, stays.plan) == 0);
       CHECK(stays.next_seconds <= stays.now_seconds);
+      // Quiet again, and the plan of then is known.
+      const Replanned back = plan_again(profile, topology, again.plan, quiet, {}, {in_force}, 0);
+      CHECK(back.next_seconds <= kEquallyFast * in_force.predicted->minibatch_seconds);
     }
   }
 }
