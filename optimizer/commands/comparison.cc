@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "graph/error.h"
@@ -20,9 +21,11 @@ constexpr int kSteps = 3;
 constexpr int kBisections = 4;  // 4^(1/16): a tenth
 constexpr double kOnward = 1.09;
 constexpr int kMostConfirmed = 4;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int64_t kSmallQuestion =
     400;  // nodes times devices: what is said of turns is asked with all of the effort
 constexpr double kEffortOfTurns = 0.05;  // of the time for one row
+constexpr double kEffortBetween = 0.01;  // hardly more than to price the plans that are known
 /// A gain below this is told together with what it costs.
 constexpr double kLittle = 1.1;
 constexpr const char* kDataParallelism = "dp";  // the row that others are compared with
@@ -114,12 +117,14 @@ Rows rows_for(const Inputs& inputs, bool few) {
   return rows;
 }
 
-/// `minibatches`: of an update, where the schedule leaves that open.
-Contender contender(const Inputs& inputs, const ContenderRow& row, const std::string& prefix,
-                    int64_t minibatches) {
+/// `minibatches`: of an update, where the schedule leaves that open. What takes more than `most_seconds` need
+/// not be found.
+Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minibatches, double most_seconds) {
   Contender made;
   made.name = row.name;
-  made.file = row.one_device ? "gpus=1.json" : prefix + "." + row.name + ".json";
+  made.file = row.one_device
+                  ? "gpus=1.json"
+                  : "gpus=" + std::to_string(inputs.topology.device_count()) + "." + row.name + ".json";
   Topology topology = inputs.topology;
   if (row.one_device) {
     for (TopologyLevel& level : topology.levels) level.count = 1;
@@ -127,6 +132,7 @@ Contender contender(const Inputs& inputs, const ContenderRow& row, const std::st
   }
   PlanRequest request = inputs.request;
   request.strategy = row.strategy;
+  request.most_seconds = most_seconds;
   if (row.schedule != nullptr) request.schedule = row.schedule;
   if (row.weights != nullptr) request.weights = row.weights;
   if (row.interval == ContenderRow::kNoInterval) request.microbatches = 0;
@@ -156,24 +162,22 @@ std::string kind_of(const Plan& plan) {
   return "a straight pipeline";
 }
 
-/// The one to take; nothing if none fits. Newer weights are worth having for nothing.
-std::optional<size_t> advised(const std::vector<Contender>& contenders) {
-  const auto staleness = [&](size_t i) { return updates_of(*contenders[i].plan).staleness; };
-  std::optional<size_t> best;
-  for (size_t i = 0; i < contenders.size(); ++i) {
-    if (!contenders[i].plan) continue;
-    const double least = best ? seconds(contenders[*best]) : 0;
-    const bool newer = best && seconds(contenders[i]) < least && staleness(i) < staleness(*best);
-    if (!best || newer || seconds(contenders[i]) < kWorthwhile * least) best = i;
-  }
-  return best;
+/// Whether it is to be taken over `best`, which stands before it in the rows. Newer weights are worth having
+/// for nothing.
+bool worth_more(const Contender& other, const Contender& best) {
+  if (!other.plan) return false;
+  if (!best.plan) return true;
+  const bool newer = updates_of(*other.plan).staleness < updates_of(*best.plan).staleness;
+  return seconds(other) < (newer ? 1 : kWorthwhile) * seconds(best);
 }
 
-std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches, const Rows& rows) {
-  const std::string prefix = "gpus=" + std::to_string(inputs.topology.device_count());
-  std::vector<Contender> contenders;
-  for (const ContenderRow* row : rows) contenders.push_back(contender(inputs, *row, prefix, minibatches));
-  return contenders;
+/// The one to take; nothing if none fits.
+std::optional<size_t> advised(const std::vector<Contender>& contenders) {
+  size_t best = 0;
+  for (size_t i = 1; i < contenders.size(); ++i)
+    if (worth_more(contenders[i], contenders[best])) best = i;
+  if (!contenders[best].plan) return std::nullopt;
+  return best;
 }
 
 void add_if_new(const Plan& plan, std::vector<Plan>* known) {
@@ -203,10 +207,15 @@ std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, doubl
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  const std::vector<Contender> contenders = contenders_for(other, minibatches, rows);
-  const std::optional<size_t> best = advised(contenders);
-  if (!best) return std::nullopt;
-  const Plan& plan = *contenders[*best].plan;
+  // With all of the effort rows are asked as compare() asks them, or it would not advise the same there.
+  const bool all_of_it = other.request.effort >= 1;
+  Contender best;
+  for (const ContenderRow* row : rows) {
+    Contender next = contender(other, *row, minibatches, best.plan && !all_of_it ? seconds(best) : kNever);
+    if (worth_more(next, best)) best = std::move(next);
+  }
+  if (!best.plan) return std::nullopt;
+  const Plan& plan = *best.plan;
   add_if_new(plan, known);
   return Winner{kind_of(plan), plan.shape_text()};
 }
@@ -218,9 +227,9 @@ double rounded_outward(double bits_per_second, bool below) {
   return unit * (below ? std::floor(digits + 1e-9) : std::ceil(digits - 1e-9));
 }
 
-/// The nearest turn to one side. Between two steps the planner itself is asked again and again, with less
-/// effort and for few rows; what is said is then asked of all rows at just the bandwidth that is printed,
-/// small questions with all of the effort.
+/// The nearest turn to one side. The planner itself is asked in steps, with less effort and for few rows, and
+/// between two steps again and again for which of the plans that are known by then are faster; what is said
+/// is then asked of all rows at just the bandwidth that is printed, small questions with all of the effort.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below,
                          std::vector<Plan>* known) {
   const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
@@ -238,7 +247,7 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
     }
     for (int i = 0; i < kBisections; ++i) {
       const double middle = std::sqrt(near * far);
-      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortOfTurns, few, known);
+      const std::optional<Winner> found = winner_at(inputs, minibatches, middle, kEffortBetween, few, known);
       if (!found) return std::nullopt;
       (found->kind == now ? near : far) = middle;
     }
@@ -406,7 +415,8 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
     const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
     minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  comparison.contenders = contenders_for(inputs, minibatches, rows_for(inputs, false));
+  for (const ContenderRow* row : rows_for(inputs, false))
+    comparison.contenders.push_back(contender(inputs, *row, minibatches, kNever));
   const std::optional<size_t> best = advised(comparison.contenders);
   if (!best) {
     // What needs least is nearest.

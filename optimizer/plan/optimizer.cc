@@ -107,9 +107,9 @@ Question question_about(const Profile& profile, const Topology& topology, const 
 /// answers become, each with depths chosen by simulation.
 class Planning {
  public:
-  /// What takes more than `most_seconds` is of no interest, nor why nothing fits.
+  /// `asked_itself`: by another question, on its way to a plan of its own; then it asks fewer in turn.
   Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked,
-           double most_seconds = kNever);
+           bool asked_itself = false);
   Planning(const Planning&) = delete;  // the question points to the states
   Planning& operator=(const Planning&) = delete;
 
@@ -134,13 +134,15 @@ class Planning {
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
   void try_narrower_strategies(double bound, Plan* plan) const;
+  void try_slower_links(double bound, Plan* plan) const;
+  void take_if_faster_here(Plan other, Plan* plan) const;
   void take_if_faster(std::optional<Plan> other, Plan* plan) const;
 
   const Profile& profile_;
   const Topology& topology_;
   const PlanRequest request_;
+  const bool asked_itself_;
   const StrategyKind strategy_;
-  const double most_seconds_;
   const CostModel& model_;
   Question question_;
   const Dataflow flow_;
@@ -158,12 +160,12 @@ class Planning {
 };
 
 Planning::Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked,
-                   double most_seconds)
+                   bool asked_itself)
     : profile_(profile),
       topology_(topology),
       request_(with_run_rules(asked, topology.device_count())),
+      asked_itself_(asked_itself),
       strategy_(searched_strategy(asked.strategy).kind),
-      most_seconds_(most_seconds),
       model_(cost_model_named(request_.objective)),
       question_(question_about(profile, topology, request_, model_)),
       flow_(profile, request_.class_profiles, ties_of(request_)),
@@ -192,7 +194,7 @@ Plan Planning::plan_for_training() {
   check_demands(request_, &question_);
   search_first();
   const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, *answer_);
-  if (bound >= most_seconds_) fail();
+  if (bound >= request_.most_seconds) fail();
   std::optional<Plan> best = best_of_answers(bound);
   if (!best) fail();
   Plan plan = std::move(*best);
@@ -203,6 +205,7 @@ Plan Planning::plan_for_training() {
   } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
     try_narrower_strategies(bound, &plan);
+    try_slower_links(bound, &plan);
   }
   plan.strategy = request_.strategy;
   plan.profile_digest = measured_digest(profile_);
@@ -282,7 +285,7 @@ std::optional<Answer> Planning::shallow_answer() const {
 }
 
 void Planning::fail() {
-  if (most_seconds_ < kNever) throw InfeasibleError("nothing that is faster", "");
+  if (request_.most_seconds < kNever) throw InfeasibleError("nothing that is faster", "");
   question_.least_depths = may_be_shallow();  // the least memory is that of the least depths
   fail_infeasible(question_, request_.strategy, profile_.minibatch_samples, ties_);
 }
@@ -314,16 +317,27 @@ std::optional<Plan> Planning::best_of_answers(double bound) {
   }
   if (pooled_) {
     const std::optional<PoolAnswer> fastest = best_as_simulated(
-        question_, request_, begin_.empty() ? std::vector<Answer>{*answer_} : begin_, bound, most_seconds_);
+        question_, request_, begin_.empty() ? std::vector<Answer>{*answer_} : begin_, bound);
     if (fastest) best = priced({fastest->candidate.stages}, fastest->depths);
     notes_.capped = fastest && fastest->capped;
   }
-  if (!best && most_seconds_ == kNever && (pooled_ || !drains())) best = priced({stages_ = answer_->stages});
+  if (!best && request_.most_seconds == kNever && (pooled_ || !drains()))
+    best = priced({stages_ = answer_->stages});
   return best;
 }
 
 void Planning::take_if_faster(std::optional<Plan> other, Plan* plan) const {
   if (other && seconds(*other) < (1 - kRounding) * seconds(*plan)) *plan = std::move(*other);
+}
+
+/// Of a plan for other devices or links, on these.
+void Planning::take_if_faster_here(Plan other, Plan* plan) const {
+  if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
+  const std::vector<StageLoad> loads = loads_of_plan(other, flow_, model_);
+  CostInputs inputs = question_.inputs;
+  set_run_rules(other, &inputs);
+  other.predicted = predict(other, loads, model_, inputs, profile_.minibatch_samples);
+  take_if_faster(std::move(other), plan);
 }
 
 /// Unless it was asked for, no stage that computes less than its messages take, if that costs next to
@@ -381,6 +395,7 @@ void Planning::try_without_recomputing(Plan* plan) const {
 /// half of these are.
 void Planning::try_half_of_the_devices(Plan* plan) const {
   if (question_.all_devices || !topology_.devices.empty()) return;
+  if (asked_itself_ && strategy_ != StrategyKind::kBest) return;  // the one that asks has asked for that
   Topology fewer = topology_;
   const auto outermost = std::find_if(fewer.levels.rbegin(), fewer.levels.rend(),
                                       [](const TopologyLevel& level) { return level.count > 1; });
@@ -390,13 +405,10 @@ void Planning::try_half_of_the_devices(Plan* plan) const {
   const double work = work_before(states_, states_.last());
   if (work >= seconds(*plan) * static_cast<double>(fewer.device_count())) return;
   try {
-    Plan other = Planning(profile_, fewer, request_, seconds(*plan)).plan_for_training();
-    if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
-    const std::vector<StageLoad> loads = loads_of_plan(other, flow_, model_);
-    CostInputs inputs = question_.inputs;
-    set_run_rules(other, &inputs);
-    other.predicted = predict(other, loads, model_, inputs, profile_.minibatch_samples);
-    take_if_faster(std::move(other), plan);
+    PlanRequest request = request_;
+    request.most_seconds = seconds(*plan);
+    Plan other = Planning(profile_, fewer, request, true).plan_for_training();
+    take_if_faster_here(std::move(other), plan);
   } catch (const InfeasibleError&) {  // nothing of half of them fits
   }
 }
@@ -410,10 +422,28 @@ void Planning::try_narrower_strategies(double bound, Plan* plan) const {
     if (seconds(*plan) <= bound * kFarFromBound) return;
     PlanRequest request = request_;
     request.strategy = narrower;
+    request.most_seconds = kNever;  // from nothing: what is slower leads to what is faster
     try {
-      take_if_faster(Planning(profile_, topology_, request).plan_for_training(), plan);
+      take_if_faster(Planning(profile_, topology_, request, true).plan_for_training(), plan);
     } catch (const InfeasibleError&) {  // none of these fits
     }
+  }
+}
+
+/// Nor may what is answered for slower links be faster on these: where memory is short, which of several ways
+/// the search goes hangs on little.
+void Planning::try_slower_links(double bound, Plan* plan) const {
+  constexpr double kSlower = 1.0 / 3;
+  if (asked_itself_ || question_.memory_bytes == 0 || question_.all_devices) return;
+  if (question_.inputs.placed()) return;  // there it would take seconds
+  if (seconds(*plan) <= bound * kFarFromBound) return;
+  Topology slower = topology_;
+  for (TopologyLevel& level : slower.levels) level.bandwidth_bytes_per_second *= kSlower;
+  PlanRequest request = request_;
+  request.most_seconds = kNever;  // there it may take longer
+  try {
+    take_if_faster_here(Planning(profile_, slower, request, true).plan_for_training(), plan);
+  } catch (const InfeasibleError&) {  // with less room for messages nothing fits
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct PlanRequest {
   double effort = 1;     ///< how much of the time that planning may take for simulating candidates
   /// With less than all of the effort: plans to begin with in place of a search. Borrowed.
   const std::vector<Plan>* known = nullptr;
+  /// What takes longer is of no interest: the search may end with an InfeasibleError where nothing is faster.
+  double most_seconds = std::numeric_limits<double>::infinity();
   /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
   /// demands and strategy are then not asked.
   double inference_period_seconds = 0;

@@ -61,9 +61,9 @@ class Pool {
     drain();
     slack_ = 1 + 3 * kGain;  // as fast on fewer devices is of interest too
     for (const Answer& answer : found) add_answer(answer);
-    const bool near = drain();
+    drain();
     slack_ = 1;
-    if (near) return;
+    if (done()) return;
     if (const auto every = every_shape(q_, best())) {
       add_shapes(*every);
     } else {
@@ -304,8 +304,7 @@ class Pool {
 }  // namespace
 
 std::optional<PoolAnswer> best_as_simulated(const Question& question, const PlanRequest& request,
-                                            const std::vector<Answer>& found, double bound_seconds,
-                                            double most_seconds) {
+                                            const std::vector<Answer>& found, double bound_seconds) {
   const auto run = [&](const Question& q, const std::vector<Answer>& begin, double most) {
     Pool pool(q, request, bound_seconds, most);
     pool.seed(begin);
@@ -313,7 +312,7 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
     pool.reconsider();
     return pool.answer();
   };
-  std::optional<PoolAnswer> best = run(question, found, most_seconds);
+  std::optional<PoolAnswer> best = run(question, found, request.most_seconds);
   const bool near = best && best->seconds <= bound_seconds * (1 + kNearBound);
   if (!best || near || question.least_stages > 1 || best->candidate.stages.size() > 1) return best;
   // A single stage that is far ahead of all pipelines known hides the way to better ones.

@@ -22,10 +22,9 @@ struct PoolAnswer {
 /// with the usual depths), each in every layout; then of what local moves from the best few reach: cuts,
 /// replicas, merging, splitting, order. Only what the question allows. Candidates go by their floor, and none
 /// whose floor is above the best is simulated. It ends where nothing is left to try, near `bound_seconds`, or
-/// with the time that planning may take. Nothing if nothing fits, or takes less than `most_seconds`. Question
-/// and request as Pricer takes.
+/// with the time that planning may take. Nothing if nothing fits, or takes less than request.most_seconds.
+/// Question and request as Pricer takes.
 std::optional<PoolAnswer> best_as_simulated(const Question& question, const PlanRequest& request,
-                                            const std::vector<Answer>& found, double bound_seconds,
-                                            double most_seconds);
+                                            const std::vector<Answer>& found, double bound_seconds);
 
 }  // namespace pipewright

@@ -123,14 +123,6 @@ std::vector<Question> with_depths(const std::vector<Question>& questions) {
   return all;
 }
 
-/// An answer along some of the states, in the numbers of all.
-void name_states(const std::vector<int>& numbers, Answer* answer) {
-  for (FoundStage& stage : answer->stages) {
-    stage.from = numbers[static_cast<size_t>(stage.from)];
-    stage.to = numbers[static_cast<size_t>(stage.to)];
-  }
-}
-
 }  // namespace
 
 Shape shape_of(const std::vector<FoundStage>& stages) {
@@ -200,7 +192,7 @@ std::optional<Answer> near_answer_to(const Question& question) {
   Question few = question;
   few.states = &some;
   std::optional<Answer> found = search_with_demands(few, {}, {}, kSeedProof);
-  if (found) name_states(numbers, &*found);
+  if (found) found = named_as(numbers, std::move(*found));
   return found;
 }
 
@@ -242,10 +234,8 @@ std::vector<Answer> searched_seeds(const Question& question, bool brief) {
     few.states = &some;
     const int64_t most = std::min<int64_t>(q.devices, some.last());
     for (Answer& found :
-         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kSeedProof)) {
-      name_states(numbers, &found);
-      seeds.push_back(std::move(found));
-    }
+         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kSeedProof))
+      seeds.push_back(named_as(numbers, std::move(found)));
   }
   return seeds;
 }

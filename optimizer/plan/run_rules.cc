@@ -38,9 +38,14 @@ std::vector<int64_t> numbers_up_to(int64_t most, int64_t dense = 8) {
 std::vector<Answer> interleaved_candidates(const Question& question, const PlanRequest& request) {
   std::vector<Answer> found;
   const int64_t most = question.devices;
+  // Briefly, among some of the cuts.
+  const bool brief = request.effort < 1;
+  const std::vector<int> numbers = thinned(*question.states, brief ? kManyCuts : question.states->size());
+  const States some = some_of(*question.states, numbers);
   for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
     if (devices < 2) continue;  // stages that share ranks are no neighbours
     Question q = question;
+    q.states = &some;
     q.devices = devices * request.stages_per_rank;
     q.most_replicas = 1;
     q.least_stages = 1;
@@ -51,7 +56,7 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
     q.inputs.levels.clear();
     q.inputs.speeds.clear();
     q.inputs.memories.clear();
-    if (std::optional<Answer> answer = search(q)) found.push_back(std::move(*answer));
+    if (std::optional<Answer> answer = search(q)) found.push_back(named_as(numbers, std::move(*answer)));
   }
   return found;
 }
@@ -69,11 +74,7 @@ std::optional<Answer> among_few_cuts(const Question& question, const StageDemand
     few.states = &some;
     std::optional<Answer> answer = search_with_demands(few, demands, {}, brief ? kBriefly : kNearEnough);
     if (!answer) return found;
-    for (FoundStage& stage : answer->stages) {
-      stage.from = numbers[static_cast<size_t>(stage.from)];
-      stage.to = numbers[static_cast<size_t>(stage.to)];
-    }
-    found = std::move(answer);
+    found = named_as(numbers, std::move(*answer));
     std::set<int> beside(numbers.begin(), numbers.end());
     for (const FoundStage& stage : found->stages) {
       for (int i = stage.to - kBeside; i <= stage.to + kBeside; ++i)
@@ -97,13 +98,8 @@ std::vector<Answer> answers_in_a_row(const Question& question, int64_t most) {
     q.inputs.latency_seconds = level.latency_seconds;
     std::vector<int64_t> stages = numbers_up_to(most, 4);
     std::reverse(stages.begin(), stages.end());
-    for (Answer& answer : search_up_to_stages(q, stages, kBriefly)) {
-      for (FoundStage& stage : answer.stages) {
-        stage.from = numbers[static_cast<size_t>(stage.from)];
-        stage.to = numbers[static_cast<size_t>(stage.to)];
-      }
-      found.push_back(std::move(answer));
-    }
+    for (Answer& answer : search_up_to_stages(q, stages, kBriefly))
+      found.push_back(named_as(numbers, std::move(answer)));
   }
   return found;
 }

@@ -56,4 +56,12 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   return some;
 }
 
+Answer named_as(const std::vector<int>& numbers, Answer answer) {
+  for (FoundStage& stage : answer.stages) {
+    stage.from = numbers[static_cast<size_t>(stage.from)];
+    stage.to = numbers[static_cast<size_t>(stage.to)];
+  }
+  return answer;
+}
+
 }  // namespace pipewright

@@ -14,4 +14,7 @@ std::vector<int> thinned(const States& states, int most);
 /// States by these numbers, ascending, both ends among them.
 States some_of(const States& states, const std::vector<int>& numbers);
 
+/// An answer along some of the states, in the numbers of all.
+Answer named_as(const std::vector<int>& numbers, Answer answer);
+
 }  // namespace pipewright

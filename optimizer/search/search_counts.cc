@@ -20,10 +20,11 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
       if (!stage_allowed(q, i, j)) continue;
       const StageLoad load = load_of(q, i, j);
       for (int64_t replicas = 1; replicas <= std::min(q.most_replicas, q.devices); ++replicas) {
-        if (q.model->period(load, replicas, q.inputs).total_seconds() > period) continue;
+        const double unlimited = q.model->period(load, replicas, q.inputs).total_seconds();
+        if (unlimited > period) continue;
         for (int64_t later = 0; later + replicas <= q.devices; ++later) {
           if (!best[0][j][later].possible) continue;
-          const double mine = fitted_period(q, load, replicas, later);
+          const double mine = q.memory_bytes == 0 ? unlimited : fitted_period(q, load, replicas, later);
           if (mine == kNoLimit || mine > period) continue;
           for (int wanted = 0; wanted < tables; ++wanted) {
             for (int rest = wanted; rest >= 0; --rest) {

@@ -82,14 +82,14 @@ class Search {
   double target() const { return target_; }
 
   /// Depths for spans `longer` times as long as the shortest sensible; `seconds` is what they take.
-  Depths run(int64_t longer, double& seconds) {
+  Depths run(int64_t longer, double& seconds, bool lowered) {
     longer_ = longer;
     known_.clear();
     Depths depths = most_;
     for (auto stage = turns_.size(); stage-- > static_cast<size_t>(shape_.frozen_stages);)
       choose(depths, stage);
     depths = usable(depths);
-    lower(depths);
+    if (lowered) lower(depths);
     seconds = this->seconds(depths);
     return depths;
   }
@@ -232,13 +232,13 @@ class Search {
   EndlessPace endless_;
 };
 
-/// As if nothing were shared.
+/// As if nothing were shared. `begin`: the depths are there to begin with, and need not be small.
 Depths search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
-              const SimulationOptions& options, DepthAim* aim) {
+              const SimulationOptions& options, bool begin, DepthAim* aim) {
   // With update intervals depth may slow a pipeline down: what holds with stash says nothing there.
-  const bool compares =
-      aim->most_seconds < std::numeric_limits<double>::infinity() && shape.weights == WeightRule::kStash;
-  Search search(schedule, shape, times, options, compares);
+  const bool brief = aim->most_seconds < std::numeric_limits<double>::infinity();
+  const bool compares = brief && shape.weights == WeightRule::kStash;
+  Search search(schedule, shape, times, options, brief);
   Depths depths = shape.in_flight;
   if (compares) aim->seconds = search.roomy_seconds(kHopeless * aim->most_seconds);
   if (compares && aim->seconds > kHopeless * aim->most_seconds) {
@@ -248,8 +248,8 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
   // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
   // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
   for (const int64_t longer : {1, 4, 16}) {
-    depths = search.run(longer, aim->seconds);
-    if (compares && aim->seconds > aim->most_seconds) break;
+    depths = search.run(longer, aim->seconds, !(begin && brief));
+    if (brief && aim->seconds > (compares ? 1 : kHopeless) * aim->most_seconds) break;
     if (facts_of(shape.weights).drains()) break;  // nothing is buffered over an update
     const double enough = enough_seconds(aim->seconds, search.target()) * (1 + 1e-9);
     aim->seconds = search.far_seconds(depths);
@@ -301,14 +301,15 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
     int64_t& depth = bounded.in_flight[shape.frozen_stages];
     depth = StageTurns(shape, shape.frozen_stages).depth_that_runs_ahead(shape.microbatches, depth);
   }
-  if (options.network.empty()) return search(schedule, bounded, times, options, aim);
+  if (options.network.empty()) return search(schedule, bounded, times, options, false, aim);
   SimulationOptions alone = options;
   alone.network.clear();
   alone.messages.clear();
   alone.devices.clear();
-  DepthAim any;
-  const Depths depths = search(schedule, bounded, times, alone, &any);
-  aim->simulated += any.simulated;
+  DepthAim unshared;
+  unshared.most_seconds = aim->most_seconds;  // what is too slow with its links to itself is so on a network
+  const Depths depths = search(schedule, bounded, times, alone, true, &unshared);
+  aim->simulated += unshared.simulated;
   return deepened(schedule, bounded, times, options, depths, aim);
 }
 

@@ -27,11 +27,12 @@ class Deepening {
     aim_.seconds = seconds(begin, compares() ? aim_.most_seconds : kNever);
     if (compares() && aim_.seconds > aim_.most_seconds) {
       if (aim_.seconds > kGainsAtMost * aim_.most_seconds) return best_;
-      take_if_faster(usable(deeper(begin, kTogether, 1)));
-      if (aim_.seconds > aim_.most_seconds && aim_.seconds < kStairsGain * aim_.most_seconds)
-        take_if_faster(usable(deeper(begin, kStairs, 1)));
-      if (aim_.seconds > aim_.most_seconds && aim_.seconds < kMoreGains * aim_.most_seconds)
-        take_if_faster(usable(deeper(begin, kTogether, 2)));
+      const double most = aim_.most_seconds;  // beyond it how much more it is does not matter
+      take_if_faster(usable(deeper(begin, kTogether, 1)), most);
+      if (aim_.seconds > most && aim_.seconds < kStairsGain * most)
+        take_if_faster(usable(deeper(begin, kStairs, 1)), most);
+      if (aim_.seconds > most && aim_.seconds < kMoreGains * most)
+        take_if_faster(usable(deeper(begin, kTogether, 2)), most);
       if (aim_.seconds > aim_.most_seconds) return best_;
     }
     int64_t in_vain = 0;
@@ -77,8 +78,8 @@ class Deepening {
   static constexpr double kStairsGain = 1.12;
   static constexpr double kMoreGains = 1.03;
 
-  bool take_if_faster(const Depths& candidate) {
-    const double found = seconds(candidate, aim_.seconds / kDepthTolerance);
+  bool take_if_faster(const Depths& candidate, double most = kNever) {
+    const double found = seconds(candidate, std::min(most, aim_.seconds / kDepthTolerance));
     if (found * kDepthTolerance > aim_.seconds) return false;
     best_ = candidate;
     aim_.seconds = found;

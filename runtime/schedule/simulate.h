@@ -127,8 +127,8 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
 /// How far choosing depths goes: a search among plans need not know the best of each.
 struct DepthAim {
   double floor_seconds = 0;  ///< no depths take less: on a network a percent more is good enough
-  /// More is of no use (schedule 1f1b, weights stash): the search ends where it is unlikely to come down to
-  /// that, with what it has by then.
+  /// More is of no use: spans are short, and the search ends where it is unlikely to come down to that (with
+  /// weights stash; with others where it ended far above), with what it has by then.
   double most_seconds = std::numeric_limits<double>::infinity();
   double seconds = 0;     ///< then: settled_minibatch_seconds() of the depths returned, or nearly if more
   int64_t simulated = 0;  ///< then grows as that of settled_minibatch_seconds()
