@@ -4,9 +4,9 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/successive_shortest_path_nonnegative_weights.hpp>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "graph/error.h"
 #include "optimizer/plan/plan_sequence.h"
@@ -14,15 +14,39 @@
 namespace pipewright {
 namespace {
 
-using Nodes = std::set<std::string>;
+/// Nodes by number, with the bytes of each: sets of them are compared for each pair of ranks.
+class NumberedNodes {
+ public:
+  explicit NumberedNodes(const std::map<std::string, int64_t>& bytes) {
+    for (const auto& [name, count] : bytes) {
+      number_of_.emplace(name, bytes_.size());
+      bytes_.push_back(count);
+    }
+  }
 
-std::vector<Nodes> nodes_by_rank(const Plan& plan, int64_t ranks) {
-  std::vector<Nodes> nodes(static_cast<size_t>(ranks));
-  for (const Stage& stage : plan.stages)
-    for (const int64_t rank : stage.ranks)
-      nodes[static_cast<size_t>(rank)].insert(stage.nodes.begin(), stage.nodes.end());
-  return nodes;
-}
+  /// By rank: whether it has each node.
+  std::vector<std::vector<bool>> by_rank(const Plan& plan, int64_t ranks) const {
+    std::vector<std::vector<bool>> has(static_cast<size_t>(ranks), std::vector<bool>(bytes_.size()));
+    for (const Stage& stage : plan.stages) {
+      for (const std::string& node : stage.nodes) {
+        const size_t number = number_of_.at(node);
+        for (const int64_t rank : stage.ranks) has[static_cast<size_t>(rank)][number] = true;
+      }
+    }
+    return has;
+  }
+
+  int64_t bytes_lacking(const std::vector<bool>& has, const std::vector<bool>& needs) const {
+    int64_t lacks = 0;
+    for (size_t i = 0; i < bytes_.size(); ++i)
+      if (needs[i] && !has[i]) lacks += bytes_[i];
+    return lacks;
+  }
+
+ private:
+  std::map<std::string, size_t> number_of_;
+  std::vector<int64_t> bytes_;
+};
 
 using DeviceKey = std::tuple<double, int64_t, std::string>;
 
@@ -86,19 +110,16 @@ Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& pr
                               const Topology& topology, int64_t optimizer_slots) {
   if (topology.levels.size() > 1) return plan;
   const int64_t ranks = std::max(in_force.world_size, plan.world_size);
-  const std::map<std::string, int64_t> bytes = state_bytes(profile, optimizer_slots);
-  const std::vector<Nodes> has = nodes_by_rank(in_force, ranks), needs = nodes_by_rank(plan, ranks);
+  const NumberedNodes nodes(state_bytes(profile, optimizer_slots));
+  const auto has = nodes.by_rank(in_force, ranks), needs = nodes.by_rank(plan, ranks);
   std::vector<int64_t> name(static_cast<size_t>(ranks));
   for (const auto& [kind, members] : alike(topology, plan.world_size)) {
     std::vector<std::vector<int64_t>> costs;  // bytes that the rank lacks of what the place needs
     for (const int64_t place : members) {
       costs.emplace_back();
-      for (const int64_t rank : members) {
-        int64_t lacks = 0;
-        for (const std::string& node : needs[static_cast<size_t>(place)])
-          if (!has[static_cast<size_t>(rank)].contains(node)) lacks += bytes.at(node);
-        costs.back().push_back(lacks);
-      }
+      for (const int64_t rank : members)
+        costs.back().push_back(
+            nodes.bytes_lacking(has[static_cast<size_t>(rank)], needs[static_cast<size_t>(place)]));
     }
     const std::vector<size_t> rank_of = cheapest_assignment(costs);
     for (size_t i = 0; i < members.size(); ++i) name[static_cast<size_t>(members[i])] = members[rank_of[i]];
