@@ -1,6 +1,9 @@
 """Figures of a run, from its metrics.jsonl and hogs.jsonl: nothing is left out, moved or smoothed but by the medians named here."""
+import itertools
 import json
 import statistics
+
+WINDOW = 8  # minibatches: replicas take turns, so those of a round end together
 
 
 def lines_of(path):
@@ -8,9 +11,15 @@ def lines_of(path):
 
 
 def trace_of(folder):
-    """Seconds between the ends of minibatch k - 1 and k, at [k]; None at [0]."""
-    elapsed = [line["elapsed_seconds"] for line in lines_of(folder / "metrics.jsonl") if "loss" in line]
+    """When minibatch k and all before it had ended; and the seconds from k - 1 to k, at [k]; None at [0]."""
+    elapsed = list(itertools.accumulate((line["elapsed_seconds"] for line in lines_of(folder / "metrics.jsonl") if "loss" in line), max))
     return elapsed, [None, *(b - a for a, b in zip(elapsed, elapsed[1:]))]
+
+
+def pace(elapsed, first, end):
+    """Median time of a minibatch in [first, end): of all WINDOW of them that follow each other."""
+    window = min(WINDOW, end - first)
+    return statistics.median((elapsed[k + window] - elapsed[k]) / window for k in range(first - 1, end - window))
 
 
 def hogs_of(folder):
@@ -43,8 +52,8 @@ def of_run(folder, rank):
     return {
         "hogs_came": come, "hogs_went": go, "hogs_cpu_share": used["cpu_seconds"] / used["seconds"],
         # Medians: quiet, the first third left out; disturbed, its second half; quiet again, its last half.
-        "before_seconds": median(periods[max(1, come // 3):come]), "settled_seconds": median(periods[(come + go) // 2:go]),
-        "after_seconds": median(periods[(go + len(periods)) // 2:]),
+        "before_seconds": pace(elapsed, max(1, come // 3), come), "settled_seconds": pace(elapsed, (come + go) // 2, go),
+        "after_seconds": pace(elapsed, (go + len(periods)) // 2, len(periods)),
         # All disturbed minibatches with whatever happened among them.
         "during_seconds": (elapsed[go - 1] - elapsed[come - 1]) / (go - come),
         "total_seconds": elapsed[-1], "detection": detection, "changes": changes,

@@ -53,6 +53,13 @@ class Figures(unittest.TestCase):
         self.assertAlmostEqual(self.none["total_seconds"], 200 * 0.01 + 100 * 0.03)
         self.assertAlmostEqual(self.none["hogs_cpu_share"], 0.75)
 
+    def test_minibatches_of_replicas_that_end_together_have_the_pace_of_their_rounds(self):
+        # Of two that take turns the second ends before the first.
+        path = pathlib.Path(self.folder.name)
+        pairs = figures.of_run(written(path / "pairs", lambda k: 0.30 if k % 2 == 0 else -0.06), 1)
+        for figure in ("before_seconds", "settled_seconds", "after_seconds"):
+            self.assertAlmostEqual(pairs[figure], 0.12, msg=figure)
+
     def test_the_slow_rank_is_found_once_it_is_slow_and_not_another(self):
         self.assertEqual(self.followed["detection"]["minibatches"], 10)
         self.assertAlmostEqual(self.followed["detection"]["seconds"], 11 * 0.03)
