@@ -107,10 +107,11 @@ def trace(lines):
     left, width, row, top = 60, 900, 130, 34
     first = min(line["repeat"] for line in lines)
     lines = [line for line in lines if line["repeat"] == first]
-    periods = {line["policy"]: [1000 * seconds if seconds else None for seconds in figures.trace_of(pathlib.Path(line["run"]))[1]] for line in lines}
+    periods = {line["policy"]: [None if seconds is None else 1000 * seconds for seconds in figures.trace_of(pathlib.Path(line["run"]))[1]] for line in lines}
     count = max(map(len, periods.values()))
     # A pause is higher than the rest: cut off where it would hide it, its height written.
-    most = 1.3 * max(sorted(filter(None, times))[int(0.98 * len(times)) - 1] for times in periods.values())
+    known = [[seconds for seconds in times if seconds is not None] for times in periods.values()]
+    most = 1.3 * max(sorted(times)[int(0.98 * len(times)) - 1] for times in known)
     height = top + len(lines) * (row + 24) + 24
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {height}" width="{left + width + 20}" font-family="sans-serif" '
              f'font-size="11"><rect width="100%" height="100%" fill="white"/>',

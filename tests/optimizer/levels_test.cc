@@ -355,7 +355,7 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
 }
 
 TEST_CASE(
-    "Shares compute a minibatch in the least time there is, in the shortest round; equal replicas get one "
+    "Shares compute a minibatch in the least time there is, in the shortest round, equal replicas get one "
     "each") {
   std::mt19937 random(8);
   for (int round = 0; round < 300; ++round) {
