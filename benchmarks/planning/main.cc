@@ -6,10 +6,10 @@
 #include <ctime>
 #include <filesystem>
 #include <functional>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "benchmarks/planning/chain.h"
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/pipedream.h"
@@ -48,33 +48,6 @@ double peak_mebibytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
-}
-
-/// A chain of `layers` layers of very different cost.
-Profile synthetic_chain(int layers) {
-  std::mt19937 random(7);
-  const auto pick = [&](int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
-  };
-  Profile profile;
-  profile.model = "chain";
-  profile.device = "none";
-  profile.minibatch_samples = 64;
-  for (int v = 0; v < layers; ++v) {
-    ProfiledNode node;
-    node.name = "n" + std::to_string(v);
-    node.layer = node.name;
-    if (v > 0) node.inputs = {"n" + std::to_string(v - 1) + ".out"};
-    node.outputs = {{node.name + ".out", pick(100'000, 4'000'000)}};
-    node.forward_seconds = 1e-5 * static_cast<double>(pick(10, 400));
-    node.backward_input_seconds = node.forward_seconds;
-    node.backward_weight_seconds = node.forward_seconds;
-    node.parameters = {node.name + ".weight"};
-    node.parameter_bytes = node.trainable_parameter_bytes = pick(1'000, 20'000'000);
-    node.saved_bytes = node.outputs[0].bytes;
-    profile.nodes.push_back(std::move(node));
-  }
-  return profile;
 }
 
 /// Searches and whole plans of one profile on one topology.
@@ -211,10 +184,10 @@ int run(int argc, char** argv) {
   }
   Topology racks = servers(8, 16, 100e9, 12.5e9);
   racks.levels.push_back({8, 5e9, 0, false});
-  row("chain", synthetic_chain(1'000), racks, "pipewright");
-  row("chain", synthetic_chain(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
-  row("chain", synthetic_chain(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
-  row("chain", synthetic_chain(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");
+  row("chain", chain_of(1'000), racks, "pipewright");
+  row("chain", chain_of(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
+  row("chain", chain_of(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
+  row("chain", chain_of(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");
   std::printf(
       "\n| profile | devices | plan | ms | above the bound | CPU s |\n| --- | --: | --- | --: | --: | --: "
       "|\n");

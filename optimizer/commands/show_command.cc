@@ -52,13 +52,17 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
 std::vector<NamedTimeline> beside_run(const std::filesystem::path& folder, const Plan& plan,
                                       int64_t minibatches, const std::function<Simulation(Span)>& played) {
   const auto trained = read_document<Plan>(folder / "plan.json");
-  if (trained.shape_text() != plan.shape_text() || trained.schedule != plan.schedule) {
-    throw InputError("--run " + folder.string() + ": its plan is " + trained.shape_text() + " of schedule " +
-                         trained.schedule + ", --plan is " + plan.shape_text() + " of schedule " +
-                         plan.schedule,
+  const bool same =
+      trained.schedule == plan.schedule &&
+      std::equal(trained.stages.begin(), trained.stages.end(), plan.stages.begin(), plan.stages.end(),
+                 [](const Stage& a, const Stage& b) { return a.nodes == b.nodes && a.ranks == b.ranks; });
+  if (!same) {
+    throw InputError("--run " + folder.string() +
+                         ": its plan is another one than --plan: " + trained.shape_text() + " of schedule " +
+                         trained.schedule + ", or of other nodes or ranks",
                      "give --plan " + (folder / "plan.json").string());
   }
-  const Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(trained));
+  const Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(plan));
   int64_t first = -1, last = -1;
   for (const SimulatedAction& a : run.actions) {
     if (is_of_round(a.action.kind) || is_of_message(a.action.kind)) continue;

@@ -5,11 +5,7 @@
 #include "graph/error.h"
 
 namespace pipewright {
-namespace {
-
-constexpr int64_t kMostRound = 8;  // minibatches for each replica, in best_shares
-
-}  // namespace
+namespace {}  // namespace
 
 LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)
     : inputs_(inputs),
@@ -147,7 +143,7 @@ std::vector<int64_t> best_shares(const std::vector<double>& seconds) {
   std::vector<int64_t> shares(seconds.size(), 1);
   std::vector<int64_t> best = shares;
   double least = shared_seconds(seconds, best);
-  const auto most = static_cast<int64_t>(seconds.size()) * kMostRound;
+  const auto most = static_cast<int64_t>(seconds.size()) * kMostShares;
   // One more minibatch in the round, for the replica that would be done with it first.
   for (auto round = static_cast<int64_t>(seconds.size()) + 1; round <= most; ++round) {
     size_t next = 0;

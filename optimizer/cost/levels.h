@@ -79,9 +79,10 @@ class LevelCosts {
 };
 
 /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those that compute a
-/// minibatch in the least time, of the shortest round; at most 8 for each on average. What comes once in a
-/// round (exchange, update) does not count: a longer round that only makes it rarer is another training, with
-/// more samples an update. So equal replicas get 1 each.
+/// minibatch in the least time, of the shortest round; at most kMostShares for each on average. What comes
+/// once in a round (exchange, update) does not count: a longer round that only makes it rarer is another
+/// training, with more samples an update. So equal replicas get 1 each.
 std::vector<int64_t> best_shares(const std::vector<double>& seconds);
+inline constexpr int64_t kMostShares = 8;
 
 }  // namespace pipewright

@@ -32,7 +32,6 @@ constexpr double kSlower = 0.9;         // of the fastest device: counts as slow
 // others.
 constexpr double kInStepSteps = 20, kShortRoundSteps = 300, kLongRoundSteps = 4000, kCheckSteps = 10000;
 constexpr int64_t kLongRound = 64;
-constexpr double kSumSteps = 300;  // for a node: of a plan's sums
 constexpr double kStraightDepthSteps = 60, kDepthSimulations = 3;
 
 /// The cuts of the plan in force, and between them those along the profile's order.
@@ -212,7 +211,7 @@ class QuickPlanning {
     const auto stages = static_cast<double>(replicas.size());
     const bool simulated = question_.inputs.speeds.empty() || drains(request_);
     const double once = simulation_steps(replicas);
-    const double sums = kSumSteps * static_cast<double>(profile_.nodes.size());
+    const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
     if (!spend(sums + (simulated ? once + schedule_check_steps(replicas) : 0))) return std::nullopt;
     Plan plan = plan_of({chain.stages}, states_, profile_);
     const std::vector<StageLoad> loads = loads_of_plan(plan, flow_, model_);

@@ -16,6 +16,8 @@ namespace pipewright {
 /// Whether quick_plans() knows the schedule: one that trains, a stage on each rank, minibatches overlapping.
 bool quickly_planned(const PlanRequest& request);
 
+/// For each node, of a plan's sums: steps.
+inline constexpr double kPlanSumSteps = 300;
 /// About what it takes to simulate a plan of equal devices once, in steps, and to check its schedule before.
 double simulation_steps(const std::vector<int64_t>& replicas);
 double schedule_check_steps(const std::vector<int64_t>& replicas);

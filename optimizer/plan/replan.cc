@@ -28,9 +28,8 @@ constexpr double kUnequalSearchSteps = 1000, kEqualSearchSteps = 3000;
 // Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
 // were slow.
 constexpr double kOfPlansWithLinks = 0.27;
-// Of all that is made once, and of a plan's sums, for a node; for a pair of ranks, of renaming them and of
-// clearing slow links.
-constexpr double kNodeSteps = 1000, kSumsOfPlanSteps = 300, kRenamingSteps = 100, kLinkSteps = 100;
+// Of all that is made once, for a node; for a pair of ranks, of renaming them and of clearing slow links.
+constexpr double kNodeSteps = 1000, kRenamingSteps = 100, kLinkSteps = 100;
 
 /// The best plan whose stages stand on the devices in this order.
 Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest request,
@@ -175,7 +174,7 @@ class Choice {
     std::vector<int64_t> replicas;
     for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
     const bool straight = replicas.size() == static_cast<size_t>(plan.world_size);
-    const double sums = kSumsOfPlanSteps * static_cast<double>(profile_.nodes.size());
+    const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
     return sums + (straight || topology_.devices.empty() ? simulation_steps(replicas) : 0);
   }
 

@@ -31,6 +31,7 @@ int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, in
 /// plan is simulated with the longer messages. A slow link between replicas makes their exchange longer.
 double seconds_with_slow_links(const Plan& plan, const Profile& profile, const Topology& topology,
                                const PlanRequest& request, const SlowLinks& links);
+
 /// Ranks on devices that no plan tells apart (renamed_ranks.h) change places one pair at a time, as long as
 /// that takes time off the slowest link, or off all of them together: with the fewest swaps, the plan stays
 /// clear of slow links where it can. On several levels of links nothing changes places.

@@ -19,8 +19,6 @@ constexpr double kRowProof = 1e-3;
 constexpr int kMostPlaced = 200;  // stages tried on their devices, for each cut and period
 // Steps (counted_work.h).
 constexpr double kPairSteps = 2, kPlaceSteps = 60, kReplicaSteps = 2, kShareSteps = 4;
-// Minibatches of a round for each replica, where devices differ and shares are chosen (levels.h): at most.
-constexpr double kMostShares = 8;
 
 /// One period after the other.
 class RowTable {
@@ -34,8 +32,8 @@ class RowTable {
     }
     const LevelCosts& costs = placement_.costs();
     for (int64_t m = 0; m <= q.devices; ++m) {
-      const double turns =
-          (q.inputs.speeds.empty() ? 1 : kMostShares) * static_cast<double>(std::max<int64_t>(m, 1));
+      const double turns = static_cast<double>(q.inputs.speeds.empty() ? 1 : kMostShares) *
+                           static_cast<double>(std::max<int64_t>(m, 1));
       exchange_per_byte_.push_back(m > 1 ? costs.exchange_seconds_per_byte(m, m, 1, 0) : 0);
       updates_per_minibatch_.push_back(1 / costs.minibatches_of_update(turns));
     }
@@ -92,15 +90,7 @@ class RowTable {
     if (least == 1 && most >= 1 && within(1)) return 1;
     least = std::max<int64_t>(least, 2);
     if (least > most || !within(most)) return 0;
-    while (least < most) {  // from 2 on it never grows with them
-      const int64_t middle = least + (most - least) / 2;
-      if (within(middle)) {
-        most = middle;
-      } else {
-        least = middle + 1;
-      }
-    }
-    return most;
+    return least_that(least, most, within);  // from 2 on it never grows with them
   }
 
   /// Of all ways to begin the suffix from state `i`, by fewest devices, the first that is within the period.
@@ -233,11 +223,7 @@ std::optional<Answer> rough_row_answer(const Question& question, int64_t least_r
   const States states = some_of(*q.states, some);
   q.states = &states;
   std::optional<Answer> found = bisected(q, least_replicas, kNoLimit, kRoughProof, work);
-  if (!found) return found;
-  for (FoundStage& stage : found->stages) {
-    stage.from = some[static_cast<size_t>(stage.from)];
-    stage.to = some[static_cast<size_t>(stage.to)];
-  }
+  if (found) found = named_as(some, std::move(*found));
   return found;
 }
 

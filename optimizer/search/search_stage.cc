@@ -112,15 +112,7 @@ int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t lea
     }
     least += step;
   }
-  while (least < most) {
-    const int64_t middle = least + (most - least) / 2;
-    if (within(middle)) {
-      most = middle;
-    } else {
-      least = middle + 1;
-    }
-  }
-  return most;
+  return least_that(least, most, within);
 }
 
 void finish(const Question& q, Answer* answer) {

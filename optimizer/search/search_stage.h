@@ -67,6 +67,20 @@ StageOption option_of(const Question& q, int from, int to);
 /// Whether the stage is within period and memory.
 bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
             double period);
+/// The least number in [least, most] that is `within`, where `most` is and so is every one above one that is.
+template <typename Within>
+int64_t least_that(int64_t least, int64_t most, Within within) {
+  while (least < most) {
+    const int64_t middle = least + (most - least) / 2;
+    if (within(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  return most;
+}
+
 /// Smallest number of replicas in [least, most] with which it is; 0 if there is none.
 int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
                         int64_t later_devices, double period);

@@ -3,21 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <utility>
 
 #include "graph/units.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/turns.h"
 
 namespace pipewright {
 namespace {
 
-// Of all minibatches the stage's replicas take, those that this rank takes.
-double part_of(const Stage& stage, int64_t rank) {
-  if (stage.splits()) return 1;
-  const auto place =
-      static_cast<size_t>(std::find(stage.ranks.begin(), stage.ranks.end(), rank) - stage.ranks.begin());
-  if (stage.shares.empty()) return 1 / static_cast<double>(stage.ranks.size());
-  return static_cast<double>(stage.shares[place]) /
-         static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
+// Of all minibatches, those that this rank of the stage takes.
+double part_of(const PipelineShape& shape, const Plan& plan, size_t stage, int64_t rank) {
+  const StageTurns turns(shape, static_cast<int64_t>(stage));
+  if (turns.splits()) return 1;
+  const auto& ranks = plan.stages[stage].ranks;
+  const auto& shares = plan.stages[stage].shares;
+  const auto place = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  return static_cast<double>(shares.empty() ? 1 : shares[place]) / static_cast<double>(turns.cycle_length());
 }
 
 std::string percent(double ratio) {
@@ -44,7 +46,7 @@ std::string cause_of_compute(const RankSummary& rank, const Summary& summary) {
   const auto beside = std::count_if(summary.ranks.begin(), summary.ranks.end(),
                                     [&](const RankSummary& other) { return other.host == rank.host; });
   if (beside < 2) return "";
-  return ": " + std::to_string(beside) +
+  return "; likely: " + std::to_string(beside) +
          " ranks share the host's caches and memory, the profile had them alone";
 }
 
@@ -64,13 +66,19 @@ std::string cause_of_waiting(const RankSummary& rank) {
 
 ExpectedTimes expected_of(const Plan& plan, int64_t rank) {
   ExpectedTimes expected;
+  const PipelineShape shape = shape_of(plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto& ranks = plan.stages[s].ranks;
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     const StagePrediction& stage = plan.predicted->stages.at(s);
+    const double part = part_of(shape, plan, s, rank);
+    const double round =
+        part * static_cast<double>(StageTurns(shape, static_cast<int64_t>(s)).round_length());
+    expected.period_seconds = plan.predicted->minibatch_seconds / part;
+    expected.stages.push_back(static_cast<int64_t>(s));
     expected.compute_seconds += stage.compute_seconds;
-    expected.update_seconds += stage.step_seconds;
-    expected.sync_seconds += stage.gradient_sync_seconds;
+    expected.update_seconds += stage.step_seconds / round;
+    expected.sync_seconds += stage.gradient_sync_seconds / round;
   }
   return expected;
 }
@@ -82,24 +90,18 @@ std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan) {
   if (summary.cores > 0 && summary.world_size > summary.cores) return rows;
   for (const RankSummary& rank : summary.ranks) {
     if (!rank.times || rank.times->minibatches == 0) continue;
+    const ExpectedTimes expected = expected_of(plan, rank.rank);
+    if (expected.stages.empty()) continue;
     RankTimes row;
     row.rank = rank.rank;
-    double part = 0;
-    for (size_t s = 0; s < plan.stages.size(); ++s) {
-      const auto& ranks = plan.stages[s].ranks;
-      if (std::find(ranks.begin(), ranks.end(), rank.rank) == ranks.end()) continue;
-      row.stages.push_back(static_cast<int64_t>(s));
-      part = part_of(plan.stages[s], rank.rank);
-    }
-    if (row.stages.empty()) continue;
+    row.stages = expected.stages;
     const MeasuredTimes& times = *rank.times;
     const auto minibatches = static_cast<double>(times.minibatches);
     row.measured.compute_seconds =
         (times.busy_seconds - times.load_wait_seconds - times.injected_seconds) / minibatches;
     row.measured.period_seconds = times.trained_seconds / minibatches;
-    const ExpectedTimes expected = expected_of(plan, rank.rank);
     row.predicted.compute_seconds = expected.compute_seconds + expected.update_seconds;
-    row.predicted.period_seconds = plan.predicted->minibatch_seconds / part;
+    row.predicted.period_seconds = expected.period_seconds;
     for (RankTime* time : {&row.measured, &row.predicted})
       time->other_seconds = std::max(0.0, time->period_seconds - time->compute_seconds);
     rows.push_back(std::move(row));

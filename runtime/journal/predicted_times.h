@@ -11,11 +11,15 @@
 
 namespace pipewright {
 
-/// What the plan says of one minibatch of a rank, over all its stages.
+/// What the plan says of one minibatch of a rank, over all its stages. What comes once in a round
+/// (runtime/schedule/turns.h, without gradient accumulation) counts for the rank's minibatches of the round
+/// alike.
 struct ExpectedTimes {
+  std::vector<int64_t> stages;
   double compute_seconds = 0;  ///< forward and backward
   double update_seconds = 0;   ///< of the weights
   double sync_seconds = 0;     ///< the sum of gradients over replicas
+  double period_seconds = 0;   ///< from one of its minibatches to the next
 };
 /// Of a plan that predicts (Plan::predicted). Zeros for a rank without a stage.
 ExpectedTimes expected_of(const Plan& plan, int64_t rank);
@@ -37,9 +41,9 @@ struct RankTimes {
 /// ranks count is of all their plans), or where ranks were too many for the cores.
 std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan);
 
-/// "4 % faster than predicted; the largest gap: rank 1 (stage 1) computes 17.9 ms a minibatch, 14 % more than
-/// predicted: it had 0.87 of a core". The gap is that of a rank's computing or waiting which makes most of
-/// the period; a likely cause follows where what was counted shows one. "" without rank_times().
+/// "4 % slower than predicted; the largest gap: rank 1 (stage 1) computes 17.9 ms a minibatch, predicted 15.7
+/// ms: it had 0.87 of a core". The gap is that of a rank's computing or waiting which makes most of the
+/// period; a likely cause follows where what was counted shows one. "" without rank_times().
 std::string prediction_text(const Summary& summary, const Plan& plan);
 
 }  // namespace pipewright

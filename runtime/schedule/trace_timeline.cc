@@ -1,5 +1,6 @@
 // Runs' traces as timelines.
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "graph/error.h"
@@ -19,29 +20,22 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
     timeline.ranks.push_back(rank);
   }
   const Json document = parse_json(json, "trace.json");
-  const auto no_trace = [](const std::string& what) {
-    return InputError("trace.json: " + what,
-                      "give the folder of a run that was trained with --trace-minibatches");
-  };
-  if (!document.is_object() || !document.contains("traceEvents") || !document["traceEvents"].is_array())
-    throw no_trace("it has no list 'traceEvents'");
-  for (const Json& event : document["traceEvents"]) {
-    if (!event.is_object() || event.value("ph", "") != "X") continue;
-    for (const char* key : {"ts", "dur", "pid"})
-      if (!event.contains(key) || !event[key].is_number())
-        throw no_trace(std::string("an event has no number '") + key + "'");
-    const auto place = place_of.find(event["pid"].get<int64_t>());
+  for (JsonReader event : JsonReader(document, "trace.json").objects("traceEvents")) {
+    if (event.string("ph") != "X") continue;
+    constexpr double kMost = 1e15;  // microseconds
+    const auto place = place_of.find(event.integer("pid", 0, std::numeric_limits<int64_t>::max()));
     if (place == place_of.end()) {
-      throw no_trace("rank " + event["pid"].dump() +
-                     " has events, but no stage of the plan: it is of another plan");
+      event.fail("pid", "the plan has no stage for that rank",
+                 "Give the folder of a run of this plan, which did not change on the way.");
     }
     SimulatedAction action;
     action.rank = place->second;
-    action.begin_seconds = event["ts"].get<double>() / 1e6;
-    action.end_seconds = action.begin_seconds + event["dur"].get<double>() / 1e6;
+    action.begin_seconds = event.number("ts", -kMost, kMost) / 1e6;
+    action.end_seconds = action.begin_seconds + event.number("dur", 0, kMost) / 1e6;
+    const std::string name = event.string("name");
     // What is no action of a schedule (an evaluation, a checkpoint) has no place in it.
     try {
-      const auto actions = parse_actions(event.value("name", ""));
+      const auto actions = parse_actions(name);
       if (actions.size() != 1) continue;
       action.action = actions.front();
     } catch (const InputError&) {

@@ -210,11 +210,11 @@ void Training::start_generation(int64_t number, StateSource* source) {
   connect_services(number);
   const Plan& plan = job_.plan_of(number);
   const int64_t rank = session_.place().rank;
-  const Model model = job_.model_of(number);
   if (changes) session_.connect_for(plan, number);
   std::unique_ptr<Worker> worker;
   if (rank < plan.world_size) {
-    worker = std::make_unique<Worker>(model, plan, rank, session_.transport(), data_.rules_of(number), source,
+    worker = std::make_unique<Worker>(job_.model_of(number), plan, rank, session_.transport(),
+                                      data_.rules_of(number), source,
                                       PipelineServices{groups_.get(), minibatches_.get()});
   }
   generation_ = std::make_unique<PlanGeneration>(number, plan, job_.gradient_accumulation_of(number),
@@ -224,7 +224,7 @@ void Training::start_generation(int64_t number, StateSource* source) {
   if (!cache_) return;
   std::vector<const Plan*> before;
   for (int64_t earlier = 0; earlier < number; ++earlier) before.push_back(&job_.plan_of(earlier));
-  cache_->begin(model, plan, before, generation_->worker());
+  cache_->begin(job_.model_of(number), plan, before, generation_->worker());
 }
 
 void Training::open_cache() {

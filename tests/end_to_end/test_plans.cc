@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "graph/error.h"
 #include "graph/topology.h"
@@ -10,7 +11,7 @@
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/turns.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -146,6 +147,67 @@ TEST_CASE("plans: whatever ranks a plan gives its stages, the launched ranks equ
     INFO("plan " << i << ", sync " << sync);
     verify_plan(folder, folder / "plan.json", {"--transport", i % 2 == 0 ? "shm" : "gloo", "--sync", sync});
   }
+}
+
+TEST_CASE(
+    "plans: of random ones what was predicted is reported, and drawn above what the launched ranks did") {
+  const TemporaryFolder folder;
+  const Graph graph = graph_of(kEndlessModel, 8, folder);
+  const std::string profile = (folder / "profile.json").string(), plan_file = (folder / "plan.json").string();
+  REQUIRE(run_program(folder, "profiler",
+                      {"--model", kEndlessModel, "--batch-size", "8", "--warmup", "1", "--repeats", "3",
+                       "--output", profile})
+              .code == 0);
+  const auto show = [&](const std::string& plan, const std::filesystem::path& run) {
+    return run_program(folder, "optimizer",
+                       {"show", "--plan", plan, "--profile", profile, "--bandwidths", "1GB/s", "--run",
+                        run.string(), "--output", (folder / "both.svg").string()});
+  };
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  int drawn_plans = 0;
+  for (uint32_t i = 0; i < 6; ++i) {
+    const std::filesystem::path run = folder / "not there yet" / std::to_string(i);
+    const Plan plan = RandomPlans(graph, i).next(i % 2 == 0 ? 2 : 4);
+    write_document(plan_file, plan);
+    INFO(Process::contents(plan_file));
+    const Outcome priced = run_program(folder, "optimizer",
+                                       {"evaluate", "--plan", plan_file, "--profile", profile, "--bandwidths",
+                                        "1GB/s", "--output", plan_file});
+    INFO(priced.error);
+    if (priced.code == 3) {  // all stages on all ranks, which has no price
+      CHECK_THAT(priced.error, Catch::Contains("merge them into one stage"));
+      continue;
+    }
+    REQUIRE(priced.code == 0);
+    ++drawn_plans;
+    const Outcome trained = runtime(folder, {"launch", "--plan", plan_file, "--model", kEndlessModel,
+                                             "--data", "synthetic-images:image=8,samples=96", "--batch-size",
+                                             "8", "--minibatches", "24", "--output", run.string()});
+    INFO(trained.error);
+    REQUIRE(trained.code == 0);
+    const std::string report = runtime(folder, {"report", run.string()}).output;
+    for (int64_t rank = 0; rank < plan.world_size && plan.world_size <= cores; ++rank) {
+      CHECK_THAT(report, Catch::Contains("Time of each rank for one of its minibatches") &&
+                             Catch::Contains("| " + std::to_string(i) + " | " + std::to_string(rank) + " |"));
+    }
+    const Outcome drawn = show(plan_file, run);
+    INFO(drawn.error);
+    REQUIRE(drawn.code == 0);
+    const std::string svg = read_file(folder / "both.svg");
+    for (int64_t rank = 0; rank < plan.world_size; ++rank)
+      CHECK(times_in(svg, ">rank " + std::to_string(rank) + "  ") == 2);
+
+    Plan other = plan;
+    std::swap(other.stages.front().ranks.front(), other.stages.back().ranks.back());
+    write_document(folder / "other.json", other);
+    if (other.stages.front().ranks != plan.stages.front().ranks) {
+      const Outcome refused = show((folder / "other.json").string(), run);
+      CHECK(refused.code == 2);
+      CHECK_THAT(refused.error, Catch::Contains("its plan is another one than --plan"));
+    }
+  }
+  CHECK(drawn_plans >= 4);
+  CHECK(show(plan_file, folder / "no run").code == 2);
 }
 
 TEST_CASE("plans: two stages whose ranks are swapped are launched as any other") {

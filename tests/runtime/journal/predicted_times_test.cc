@@ -70,7 +70,7 @@ TEST_CASE("the largest gap is named, with its rank, its stage and what shows the
   times.cpu_seconds = times.busy_seconds;
   for (RankSummary& rank : run.summary.ranks) rank.host = "one";
   CHECK(prediction_text(run.summary, run.plan) ==
-        head + ": 3 ranks share the host's caches and memory, the profile had them alone");
+        head + "; likely: 3 ranks share the host's caches and memory, the profile had them alone");
 
   AsPlanned waits;
   waits.summary.minibatch_seconds = 0.009;
@@ -96,6 +96,20 @@ TEST_CASE(
     CHECK(rows[0].predicted.period_seconds == Approx(splits ? 0.010 : 0.010 * sum / static_cast<double>(a)));
     CHECK(rows[1].predicted.period_seconds == Approx(splits ? 0.010 : 0.010 * sum / static_cast<double>(b)));
   }
+}
+
+TEST_CASE("an update counts for all minibatches of its round that the rank takes") {
+  AsPlanned run;
+  run.plan.stages[0].shares = {3, 1};
+  CHECK(expected_of(run.plan, 0).update_seconds == Approx(0.001 / 3));
+  CHECK(expected_of(run.plan, 1).update_seconds == Approx(0.001));
+  CHECK(expected_of(run.plan, 2).update_seconds == Approx(0.001));
+  run.plan.schedule = "1f1b-flush";
+  run.plan.weights = "flush";
+  run.plan.stages[0].shares.clear();
+  run.plan.microbatches = 8;
+  CHECK(expected_of(run.plan, 0).update_seconds == Approx(0.001 / 4));
+  CHECK(expected_of(run.plan, 2).update_seconds == Approx(0.001 / 8));
 }
 
 TEST_CASE("nothing is said where nothing can be: no prediction, several plans, ranks that share cores") {

@@ -248,7 +248,11 @@ TEST_CASE("a trace is read as the timeline that it was written of, whatever the 
     CHECK(was == is);
   }
   for (const char* bad : {"[]", "{}", R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0, "ts": 1}]})",
-                          R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 7, "ts": 1, "dur": 1}]})"})
+                          R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 7, "ts": 1, "dur": 1}]})",
+                          R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0.5, "ts": 1, "dur": 1}]})",
+                          R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0, "ts": 1, "dur": -1}]})",
+                          R"({"traceEvents": [{"ph": "X", "name": 3, "pid": 0, "ts": 1, "dur": 1}]})",
+                          R"({"traceEvents": [{"ph": 1}]})", R"({"traceEvents": [1]})", "{"})
     CHECK_THROWS_AS(timeline_of_trace(bad, links), InputError);
 }
 
