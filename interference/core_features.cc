@@ -77,10 +77,10 @@ const std::vector<CoreFeature>& core_feature_rows() {
       {"siblings", "how busy the cores are that share its units (hyper-threads)"},
       {"neighbours", "how busy the other cores of the host are"},
       {"waiting", "seconds that the rank waited in the core's run queue, for each second that it ran"},
-      {"runnable", "threads that run or wait for a core, for each core of the host"},
-      {"taken", "times that the rank was taken off the core, for each second that it ran"},
-      {"switches", "switches of context a second, for each core of the host"},
-      {"cpu_pressure", "share of the time in which some thread of the host waited for a core (PSI)"},
+      {"runnable", "threads that run or wait for a core, for each core of the host", true},
+      {"taken", "times that the rank was taken off the core, for each second that it ran", true},
+      {"switches", "switches of context a second, for each core of the host", true},
+      {"cpu_pressure", "share of the time in which some thread of the host waited for a core (PSI)", true},
       {"memory_pressure", "share of the time in which some thread of the host waited for memory (PSI)"},
       {"gigahertz", "frequency of the core"},
       {"work_bytes_per_second", "bytes that the work reads and writes in a second when quiet"}};
@@ -91,6 +91,14 @@ std::vector<std::string> core_feature_names() {
   std::vector<std::string> names;
   for (const CoreFeature& row : core_feature_rows()) names.emplace_back(row.name);
   return names;
+}
+
+std::vector<std::string> features_of_ranks_too(const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const CoreFeature& row : core_feature_rows())
+    if (row.of_ranks_too && std::find(names.begin(), names.end(), row.name) != names.end())
+      found.emplace_back(row.name);
+  return found;
 }
 
 std::vector<double> core_features(const CoreReading& first, const CoreReading& second, int64_t core) {

@@ -43,10 +43,15 @@ class CoreReader {
 struct CoreFeature {
   const char* name;
   const char* summary;
+  /// Not only of what others do: the threads of the rank itself and other ranks move it too, differently in a
+  /// run and where the data set is made. In the data set, but no forest reads it.
+  bool of_ranks_too = false;
 };
 /// In the order of core_features(). The last describes the work, not the core.
 const std::vector<CoreFeature>& core_feature_rows();
 std::vector<std::string> core_feature_names();
+/// Those of `names` that a forest does not read.
+std::vector<std::string> features_of_ranks_too(const std::vector<std::string>& names);
 
 /// What was between two readings of `core`, but for the last feature; NaN where the host does not say.
 /// `second` is later.

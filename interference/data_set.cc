@@ -54,6 +54,20 @@ InterferenceRow row_of(const Json& json, const std::string& where, size_t featur
 
 }  // namespace
 
+InterferenceData InterferenceData::without(const std::vector<std::string>& names) const {
+  std::vector<size_t> kept;
+  for (size_t f = 0; f < features.size(); ++f)
+    if (std::find(names.begin(), names.end(), features[f]) == names.end()) kept.push_back(f);
+  InterferenceData other = *this;
+  const auto keep = [&](const auto& from, auto* to) {
+    to->clear();
+    for (const size_t f : kept) to->push_back(from[f]);
+  };
+  keep(features, &other.features);
+  for (size_t row = 0; row < rows.size(); ++row) keep(rows[row].features, &other.rows[row].features);
+  return other;
+}
+
 std::string InterferenceData::text() const {
   Json header;
   header["schema"] = kSchema;

@@ -28,6 +28,8 @@ struct InterferenceData {
   std::vector<std::pair<std::string, std::string>> provenance;
   std::vector<InterferenceRow> rows;
 
+  /// The same without these features.
+  InterferenceData without(const std::vector<std::string>& names) const;
   /// JSON lines: one that says what it is, then one a row.
   std::string text() const;
 };

@@ -1,10 +1,12 @@
 #include "profiler/interference.h"
 
 #include <ATen/core/grad_mode.h>
+#include <sched.h>
 
 #include <array>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <thread>
 
 #include "graph/error.h"
@@ -13,6 +15,7 @@
 #include "interference/work.h"
 #include "profiler/bench.h"
 #include "profiler/statistics.h"
+#include "profiler/thread_count.h"
 
 namespace pipewright {
 namespace {
@@ -25,6 +28,24 @@ constexpr double kSettleSeconds = 0.1;
 /// Parts of the time in which a rank waits for messages; windows take turns. A hog runs meanwhile, so what
 /// the core does is not what the rank suffers.
 constexpr std::array<double, 3> kIdle = {0, 0.25, 0.5};
+
+/// This thread may run on every core again, until the object ends.
+class EveryCore {
+ public:
+  EveryCore() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t every;
+    CPU_ZERO(&every);
+    for (size_t core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &every);  // the kernel takes those there are
+    sched_setaffinity(0, sizeof every, &every);
+  }
+  ~EveryCore() { sched_setaffinity(0, sizeof before_, &before_); }
+  EveryCore(const EveryCore&) = delete;
+  EveryCore& operator=(const EveryCore&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
 
 struct Window {
   std::string kind;  // kQuietGroup: no hogs
@@ -43,13 +64,13 @@ class Windows {
   std::vector<Window> all() {
     const auto orders = static_cast<int64_t>(settings_.kinds.size()) * settings_.most_processes;
     expected_ = static_cast<double>(settings_.repeats + orders * (settings_.repeats + 1));
-    for (int64_t i = 0; i < settings_.repeats; ++i) take(kQuietGroup, 0);
+    take_beside_ranks(kQuietGroup, 0);
     for (const std::string& kind : settings_.kinds) {
       for (int64_t processes = 1; processes <= settings_.most_processes; ++processes) {
         take(kQuietGroup, 0);
-        Hogs hogs(settings_.hog_command(kind, processes));
+        Hogs hogs(settings_.hog_command({kind, settings_.core, processes}));
         run_for(kSettleSeconds, 0, nullptr);
-        for (int64_t i = 0; i < settings_.repeats; ++i) take(kind, processes);
+        take_beside_ranks(kind, processes);
         hogs.end();
       }
     }
@@ -57,6 +78,21 @@ class Windows {
   }
 
  private:
+  // All windows of a kind, the second half of them beside what keeps the other cores busy.
+  void take_beside_ranks(const std::string& kind, int64_t processes) {
+    const int64_t alone = settings_.other_cores.empty() ? settings_.repeats : (settings_.repeats + 1) / 2;
+    for (int64_t i = 0; i < alone; ++i) take(kind, processes);
+    if (alone == settings_.repeats) return;
+    std::vector<std::unique_ptr<Hogs>> ranks;
+    {
+      const EveryCore unbound;  // a process may only run where the thread may that starts it
+      for (const int64_t core : settings_.other_cores)
+        ranks.push_back(std::make_unique<Hogs>(settings_.hog_command({"matrix", core, 1})));
+    }
+    run_for(kSettleSeconds, 0, nullptr);
+    for (int64_t i = alone; i < settings_.repeats; ++i) take(kind, processes);
+  }
+
   // Whole passes, at least one; how many.
   int64_t run_for(double seconds, double idle, std::vector<double>* sums) {
     const auto begin = WindowClock::now();
@@ -100,6 +136,7 @@ class Windows {
 
 InterferenceData measure_interference(const Model& model, const std::vector<at::Tensor>& inputs,
                                       const Profile& profile, const InterferenceSettings& settings) {
+  const ThreadCount one_thread(1);  // as a rank has on its core
   const at::AutoGradMode grad_mode(true);
   Bench bench(model, inputs, settings.seed, at::kCPU);
   bench.find_gradient_flow();

@@ -31,6 +31,7 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* kHogKinds = "matrix,copy,loopback";
+constexpr size_t kMostOtherCores = 7;  // that are kept busy, as other ranks do
 
 std::vector<std::string> listed_kinds(const std::string& list, const std::string& option) {
   std::vector<std::string> kinds;
@@ -107,12 +108,15 @@ InterferenceSettings interference_settings(const po::variables_map& options) {
                      "The host counts a core's time in steps of 10 ms.");
   settings.seed = static_cast<uint64_t>(integer_option(options, "seed", 0, INT64_MAX));
   settings.core = core_from(options);
+  for (const int64_t core : cores_of_process())
+    if (core != settings.core && settings.other_cores.size() < kMostOtherCores)
+      settings.other_cores.push_back(core);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  settings.hog_command = [self, core = settings.core](const std::string& kind, int64_t processes) {
+  settings.hog_command = [self](const HogOrder& order) {
     return std::vector<std::string>{self,          "hog",
-                                    "--kind",      kind,
-                                    "--core",      std::to_string(core),
-                                    "--processes", std::to_string(processes)};
+                                    "--kind",      order.kind,
+                                    "--core",      std::to_string(order.core),
+                                    "--processes", std::to_string(order.processes)};
   };
   return settings;
 }
@@ -200,6 +204,7 @@ void train_predictor_command(const std::vector<std::string>& arguments) {
   InterferenceData data;
   for (const std::string& file : options["data"].as<std::vector<std::string>>())
     add_rows(read_interference_data(file), file, &data);
+  data = data.without(features_of_ranks_too(data.features));
   Predictor predictor = Predictor::train(data, settings);
   predictor.set_report(cross_validate(data, settings));
   write_document(output, predictor);

@@ -37,7 +37,7 @@ double median_of(std::vector<double> values) {
 double LevelDetector::threshold() const {
   if (recent_.empty()) return settings_.least;
   std::vector<double> distances;
-  for (const double logarithm : recent_) distances.push_back(std::abs(logarithm));
+  for (const double low : recent_) distances.push_back(std::abs(std::log(low / level_)));
   // A spread seen in a few windows only may be much larger: Student's factor, roughly.
   const double few = 1 + 4.0 / static_cast<double>(recent_.size());
   const double spread = kDeviationsOfMedian * median_of(std::move(distances)) * few;
@@ -57,34 +57,61 @@ std::optional<LevelChange> LevelDetector::add(double value) {
   if (level_ > 0) return judge(low);
   learned_.push_back(low);
   if (static_cast<int64_t>(learned_.size()) < settings_.learn) return std::nullopt;
-  level_ = median_of(learned_);
   for (const double at : std::exchange(learned_, {})) note(at);
   return std::nullopt;
 }
 
 void LevelDetector::note(double low) {
-  recent_.push_back(std::log(low / level_));
+  recent_.push_back(low);
   if (recent_.size() > kMostRecent) recent_.erase(recent_.begin());
+  level_ = median_of(recent_);
+}
+
+// The spread, which is relative, stays known.
+void LevelDetector::move_to(double level) {
+  for (double& low : recent_) low *= level / level_;
+  level_ = level;
 }
 
 std::optional<LevelChange> LevelDetector::judge(double low) {
   const double limit = threshold();
   const bool above = low > level_ * limit, below = low < level_ / limit;
-  if (!candidates_.empty() && (candidates_.back() > level_) != (low > level_)) candidates_.clear();
+  for (std::vector<double>* row : {&candidates_, &beyond_})
+    if (!row->empty() && (row->back() > level_) != (low > level_)) row->clear();
+  if (is_beyond(low)) {
+    beyond_.push_back(low);
+    if (static_cast<int64_t>(beyond_.size()) == settings_.beyond) return change(beyond_);
+  } else {
+    beyond_.clear();
+  }
   if (!above && !below) {
     candidates_.clear();
-    settle(low);
+    // What may be the first of a new level is not yet of the old one.
+    if (beyond_.empty()) settle(low);
     return std::nullopt;
   }
   candidates_.push_back(low);
   if (static_cast<int64_t>(candidates_.size()) < settings_.confirm) return std::nullopt;
+  return change(candidates_);
+}
+
+bool LevelDetector::is_beyond(double low) const {
+  constexpr double kTenth = 1.1;
+  if (settling_ > 0 || static_cast<int64_t>(recent_.size()) < settings_.least_known) return false;
+  const auto [least, most] = std::minmax_element(recent_.begin(), recent_.end());
+  return (low > kTenth * *most && low > settings_.least * level_) ||
+         (kTenth * low < *least && settings_.least * low < level_);
+}
+
+/// To the level of `lows`, the windows that show it.
+std::optional<LevelChange> LevelDetector::change(const std::vector<double>& lows) {
   LevelChange change;
   change.found = samples_ - 1;
-  change.first = samples_ - static_cast<int64_t>(candidates_.size()) * settings_.window;
+  change.first = samples_ - static_cast<int64_t>(lows.size()) * settings_.window;
   change.before = level_;
   // The first of them may hold samples from before the step. What else disturbs a window makes it higher.
-  change.after = candidates_.back();
-  if (below && candidates_.size() > 2) change.after = std::min(change.after, *(candidates_.end() - 2));
+  change.after = lows.back();
+  if (change.after < level_ && lows.size() > 2) change.after = std::min(change.after, *(lows.end() - 2));
   expect(change.after);
   settling_ = settings_.learn;
   resting_ = settings_.cool_down;
@@ -96,16 +123,17 @@ void LevelDetector::settle(double low) {
   if (settling_ == 0) return note(low);
   learned_.push_back(low);
   if (--settling_ > 0) return;
-  level_ = median_of(learned_);
+  move_to(median_of(learned_));
   for (const double at : std::exchange(learned_, {})) note(at);
 }
 
 void LevelDetector::expect(double level) {
   PW_CHECK(level > 0, "a level of " << level);
-  level_ = level;  // the spread, which is relative, stays known
+  move_to(level);
   settling_ = 0;
   learned_.clear();
   candidates_.clear();
+  beyond_.clear();
   window_.clear();
 }
 
@@ -115,6 +143,7 @@ void LevelDetector::restart() {
   learned_.clear();
   recent_.clear();
   candidates_.clear();
+  beyond_.clear();
   window_.clear();
   resting_ = 0;
 }

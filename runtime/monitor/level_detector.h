@@ -14,6 +14,10 @@ struct DetectorSettings {
   int64_t learn = 4;      ///< windows from which a level is learned, at first and after restart()
   double least = 1.2;     ///< no smaller factor is a change, up or down
   double deviations = 5;  ///< nor one within so many standard deviations of the quartiles seen at the level
+  /// On a machine whose times go up and down all the while, a step is one all the same where so many windows
+  /// in a row lie beyond all that are remembered, of `least_known` or more, and by a tenth at that.
+  int64_t beyond = 6;
+  int64_t least_known = 10;
   int64_t cool_down = 2;  ///< windows after a change that are not looked at: what it stirred up settles
 };
 
@@ -28,7 +32,9 @@ struct LevelChange {
 /// Fed with one sample after the other. Lower quartiles of windows make it blind to single samples that took
 /// longer; a change must be large against the spread of the quartiles themselves, so that noise of any size,
 /// as long as it stays as it is, is no change; and the new level must hold for `confirm` windows. The level
-/// found then is the new baseline: a step is found once, going back is found once more.
+/// found then is the new baseline: a step is found once, going back is found once more. While nothing is found
+/// the level is the median of the last 64 quartiles: how it begins (with cold caches, a clock that rises) is
+/// forgotten, and is no spread.
 class LevelDetector {
  public:
   explicit LevelDetector(DetectorSettings settings = {}) : settings_(settings) {}
@@ -47,16 +53,20 @@ class LevelDetector {
 
  private:
   std::optional<LevelChange> judge(double low);
+  std::optional<LevelChange> change(const std::vector<double>& lows);
+  bool is_beyond(double low) const;
   void settle(double low);
   void note(double low);
+  void move_to(double level);
 
   DetectorSettings settings_;
   int64_t samples_ = 0;
   std::vector<double> window_;   // samples not yet judged
   std::vector<double> learned_;  // quartiles while the level is learned, or settles after a change
   double level_ = 0;
-  std::vector<double> recent_;      // logarithms of the last quartiles at the level, against it
+  std::vector<double> recent_;      // the last quartiles at the level, which is their median
   std::vector<double> candidates_;  // quartiles beyond the threshold, in a row
+  std::vector<double> beyond_;      // quartiles beyond all that are remembered, in a row
   int64_t settling_ = 0;            // quartiles still to be learned from after a change
   int64_t resting_ = 0;             // windows that are still not looked at
 };

@@ -18,7 +18,7 @@ std::optional<SpeedChange> LevelMonitor::add(double seconds, int64_t first, int6
   const auto change = detector_.add(seconds + grain_seconds_);
   if (!change) return std::nullopt;
   slowdown_ *= change->factor();
-  if (std::abs(std::log(slowdown_)) < std::log(kQuiet)) slowdown_ = 1;
+  if (slowdown_ < kQuiet) slowdown_ = 1;
   const auto back = std::min<int64_t>(index - change->first, static_cast<int64_t>(first_of_.size()) - 1);
   const double after = change->after - grain_seconds_;
   // Of what is smaller than a thousandth of the grain, nobody knows how small it is.
