@@ -87,6 +87,39 @@ double Profile::compute_seconds() const {
   return sum;
 }
 
+namespace {
+
+constexpr double kMostCrowdFactor = 1e6;
+
+ProfiledUpdate update_from_json(JsonReader reader) {
+  reader.expect({"step_in_place_seconds", "gradient_add_seconds", "gradient_copy_seconds",
+                 "gradient_divide_seconds"});
+  const auto seconds = [&](const char* key) { return reader.number(key, 0, kMostSeconds); };
+  const ProfiledUpdate update = {seconds("step_in_place_seconds"), seconds("gradient_add_seconds"),
+                                 seconds("gradient_copy_seconds"), seconds("gradient_divide_seconds")};
+  reader.finish();
+  return update;
+}
+
+ProfiledCrowd crowd_from_json(JsonReader reader) {
+  reader.expect({"ranks", "compute_factor", "update_factor"});
+  ProfiledCrowd crowd;
+  crowd.ranks = reader.integer("ranks", 2, kMostRanks);
+  crowd.compute_factor = reader.number("compute_factor", 1, kMostCrowdFactor);
+  crowd.update_factor = reader.number("update_factor", 1, kMostCrowdFactor);
+  reader.finish();
+  return crowd;
+}
+
+Json to_json(const ProfiledUpdate& update) {
+  return {{"step_in_place_seconds", update.step_in_place_seconds},
+          {"gradient_add_seconds", update.gradient_add_seconds},
+          {"gradient_copy_seconds", update.gradient_copy_seconds},
+          {"gradient_divide_seconds", update.gradient_divide_seconds}};
+}
+
+}  // namespace
+
 Profile Profile::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "minibatch_samples", "device", "threads", "provenance",
                  "input_seconds", "nodes", "whole", "together"});
@@ -101,13 +134,15 @@ Profile Profile::from_json(JsonReader& reader) {
   for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
   JsonReader whole = reader.object("whole");
   whole.expect({"forward_seconds", "backward_seconds", "step_seconds", "forward_launch_seconds",
-                "backward_launch_seconds", "allocated_bytes"});
+                "backward_launch_seconds", "allocated_bytes", "update", "crowd"});
   profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
   read_launch_seconds(whole, profile.whole);
   if (whole.has("allocated_bytes"))
     profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
+  if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
+  if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
   whole.finish();
   profile.together = node_sets_from_json(reader, "together");
   return profile;
@@ -130,6 +165,12 @@ Json Profile::to_json() const {
                    {"step_seconds", whole.step_seconds}};
   write_launch_seconds(whole, json["whole"]);
   if (whole.allocated_bytes) json["whole"]["allocated_bytes"] = *whole.allocated_bytes;
+  if (whole.update) json["whole"]["update"] = pipewright::to_json(*whole.update);
+  if (whole.crowd) {
+    json["whole"]["crowd"] = {{"ranks", whole.crowd->ranks},
+                              {"compute_factor", whole.crowd->compute_factor},
+                              {"update_factor", whole.crowd->update_factor}};
+  }
   if (!together.empty()) json["together"] = together;
   return json;
 }

@@ -38,11 +38,36 @@ struct ProfiledNode {
   std::optional<double> launch_seconds() const;  ///< forward and backward
 };
 
+/// What else an update may take, of all trainable parameters.
+struct ProfiledUpdate {
+  double step_in_place_seconds = 0;    ///< the update where nobody reads the old weights any more
+  double gradient_add_seconds = 0;     ///< the gradients of one more minibatch, added to those before
+  double gradient_copy_seconds = 0;    ///< copied to where a sum over replicas takes them
+  double gradient_divide_seconds = 0;  ///< the sum of several minibatches divided by their number
+
+  /// Of so much of the parameters.
+  void scale(double part) {
+    for (double* seconds :
+         {&step_in_place_seconds, &gradient_add_seconds, &gradient_copy_seconds, &gradient_divide_seconds})
+      *seconds *= part;
+  }
+};
+
+/// The same passes while other processes make them too, each on cores of its own: what ranks of one host take
+/// from each other (memory, caches).
+struct ProfiledCrowd {
+  int64_t ranks = 2;          ///< at a time
+  double compute_factor = 1;  ///< of forward and backward, against alone
+  double update_factor = 1;
+};
+
 /// The unpartitioned model, measured in one piece, for one minibatch.
 struct ProfiledWhole {
   double forward_seconds = 0;
   double backward_seconds = 0;
-  double step_seconds = 0;  ///< one weight update of all trainable parameters
+  double step_seconds = 0;  ///< one weight update of all trainable parameters, the old ones left as they are
+  std::optional<ProfiledUpdate> update = {};  ///< optional key
+  std::optional<ProfiledCrowd> crowd = {};    ///< optional key
   /// Optional keys, both or neither: as those of the nodes.
   std::optional<double> forward_launch_seconds = {};
   std::optional<double> backward_launch_seconds = {};

@@ -1,5 +1,7 @@
 #include "graph/topology.h"
 
+#include <algorithm>
+
 #include "graph/error.h"
 #include "graph/limits.h"
 
@@ -11,16 +13,28 @@ int64_t Topology::device_count() const {
   return count;
 }
 
+double Topology::exchange_factor() const {
+  double factor = 1;
+  for (const TopologyLevel& level : levels) {
+    if (level.count > 1 && level.exchange_bytes_per_second > 0)
+      factor = std::max(factor, level.bandwidth_bytes_per_second / level.exchange_bytes_per_second);
+  }
+  return factor;
+}
+
 Topology Topology::from_json(JsonReader& reader) {
   reader.expect({"schema", "levels", "memory_bytes", "devices"});
   Topology topology;
   for (JsonReader& entry : reader.objects("levels")) {
-    entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared"});
+    entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared",
+                  "exchange_bytes_per_second"});
     TopologyLevel level;
     level.count = entry.integer("count", 1, kMostRanks);
     level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);
     level.latency_seconds = entry.number("latency_seconds", 0, kMostSeconds);
     level.shared = entry.boolean("shared");
+    if (entry.has("exchange_bytes_per_second"))
+      level.exchange_bytes_per_second = entry.number("exchange_bytes_per_second", 0, kMostBytesPerSecond);
     entry.finish();
     topology.levels.push_back(level);
   }
@@ -48,6 +62,8 @@ Json Topology::to_json() const {
                               {"bandwidth_bytes_per_second", level.bandwidth_bytes_per_second},
                               {"latency_seconds", level.latency_seconds},
                               {"shared", level.shared}});
+    if (level.exchange_bytes_per_second > 0)
+      json["levels"].back()["exchange_bytes_per_second"] = level.exchange_bytes_per_second;
   }
   json["memory_bytes"] = memory_bytes;
   if (!devices.empty()) {
@@ -75,6 +91,8 @@ void Topology::validate(const std::string& where) const {
     check_range(where, path + ".bandwidth_bytes_per_second", levels[i].bandwidth_bytes_per_second, 0.0,
                 kMostBytesPerSecond);
     check_range(where, path + ".latency_seconds", levels[i].latency_seconds, 0.0, kMostSeconds);
+    check_range(where, path + ".exchange_bytes_per_second", levels[i].exchange_bytes_per_second, 0.0,
+                kMostBytesPerSecond);
     if (levels[i].count > 1 && levels[i].bandwidth_bytes_per_second == 0) {
       fail_document(where, path + ".bandwidth_bytes_per_second",
                     "0, but " + std::to_string(levels[i].count) + " members have to exchange data");

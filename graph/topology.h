@@ -14,6 +14,9 @@ struct TopologyLevel {
   double bandwidth_bytes_per_second = 0;  ///< per direction
   double latency_seconds = 0;
   bool shared = false;  ///< one link for all below it, or one each
+  /// What a sum over replicas makes of the links: all ranks send and receive at once, and add. 0: as the
+  /// bandwidth.
+  double exchange_bytes_per_second = 0;
 };
 
 struct TopologyDevice {
@@ -31,6 +34,9 @@ struct Topology {
   std::vector<TopologyDevice> devices;  ///< empty, or one per device
 
   int64_t device_count() const;  ///< product of the counts
+  /// How many times as long a byte takes in a sum over replicas as by itself, at least 1; of the levels where
+  /// it was measured, the most.
+  double exchange_factor() const;
 
   static Topology from_json(JsonReader& reader);
   Json to_json() const;

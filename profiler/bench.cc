@@ -2,8 +2,6 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -11,12 +9,15 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "graph/error.h"
+#include "graph/run.h"
 #include "models/initialise.h"
 #include "models/memory/memory_meter.h"
 #include "profiler/backward_clock.h"
 
 namespace pipewright {
 namespace {
+
+constexpr double kLearningRate = 1e-3;
 
 std::vector<size_t> all_nodes(const Graph& graph) {
   std::vector<size_t> positions(graph.nodes.size());
@@ -62,7 +63,6 @@ Bench::Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t
     if (parameter.trainable && tensor.is_floating_point()) {
       tensor.requires_grad_();
       leaves_.push_back(tensor);
-      momenta_.push_back(at::zeros_like(tensor));
       trainable_.insert(parameter.name);
     }
     parameters_[parameter.name] = tensor;
@@ -81,17 +81,39 @@ Bench::Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t
 }
 
 WholePass Bench::time_whole() {
+  update_before_pass();
   marks_.clear();
   const size_t begin = marks_.set();
   const at::Tensor loss = forward(nullptr);
   const size_t forward_end = marks_.set();
-  const std::vector<at::Tensor> gradients = backward(loss, leaves_);
+  const std::vector<at::Tensor> made = backward(loss, leaves_);
   const size_t backward_end = marks_.set();
-  step(gradients);
+  if (!rule_) prepare_updates(made);
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const size_t i : updated_) gradients.push_back(made[i].contiguous());
+  const size_t update_begin = marks_.set();
+  rule_->step(weights_, gradients, kLearningRate, next_weights_);
+  const size_t step_end = marks_.set();
+  for (size_t i = 0; i < sums_.size(); ++i) sums_[i].copy_(gradients[i]);
+  const size_t copy_end = marks_.set();
+  for (size_t i = 0; i < sums_.size(); ++i) sums_[i].add_(gradients[i]);
+  const size_t add_end = marks_.set();
+  for (at::Tensor& sum : sums_) sum.div_(2.0);
+  const size_t divide_end = marks_.set();
+  // Numbers stay in the range of a first step: what is measured are passes over memory.
+  rule_->step(weights_, gradients, 0, weights_);
   const size_t end = marks_.set();
   marks_.wait();
-  return {marks_.between(begin, forward_end), marks_.between(forward_end, backward_end),
-          marks_.between(backward_end, end)};
+  WholePass pass;
+  pass.forward = marks_.between(begin, forward_end);
+  pass.backward = marks_.between(forward_end, backward_end);
+  pass.step = marks_.between(update_begin, step_end);
+  pass.gradient_copy = marks_.between(step_end, copy_end);
+  pass.gradient_add = marks_.between(copy_end, add_end);
+  pass.gradient_divide = marks_.between(add_end, divide_end);
+  pass.step_in_place = marks_.between(divide_end, end);
+  return pass;
 }
 
 NodesPass Bench::time_nodes() {
@@ -102,6 +124,7 @@ NodesPass Bench::time_nodes() {
     ranges[i].end = at::sequence_number::peek();
     marks_.set();
   };
+  update_before_pass();
   marks_.clear();
   marks_.set();
   const at::Tensor loss = forward(&observer);
@@ -115,6 +138,7 @@ NodesPass Bench::time_nodes() {
 }
 
 std::vector<Stretch> Bench::time_input_parts() {
+  update_before_pass();
   std::vector<SequenceRange> ranges(size());
   std::vector<at::Tensor> inner_leaves;
   const at::Tensor loss = walk(
@@ -179,18 +203,23 @@ at::Tensor Bench::forward(const NodeObserver* observer) const {
                         observer)[0];
 }
 
-void Bench::step(const std::vector<at::Tensor>& gradients) {
-  const at::NoGradGuard guard;
-  std::vector<at::Tensor> weights, momenta, defined;
+void Bench::prepare_updates(const std::vector<at::Tensor>& gradients) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    weights.push_back(leaves_[i]);
-    momenta.push_back(momenta_[i]);
-    defined.push_back(gradients[i]);
+    updated_.push_back(i);
+    weights_.push_back(leaves_[i]);
+    next_weights_.push_back(at::empty_like(leaves_[i].detach()));
+    sums_.push_back(at::zeros_like(leaves_[i].detach()));
   }
-  at::_foreach_mul_(momenta, 0.9);
-  at::_foreach_add_(momenta, defined);
-  at::_foreach_add(weights, momenta, -1e-3);
+  OptimizerSettings settings;
+  settings.momentum = 0.9;
+  rule_ = make_update_rule(settings);
+}
+
+void Bench::update_before_pass() {
+  if (!rule_) return;
+  const at::NoGradGuard no_grad;
+  rule_->step(weights_, sums_, 0, weights_);
 }
 
 /// Node by node. `parameter_of` and `value_of` may replace what a node reads and what it made.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,12 +14,15 @@
 #include "models/definition/model.h"
 #include "models/run/interpreter.h"
 #include "profiler/marks.h"
+#include "runtime/update/update_rule.h"
 
 namespace pipewright {
 
-/// The unpartitioned model, in one piece.
+/// The unpartitioned model, in one piece, and an update of it by the runtime's own rule, SGD with momentum:
+/// into the memory of a version that has died, and in place. Between the two what else is done with gradients.
 struct WholePass {
-  Stretch forward, backward, step;
+  Stretch forward, backward, step, step_in_place;
+  Stretch gradient_copy, gradient_add, gradient_divide;
 };
 
 /// Per node.
@@ -40,7 +44,7 @@ class Bench {
   bool has_gradient(const std::string& value) const { return has_gradient_.count(value) > 0; }
   void find_gradient_flow();
 
-  /// The model in one piece, as training runs it: nothing is watched but the three times.
+  /// The model in one piece, as training runs it: nothing is watched but the times.
   WholePass time_whole();
   /// The same pass with each node timed where it stands.
   NodesPass time_nodes();
@@ -60,9 +64,11 @@ class Bench {
   static std::vector<at::Tensor> pick(const Tensors& tensors, const std::vector<std::string>& names);
   RandomKey key() const { return {seed_, 0}; }
   at::Tensor forward(const NodeObserver* observer) const;
-  /// SGD with momentum, out of place for the weights, as the runtime keeps versions. The new weights are
-  /// thrown away.
-  void step(const std::vector<at::Tensor>& gradients);
+  /// Before the first update: which parameters have a gradient, room for the next version and for sums.
+  void prepare_updates(const std::vector<at::Tensor>& gradients);
+  /// Before a pass: in training an update lies between two, and leaves other things in the caches than a pass
+  /// does. Changes no weight.
+  void update_before_pass();
   template <typename ParameterOf, typename Around, typename ValueOf>
   at::Tensor walk(const ParameterOf& parameter_of, const Around& around, const ValueOf& value_of) const;
 
@@ -76,7 +82,11 @@ class Bench {
   Tensors values_;  // the minibatch
   Tensors parameters_, buffers_;
   std::vector<at::Tensor> whole_parameters_, whole_buffers_;
-  std::vector<at::Tensor> leaves_, momenta_;
+  std::vector<at::Tensor> leaves_;
+  // Of those that have gradients: what is updated, room for it and for sums of gradients.
+  std::vector<size_t> updated_;
+  std::vector<at::Tensor> weights_, next_weights_, sums_;
+  std::unique_ptr<UpdateRule> rule_;
   std::set<std::string> trainable_, has_gradient_;
 };
 

@@ -1,11 +1,13 @@
 #include "profiler/commands.h"
 
 #include <boost/program_options.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <limits>
+#include <thread>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -59,6 +61,7 @@ void warn_of_doubts(const Profile& profile) {
 }
 
 constexpr int64_t kMostSamples = 1 << 20;
+constexpr int64_t kMostBeside = 7;  // unless more are asked for
 
 po::options_description profile_options() {
   po::options_description description("Options");
@@ -71,6 +74,9 @@ po::options_description profile_options() {
        "where to measure: cpu, cuda or cuda:K")  //
       ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
        "threads that compute; as a rank will have")  //
+      ("beside", po::value<int64_t>()->value_name("N"),
+       "measure too what is slower while N others train the same model, as ranks of one host do; without: on a CPU "
+       "as many as cores are left, at most 7; 0: not measured")  //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"),
        "passes thrown away first; on a device further ones until its times have settled")  //
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
@@ -100,6 +106,14 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
   measuring.seed =
       static_cast<uint64_t>(integer_option(options, "seed", 0, std::numeric_limits<int64_t>::max()));
   measuring.device = open_device(options["device"].as<std::string>(), "--device");
+  if (options.count("beside")) {
+    measuring.beside = integer_option(options, "beside", 0, 1024);
+    if (measuring.beside > 0 && !measuring.device.is_cpu())
+      throw InputError("--beside: a GPU is measured alone", "Leave it out; ranks have a GPU each.");
+  } else if (measuring.device.is_cpu()) {
+    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    measuring.beside = std::clamp<int64_t>(cores / measuring.threads - 1, 0, kMostBeside);
+  }
   return measuring;
 }
 

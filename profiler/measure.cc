@@ -1,12 +1,15 @@
 #include "profiler/measure.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <chrono>
+#include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -16,6 +19,7 @@
 #include "profiler/machine.h"
 #include "profiler/settling.h"
 #include "profiler/statistics.h"
+#include "profiler/thread_count.h"
 
 namespace pipewright {
 namespace {
@@ -26,21 +30,23 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-class ThreadCount {
- public:
-  explicit ThreadCount(int64_t threads) : before_(at::get_num_threads()) {
-    at::set_num_threads(static_cast<int>(threads));  // OpenMP's and MKL's
-  }
-  ~ThreadCount() { at::set_num_threads(before_); }
-
- private:
-  int before_;
-};
-
 /// Times of one node, an entry per repeat.
 struct Samples {
   std::vector<double> forward, backward, input_part;
   std::vector<double> forward_launch, backward_launch;  // the host's
+};
+
+/// Of the weights' updates, an entry per repeat.
+struct UpdateSamples {
+  std::vector<double> step, step_in_place, add, copy, divide;
+
+  void add_pass(const WholePass& pass) {
+    step.push_back(pass.step.device_seconds);
+    step_in_place.push_back(pass.step_in_place.device_seconds);
+    add.push_back(pass.gradient_add.device_seconds);
+    copy.push_back(pass.gradient_copy.device_seconds);
+    divide.push_back(pass.gradient_divide.device_seconds);
+  }
 };
 
 /// The three ways to look at a training pass take turns, so that a slow moment of the machine does not hit
@@ -137,7 +143,7 @@ class Measurement {
   Settling settled() const { return settled_; }
   const Samples& node(size_t i) const { return nodes_[i]; }
   const Samples& whole() const { return whole_; }
-  const std::vector<double>& steps() const { return steps_; }
+  const UpdateSamples& updates() const { return updates_; }
 
  private:
   void warm_up() {
@@ -156,9 +162,9 @@ class Measurement {
 
   Round measure_round() {
     Round round;
-    round.nodes = bench_.time_nodes();
-    report(1);
     round.whole = bench_.time_whole();
+    report(1);
+    round.nodes = bench_.time_nodes();
     report(2);
     round.input_parts = bench_.time_input_parts();
     report(3);
@@ -186,7 +192,7 @@ class Measurement {
     whole_.backward.push_back(round.whole.backward.device_seconds);
     whole_.forward_launch.push_back(round.whole.forward.host_seconds);
     whole_.backward_launch.push_back(round.whole.backward.host_seconds);
-    steps_.push_back(round.whole.step.device_seconds);
+    updates_.add_pass(round.whole);
   }
 
   Bench& bench_;
@@ -197,8 +203,71 @@ class Measurement {
   Settling settled_ = Settling::kSettled;
   std::vector<Samples> nodes_;
   Samples whole_;
-  std::vector<double> steps_;
+  UpdateSamples updates_;
 };
+
+/// Others that train the same model until the object ends, each in a thread with weights of its own.
+class Others {
+ public:
+  /// Borrows all of it. They have made a pass each when it returns.
+  Others(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options,
+         int64_t count)
+      : ready_(static_cast<ptrdiff_t>(count) + 1) {
+    const auto train = [this, &model, &inputs, &options] {
+      const ThreadCount own(options.threads);  // OpenMP counts by thread
+      const at::AutoGradMode grad_mode(true);
+      Bench bench(model, inputs, options.seed, options.device);
+      bench.time_whole();
+      ready_.arrive_and_wait();
+      while (!ended_) bench.time_whole();
+    };
+    for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train);
+    ready_.arrive_and_wait();
+  }
+  ~Others() {
+    ended_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::barrier<> ready_;
+  std::atomic<bool> ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// Passes take turns, alone and beside others: what the machine does meanwhile hits both.
+ProfiledCrowd crowd(const Model& model, const std::vector<at::Tensor>& inputs, Bench& bench,
+                    const MeasureOptions& options, int64_t repeats, int64_t count) {
+  constexpr int64_t kTurns = 3;
+  const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
+  std::vector<double> compute[2], update[2];
+  const auto take = [&](bool beside) {
+    for (int64_t i = 0; i < passes; ++i) {
+      const WholePass pass = bench.time_whole();
+      compute[beside].push_back(pass.forward.device_seconds + pass.backward.device_seconds);
+      update[beside].push_back(pass.step_in_place.device_seconds);
+    }
+  };
+  for (int64_t turn = 0; turn < kTurns; ++turn) {
+    take(false);
+    const Others others(model, inputs, options, count);
+    take(true);
+  }
+  const auto factor = [](std::vector<double>* seconds) {
+    return std::max(1.0, median(seconds[1]) / median(seconds[0]));
+  };
+  return {count + 1, factor(compute), factor(update)};
+}
+
+/// In half of the memory that is free: weights, gradients, momentum and two further sets, and what is saved.
+int64_t others_that_fit(const Profile& profile) {
+  double bytes = 1;
+  for (const ProfiledNode& node : profile.nodes)
+    bytes += static_cast<double>(5 * node.parameter_bytes + node.saved_bytes);
+  const double free_bytes =
+      static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return static_cast<int64_t>(free_bytes / 2 / bytes);
+}
 
 std::vector<std::pair<std::string, std::string>> provenance_of(const MeasureOptions& options,
                                                                const Measurement& measured) {
@@ -250,12 +319,17 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
     profile.nodes.push_back(profiled_node(model.graph, i, bench, measured.node(i), saved[i], on_host));
   profile.together = model.graph.together;
   const Samples& whole = measured.whole();
-  profile.whole = {median(whole.forward), median(whole.backward), median(measured.steps())};
+  const UpdateSamples& updates = measured.updates();
+  profile.whole = {median(whole.forward), median(whole.backward), median(updates.step)};
+  profile.whole.update = {median(updates.step_in_place), median(updates.add), median(updates.copy),
+                          median(updates.divide)};
   if (!on_host) {
     profile.whole.forward_launch_seconds = median(whole.forward_launch);
     profile.whole.backward_launch_seconds = median(whole.backward_launch);
   }
   profile.whole.allocated_bytes = allocated;
+  if (const int64_t others = std::min(options.beside, others_that_fit(profile)); others > 0)
+    profile.whole.crowd = crowd(model, inputs, bench, options, measured.repeats(), others);
   return profile;
 }
 

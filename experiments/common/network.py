@@ -77,7 +77,7 @@ class Network:
                 # A host name for each, as ranks of one host would take the loopback interface or shared memory.
                 start = f"hostname {self.name(rank)} && exec \"$@\""
                 ranks.append(subprocess.Popen(["ip", "netns", "exec", self.name(rank), "unshare", "--uts", "sh", "-c", start, "sh", "taskset", "-c", str(cores[rank % len(cores)]),
-                                               str(runtime), "train", *map(str, words), "--transport", "gloo"], env=environment, stdout=out, stderr=subprocess.STDOUT))
+                                               str(runtime), *map(str, words), "--transport", "gloo"], env=environment, stdout=out, stderr=subprocess.STDOUT))
             codes = []
             for process in ranks:
                 try:

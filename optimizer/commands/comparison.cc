@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/tied.h"
@@ -47,10 +48,11 @@ struct ContenderRow {
   bool one_device = false;
   /// There for a question that leaves schedule and rule open.
   bool where_open = false;
-  /// Of all rows, or of the few of which one is the best, or nearly: `best` has straight and hybrid
-  /// pipelines, of those that drain zb-h1 hardly ever loses, and model parallelism is for want of memory
-  /// alone.
-  bool of_all = true;
+  /// Straight and hybrid pipelines are what `best` is about: it has more ways to an answer than either alone,
+  /// and what it finds is the row's whose kind it is.
+  enum { kAlone, kBest, kOfBest } part = kAlone;
+  /// Of the few rows of which one is the best, or nearly: of those that drain zb-h1 hardly ever loses, and
+  /// model parallelism is for want of memory alone.
   enum { kNotOfFew, kOfFew, kOfFewWhereMemoryEnds } of_few = kNotOfFew;
 };
 using Rows = std::vector<const ContenderRow*>;
@@ -73,9 +75,9 @@ const std::vector<ContenderRow>& contender_rows() {
        .weights = "",
        .interval = Row::kNoInterval,
        .of_few = Row::kOfFewWhereMemoryEnds},
-      {.name = "straight", .strategy = "straight"},
-      {.name = "hybrid", .strategy = "hybrid"},
-      {.name = "best", .strategy = "best", .of_all = false, .of_few = Row::kOfFew},
+      {.name = "straight", .strategy = "straight", .part = Row::kOfBest},
+      {.name = "hybrid", .strategy = "hybrid", .part = Row::kOfBest},
+      {.name = "best", .strategy = "best", .part = Row::kBest, .of_few = Row::kOfFew},
       {.name = "flush",
        .strategy = "best",
        .schedule = "1f1b-flush",
@@ -109,7 +111,7 @@ Rows rows_for(const Inputs& inputs, bool few) {
   const bool memory_ends = inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty();
   Rows rows;
   for (const ContenderRow& row : contender_rows()) {
-    const bool chosen = !few ? row.of_all
+    const bool chosen = !few ? row.part != ContenderRow::kBest
                              : row.of_few == ContenderRow::kOfFew ||
                                    (row.of_few == ContenderRow::kOfFewWhereMemoryEnds && memory_ends);
     if (chosen && (open || !row.where_open)) rows.push_back(&row);
@@ -117,14 +119,19 @@ Rows rows_for(const Inputs& inputs, bool few) {
   return rows;
 }
 
-/// `minibatches`: of an update, where the schedule leaves that open. What takes more than `most_seconds` need
-/// not be found.
-Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minibatches, double most_seconds) {
+Contender named(const Inputs& inputs, const ContenderRow& row) {
   Contender made;
   made.name = row.name;
   made.file = row.one_device
                   ? "gpus=1.json"
                   : "gpus=" + std::to_string(inputs.topology.device_count()) + "." + row.name + ".json";
+  return made;
+}
+
+/// `minibatches`: of an update, where the schedule leaves that open. What takes more than `most_seconds` need
+/// not be found.
+Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minibatches, double most_seconds) {
+  Contender made = named(inputs, row);
   Topology topology = inputs.topology;
   if (row.one_device) {
     for (TopologyLevel& level : topology.levels) level.count = 1;
@@ -149,6 +156,11 @@ Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minib
   return made;
 }
 
+bool has_replicas(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return stage.ranks.size() > 1; });
+}
+
 std::string kind_of(const Plan& plan) {
   if (plan.world_size == 1) return "one device";
   if (plan.stages.size() == 1) return "data parallelism";
@@ -156,10 +168,7 @@ std::string kind_of(const Plan& plan) {
   const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
   if (rule.drains()) return "a pipeline that drains";
   if (rule.one_update_for_all) return "a pipeline with two versions of its weights";
-  for (const Stage& stage : plan.stages) {
-    if (stage.ranks.size() > 1) return "a hybrid pipeline";
-  }
-  return "a straight pipeline";
+  return has_replicas(plan) ? "a hybrid pipeline" : "a straight pipeline";
 }
 
 /// Whether it is to be taken over `best`, which stands before it in the rows. Newer weights are worth having
@@ -189,6 +198,27 @@ void add_if_new(const Plan& plan, std::vector<Plan>* known) {
   if (std::none_of(known->begin(), known->end(), same)) known->push_back(plan);
 }
 
+/// All rows, in their order.
+std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches) {
+  std::optional<Plan> best;
+  for (const ContenderRow& row : contender_rows())
+    if (row.part == ContenderRow::kBest) best = contender(inputs, row, minibatches, kNever).plan;
+  std::vector<Contender> made;
+  for (const ContenderRow* row : rows_for(inputs, false)) {
+    const bool is_best =
+        row->part == ContenderRow::kOfBest && best && best->stages.size() > 1 &&
+        has_replicas(*best) == (searched_strategy(row->strategy).kind == StrategyKind::kHybrid);
+    if (is_best) {
+      made.push_back(named(inputs, *row));
+      made.back().plan = best;
+      made.back().plan->strategy = row->strategy;
+    } else {
+      made.push_back(contender(inputs, *row, minibatches, kNever));
+    }
+  }
+  return made;
+}
+
 struct Winner {
   std::string kind;
   std::string shape;
@@ -207,12 +237,15 @@ std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, doubl
     level.bandwidth_bytes_per_second *= factor;
     if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
   }
-  // With all of the effort rows are asked as compare() asks them, or it would not advise the same there.
-  const bool all_of_it = other.request.effort >= 1;
   Contender best;
-  for (const ContenderRow* row : rows) {
-    Contender next = contender(other, *row, minibatches, best.plan && !all_of_it ? seconds(best) : kNever);
+  const auto take = [&best](Contender next) {
     if (worth_more(next, best)) best = std::move(next);
+  };
+  if (other.request.effort >= 1) {  // as compare() asks, or it would not advise the same there
+    for (Contender& next : contenders_for(other, minibatches)) take(std::move(next));
+  } else {
+    for (const ContenderRow* row : rows)
+      take(contender(other, *row, minibatches, best.plan ? seconds(best) : kNever));
   }
   if (!best.plan) return std::nullopt;
   const Plan& plan = *best.plan;
@@ -415,8 +448,7 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
     const int64_t samples = std::max<int64_t>(1, inputs.profile.minibatch_samples);
     minibatches = std::clamp<int64_t>((samples_per_update + samples / 2) / samples, 1, kMostInFlight);
   }
-  for (const ContenderRow* row : rows_for(inputs, false))
-    comparison.contenders.push_back(contender(inputs, *row, minibatches, kNever));
+  comparison.contenders = contenders_for(inputs, minibatches);
   const std::optional<size_t> best = advised(comparison.contenders);
   if (!best) {
     // What needs least is nearest.

@@ -19,11 +19,11 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // them. Beside that its link carries, in each direction, the activations of one boundary and the gradients of
 // the other.
 StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
-  const auto weights = static_cast<double>(load.trainable_bytes);
   StageTerms terms;
   terms.compute_seconds = load.compute_seconds();
   if (load.trainable_bytes > 0) {
-    terms.exchange_seconds = all_reduce_link_seconds(weights, 1, inputs.bandwidth_bytes_per_second);
+    terms.exchange_seconds =
+        all_reduce_link_seconds(exchanged_bytes(load, inputs), 1, inputs.bandwidth_bytes_per_second);
     terms.exchange_latency_seconds = all_reduce_latency_seconds(inputs.latency_seconds);
   }
   terms.step_seconds = step_seconds(load, inputs);
@@ -271,21 +271,34 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
     inputs.levels.clear();
   }
   inputs.optimizer_slots = optimizer_slots;
+  inputs.exchange_factor = topology.exchange_factor();
   const Dataflow flow(profile, classes);
   int64_t trainable = 0;
   for (int v = 0; v < flow.size(); ++v) {
     trainable += flow.trainable_bytes[v];
   }
-  if (trainable > 0)
-    inputs.step_seconds_per_byte = profile.whole.step_seconds / static_cast<double>(trainable);
+  const auto take_update = [&](const ProfiledWhole& whole) {
+    if (trainable == 0) return;
+    const auto bytes = static_cast<double>(trainable);
+    const auto take = [&](double* per_byte, double seconds) {
+      *per_byte = std::max(*per_byte, seconds / bytes);
+    };
+    const ProfiledUpdate update = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
+    take(&inputs.step_seconds_per_byte, update.step_in_place_seconds);
+    take(&inputs.new_version_seconds_per_byte, whole.step_seconds - update.step_in_place_seconds);
+    take(&inputs.gradient_add_seconds_per_byte, update.gradient_add_seconds);
+    take(&inputs.gradient_copy_seconds_per_byte, update.gradient_copy_seconds);
+    take(&inputs.gradient_divide_seconds_per_byte, update.gradient_divide_seconds);
+  };
+  take_update(profile.whole);
+  inputs.crowd = profile.whole.crowd;
+  inputs.host_ranks = topology.levels.at(0).count;
   // An update takes what it takes in the slowest class that is there.
   std::vector<double> ratios = {pace_of(flow, {})};
   for (const auto& [name, measured] : classes) {
     const auto number = static_cast<int>(ratios.size());
     ratios.push_back(pace_of(flow, flow.class_seconds[ratios.size() - 1]));
-    if (std::count(inputs.classes.begin(), inputs.classes.end(), number) == 0 || trainable == 0) continue;
-    inputs.step_seconds_per_byte =
-        std::max(inputs.step_seconds_per_byte, measured.whole.step_seconds / static_cast<double>(trainable));
+    if (std::count(inputs.classes.begin(), inputs.classes.end(), number) > 0) take_update(measured.whole);
   }
   for (size_t d = 0; d < inputs.speeds.size(); ++d)
     inputs.paces.push_back(inputs.speeds[d] * ratios[inputs.classes.empty() ? 0 : inputs.classes[d]]);
@@ -353,19 +366,17 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
       load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes + of_first_part : 0);
   const int64_t again = load.saved_bytes + load.held_bytes - (load.recompute ? load.once_saved_bytes : 0);
   const int64_t one_minibatch = again - load.held_bytes + kept;
-  // When gradients are exchanged and weights updated, the backward of a minibatch has just freed its
-  // activations. The reduction holds the gradients once more in one piece, and parts of the others' of the
-  // same size. With a single minibatch in flight no version is freed by then, so the next one comes on top.
-  // Where an update covers more minibatches, the gradients of one come beside their sum. Copies of tied
-  // parameters hold what the other stages sent, and the sum.
-  const bool sums = inputs.minibatches_per_update > replicas;
-  const int64_t exchange = std::max(replicas > 1 ? 2 * weights : sums ? weights : 0, load.tied_held_bytes);
-  const int64_t further = further_versions(in_flight, inputs);
-  const int64_t next_version = further == 0 ? weights : 0;
+  // What a backward makes comes beside what is there of its update already: the sum of the minibatches before
+  // it, or the place from which replicas sum. The exchange itself holds less: by then a minibatch is gone. An
+  // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what the
+  // other stages sent, and the sum, when the backward has freed its activations.
+  const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas;
+  const int64_t beside =
+      std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));
   StageMemory memory;
   memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
-  memory.versions_bytes = further * weights;
-  memory.gradients_bytes = weights + std::max<int64_t>(0, std::max(exchange, next_version) - one_minibatch);
+  memory.versions_bytes = further_versions(in_flight, inputs) * weights;
+  memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
   // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
@@ -404,8 +415,53 @@ bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs
   return load.compute_seconds() < messages;
 }
 
+double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
+  return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
+}
+
 double step_seconds(const StageLoad& load, const CostInputs& inputs) {
   return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+}
+
+namespace {
+
+/// Minibatches of one update, of all replicas.
+int64_t minibatches_of_update(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  if (inputs.minibatches_per_update > 0) return inputs.minibatches_per_update;
+  return load.split ? 1 : replicas;
+}
+
+/// Whether minibatches in flight read weights that an update replaces.
+bool keeps_old_weights(const StageLoad& load, const CostInputs& inputs) {
+  if (inputs.one_at_a_time) return false;
+  switch (facts_of(inputs.weights).lag) {
+    case WeightLag::kOwnStage:
+      return !load.last;  // where one minibatch is in flight
+    case WeightLag::kFirstStage:
+      return !load.first || !load.last;
+    case WeightLag::kInterval:
+      return true;
+    case WeightLag::kNone:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  // The first of a round is taken as it is, or copied; the others are added.
+  const auto all = static_cast<double>(minibatches_of_update(load, replicas, inputs));
+  const double own = std::max(1.0, load.split ? all : all / static_cast<double>(replicas));
+  const double first = replicas > 1 ? inputs.gradient_copy_seconds_per_byte : 0;
+  return static_cast<double>(load.trainable_bytes) *
+         (first + (own - 1) * inputs.gradient_add_seconds_per_byte) / own;
+}
+
+double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  double per_byte = keeps_old_weights(load, inputs) ? inputs.new_version_seconds_per_byte : 0;
+  if (minibatches_of_update(load, replicas, inputs) > 1) per_byte += inputs.gradient_divide_seconds_per_byte;
+  return static_cast<double>(load.trainable_bytes) * per_byte;
 }
 
 double tied_seconds(const StageLoad& load, const CostInputs& inputs) {
@@ -421,16 +477,30 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
   StageTimes times;
   times.forward_seconds = load.forward_seconds;
-  times.backward_seconds = load.backward_seconds;
-  times.backward_weight_seconds = load.backward_weight_seconds;
+  const double gather = gather_seconds(load, replicas, inputs);
+  times.backward_seconds = load.backward_seconds + gather;
+  times.backward_weight_seconds = load.backward_weight_seconds + gather;
   times.recompute_seconds = load.recompute_seconds();
-  times.reduce_seconds = all_reduce_seconds(static_cast<double>(load.trainable_bytes), replicas, inputs);
-  times.step_seconds = step_seconds(load, inputs);
+  times.reduce_seconds = all_reduce_seconds(exchanged_bytes(load, inputs), replicas, inputs);
+  times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
   times.tied_seconds = tied_seconds(load, inputs);
   if (!load.last)
     times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
   if (!load.first && !load.after_frozen)
     times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  return times;
+}
+
+StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
+  if (!inputs.crowd || ranks < 2) return times;
+  // Measured alone and with so many; in between in proportion, and beyond no worse.
+  const double part =
+      std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(inputs.crowd->ranks - 1));
+  const double compute = 1 + part * (inputs.crowd->compute_factor - 1);
+  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
+                          &times.recompute_seconds})
+    *seconds *= compute;
+  times.step_seconds *= 1 + part * (inputs.crowd->update_factor - 1);
   return times;
 }
 

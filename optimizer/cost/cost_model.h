@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,17 @@ struct StageLoad {
 struct CostInputs {
   double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
   double latency_seconds = 0;
-  double step_seconds_per_byte = 0;  ///< weight update, per trainable byte
+  double exchange_factor = 1;        ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
+  double step_seconds_per_byte = 0;  ///< weight update in place, per trainable byte
+  // Where the profile has them, per trainable byte; searches leave them out, prices have them.
+  double new_version_seconds_per_byte = 0;  ///< more for an update that leaves the old weights as they are
+  double gradient_add_seconds_per_byte = 0;
+  double gradient_copy_seconds_per_byte = 0;
+  double gradient_divide_seconds_per_byte = 0;
+  /// What ranks of one host take from each other: those of an innermost group. Prices have it, for as many as
+  /// the plan has there; searches leave it out.
+  std::optional<ProfiledCrowd> crowd = {};
+  int64_t host_ranks = 1;  ///< devices of an innermost group
   int64_t optimizer_slots = 1;
   // How the plan is to run (docs/semantics.md).
   WeightRule weights = WeightRule::kStash;
@@ -77,6 +88,7 @@ struct CostInputs {
   int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
   bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
   bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update
+  bool one_at_a_time = false;   ///< minibatches, so that nobody reads old weights
   /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
   /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.
   std::vector<TopologyLevel> levels;
@@ -242,8 +254,16 @@ int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t mos
 double message_seconds(double bytes, const CostInputs& inputs);
 /// Of one minibatch on the innermost links, messages one way.
 bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
-/// One update of all its weights.
+/// Of gradients in a sum over replicas, as many as take so long on a link by themselves.
+double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
+/// One update of all its weights, in place.
 double step_seconds(const StageLoad& load, const CostInputs& inputs);
+/// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
+/// before it, or copied to where the sum over replicas takes them.
+double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// Of one update, more than step_seconds(): old weights that minibatches in flight still read are left as
+/// they are, and a sum over several minibatches is divided.
+double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// What copies of tied parameters take before an update: their messages to the other stages.
 double tied_seconds(const StageLoad& load, const CostInputs& inputs);
 /// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
@@ -253,6 +273,8 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 /// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
 /// priced with.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// The same where `ranks` ranks of its host train at a time.
+StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs);
 /// The same as it stands in a plan, with the memory at the given depth.
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs);

@@ -60,8 +60,10 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
   }
   frozen.whole.forward_seconds *= part(forward_left, forward);
   frozen.whole.backward_seconds *= part(backward_left, backward);
-  frozen.whole.step_seconds *=
+  const double left =
       part(static_cast<double>(trainable_bytes(frozen)), static_cast<double>(trainable_bytes(measured)));
+  frozen.whole.step_seconds *= left;
+  if (frozen.whole.update) frozen.whole.update->scale(left);
   frozen.whole.allocated_bytes.reset();
   if (cached) {
     std::vector<std::string> prefix;

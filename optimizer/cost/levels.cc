@@ -113,7 +113,7 @@ double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int 
 
 double LevelCosts::gradient_bytes(const StageLoad& load) const {
   if (inputs_.forward_only) return 0;
-  return static_cast<double>(half_duplex() ? load.parameter_bytes : load.trainable_bytes);
+  return half_duplex() ? static_cast<double>(load.parameter_bytes) : exchanged_bytes(load, inputs_);
 }
 
 double LevelCosts::step_seconds(const StageLoad& load) const {

@@ -15,7 +15,8 @@ NetworkPace LinkLoads::pace(const std::vector<StageLoad>& loads,
     shape.replicas.push_back(static_cast<int64_t>(ranks[s].size()));
     times[s].forward_seconds = loads[s].compute_seconds();
     times[s].step_seconds = static_cast<double>(loads[s].trainable_bytes) * inputs_.step_seconds_per_byte;
-    messages[s] = {loads[s].out_bytes, loads[s].in_bytes, loads[s].trainable_bytes};
+    messages[s] = {loads[s].out_bytes, loads[s].in_bytes,
+                   static_cast<int64_t>(exchanged_bytes(loads[s], inputs_))};
   }
   shape.in_flight.assign(loads.size(), 1);
   if (inputs_.minibatches_per_update > 0) {

@@ -274,6 +274,18 @@ PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<
   return Placing(loads, stages, model, inputs).price();
 }
 
+namespace {
+
+double slowest_speed(const Stage& stage, const CostInputs& inputs) {
+  double slowest = 1;
+  if (inputs.speeds.empty()) return slowest;
+  for (const int64_t rank : stage.ranks)
+    slowest = std::min(slowest, inputs.speeds[static_cast<size_t>(rank)]);
+  return slowest;
+}
+
+}  // namespace
+
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs) {
   const PlacedPrice price = price_placed(loads, stages, cost_model_named("pipewright"), inputs);
@@ -290,7 +302,11 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     mine.recompute_seconds *= slower;
     mine.backward_seconds *= slower;
     mine.backward_weight_seconds *= slower;
-    mine.reduce_seconds = price.exchange_seconds[s];
+    // A slow rank's updates are slow too, and what a sum takes beyond its messages is the ranks' own work.
+    const double slowest = slowest_speed(stages[s], inputs);
+    const double on_links = price.exchange_seconds[s] / inputs.exchange_factor;
+    mine.step_seconds /= slowest;
+    mine.reduce_seconds = on_links + (price.exchange_seconds[s] - on_links) / slowest;
     if (loads[s].tied_sent_bytes > 0) {
       int level = 0;
       for (const int64_t other : loads[s].tied_with)

@@ -28,6 +28,7 @@ void set_run_rules(const Plan& plan, CostInputs* inputs) {
   inputs->minibatches_per_update = facts_of(inputs->weights).one_update_for_all ? plan.microbatches : 0;
   inputs->pipeline_depth = plan.stages.empty() ? 0 : plan.stages[0].in_flight;
   inputs->split_backward = schedule_facts(plan.schedule).splits_backward;
+  inputs->one_at_a_time = one_at_a_time(plan);
 }
 
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
@@ -49,11 +50,17 @@ std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoa
 
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
-  if (inputs.placed()) return placed_times(loads, plan.stages, inputs);
   std::vector<StageTimes> times;
-  for (size_t s = 0; s < loads.size(); ++s) {
-    times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+  if (inputs.placed()) {
+    times = placed_times(loads, plan.stages, inputs);
+  } else {
+    for (size_t s = 0; s < loads.size(); ++s)
+      times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
   }
+  // One minibatch at a time is on one rank at a time.
+  if (one_at_a_time(plan)) return times;
+  const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
+  for (StageTimes& stage : times) stage = crowded(stage, ranks, inputs);
   return times;
 }
 
@@ -103,7 +110,8 @@ SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>
   if (inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared)) return how;
   how.network = inputs.levels;
   for (const StageLoad& load : loads)
-    how.messages.push_back({load.out_bytes, load.in_bytes, load.trainable_bytes});
+    how.messages.push_back(
+        {load.out_bytes, load.in_bytes, static_cast<int64_t>(exchanged_bytes(load, inputs))});
   for (const Placement& at : placements(shape_of(plan)))
     how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
   return how;

@@ -20,6 +20,12 @@ constexpr double kUnpriced = std::numeric_limits<double>::infinity();
 constexpr double kGain = 1e-4;       // less is no gain
 constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
 constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
+
+/// The bound knows nothing of what ranks of one host take from each other, which is the same for all of them.
+double near_bound(const Question& q) {
+  return 1 + kNearBound + (q.inputs.crowd && q.devices > 1 ? q.inputs.crowd->compute_factor - 1 : 0);
+}
+
 constexpr size_t kStarts = 3;        // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
@@ -139,7 +145,7 @@ class Pool {
 
   double best() const { return priced_.empty() ? most_ : std::min(most_, priced_[0].seconds); }
   bool done() {
-    if (best() <= bound_ * (1 + kNearBound)) return true;
+    if (best() <= bound_ * near_bound(q_)) return true;
     const auto spent = static_cast<double>(spent_ + pricer_.spent());
     if (spent > kPatience * std::max<double>(kLeastSpent, gained_at_)) return true;
     if (spent < effort_ * static_cast<double>(most_spent_)) return false;
@@ -259,7 +265,7 @@ class Pool {
       if (moving_ && best() < before * (1 - kStep)) return false;  // on from there; the rest waits
     }
     waiting_.clear();
-    return best() <= bound_ * (1 + kNearBound);
+    return best() <= bound_ * near_bound(q_);
   }
 
   static void keep_near(std::multimap<double, Candidate>* kept, double seconds, const Candidate& candidate) {
@@ -313,7 +319,7 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
     return pool.answer();
   };
   std::optional<PoolAnswer> best = run(question, found, request.most_seconds);
-  const bool near = best && best->seconds <= bound_seconds * (1 + kNearBound);
+  const bool near = best && best->seconds <= bound_seconds * near_bound(question);
   if (!best || near || question.least_stages > 1 || best->candidate.stages.size() > 1) return best;
   // A single stage that is far ahead of all pipelines known hides the way to better ones.
   Question pipelines = question;

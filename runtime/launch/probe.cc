@@ -14,6 +14,7 @@
 #include "runtime/control/control.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/rendezvous.h"
+#include "runtime/transport/all_reduce.h"
 #include "runtime/transport/connect.h"
 #include "runtime/transport/process_state.h"
 
@@ -24,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostProbedRanks = 16;
 constexpr int64_t kLargeBytes = int64_t{4} << 20;
+constexpr int64_t kExchangedBytes = int64_t{16} << 20;
 
 double median(std::vector<double> values) {
   PW_CHECK(!values.empty(), "no values");
@@ -58,7 +60,45 @@ ProbedLink measure(Transport& transport, int64_t from, int64_t to) {
   return link;
 }
 
-void print(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links) {
+// The first ranks of the first host, and the first rank of each host, as far as they are several.
+std::vector<std::vector<int64_t>> exchanging(const std::vector<std::string>& hosts) {
+  std::vector<int64_t> within, between;
+  std::vector<std::string> seen;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto number = static_cast<int64_t>(rank);
+    if (hosts[rank] == hosts[0] && static_cast<int64_t>(within.size()) < kMostProbedRanks)
+      within.push_back(number);
+    if (std::find(seen.begin(), seen.end(), hosts[rank]) != seen.end()) continue;
+    seen.push_back(hosts[rank]);
+    if (static_cast<int64_t>(between.size()) < kMostProbedRanks) between.push_back(number);
+  }
+  std::vector<std::vector<int64_t>> groups;
+  for (auto& group : {within, between})
+    if (group.size() > 1) groups.push_back(group);
+  return groups;
+}
+
+// Of a sum over `ranks`, of which this is one.
+double exchange_seconds(Transport& transport, const std::vector<int64_t>& ranks) {
+  const at::Tensor flat = at::zeros({kExchangedBytes / 4});
+  std::vector<double> times;
+  for (int i = -2; i < 7; ++i) {
+    const auto begin = Clock::now();
+    all_reduce_sum(transport, ranks, 0, flat);
+    if (i >= 0) times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return median(times);
+}
+
+// As if each byte of what a rank sends in a sum took so long on its link.
+double exchange_bytes_per_second(const ProbedExchange& exchange, double latency_seconds) {
+  const auto members = static_cast<double>(exchange.ranks.size());
+  const double sent = 2 * (members - 1) / members * static_cast<double>(exchange.bytes);
+  return sent / std::max(exchange.seconds - 2 * latency_seconds, exchange.seconds / 10);
+}
+
+void print(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links,
+           const std::vector<ProbedExchange>& exchanges) {
   std::printf("ranks     hosts                     latency     bandwidth\n");
   for (const ProbedLink& link : links) {
     const std::string pair = std::to_string(link.from) + " - " + std::to_string(link.to);
@@ -68,11 +108,17 @@ void print(const std::vector<std::string>& hosts, const std::vector<ProbedLink>&
                 format_seconds(link.latency_seconds).c_str(),
                 format_bytes_per_second(link.bandwidth_bytes_per_second).c_str());
   }
+  for (const ProbedExchange& exchange : exchanges) {
+    std::printf("sum over %zu ranks: %s for %s\n", exchange.ranks.size(),
+                format_seconds(exchange.seconds).c_str(),
+                format_bytes(static_cast<double>(exchange.bytes)).c_str());
+  }
 }
 
 }  // namespace
 
-Topology topology_of_links(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links) {
+Topology topology_of_links(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links,
+                           const std::vector<ProbedExchange>& exchanges) {
   // Levels need hosts of equal size whose ranks are neighbours.
   std::vector<std::string> names;
   for (const std::string& host : hosts) {
@@ -103,6 +149,12 @@ Topology topology_of_links(const std::vector<std::string>& hosts, const std::vec
     }
     topology.levels.push_back(level);
   }
+  for (const ProbedExchange& exchange : exchanges) {
+    const bool between = hosts.at(static_cast<size_t>(exchange.ranks.at(0))) !=
+                         hosts.at(static_cast<size_t>(exchange.ranks.at(1)));
+    TopologyLevel& level = between ? topology.levels.back() : topology.levels.front();
+    level.exchange_bytes_per_second = exchange_bytes_per_second(exchange, level.latency_seconds);
+  }
   for (const std::string& host : hosts) {
     TopologyDevice device;
     device.host = host;
@@ -130,10 +182,12 @@ void probe(const Place& place, const ProbeSettings& settings) {
   });
   std::vector<std::string> hosts(static_cast<size_t>(place.world_size));
   std::vector<ProbedLink> links;
+  std::vector<ProbedExchange> exchanges;
   control.set_sink([&](int64_t rank, const std::string& line) {
     const Json json = parse_json(line, "probe");
-    if (json.contains("host")) {
-      hosts[static_cast<size_t>(rank)] = json.at("host").get<std::string>();
+    if (json.contains("exchange")) {
+      exchanges.push_back({json.at("exchange").get<std::vector<int64_t>>(), kExchangedBytes,
+                           json.at("seconds").get<double>()});
     } else {
       links.push_back({rank, json.at("to").get<int64_t>(), json.at("latency_seconds").get<double>(),
                        json.at("bandwidth_bytes_per_second").get<double>()});
@@ -156,7 +210,10 @@ void probe(const Place& place, const ProbeSettings& settings) {
     }
     warm_links(*transport);
     control.set_timeout(milliseconds_of(settings.timeout_seconds));
-    control.post(Json{{"host", this_process().host}}.dump());
+    const auto host_key = [](int64_t rank) { return "probe/host/" + std::to_string(rank); };
+    store.set(host_key(place.rank), this_process().host);
+    for (size_t rank = 0; rank < hosts.size(); ++rank)
+      hosts[rank] = store.get(host_key(static_cast<int64_t>(rank)), patience, [&] { control.check(); });
     const int64_t probed = std::min(place.world_size, kMostProbedRanks);
     for (int64_t from = 0; from < probed; ++from) {
       for (int64_t to = from + 1; to < probed; ++to) {
@@ -169,6 +226,15 @@ void probe(const Place& place, const ProbeSettings& settings) {
                           {"bandwidth_bytes_per_second", link.bandwidth_bytes_per_second}}
                          .dump());
       }
+    }
+    const auto groups = exchanging(hosts);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      control.barrier("exchange " + std::to_string(g), patience);
+      const auto& ranks = groups[g];
+      if (std::find(ranks.begin(), ranks.end(), place.rank) == ranks.end()) continue;
+      const double seconds = exchange_seconds(*transport, ranks);
+      if (place.rank == ranks[0])
+        control.post(Json{{"exchange", ranks}, {"seconds", seconds}}.dump());
     }
     control.barrier("end", patience, Meeting::kEnd);
   } catch (const PeerError& lost) {
@@ -185,8 +251,8 @@ void probe(const Place& place, const ProbeSettings& settings) {
   std::sort(links.begin(), links.end(), [](const ProbedLink& a, const ProbedLink& b) {
     return std::pair(a.from, a.to) < std::pair(b.from, b.to);
   });
-  print(hosts, links);
-  write_document(settings.output, topology_of_links(hosts, links));
+  print(hosts, links, exchanges);
+  write_document(settings.output, topology_of_links(hosts, links, exchanges));
   std::printf("topology: %s\n", settings.output.c_str());
 }
 

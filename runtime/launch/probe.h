@@ -17,10 +17,18 @@ struct ProbedLink {
   double bandwidth_bytes_per_second = 0;
 };
 
-/// Hosts by rank, links between pairs of ranks. Where several hosts have the same number of ranks, each rank
+/// A sum over ranks, as replicas make of their gradients (transport/all_reduce.h).
+struct ProbedExchange {
+  std::vector<int64_t> ranks;
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
+/// Hosts by rank, links between pairs of ranks, sums over ranks of one host or one rank of each. Where several hosts have the same number of ranks, each rank
 /// by rank: a level within the hosts and one between them, each with the median of its links. Otherwise one
 /// level, with the slowest link's figures, which hold for every pair.
-Topology topology_of_links(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links);
+Topology topology_of_links(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links,
+                           const std::vector<ProbedExchange>& exchanges = {});
 
 struct ProbeSettings {
   std::string transport = "auto";
@@ -30,7 +38,8 @@ struct ProbeSettings {
 };
 
 /// One rank of at least two; every rank of the world calls it. Every pair of the first 16 ranks is measured,
-/// one after the other. PeerError as for training.
+/// one after the other; then sums over the first 16 ranks of a host, and over one rank of each. PeerError as
+/// for training.
 void probe(const Place& place, const ProbeSettings& settings);
 
 }  // namespace pipewright

@@ -107,11 +107,14 @@ TEST_CASE("Memory of a rank") {
   CHECK(one.activations_bytes == 3 * (700 + 2000 + 50));
   CHECK(one.messages_bytes == 2 * (2000 + 3000) + (3 + 1) * 2000 + 3 * 3000);
   CHECK(one.workspace_bytes == 600);
-  // The reduction needs the gradients twice more, 8000 B, while the 2700 B of the minibatch just done are
-  // free again.
-  CHECK(stage_memory(example_load(), 2, 3, example_inputs()).gradients_bytes == 4000 + 8000 - 2700);
-  // One in flight: the next weight version is made while the last is held.
-  CHECK(stage_memory(example_load(), 1, 1, example_inputs()).gradients_bytes == 4000 + 4000 - 2700);
+  // Those that a backward makes, and the place from which replicas sum.
+  CHECK(stage_memory(example_load(), 2, 3, example_inputs()).gradients_bytes == 2 * 4000);
+  // One in flight: the update is in place.
+  CHECK(stage_memory(example_load(), 1, 1, example_inputs()).gradients_bytes == 4000);
+  CostInputs interval = example_inputs();
+  interval.minibatches_per_update = 4;
+  CHECK(stage_memory(example_load(), 1, 3, interval).gradients_bytes == 2 * 4000);  // and the sum
+  CHECK(stage_memory(example_load(), 2, 3, interval).gradients_bytes == 2 * 4000);
 
   const auto fits = [](int64_t memory) {
     return in_flight_that_fits(example_load(), 1, 5, memory, example_inputs());

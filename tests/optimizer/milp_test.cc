@@ -264,18 +264,7 @@ class PipelineProgram {
     nodes(free, -1, parameters);
     nodes(free, -1, buffers);
     nodes(free, -(v - 1) - 1 - slots, weights);
-    // Gradients beyond one set of them.
-    const int more = program_.column(GLP_CV, 0);
-    free.emplace_back(more, -1);
-    Sum exceeds = {{more, 1}};
-    nodes(exceeds, replicas > 1 ? -2 : depth == 1 ? -1 : 0, weights);
-    nodes(exceeds, 1, saved);
-    add_cut(exceeds, s - 1, 1);
-    if (recompute) {
-      nodes(exceeds, 1, buffers);
-      add_cut(exceeds, s, 1);
-    }
-    program_.row(exceeds, 0);
+    if (replicas > 1) nodes(free, -1, weights);  // gradients beside the place from which replicas sum
     // Activations, messages.
     const double times = recompute ? 1 : v;
     nodes(free, -times, saved);

@@ -104,6 +104,11 @@ TEST_CASE("a profile of a small model is complete and in order") {
   CHECK(profile.whole.forward_seconds > 0);
   CHECK(profile.whole.backward_seconds > 0);
   CHECK(profile.whole.step_seconds > 0);
+  REQUIRE(profile.whole.update);
+  CHECK(profile.whole.update->step_in_place_seconds > 0);
+  CHECK(profile.whole.update->gradient_add_seconds > 0);
+  CHECK(profile.whole.update->gradient_copy_seconds > 0);
+  CHECK(profile.whole.update->gradient_divide_seconds > 0);
 }
 
 TEST_CASE("the nodes' times add up to about the whole") {

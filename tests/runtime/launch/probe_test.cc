@@ -51,3 +51,17 @@ TEST_CASE("probe: hosts of unequal size, or mixed, are one level with the slowes
     CHECK_NOTHROW(topology.validate("topology"));
   }
 }
+
+TEST_CASE("probe: a sum over ranks says what the links of their level come to when all send and add at once") {
+  const std::vector<std::string> hosts = {"a", "a", "b", "b"};
+  const int64_t bytes = 16000000;
+  // Two ranks send all of it once in all; 2 latencies.
+  const std::vector<ProbedExchange> exchanges = {{{0, 1}, bytes, 2e-6 + 0.032}, {{0, 2}, bytes, 100e-6 + 0.16}};
+  const Topology topology = topology_of_links(hosts, links_of(hosts), exchanges);
+  REQUIRE(topology.levels.size() == 2);
+  CHECK(topology.levels[0].exchange_bytes_per_second == Approx(5e8));
+  CHECK(topology.levels[1].exchange_bytes_per_second == Approx(1e8));
+  CHECK(topology.exchange_factor() == Approx(2));
+  CHECK_NOTHROW(topology.validate("topology"));
+  CHECK(probed(hosts).exchange_factor() == 1);
+}
