@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -292,6 +293,24 @@ TEST_CASE("tied parameters: what plan, compare and check say of them") {
           Approx(plan.predicted->minibatch_seconds).epsilon(2e-3));
     CHECK(cli.run("simulate --plan cut.json --profile profile.json --trace t.json").code == 0);
     CHECK(cli.run("show --plan cut.json").code == 0);
+  }
+}
+
+TEST_CASE("compare has what plan finds among its rows") {
+  const Cli cli;
+  std::mt19937 random(7);
+  for (int round = 0; round < 12; ++round) {
+    const std::string question = "--profile profile.json --gpus " + std::to_string(2 + random() % 7) +
+                                 " --bandwidths " + std::to_string(1 + random() % 200) + "MB/s --json";
+    CAPTURE(question);
+    const Outcome planned = cli.run("plan " + question), compared = cli.run("compare " + question);
+    REQUIRE(planned.code == 0);
+    REQUIRE(compared.code == 0);
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Json& row : parse_json(compared.out, "out")["strategies"])
+      if (row.contains("minibatch_seconds"))
+        fastest = std::min(fastest, row["minibatch_seconds"].get<double>());
+    CHECK(fastest <= 1.001 * parse_document<Plan>(planned.out, "out").predicted->minibatch_seconds);
   }
 }
 

@@ -69,6 +69,48 @@ TEST_CASE("pipewright: one replica reduces nothing, a lone stage sends nothing")
   CHECK(all_reduce_seconds(0, 4, example_inputs()) == 0);
 }
 
+TEST_CASE("pipewright: updates that keep old weights, gathered gradients, a crowded host, sums that are slower than links") {
+  CostInputs inputs = example_inputs();
+  inputs.new_version_seconds_per_byte = 2e-6;
+  inputs.gradient_add_seconds_per_byte = 3e-6;
+  inputs.gradient_copy_seconds_per_byte = 5e-6;
+  inputs.gradient_divide_seconds_per_byte = 7e-6;
+  const StageLoad load = example_load();  // 4000 B, 0.04 s in place
+  // 1F1B with stashed weights: a stage in the middle keeps old ones. One replica takes gradients as they are.
+  StageTimes one = stage_times(load, 1, inputs);
+  CHECK(one.step_seconds == Approx(0.04 + 0.008));
+  CHECK(one.backward_seconds == Approx(0.2));
+  StageLoad last = load;
+  last.last = true;
+  CHECK(stage_times(last, 1, inputs).step_seconds == Approx(0.04));
+  // Two replicas: each copies its gradients to where they are summed, and the sum is divided.
+  const StageTimes two = stage_times(last, 2, inputs);
+  CHECK(two.backward_seconds == Approx(0.2 + 0.02));
+  CHECK(two.step_seconds == Approx(0.04 + 0.028));
+  // Draining after 4 minibatches: three of four are added; nobody reads old weights.
+  inputs.weights = WeightRule::kFlush;
+  inputs.minibatches_per_update = 4;
+  const StageTimes drained = stage_times(load, 1, inputs);
+  CHECK(drained.backward_seconds == Approx(0.2 + 0.012 * 3 / 4));
+  CHECK(drained.step_seconds == Approx(0.04 + 0.028));
+  // Two of them on each of two replicas: one copied, one added.
+  CHECK(stage_times(load, 2, inputs).backward_seconds == Approx(0.2 + (0.02 + 0.012) / 2));
+
+  inputs = example_inputs();
+  inputs.crowd = ProfiledCrowd{3, 1.2, 1.5};
+  const StageTimes alone = stage_times(load, 1, inputs);
+  CHECK(crowded(alone, 1, inputs).forward_seconds == alone.forward_seconds);
+  CHECK(crowded(alone, 2, inputs).forward_seconds == Approx(1.1 * 0.1));
+  CHECK(crowded(alone, 3, inputs).backward_seconds == Approx(1.2 * 0.2));
+  CHECK(crowded(alone, 9, inputs).step_seconds == Approx(1.5 * 0.04));
+
+  inputs = example_inputs();
+  inputs.exchange_factor = 3;
+  CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));
+  CHECK(cost_model_named("pipewright").period(load, 4, inputs).gradient_sync_seconds ==
+        Approx((0.02 + 3 * 0.6) / 4));
+}
+
 TEST_CASE("pipedream: as its code has it") {
   const CostModel& model = cost_model_named("pipedream");
   StageLoad load = example_load();
