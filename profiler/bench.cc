@@ -116,6 +116,12 @@ WholePass Bench::time_whole() {
   return pass;
 }
 
+void Bench::train() {
+  update_before_pass();
+  const std::vector<at::Tensor> gradients = backward(forward(nullptr), leaves_);
+  if (!rule_) prepare_updates(gradients);
+}
+
 NodesPass Bench::time_nodes() {
   std::vector<SequenceRange> ranges(size());
   NodeObserver observer;

@@ -46,6 +46,8 @@ class Bench {
 
   /// The model in one piece, as training runs it: nothing is watched but the times.
   WholePass time_whole();
+  /// Forward, backward and an update in place, untimed: no more than training does.
+  void train();
   /// The same pass with each node timed where it stands.
   NodesPass time_nodes();
   /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What

@@ -217,9 +217,9 @@ class Others {
       const ThreadCount own(options.threads);  // OpenMP counts by thread
       const at::AutoGradMode grad_mode(true);
       Bench bench(model, inputs, options.seed, options.device);
-      bench.time_whole();
+      bench.train();
       ready_.arrive_and_wait();
-      while (!ended_) bench.time_whole();
+      while (!ended_) bench.train();
     };
     for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train);
     ready_.arrive_and_wait();

@@ -307,7 +307,8 @@ TEST_CASE("compare has what plan finds among its rows") {
     REQUIRE(planned.code == 0);
     REQUIRE(compared.code == 0);
     double fastest = std::numeric_limits<double>::infinity();
-    for (const Json& row : parse_json(compared.out, "out")["strategies"])
+    const Json answer = parse_json(compared.out, "out");
+    for (const Json& row : answer.at("strategies"))
       if (row.contains("minibatch_seconds"))
         fastest = std::min(fastest, row["minibatch_seconds"].get<double>());
     CHECK(fastest <= 1.001 * parse_document<Plan>(planned.out, "out").predicted->minibatch_seconds);
