@@ -92,8 +92,8 @@ namespace {
 constexpr double kMostCrowdFactor = 1e6;
 
 ProfiledUpdate update_from_json(JsonReader reader) {
-  reader.expect({"step_in_place_seconds", "gradient_add_seconds", "gradient_copy_seconds",
-                 "gradient_divide_seconds"});
+  reader.expect(
+      {"step_in_place_seconds", "gradient_add_seconds", "gradient_copy_seconds", "gradient_divide_seconds"});
   const auto seconds = [&](const char* key) { return reader.number(key, 0, kMostSeconds); };
   const ProfiledUpdate update = {seconds("step_in_place_seconds"), seconds("gradient_add_seconds"),
                                  seconds("gradient_copy_seconds"), seconds("gradient_divide_seconds")};

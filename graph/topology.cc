@@ -26,8 +26,8 @@ Topology Topology::from_json(JsonReader& reader) {
   reader.expect({"schema", "levels", "memory_bytes", "devices"});
   Topology topology;
   for (JsonReader& entry : reader.objects("levels")) {
-    entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared",
-                  "exchange_bytes_per_second"});
+    entry.expect(
+        {"count", "bandwidth_bytes_per_second", "latency_seconds", "shared", "exchange_bytes_per_second"});
     TopologyLevel level;
     level.count = entry.integer("count", 1, kMostRanks);
     level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);

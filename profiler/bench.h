@@ -19,7 +19,8 @@
 namespace pipewright {
 
 /// The unpartitioned model, in one piece, and an update of it by the runtime's own rule, SGD with momentum:
-/// into the memory of a version that has died, and in place. Between the two what else is done with gradients.
+/// into the memory of a version that has died, and in place. Between the two what else is done with
+/// gradients.
 struct WholePass {
   Stretch forward, backward, step, step_in_place;
   Stretch gradient_copy, gradient_add, gradient_divide;

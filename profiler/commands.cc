@@ -1,7 +1,7 @@
 #include "profiler/commands.h"
 
-#include <boost/program_options.hpp>
 #include <algorithm>
+#include <boost/program_options.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -75,7 +75,8 @@ po::options_description profile_options() {
       ("threads", po::value<int64_t>()->default_value(1)->value_name("N"),
        "threads that compute; as a rank will have")  //
       ("beside", po::value<int64_t>()->value_name("N"),
-       "measure too what is slower while N others train the same model, as ranks of one host do; without: on a CPU "
+       "measure too what is slower while N others train the same model, as ranks of one host do; without: on "
+       "a CPU "
        "as many as cores are left, at most 7; 0: not measured")  //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"),
        "passes thrown away first; on a device further ones until its times have settled")  //

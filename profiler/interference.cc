@@ -36,7 +36,8 @@ class EveryCore {
     sched_getaffinity(0, sizeof before_, &before_);
     cpu_set_t every;
     CPU_ZERO(&every);
-    for (size_t core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &every);  // the kernel takes those there are
+    for (size_t core = 0; core < CPU_SETSIZE; ++core)
+      CPU_SET(core, &every);  // the kernel takes those there are
     sched_setaffinity(0, sizeof every, &every);
   }
   ~EveryCore() { sched_setaffinity(0, sizeof before_, &before_); }

@@ -20,10 +20,10 @@ struct InterferenceSettings {
   int64_t most_processes = 3;      ///< each kind with 1, 2, ... of them
   int64_t repeats = 8;             ///< windows for each
   double window_seconds = 0.25;
-  int64_t segments = 4;  ///< parts of the model, a row of their own for each window
-  int64_t core = 0;      ///< this thread is bound to it
+  int64_t segments = 4;              ///< parts of the model, a row of their own for each window
+  int64_t core = 0;                  ///< this thread is bound to it
   std::vector<int64_t> other_cores;  ///< where other ranks would be
-  uint64_t seed = 1;     ///< of weights and dropout
+  uint64_t seed = 1;                 ///< of weights and dropout
   /// Words of a command that burns a core so (interference/hogs.h).
   std::function<std::vector<std::string>(const HogOrder& order)> hog_command;
   /// Called once a window with the share that is done and the estimated seconds left.

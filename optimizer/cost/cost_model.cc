@@ -368,8 +368,8 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   const int64_t one_minibatch = again - load.held_bytes + kept;
   // What a backward makes comes beside what is there of its update already: the sum of the minibatches before
   // it, or the place from which replicas sum. The exchange itself holds less: by then a minibatch is gone. An
-  // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what the
-  // other stages sent, and the sum, when the backward has freed its activations.
+  // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what
+  // the other stages sent, and the sum, when the backward has freed its activations.
   const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas;
   const int64_t beside =
       std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));

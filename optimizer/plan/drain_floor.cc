@@ -9,8 +9,7 @@ double drain_floor_seconds(const std::vector<StageLoad>& loads, const std::vecto
   const auto interval = static_cast<double>(inputs.minibatches_per_update);
   const auto update = [&](size_t s) {
     const double exchange =
-        own_links ? all_reduce_seconds(exchanged_bytes(loads[s], inputs), replicas[s], inputs)
-                  : 0;
+        own_links ? all_reduce_seconds(exchanged_bytes(loads[s], inputs), replicas[s], inputs) : 0;
     return exchange + step_seconds(loads[s], inputs);
   };
   double least = 0;

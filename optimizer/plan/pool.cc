@@ -26,7 +26,7 @@ double near_bound(const Question& q) {
   return 1 + kNearBound + (q.inputs.crowd && q.devices > 1 ? q.inputs.crowd->compute_factor - 1 : 0);
 }
 
-constexpr size_t kStarts = 3;        // of local moves, at a time
+constexpr size_t kStarts = 3;  // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr double kIdle = 1e-2;  // of what a device has to do

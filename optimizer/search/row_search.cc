@@ -34,7 +34,8 @@ class RowTable {
     for (int64_t m = 0; m <= q.devices; ++m) {
       const double turns = static_cast<double>(q.inputs.speeds.empty() ? 1 : kMostShares) *
                            static_cast<double>(std::max<int64_t>(m, 1));
-      exchange_per_byte_.push_back(m > 1 ? q_.inputs.exchange_factor * costs.exchange_seconds_per_byte(m, m, 1, 0) : 0);
+      exchange_per_byte_.push_back(
+          m > 1 ? q_.inputs.exchange_factor * costs.exchange_seconds_per_byte(m, m, 1, 0) : 0);
       updates_per_minibatch_.push_back(1 / costs.minibatches_of_update(turns));
     }
     for (const State& state : q.states->states) {

@@ -233,8 +233,7 @@ void probe(const Place& place, const ProbeSettings& settings) {
       const auto& ranks = groups[g];
       if (std::find(ranks.begin(), ranks.end(), place.rank) == ranks.end()) continue;
       const double seconds = exchange_seconds(*transport, ranks);
-      if (place.rank == ranks[0])
-        control.post(Json{{"exchange", ranks}, {"seconds", seconds}}.dump());
+      if (place.rank == ranks[0]) control.post(Json{{"exchange", ranks}, {"seconds", seconds}}.dump());
     }
     control.barrier("end", patience, Meeting::kEnd);
   } catch (const PeerError& lost) {

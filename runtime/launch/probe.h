@@ -24,9 +24,10 @@ struct ProbedExchange {
   double seconds = 0;
 };
 
-/// Hosts by rank, links between pairs of ranks, sums over ranks of one host or one rank of each. Where several hosts have the same number of ranks, each rank
-/// by rank: a level within the hosts and one between them, each with the median of its links. Otherwise one
-/// level, with the slowest link's figures, which hold for every pair.
+/// Hosts by rank, links between pairs of ranks, sums over ranks of one host or one rank of each. Where
+/// several hosts have the same number of ranks, each rank by rank: a level within the hosts and one between
+/// them, each with the median of its links. Otherwise one level, with the slowest link's figures, which hold
+/// for every pair.
 Topology topology_of_links(const std::vector<std::string>& hosts, const std::vector<ProbedLink>& links,
                            const std::vector<ProbedExchange>& exchanges = {});
 

@@ -32,9 +32,9 @@ struct LevelChange {
 /// Fed with one sample after the other. Lower quartiles of windows make it blind to single samples that took
 /// longer; a change must be large against the spread of the quartiles themselves, so that noise of any size,
 /// as long as it stays as it is, is no change; and the new level must hold for `confirm` windows. The level
-/// found then is the new baseline: a step is found once, going back is found once more. While nothing is found
-/// the level is the median of the last 64 quartiles: how it begins (with cold caches, a clock that rises) is
-/// forgotten, and is no spread.
+/// found then is the new baseline: a step is found once, going back is found once more. While nothing is
+/// found the level is the median of the last 64 quartiles: how it begins (with cold caches, a clock that
+/// rises) is forgotten, and is no spread.
 class LevelDetector {
  public:
   explicit LevelDetector(DetectorSettings settings = {}) : settings_(settings) {}

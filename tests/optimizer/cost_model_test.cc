@@ -69,7 +69,9 @@ TEST_CASE("pipewright: one replica reduces nothing, a lone stage sends nothing")
   CHECK(all_reduce_seconds(0, 4, example_inputs()) == 0);
 }
 
-TEST_CASE("pipewright: updates that keep old weights, gathered gradients, a crowded host, sums that are slower than links") {
+TEST_CASE(
+    "pipewright: updates that keep old weights, gathered gradients, a crowded host, sums that are slower "
+    "than links") {
   CostInputs inputs = example_inputs();
   inputs.new_version_seconds_per_byte = 2e-6;
   inputs.gradient_add_seconds_per_byte = 3e-6;

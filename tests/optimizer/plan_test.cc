@@ -154,8 +154,7 @@ TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make 
       try {
         // What the plan takes, and not the period of the search: where depths that keep the pipeline full do
         // not fit, that is of the least depths.
-        const Plan plan =
-            make_plan(profile, flat_topology(count, bytes_per_second, 1e-4, bytes), request);
+        const Plan plan = make_plan(profile, flat_topology(count, bytes_per_second, 1e-4, bytes), request);
         return plan.predicted->minibatch_seconds;
       } catch (const InfeasibleError&) {
         return std::numeric_limits<double>::infinity();

@@ -326,8 +326,8 @@ TEST_CASE("Where better plans were found by hand, the planner finds them or fast
       {"squeezenet1_0", levels_of({4, 4}, {100e9, 12.5e9}), 19.9, 18.8},
       {"vgg16", levels_of({2, 2, 4}, {2e9, 5e8, 125e6}, {}, 16 * kGiB), 342, 236, "lev1_82.json"},
       {"gnmt", levels_of({64}, {1.25e9}, {}, 8 * kGiB), 18.1, 16.3},
-      // 63.9 and (the last row) 127.4 when replicas were not yet charged with the place that they sum from: those
-      // plans need more than that memory.
+      // 63.9 and (the last row) 127.4 when replicas were not yet charged with the place that they sum from:
+      // those plans need more than that memory.
       {"resnet50", levels_of({8}, {12.5e9}, {}, 16 * kGiB), 68.8, 64.8},
       {"bflat1_2518", levels_of({5}, {12.5e9}, {}, 4086544), 28.5, 8.72, "bflat1_2518.plan.json"},
       {"blev1_867", levels_of({2, 3}, {5e9, 1.25e9}), 10.2, 7.71, "blev1_867.plan.json"},

@@ -72,7 +72,8 @@ TEST_CASE("a step is found once, within 20 minibatches, and so is its end") {
 }
 
 TEST_CASE("a level that begins higher is forgotten, and is no spread that hides a step") {
-  // Lower quartiles of milliseconds a minibatch as a real run had them; then two other programs took its core.
+  // Lower quartiles of milliseconds a minibatch as a real run had them; then two other programs took its
+  // core.
   const std::vector<double> recorded = {39.0, 38.4, 39.7, 39.7, 41.9, 36.5, 32.6,
                                         32.1, 31.8, 32.2, 31.6, 31.1, 32.1, 32.3};
   LevelDetector detector;
@@ -103,12 +104,15 @@ TEST_CASE("a level that begins higher is forgotten, and is no spread that hides 
 }
 
 TEST_CASE("on a machine that goes up and down by half a step that ends beyond all of it is found") {
-  // Milliseconds a minibatch of a real run on a shared host, from its 20th on; then two programs took its core.
-  const std::vector<double> quiet = {38, 38, 34, 36, 38, 44, 36, 38, 41, 41, 43, 38, 40, 40, 35, 35, 33, 34, 35,
-                                     35, 38, 38, 36, 36, 39, 41, 42, 37, 37, 39, 49, 52, 55, 55, 47, 42, 51, 52,
-                                     53, 50, 48, 47, 53, 53, 51, 50, 54, 49, 48, 49, 42, 49, 50, 46, 39, 46};
-  const std::vector<double> slow = {120, 101, 99, 95, 106, 97, 102, 105, 123, 118, 126, 118, 115, 118, 99, 104, 102,
-                                    108, 97, 101, 99, 107, 106, 114, 112, 125, 108, 100, 100, 95, 92, 95, 91, 89};
+  // Milliseconds a minibatch of a real run on a shared host, from its 20th on; then two programs took its
+  // core.
+  const std::vector<double> quiet = {38, 38, 34, 36, 38, 44, 36, 38, 41, 41, 43, 38, 40, 40,
+                                     35, 35, 33, 34, 35, 35, 38, 38, 36, 36, 39, 41, 42, 37,
+                                     37, 39, 49, 52, 55, 55, 47, 42, 51, 52, 53, 50, 48, 47,
+                                     53, 53, 51, 50, 54, 49, 48, 49, 42, 49, 50, 46, 39, 46};
+  const std::vector<double> slow = {120, 101, 99,  95,  106, 97,  102, 105, 123, 118, 126, 118,
+                                    115, 118, 99,  104, 102, 108, 97,  101, 99,  107, 106, 114,
+                                    112, 125, 108, 100, 100, 95,  92,  95,  91,  89};
   LevelDetector detector;
   for (const double sample : quiet) CHECK_FALSE(detector.add(sample));
   std::optional<LevelChange> found;

@@ -8,7 +8,8 @@
 namespace pipewright::testing {
 namespace {
 
-TEST_CASE("round gradients: a view of a view is taken where nobody else has its memory, and copied otherwise") {
+TEST_CASE(
+    "round gradients: a view of a view is taken where nobody else has its memory, and copied otherwise") {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> weights = {at::zeros({3, 4})};
   at::Tensor product = at::rand({3, 4});
