@@ -126,6 +126,29 @@ double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
   return settled_minibatch_seconds(plan.schedule, shape, times, how);
 }
 
+namespace {
+
+/// Of a minibatch on the busiest stage, without waiting: as the formula, with what only prices have (further
+/// work of updates, ranks of one host, slow ranks' updates and sums).
+double busiest_seconds(const Plan& plan, const std::vector<StageTimes>& times, const CostInputs& inputs) {
+  double busiest = 0;
+  for (size_t s = 0; s < times.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const StageTimes& t = times[s];
+    const auto replicas = static_cast<double>(stage.ranks.size());
+    double round = stage.splits() ? 1 : replicas;
+    if (!stage.shares.empty())
+      round = static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
+    if (inputs.minibatches_per_update > 0) round = static_cast<double>(inputs.minibatches_per_update);
+    const double update = t.step_seconds + t.tied_seconds + (stage.ranks.size() > 1 ? t.reduce_seconds : 0);
+    const double compute = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
+    busiest = std::max(busiest, compute / (stage.splits() ? 1 : replicas) + update / round);
+  }
+  return busiest;
+}
+
+}  // namespace
+
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                    const CostInputs& inputs, int64_t minibatch_samples) {
   Prediction prediction;
@@ -144,7 +167,9 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     prediction.bottleneck = "stage " + std::to_string(s) + ": " + period.binding();
   }
 
-  const double formula = formula_seconds(plan, loads, model, inputs);
+  double formula = formula_seconds(plan, loads, model, inputs);
+  if (model.simulated && !one_at_a_time(plan))
+    formula = std::max(formula, busiest_seconds(plan, times, inputs));
   const bool flushes = facts_of(inputs.weights).drains();
   prediction.minibatch_seconds = formula;
   if (inputs.placed()) {
