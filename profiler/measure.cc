@@ -9,6 +9,8 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <exception>
+#include <optional>
 #include <thread>
 
 #include "graph/document.h"
@@ -214,12 +216,19 @@ class Others {
          int64_t count)
       : ready_(static_cast<ptrdiff_t>(count) + 1) {
     const auto train = [this, &model, &inputs, &options] {
-      const ThreadCount own(options.threads);  // OpenMP counts by thread
-      const at::AutoGradMode grad_mode(true);
-      Bench bench(model, inputs, options.seed, options.device);
-      bench.train();
-      ready_.arrive_and_wait();
-      while (!ended_) bench.train();
+      bool begun = false;
+      try {
+        const ThreadCount own(options.threads);  // OpenMP counts by thread
+        const at::AutoGradMode grad_mode(true);
+        Bench bench(model, inputs, options.seed, options.device);
+        bench.train();
+        begun = true;
+        ready_.arrive_and_wait();
+        while (!ended_) bench.train();
+      } catch (const std::exception&) {  // no memory for another one
+        failed_ = true;
+        if (!begun) ready_.arrive_and_drop();
+      }
     };
     for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train);
     ready_.arrive_and_wait();
@@ -228,16 +237,19 @@ class Others {
     ended_ = true;
     for (std::thread& thread : threads_) thread.join();
   }
+  /// One of them no longer trains.
+  bool failed() const { return failed_; }
 
  private:
   std::barrier<> ready_;
-  std::atomic<bool> ended_ = false;
+  std::atomic<bool> ended_ = false, failed_ = false;
   std::vector<std::thread> threads_;
 };
 
-/// Passes take turns, alone and beside others: what the machine does meanwhile hits both.
-ProfiledCrowd crowd(const Model& model, const std::vector<at::Tensor>& inputs, Bench& bench,
-                    const MeasureOptions& options, int64_t repeats, int64_t count) {
+/// Passes take turns, alone and beside others: what the machine does meanwhile hits both. Nothing where there
+/// was no memory for the others.
+std::optional<ProfiledCrowd> crowd(const Model& model, const std::vector<at::Tensor>& inputs, Bench& bench,
+                                   const MeasureOptions& options, int64_t repeats, int64_t count) {
   constexpr int64_t kTurns = 3;
   const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
   std::vector<double> compute[2], update[2];
@@ -252,11 +264,12 @@ ProfiledCrowd crowd(const Model& model, const std::vector<at::Tensor>& inputs, B
     take(false);
     const Others others(model, inputs, options, count);
     take(true);
+    if (others.failed()) return std::nullopt;
   }
   const auto factor = [](std::vector<double>* seconds) {
     return std::max(1.0, median(seconds[1]) / median(seconds[0]));
   };
-  return {count + 1, factor(compute), factor(update)};
+  return ProfiledCrowd{count + 1, factor(compute), factor(update)};
 }
 
 /// In half of the memory that is free: weights, gradients, momentum and two further sets, and what is saved.

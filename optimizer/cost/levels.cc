@@ -5,8 +5,6 @@
 #include "graph/error.h"
 
 namespace pipewright {
-namespace {}  // namespace
-
 LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)
     : inputs_(inputs),
       sizes_{1},

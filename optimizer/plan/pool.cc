@@ -20,13 +20,7 @@ constexpr double kUnpriced = std::numeric_limits<double>::infinity();
 constexpr double kGain = 1e-4;       // less is no gain
 constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
 constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
-
-/// The bound knows nothing of what ranks of one host take from each other, which is the same for all of them.
-double near_bound(const Question& q) {
-  return 1 + kNearBound + (q.inputs.crowd && q.devices > 1 ? q.inputs.crowd->compute_factor - 1 : 0);
-}
-
-constexpr size_t kStarts = 3;  // of local moves, at a time
+constexpr size_t kStarts = 3;        // of local moves, at a time
 constexpr int kMostStarts = 64;
 constexpr double kBeside = 1.5;
 constexpr double kIdle = 1e-2;  // of what a device has to do
@@ -45,6 +39,11 @@ constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one
 
 constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::kUsual,
                                       Candidate::Room::kPlenty, Candidate::Room::kOne};
+
+/// The bound knows nothing of what ranks of one host take from each other, which is the same for all of them.
+double near_bound(const Question& q) {
+  return 1 + kNearBound + (q.inputs.crowd && q.devices > 1 ? q.inputs.crowd->compute_factor - 1 : 0);
+}
 
 class Pool {
  public:

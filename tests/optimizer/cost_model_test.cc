@@ -113,6 +113,40 @@ TEST_CASE(
         Approx((0.02 + 3 * 0.6) / 4));
 }
 
+TEST_CASE("pipewright: a slow rank's updates, and what its sums take beyond messages, are slow too") {
+  Profile profile;
+  profile.model = "one";
+  profile.nodes = {node("a", {}, 8, 0.1)};
+  profile.nodes[0].parameters = {"w"};
+  profile.nodes[0].parameter_bytes = profile.nodes[0].trainable_parameter_bytes = 4000;
+  PlanRequest request;
+  request.strategy = "dp";
+  const auto seconds = [&](double slow, double step, double exchange_bytes_per_second) {
+    profile.whole.step_seconds = step;
+    Topology topology = flat_topology(2, 1e4, 0, 0);
+    topology.levels[0].exchange_bytes_per_second = exchange_bytes_per_second;
+    topology.devices = {{"host", 1, 0}, {"host", slow, 0}};
+    Plan plan;
+    plan.strategy = "dp";
+    plan.schedule = "1f1b";
+    plan.weights = "stash";
+    plan.world_size = 2;
+    plan.stages.resize(1);
+    plan.stages[0].nodes = {"a"};
+    plan.stages[0].layers = {"a"};
+    plan.stages[0].ranks = {0, 1};
+    plan.stages[0].in_flight = 1;
+    return evaluate_plan(plan, profile, topology, request).minibatch_seconds;
+  };
+  // Half of what comes once in a round of two: an update of 0.04 s, and of the 1.2 s that a sum takes at a
+  // third of the link's rate the 0.8 s that are no messages.
+  for (const double slow : {0.9, 0.5, 0.25}) {
+    CAPTURE(slow);
+    CHECK(seconds(slow, 0.04, 0) - seconds(slow, 0, 0) == Approx(0.02 / slow));
+    CHECK(seconds(slow, 0, 1e4 / 3) - seconds(slow, 0, 0) == Approx(0.4 / slow));
+  }
+}
+
 TEST_CASE("pipedream: as its code has it") {
   const CostModel& model = cost_model_named("pipedream");
   StageLoad load = example_load();
