@@ -50,7 +50,7 @@ def of_run(folder, rank):
         at = min(found["found"], len(elapsed) - 1)
         detection = {"minibatches": found["found"] - come, "seconds": elapsed[at] - elapsed[come - 1], "slowdown": found["slowdown"]}
     return {
-        "hogs_came": come, "hogs_went": go, "hogs_cpu_share": used["cpu_seconds"] / used["seconds"],
+        "hogs_came": come, "hogs_went": go, "hogs_cpu_share": used["cpu_seconds"] / used["seconds"] if used else 0,
         # Medians: quiet, the first third left out; disturbed, its second half; quiet again, its last half.
         "before_seconds": pace(elapsed, max(1, come // 3), come), "settled_seconds": pace(elapsed, (come + go) // 2, go),
         "after_seconds": pace(elapsed, (go + len(periods)) // 2, len(periods)),
