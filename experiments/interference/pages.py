@@ -7,7 +7,7 @@ import charts
 import figures
 
 COLOURS = {"none": "#7f7f7f", "epoch": "#f28e2b", "naive": "#59a14f", "measured": "#4e79a7", "predict": "#b07aa1"}
-COLUMNS = ("disturbed", "policy", "quiet", "disturbed, settled", "quiet again", "gain, settled", "of the ideal (1 + f)/2", "gain, all disturbed",
+COLUMNS = ("disturbed", "policy", "quiet", "disturbed, settled", "quiet again", "gain, settled", "of the ideal (1 + f)/2", "by its own quiet pace", "gain, all disturbed",
            "gain, whole run", "found after", "changes at minibatch", "pause", "gap", "evaluated: loss", "top-1")
 
 
@@ -70,7 +70,7 @@ def cells(part, lines):
     f = ratio("slowdown", "{:.2f}".format)
     static = one["policy"] == "none"
     return [f"{one['load']} ({one['processes']} x {one['kind']}), stage {one['stage']}, f = {f}", one["policy"], of("before_seconds"), of("settled_seconds"),
-            of("after_seconds"), "1" if static else ratio("gain", "{:.2f}".format), "-" if static else ratio("of_ideal", "{:.2f}".format),
+            of("after_seconds"), "1" if static else ratio("gain", "{:.2f}".format), "-" if static else ratio("of_ideal", "{:.2f}".format), "-" if static else ratio("own_of_ideal", "{:.2f}".format),
             "1" if static else ratio("during", "{:.2f}".format), "1" if static else ratio("net", "{:.2f}".format), found,
             "; ".join(", ".join(str(change["first_minibatch"]) for change in line["changes"]) or "none" for line in part),
             spread([change["pause_seconds"] for change in changes], milliseconds), spread([change["gap_seconds"] for change in changes], milliseconds),
@@ -81,7 +81,7 @@ def markdown(lines):
     text = ["# Interference", "",
             "Two ranks on two pinned cores; hogs beside the rank of one stage from one minibatch to another. Times are those of a minibatch, medians: quiet, in the second "
             "half of the disturbance, in the second half of what follows. Gains are against the run without changes: settled, over all disturbed minibatches, and over "
-            "the whole run, pauses and all. f is how much slower the disturbed run without changes is; two balanced stages could gain (1 + f)/2. Pause: of rank 0, "
+            "the whole run, pauses and all. f is how much slower the disturbed run without changes is; two balanced stages could gain (1 + f)/2; by its own quiet pace: both runs' times over what they took when quiet, as the machine is not as fast in one run as in the next. Pause: of rank 0, "
             "from the last backward to the first forward; gap: what the losses around the change lie further apart. Evaluated: the weights at the end. Of several repeats: median (least .. most).", ""]
     for (model,), part in groups(lines, "model").items():
         done = [line for line in part if line["status"] == "done"]

@@ -10,6 +10,7 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"
 #include "runtime/schedule/plan_check.h"

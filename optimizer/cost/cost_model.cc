@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "graph/error.h"
-#include "graph/limits.h"
 #include "graph/rows.h"
 #include "optimizer/cost/formulas.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- pipewright: the default
 // ----------------------------------------------------------------------------------------
@@ -235,18 +234,6 @@ int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done) {
   return bytes;
 }
 
-int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
-                        const NodeSet& from, const NodeSet& to) {
-  int64_t most = 0;
-  int64_t saved_later = 0;
-  for (size_t v = transient.size(); v-- > 0;) {
-    if (!to.test(v) || from.test(v)) continue;
-    most = std::max(most, transient[v] - saved_later);
-    saved_later += saved[v];
-  }
-  return most;
-}
-
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
                        const ClassProfiles& classes) {
   CostInputs inputs;
@@ -312,220 +299,6 @@ double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64
   const double seconds =
       inputs.forward_only ? pass.forward_seconds : pass.forward_seconds + again + pass.backward_seconds;
   return inputs.speeds.empty() ? seconds : seconds / inputs.speeds[d];
-}
-
-int64_t memory_limit_bytes(const Topology& topology) {
-  int64_t limit = topology.memory_bytes;
-  for (const TopologyDevice& device : topology.devices) limit = tighter_limit(limit, device.memory_bytes);
-  return limit;
-}
-
-int64_t memory_limit_bytes(const Topology& topology, const Stage& stage) {
-  int64_t limit = topology.memory_bytes;
-  if (topology.devices.empty()) return limit;
-  for (const int64_t rank : stage.ranks) limit = tighter_limit(limit, topology.devices.at(rank).memory_bytes);
-  return limit;
-}
-
-int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes,
-                           const std::vector<int64_t>& ranks) {
-  if (inputs.memories.empty()) return common_bytes;
-  int64_t limit = 0;
-  for (const int64_t rank : ranks) limit = tighter_limit(limit, inputs.memories[rank]);
-  return limit;
-}
-
-int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
-  return std::min(1 + divide_up(later_devices, replicas), kMostInFlight);
-}
-
-int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
-  switch (facts_of(inputs.weights).lag) {
-    case WeightLag::kOwnStage:
-      return in_flight - 1;
-    case WeightLag::kFirstStage:
-      return std::max(in_flight, inputs.pipeline_depth) - 1;
-    case WeightLag::kInterval:
-      return 1;
-    case WeightLag::kNone:
-      break;
-  }
-  return 0;
-}
-
-StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planned_in_flight,
-                         const CostInputs& inputs) {
-  const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
-  const int64_t weights = load.trainable_bytes;
-  // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, what
-  // its sends still hold, and all of the part that runs once; one minibatch at a time has the rest too,
-  // unless its backward comes in parts.
-  const bool drops = load.recompute && !inputs.split_backward;
-  const int64_t of_first_part = load.once_saved_bytes + load.once_held_bytes;
-  const int64_t kept =
-      load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes + of_first_part : 0);
-  const int64_t again = load.saved_bytes + load.held_bytes - (load.recompute ? load.once_saved_bytes : 0);
-  const int64_t one_minibatch = again - load.held_bytes + kept;
-  // What a backward makes comes beside what is there of its update already: the sum of the minibatches before
-  // it, or the place from which replicas sum. The exchange itself holds less: by then a minibatch is gone. An
-  // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what
-  // the other stages sent, and the sum, when the backward has freed its activations.
-  const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas;
-  const int64_t beside =
-      std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));
-  StageMemory memory;
-  memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
-  memory.versions_bytes = further_versions(in_flight, inputs) * weights;
-  memory.gradients_bytes = weights + beside;
-  memory.optimizer_bytes = inputs.optimizer_slots * weights;
-  memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
-  // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
-  // many gradients as there are minibatches in flight and one more; of the activations two that are not among
-  // those in flight. And the gradient that came in is held while it is used.
-  memory.messages_bytes =
-      2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
-  // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.
-  if (load.frozen) memory.messages_bytes = 2 * load.in_bytes + 3 * load.out_bytes;
-  memory.workspace_bytes = load.workspace_bytes;
-  return memory;
-}
-
-int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
-                            const CostInputs& inputs) {
-  if (memory_bytes == 0) return most;
-  const auto total = [&](int64_t depth) { return stage_memory(load, replicas, depth, inputs).total_bytes(); };
-  if (total(1) > memory_bytes) return 0;
-  int64_t fits = 1;  // memory does not shrink with depth
-  int64_t too_deep = most + 1;
-  while (too_deep - fits > 1) {
-    const int64_t middle = fits + (too_deep - fits) / 2;
-    (total(middle) <= memory_bytes ? fits : too_deep) = middle;
-  }
-  return fits;
-}
-
-double message_seconds(double bytes, const CostInputs& inputs) {
-  return message_seconds(bytes, inputs.latency_seconds, inputs.bandwidth_bytes_per_second);
-}
-
-bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
-  double messages = 0;
-  if (!load.first) messages += message_seconds(static_cast<double>(load.in_bytes), inputs);
-  if (!load.last) messages += message_seconds(static_cast<double>(load.out_bytes), inputs);
-  return load.compute_seconds() < messages;
-}
-
-double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
-  return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
-}
-
-double step_seconds(const StageLoad& load, const CostInputs& inputs) {
-  return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
-}
-
-namespace {
-
-/// Minibatches of one update, of all replicas.
-int64_t minibatches_of_update(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  if (inputs.minibatches_per_update > 0) return inputs.minibatches_per_update;
-  return load.split ? 1 : replicas;
-}
-
-/// Whether minibatches in flight read weights that an update replaces.
-bool keeps_old_weights(const StageLoad& load, const CostInputs& inputs) {
-  if (inputs.one_at_a_time) return false;
-  switch (facts_of(inputs.weights).lag) {
-    case WeightLag::kOwnStage:
-      return !load.last;  // where one minibatch is in flight
-    case WeightLag::kFirstStage:
-      return !load.first || !load.last;
-    case WeightLag::kInterval:
-      return true;
-    case WeightLag::kNone:
-      break;
-  }
-  return false;
-}
-
-}  // namespace
-
-double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  // The first of a round is taken as it is, or copied; the others are added.
-  const auto all = static_cast<double>(minibatches_of_update(load, replicas, inputs));
-  const double own = std::max(1.0, load.split ? all : all / static_cast<double>(replicas));
-  const double first = replicas > 1 ? inputs.gradient_copy_seconds_per_byte : 0;
-  return static_cast<double>(load.trainable_bytes) *
-         (first + (own - 1) * inputs.gradient_add_seconds_per_byte) / own;
-}
-
-double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  double per_byte = keeps_old_weights(load, inputs) ? inputs.new_version_seconds_per_byte : 0;
-  if (minibatches_of_update(load, replicas, inputs) > 1) per_byte += inputs.gradient_divide_seconds_per_byte;
-  return static_cast<double>(load.trainable_bytes) * per_byte;
-}
-
-double tied_seconds(const StageLoad& load, const CostInputs& inputs) {
-  return load.tied_sent_bytes > 0 ? message_seconds(static_cast<double>(load.tied_sent_bytes), inputs) : 0;
-}
-
-double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs) {
-  if (replicas == 1 || bytes == 0) return 0;
-  return all_reduce_latency_seconds(inputs.latency_seconds) +
-         all_reduce_link_seconds(bytes, crossing_part(1, replicas), inputs.bandwidth_bytes_per_second);
-}
-
-StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  StageTimes times;
-  times.forward_seconds = load.forward_seconds;
-  const double gather = gather_seconds(load, replicas, inputs);
-  times.backward_seconds = load.backward_seconds + gather;
-  times.backward_weight_seconds = load.backward_weight_seconds + gather;
-  times.recompute_seconds = load.recompute_seconds();
-  times.reduce_seconds = all_reduce_seconds(exchanged_bytes(load, inputs), replicas, inputs);
-  times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
-  times.tied_seconds = tied_seconds(load, inputs);
-  if (!load.last)
-    times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
-  if (!load.first && !load.after_frozen)
-    times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
-  return times;
-}
-
-StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
-  if (!inputs.crowd || ranks < 2) return times;
-  // Measured alone and with so many; in between in proportion, and beyond no worse.
-  const double part =
-      std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(inputs.crowd->ranks - 1));
-  const double compute = 1 + part * (inputs.crowd->compute_factor - 1);
-  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
-                          &times.recompute_seconds})
-    *seconds *= compute;
-  times.step_seconds *= 1 + part * (inputs.crowd->update_factor - 1);
-  return times;
-}
-
-StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 const StageTimes& times, const CostInputs& inputs) {
-  StagePrediction prediction;
-  prediction.compute_seconds = times.forward_seconds + times.recompute_seconds + times.backward_seconds;
-  // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
-  // value.
-  prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;
-  prediction.receive_seconds = prediction.send_seconds;
-  prediction.gradient_sync_seconds = times.reduce_seconds + times.tied_seconds;
-  prediction.step_seconds = times.step_seconds;
-  prediction.memory = stage_memory(load, replicas, in_flight, inputs);
-  return prediction;
-}
-
-double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs) {
-  double seconds = 0;
-  for (const StageLoad& load : loads) {
-    seconds += load.compute_seconds();
-    if (!load.last)
-      seconds += (load.frozen ? 1 : 2) * message_seconds(static_cast<double>(load.out_bytes), inputs);
-  }
-  return seconds;
 }
 
 }  // namespace pipewright

@@ -1,6 +1,7 @@
-// The only home of every formula of the optimizer: what a stage costs per minibatch, what it keeps in memory,
-// what a cut carries. The search and `evaluate_plan` bring the sums, from different routes, and ask here.
-// docs/cost-model.md has the same formulas with symbols and sources.
+// Ways to price plans: what a stage costs per minibatch and what a cut carries, by the default model and by
+// those of other planners. The search and `evaluate_plan` bring the sums, from different routes, and ask here;
+// stage_times.h and stage_memory.h have what a stage's work takes and what it keeps. Those three are the only
+// home of the optimizer's formulas; docs/cost-model.md has them with symbols and sources.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "graph/pipeline_rules.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
 #include "optimizer/cost/dataflow.h"
-#include "runtime/schedule/shape.h"
-#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 
@@ -207,12 +207,6 @@ int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
 /// Of these, what the makers do not save for their own backward.
 int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
 
-/// Most bytes of a node's inputs, outputs or their gradients while it runs, beyond what later nodes of the
-/// stage save: that is not there yet in the forward and free again in the backward. `transient` and `saved`
-/// by node.
-int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
-                        const NodeSet& from, const NodeSet& to);
-
 /// InputError for a topology that the model does not describe, and as classes_of_devices() and Dataflow say.
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
                        const ClassProfiles& classes = {});
@@ -220,67 +214,5 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
 /// What a minibatch of the load takes on a device: forward, backward, and forward again where it recomputes;
 /// the forward alone where there is no more.
 double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device);
-
-/// The smaller of two limits in bytes; 0 = none.
-inline int64_t tighter_limit(int64_t a, int64_t b) {
-  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
-}
-
-/// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
-int64_t memory_limit_bytes(const Topology& topology);
-/// The same of the devices that the stage's ranks are.
-int64_t memory_limit_bytes(const Topology& topology, const Stage& stage);
-/// The same, of devices of which each may have `common_bytes` where the inputs do not name its own.
-int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const std::vector<int64_t>& ranks);
-
-/// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
-/// / m).
-int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
-
-/// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
-/// vertical as many as the first stage has, with 2bw one, with flush none.
-int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
-
-/// Bytes on one rank of the stage.
-StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                         const CostInputs& inputs);
-
-/// The largest depth, at least 1 and at most `most`, with which the stage fits `memory_bytes` (0 = no limit);
-/// 0 if none does.
-int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
-                            const CostInputs& inputs);
-
-/// Seconds of one message of `bytes`.
-double message_seconds(double bytes, const CostInputs& inputs);
-/// Of one minibatch on the innermost links, messages one way.
-bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
-/// Of gradients in a sum over replicas, as many as take so long on a link by themselves.
-double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
-/// One update of all its weights, in place.
-double step_seconds(const StageLoad& load, const CostInputs& inputs);
-/// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
-/// before it, or copied to where the sum over replicas takes them.
-double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// Of one update, more than step_seconds(): old weights that minibatches in flight still read are left as
-/// they are, and a sum over several minibatches is divided.
-double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// What copies of tied parameters take before an update: their messages to the other stages.
-double tied_seconds(const StageLoad& load, const CostInputs& inputs);
-/// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
-/// at once.
-double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);
-
-/// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
-/// priced with.
-StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// The same where `ranks` ranks of its host train at a time.
-StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs);
-/// The same as it stands in a plan, with the memory at the given depth.
-StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 const StageTimes& times, const CostInputs& inputs);
-
-/// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
-/// updates.
-double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
 
 }  // namespace pipewright

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)

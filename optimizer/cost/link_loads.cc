@@ -1,4 +1,5 @@
 #include "optimizer/cost/link_loads.h"
+#include "optimizer/cost/stage_times.h"
 
 #include "runtime/schedule/network_floor.h"
 

@@ -9,6 +9,7 @@
 #include "graph/sample_ranges.h"
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/levels.h"
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 

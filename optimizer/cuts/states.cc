@@ -6,6 +6,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
 
 namespace pipewright {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "optimizer/cost/placed.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/search_stage.h"
 
 namespace pipewright {

@@ -1,3 +1,4 @@
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/drain_floor.h"
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 #include "graph/units.h"
 #include "optimizer/cost/placed.h"
 #include "optimizer/cost/recursion.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/simulate.h"

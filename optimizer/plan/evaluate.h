@@ -5,6 +5,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
+#include "runtime/schedule/simulate.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/plan_shape.h"
 

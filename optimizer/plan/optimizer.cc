@@ -11,6 +11,7 @@
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/cost/recompute.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"

@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "optimizer/cost/levels.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
 #include "runtime/schedule/plan_check.h"
 

@@ -6,6 +6,8 @@
 
 #include "graph/limits.h"
 #include "optimizer/cost/levels.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/drain_floor.h"
 #include "optimizer/plan/evaluate.h"

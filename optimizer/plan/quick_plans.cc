@@ -10,6 +10,7 @@
 
 #include "graph/rows.h"
 #include "optimizer/cost/recompute.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/chain_moves.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/found_plan.h"

@@ -53,9 +53,9 @@ std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topolo
   return plans;
 }
 
-bool equally_slow(const std::vector<double>& slowdowns) {
-  const auto [least, most] = std::minmax_element(slowdowns.begin(), slowdowns.end());
-  return *most < kEqual * *least;
+bool equally_slow(const Slowdowns& slowdowns) {
+  const auto [least, most] = std::minmax_element(slowdowns.ranks.begin(), slowdowns.ranks.end());
+  return slowdowns.nodes.empty() && *most < kEqual * *least;
 }
 
 bool same_stages(const Plan& a, const Plan& b) {
@@ -202,9 +202,39 @@ class Choice {
   std::vector<PricedPlan> priced_;
 };
 
+void slow_down(ProfiledNode* node, double times) {
+  node->forward_seconds *= times;
+  node->backward_input_seconds *= times;
+  node->backward_weight_seconds *= times;
+}
+
+/// Makes ranks so slow. Those on which some work is slower than other become classes of devices of their own,
+/// each with the profile that it would have.
+ClassProfiles slow_down(Topology* topology, const Slowdowns& slowdowns, const Profile& profile) {
+  topology->devices.resize(slowdowns.ranks.size());
+  for (size_t rank = 0; rank < slowdowns.ranks.size(); ++rank) {
+    TopologyDevice& device = topology->devices[rank];
+    if (device.host.empty()) device.host = "host";
+    device.relative_speed /= slowdowns.ranks[rank];
+  }
+  ClassProfiles classes;
+  for (const auto& [rank, times] : slowdowns.nodes) {
+    PW_CHECK(times.size() == profile.nodes.size(),
+             "slowdowns of " << times.size() << " nodes, the profile has " << profile.nodes.size());
+    TopologyDevice& device = topology->devices.at(static_cast<size_t>(rank));
+    device.device_class = "slow rank " + std::to_string(rank);
+    Profile measured = profile;
+    for (size_t v = 0; v < times.size(); ++v)
+      slow_down(&measured.nodes[v], times[v] / slowdowns.ranks[static_cast<size_t>(rank)]);
+    classes.emplace(device.device_class, std::move(measured));
+  }
+  return classes;
+}
+
 /// The best there is for these times and devices.
-Replanned best_next(const Profile& profile, const Topology& topology, const Plan& in_force,
-                    const SlowLinks& links, const std::vector<Plan>& known, double budget_seconds) {
+Replanned best_next(const Profile& profile, const Topology& topology, ClassProfiles classes,
+                    const Plan& in_force, const SlowLinks& links, const std::vector<Plan>& known,
+                    double budget_seconds) {
   Replanned again;
   CountedWork work(budget_seconds);
   work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
@@ -213,6 +243,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
   request.weights = in_force.weights;
   if (weight_rule_facts(in_force.weights).one_update_for_all) request.microbatches = in_force.microbatches;
   request.use_all_devices = true;  // a rank without a stage would have to be the last
+  request.class_profiles = std::move(classes);
 
   Plan stays = in_force;
   stays.predicted = evaluate_plan(in_force, profile, topology, request);
@@ -254,42 +285,30 @@ Replanned best_next(const Profile& profile, const Topology& topology, const Plan
 }  // namespace
 
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns, const SlowLinks& links,
-                     const std::vector<Plan>& known, double budget_seconds) {
+                     const Slowdowns& slowdowns, const SlowLinks& links, const std::vector<Plan>& known,
+                     double budget_seconds) {
   Topology slowed = topology;
-  if (!equally_slow(slowdowns)) {
-    slowed.devices.resize(slowdowns.size());
-    for (size_t rank = 0; rank < slowdowns.size(); ++rank) {
-      TopologyDevice& device = slowed.devices[rank];
-      if (device.host.empty()) device.host = "host";
-      device.relative_speed /= slowdowns[rank];
-    }
-  }
-  Replanned again = best_next(profile, slowed, in_force, links, known, budget_seconds);
+  ClassProfiles classes;
+  if (!equally_slow(slowdowns)) classes = slow_down(&slowed, slowdowns, profile);
+  Replanned again = best_next(profile, slowed, std::move(classes), in_force, links, known, budget_seconds);
   again.slowdowns = slowdowns;
   return again;
 }
 
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns, const SlowLinks& links,
+                                     const Slowdowns& slowdowns, const SlowLinks& links,
                                      const std::vector<Plan>& known, double budget_seconds) {
   Profile slowed = profile;
   std::map<std::string, double> slowdown_of;
   for (const Stage& stage : in_force.stages) {
     double pace = 0;
-    for (const int64_t rank : stage.ranks) pace += 1 / slowdowns[static_cast<size_t>(rank)];
+    for (const int64_t rank : stage.ranks) pace += 1 / slowdowns.ranks[static_cast<size_t>(rank)];
     for (const std::string& node : stage.nodes)
       slowdown_of[node] = static_cast<double>(stage.ranks.size()) / pace;
   }
-  if (!equally_slow(slowdowns)) {
-    for (ProfiledNode& node : slowed.nodes) {
-      const double slowdown = slowdown_of.at(node.name);
-      node.forward_seconds *= slowdown;
-      node.backward_input_seconds *= slowdown;
-      node.backward_weight_seconds *= slowdown;
-    }
-  }
-  Replanned again = best_next(slowed, topology, in_force, {}, known, budget_seconds);
+  if (!equally_slow({slowdowns.ranks}))
+    for (ProfiledNode& node : slowed.nodes) slow_down(&node, slowdown_of.at(node.name));
+  Replanned again = best_next(slowed, topology, {}, in_force, {}, known, budget_seconds);
   again.slowdowns = slowdowns;
   again.links = links;
   return again;

@@ -7,17 +7,18 @@
 #include "graph/profile.h"
 #include "graph/topology.h"
 #include "optimizer/plan/slow_links.h"
+#include "optimizer/plan/slowdowns.h"
 
 namespace pipewright {
 
 /// What a plan takes with ranks as slow as they are, and what another one would.
 struct Replanned {
-  std::vector<double> slowdowns;  ///< by rank, for which it was asked
-  SlowLinks links;                ///< likewise
-  double now_seconds = 0;         ///< a minibatch, of the plan in force
-  double next_seconds = 0;        ///< of `plan`
-  Plan plan;                      ///< of the same schedule and weight rule, on all devices
-  double move_seconds = 0;        ///< to bring it about: of the busiest rank
+  Slowdowns slowdowns;      ///< for which it was asked
+  SlowLinks links;          ///< likewise
+  double now_seconds = 0;   ///< a minibatch, of the plan in force
+  double next_seconds = 0;  ///< of `plan`
+  Plan plan;                ///< of the same schedule and weight rule, on all devices
+  double move_seconds = 0;  ///< to bring it about: of the busiest rank
 };
 
 /// Plans whose times differ by less are equally fast: a profile does not know better.
@@ -26,9 +27,10 @@ constexpr double kEquallyFast = 1.005;
 /// What planning again may take by default: seconds of one core.
 constexpr double kReplanSeconds = 0.1;
 
-/// Plans again: the profile's times on devices that are so many times as slow. Ranks that are all equally
-/// slow count as quiet. Of plans that are equally fast the one that moves fewest bytes from `in_force`, which
-/// is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology` has a device for each rank.
+/// Plans again: the profile's times on devices that are so many times as slow, all of their work or node by
+/// node. Ranks that are all equally slow count as quiet. Of plans that are equally fast the one that moves
+/// fewest bytes from `in_force`, which is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology`
+/// has a device for each rank.
 ///
 /// Where it takes no longer than `budget_seconds`, all that make_plan() finds is looked at, on the devices in
 /// the topology's order and in that of `in_force`, each from both ends; and likewise for schedules that
@@ -43,15 +45,15 @@ constexpr double kReplanSeconds = 0.1;
 /// of slow links, and deeper ones of the fastest. Not a search of all plans: with links that differ, none is
 /// known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
-                     const std::vector<double>& slowdowns, const SlowLinks& links = {},
+                     const Slowdowns& slowdowns, const SlowLinks& links = {},
                      const std::vector<Plan>& known = {}, double budget_seconds = kReplanSeconds);
 
-/// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are so
-/// many times as slow, wherever they run (of a stage with replicas: at their pace together). So a stage that
-/// moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought. Links are
-/// none of its business.
+/// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are as
+/// many times as slow as it, wherever they run (of a stage with replicas: at their pace together). So a stage
+/// that moves away from the slow rank is thought to stay slow. What `Replanned` says is what is thought.
+/// Links are none of its business.
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
-                                     const std::vector<double>& slowdowns, const SlowLinks& links = {},
+                                     const Slowdowns& slowdowns, const SlowLinks& links = {},
                                      const std::vector<Plan>& known = {},
                                      double budget_seconds = kReplanSeconds);
 

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/strategies.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/pricer.h"
 #include "optimizer/search/few_cuts.h"

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/renamed_ranks.h"

@@ -8,6 +8,8 @@
 
 #include "graph/error.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/cuts/contraction.h"
 #include "optimizer/cuts/down_sets.h"
 #include "optimizer/cuts/orders.h"

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/search_levels.h"
 
 namespace pipewright {

@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/inference.h"
 #include "optimizer/search/search_stage.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optimizer/cost/placed.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/few_cuts.h"
 #include "optimizer/search/placement.h"
 #include "optimizer/search/search_stage.h"

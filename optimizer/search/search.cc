@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "optimizer/cost/levels.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/search_flat.h"
 #include "optimizer/search/search_levels.h"
 #include "optimizer/search/search_stage.h"

@@ -8,6 +8,7 @@
 #include "optimizer/cost/levels.h"
 #include "optimizer/cost/placed.h"
 #include "optimizer/cost/recursion.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/few_cuts.h"
 #include "optimizer/search/placed_table.h"
 #include "optimizer/search/search_stage.h"

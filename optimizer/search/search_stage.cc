@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_memory.h"
 
 namespace pipewright::search_detail {
 namespace {

@@ -1,3 +1,4 @@
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/thin_stages.h"
 
 #include <algorithm>

@@ -89,6 +89,13 @@ class AdaptPolicy {
   virtual bool reads_gradients() const { return false; }
   /// Whether each rank is to tell some times a second what the host says of its core. The same on every rank.
   virtual bool reads_cores() const { return false; }
+  /// What a minibatch of the rank's work under a plan takes, forward, backward and update, by what the policy
+  /// knows of the model, on a device that is quiet; 0: it does not know. Of several plans it is the ratios
+  /// that count.
+  virtual double work_seconds(const Plan& plan, int64_t rank) const {
+    static_cast<void>(plan), static_cast<void>(rank);
+    return 0;
+  }
   /// Rank 0, there, unless a change is known; the others wait. A decision takes effect at now.minibatch.
   virtual std::optional<PlanDecision> decide_drained(const DrainedNow& now) {
     static_cast<void>(now);

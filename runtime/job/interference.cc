@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
+#include <numeric>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -14,18 +16,34 @@ namespace {
 // Ranks agree where to drain, and start again (docs/changing-plans.md has figures).
 constexpr double kAgreeSeconds = 0.3;
 
+// Minibatches between what shows a change of speed and a decision on it.
+constexpr int64_t kJustFound = 64;
+
 // Predictions are not better than that.
 constexpr double kLeastGain = 0.03;
 
-std::string words_of(const std::vector<double>& slowdowns, const SlowLinks& links) {
+// " (1.4 to 2.6 by part of the model)", of a rank on which some work is slower than other.
+std::string range_of(const Slowdowns& slowdowns, size_t rank) {
+  const auto of_nodes = slowdowns.nodes.find(static_cast<int64_t>(rank));
+  if (of_nodes == slowdowns.nodes.end()) return "";
+  const auto [least, most] = std::minmax_element(of_nodes->second.begin(), of_nodes->second.end());
+  char words[64];
+  std::snprintf(words, sizeof words, " (%.2g to %.2g by part of the model)", *least, *most);
+  return words;
+}
+
+std::string words_of(const Slowdowns& slowdowns, const SlowLinks& links) {
   std::string text;
   const auto add = [&](const std::string& who, const char* does, double slowdown) {
     char words[32];
     std::snprintf(words, sizeof words, " %s %.2g", does, slowdown);
     text += (text.empty() ? "" : ", ") + who + words + " times as long";
   };
-  for (size_t rank = 0; rank < slowdowns.size(); ++rank)
-    if (slowdowns[rank] != 1) add("rank " + std::to_string(rank), "computes", slowdowns[rank]);
+  for (size_t rank = 0; rank < slowdowns.ranks.size(); ++rank) {
+    if (slowdowns.ranks[rank] == 1) continue;
+    add("rank " + std::to_string(rank), "computes", slowdowns.ranks[rank]);
+    text += range_of(slowdowns, rank);
+  }
   for (const SlowLink& link : links)
     add("the link from rank " + std::to_string(link.from) + " to rank " + std::to_string(link.to), "takes",
         link.slowdown);
@@ -48,6 +66,44 @@ double change_seconds(const Plan& in_force, double move_seconds, double minibatc
   return kAgreeSeconds + move_seconds + 2 * fill * minibatch_seconds;
 }
 
+double Interference::work_seconds(const Plan& plan, int64_t rank) const {
+  std::map<std::string, const ProfiledNode*> nodes;
+  int64_t trainable = 0;
+  for (const ProfiledNode& node : profile_.nodes) {
+    nodes[node.name] = &node;
+    trainable += node.trainable_parameter_bytes;
+  }
+  const double step_each = trainable > 0 ? profile_.whole.step_seconds / static_cast<double>(trainable) : 0;
+  double seconds = 0;
+  int64_t stages = 0;
+  for (const Stage& stage : plan.stages) {
+    const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+    if (place == stage.ranks.end()) continue;
+    ++stages;
+    const auto replica = static_cast<size_t>(place - stage.ranks.begin());
+    double passes = 0, bytes = 0;
+    for (const std::string& name : stage.nodes) {
+      const auto found = nodes.find(name);
+      if (found == nodes.end()) return 0;  // the profile is of another model
+      const ProfiledNode& node = *found->second;
+      passes += (stage.recompute ? 2 : 1) * node.forward_seconds + node.backward_input_seconds +
+                node.backward_weight_seconds;
+      bytes += static_cast<double>(node.trainable_parameter_bytes);
+    }
+    double minibatches = stage.shares.empty() ? 1 : static_cast<double>(stage.shares[replica]);  // an update
+    if (weight_rule_facts(plan.weights).one_update_for_all)
+      minibatches =
+          std::max(1.0, static_cast<double>(plan.microbatches) / static_cast<double>(stage.ranks.size()));
+    if (stage.splits()) {
+      const auto all = std::accumulate(stage.split.begin(), stage.split.end(), int64_t{0});
+      passes *= static_cast<double>(stage.split[replica]) / static_cast<double>(all);
+    }
+    seconds += passes + step_each * bytes / minibatches;
+  }
+  // A turn of a rank with several stages ends with the backward of each.
+  return stages == 0 ? 0 : seconds / static_cast<double>(stages);
+}
+
 Topology Interference::topology_for(int64_t ranks) const {
   if (!topology_) return flat_topology(ranks, bandwidth_bytes_per_second_, kUsualLatencySeconds, 0);
   if (topology_->device_count() == ranks) return *topology_;
@@ -57,7 +113,8 @@ Topology Interference::topology_for(int64_t ranks) const {
 }
 
 bool Interference::Event::is_quiet() const {
-  return links.empty() && std::all_of(slowdowns.begin(), slowdowns.end(), [](double s) { return s == 1; });
+  return links.empty() && slowdowns.nodes.empty() &&
+         std::all_of(slowdowns.ranks.begin(), slowdowns.ranks.end(), [](double s) { return s == 1; });
 }
 
 // A link that has become slow is priced by the messages of the plan under which it did.
@@ -93,7 +150,7 @@ Interference::Event Interference::event_of(const RunNow& now) {
   if (predicted_) {
     event.slowdowns = predicted_->slowdowns(now);
   } else {
-    for (const SpeedChange& speed : now.speeds) event.slowdowns.push_back(speed.slowdown);
+    for (const SpeedChange& speed : now.speeds) event.slowdowns.ranks.push_back(speed.slowdown);
   }
   event.links = priced(now);
   return event;
@@ -109,14 +166,22 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
     if (Event{found_->slowdowns, found_->links} != event) {
       found_.reset();  // things have changed meanwhile
     } else {
-      const bool waits = at_epochs_ && now.minibatch % std::max<int64_t>(1, now.minibatches_per_epoch) != 0;
-      return waits ? std::nullopt : judge(now);
+      const bool too_early =
+          at_epochs_ && now.minibatch % std::max<int64_t>(1, now.minibatches_per_epoch) != 0;
+      return too_early ? std::nullopt : judge(now);
     }
   }
   if (event == handled_ || (event.is_quiet() && !handled_)) return std::nullopt;
   handled_ = event;
+  began_ = now.minibatch;
+  for (const SpeedChange& speed : now.speeds)  // what has just been found began before
+    if (speed.found > 0 && speed.found > now.minibatch - kJustFound)
+      began_ = std::min(began_, speed.minibatch);
+  for (const LinkChange& link : now.slow_links)
+    if (link.change.found > now.minibatch - kJustFound) began_ = std::min(began_, link.change.minibatch);
+  has_told_waiting_ = false;
   planning_ = std::async(std::launch::async,
-                         [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.size())),
+                         [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.ranks.size())),
                           plan = now.plan, first = now.first_plan, event] {
                            return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links,
                                                   {first}, kReplanSeconds);
@@ -124,11 +189,25 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
   return std::nullopt;
 }
 
+// Says so once.
+bool Interference::waits(const RunNow& now, double each_seconds, double cost_seconds) {
+  const double lost = each_seconds * static_cast<double>(now.minibatch - began_);
+  if (lost >= kPatience * cost_seconds) return false;
+  if (!std::exchange(has_told_waiting_, true))
+    std::fprintf(
+        stderr,
+        "adapt: %s: a plan would save %s a minibatch: waits for whether it lasts until it has cost %s\n",
+        words_of(found_->slowdowns, found_->links).c_str(), format_seconds(each_seconds).c_str(),
+        format_seconds(kPatience * cost_seconds).c_str());
+  return true;
+}
+
 std::optional<PlanDecision> Interference::judge(const RunNow& now) {
-  const Replanned found = *std::exchange(found_, std::nullopt);
-  const double each = found.now_seconds - found.next_seconds;
+  const double each = found_->now_seconds - found_->next_seconds;
   const double gain = each * static_cast<double>(now.minibatches_left);
-  const double cost = change_seconds(now.plan, found.move_seconds, found.now_seconds);
+  const double cost = change_seconds(now.plan, found_->move_seconds, found_->now_seconds);
+  if (each > kLeastGain * found_->now_seconds && gain > cost && waits(now, each, cost)) return std::nullopt;
+  const Replanned found = *std::exchange(found_, std::nullopt);
   const auto clock = std::chrono::steady_clock::now();
   while (!changes_.empty() && clock - changes_.front() > std::chrono::hours(1)) changes_.pop_front();
   const bool pays = each > kLeastGain * found.now_seconds && gain > cost;

@@ -29,9 +29,8 @@ double change_seconds(const Plan& in_force, double move_seconds, double minibatc
 struct ReplannerRow {
   const char* name;
   /// Slowdowns by rank; slow links.
-  Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force,
-                    const std::vector<double>& slowdowns, const SlowLinks& links,
-                    const std::vector<Plan>& known, double budget_seconds);
+  Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force, const Slowdowns& slowdowns,
+                    const SlowLinks& links, const std::vector<Plan>& known, double budget_seconds);
   bool predicts = false;  ///< slowdowns are a forest's (predicted_speeds.h), not what was measured
 };
 /// "measured", "naive", "predict".
@@ -58,18 +57,24 @@ class Interference : public AdaptPolicy {
   static constexpr int64_t kMostAnHour = 20;
   bool decides() const override { return true; }
   bool reads_cores() const override { return predicted_.has_value(); }
+  double work_seconds(const Plan& plan, int64_t rank) const override;
   std::optional<PlanDecision> decide(const RunNow& now) override;
+
+  /// A change waits until staying has cost so much of what changing costs: what is short is over by then, and
+  /// what lasts has cost little more (the rule for who hires skis and does not know for how many days).
+  static constexpr double kPatience = 0.5;
 
  private:
   /// What a plan is made for.
   struct Event {
-    std::vector<double> slowdowns;  // by rank
+    Slowdowns slowdowns;
     SlowLinks links;
     bool operator==(const Event&) const = default;
     bool is_quiet() const;
   };
   Event event_of(const RunNow& now);
   SlowLinks priced(const RunNow& now);
+  bool waits(const RunNow& now, double each_seconds, double cost_seconds);
   std::optional<PlanDecision> judge(const RunNow& now);
   Topology topology_for(int64_t ranks) const;
 
@@ -84,6 +89,8 @@ class Interference : public AdaptPolicy {
   std::vector<std::pair<LinkChange, SlowLink>>
       told_;                      // slow links, priced by the plan that they were seen under
   std::optional<Event> handled_;  // that a plan was made for
+  int64_t began_ = 0;             // about the first minibatch of that
+  bool has_told_waiting_ = false;
   std::future<Replanned> planning_;
   std::optional<Replanned> found_;
 };

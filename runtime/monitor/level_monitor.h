@@ -30,9 +30,9 @@ class LevelMonitor {
   /// A sample of minibatches `first` to `last`; `seconds` + grain > 0.
   std::optional<SpeedChange> add(double seconds, int64_t first, int64_t last);
   /// What is sampled is something else from now on, as slow as it was: the baseline is learned again.
-  void restart();
-  /// It counts as quiet from now on, whatever it takes.
-  void count_as_quiet() { slowdown_ = 1; }
+  /// `expected_quiet_seconds`: what it would take when quiet, roughly, if that is known. What takes nearer to
+  /// that than to as many times as long as it was slow is not slow any more, and add() says so.
+  void restart(double expected_quiet_seconds = 0);
 
   double slowdown() const { return slowdown_; }
   /// What it takes now; 0 while that is learned.
@@ -40,11 +40,21 @@ class LevelMonitor {
   bool knows_level() const { return detector_.level() > 0; }
   /// What it took when quiet; 0 while that is learned.
   double baseline_seconds() const;
+  /// Whether it has been quiet since restart(), so that its baseline was seen and not thought.
+  bool has_been_quiet() const { return has_been_quiet_; }
 
  private:
+  std::optional<SpeedChange> changed(double before, int64_t first, int64_t last);
+  bool has_drifted() const;
+
   LevelDetector detector_;
   double grain_seconds_;
-  double slowdown_ = 1;            // with the grain
+  // With the grain. While it is slow, `quiet_` stays what it was: steps that were found and a level that went
+  // back by and by come to the same.
+  double slowdown_ = 1;
+  double quiet_ = 0;  // 0: to be learned
+  bool has_been_quiet_ = false;
+  double expected_quiet_ = 0;      // 0: not known
   std::vector<int64_t> first_of_;  // minibatch that each of the detector's last samples begins with
   int64_t samples_ = 0;
 };

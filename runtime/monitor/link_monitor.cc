@@ -38,7 +38,6 @@ std::optional<SpeedChange> LinkMonitor::add(const Bounds& message, double expect
   auto change = level_.add(std::clamp(expected_seconds, message.least_seconds, message.most_seconds),
                            message.minibatch, message.minibatch);
   if (!change) return std::nullopt;
-  if (level_.slowdown() < 1) level_.count_as_quiet();
   if (level_.slowdown() < kSlow) change->slowdown = 1;
   const double before = std::exchange(slowdown_, change->slowdown);
   if (before == 1 && slowdown_ == 1) return std::nullopt;

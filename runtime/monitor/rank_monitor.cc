@@ -42,9 +42,12 @@ void RankMonitor::drained() {
   balanced_.reset();
 }
 
-void RankMonitor::plan_changed() {
+void RankMonitor::plan_changed(double work_seconds) {
   drained();
-  level_.restart();
+  if (level_.has_been_quiet() && work_seconds_ > 0)
+    quiet_of_profiled_ = level_.baseline_seconds() / work_seconds_;
+  level_.restart(quiet_of_profiled_ * work_seconds);
+  work_seconds_ = work_seconds;
 }
 
 }  // namespace pipewright

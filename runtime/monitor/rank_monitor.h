@@ -25,7 +25,9 @@ class RankMonitor {
   /// The pipeline is empty and fills again: what is half added up is dropped.
   void drained();
   /// Another plan: the rank computes something else, and is as slow as it was. The baseline is learned again.
-  void plan_changed();
+  /// `work_seconds`: what a minibatch of that takes by somebody's profile; 0: nobody knows. Where it is known
+  /// of a plan under which the rank was quiet too, a slowdown that ended during the change is found.
+  void plan_changed(double work_seconds = 0);
 
   double slowdown() const { return level_.slowdown(); }
   /// For a minibatch, when quiet; 0 while it is learned.
@@ -41,8 +43,10 @@ class RankMonitor {
   std::optional<SpeedChange> take_sample(int64_t minibatch);
 
   LevelMonitor level_;
-  int64_t in_flight_ = 0;  // forwards whose backward has not ended
-  int64_t half_done_ = 0;  // of them, those whose backward has run in part
+  double work_seconds_ = 0;       // of a minibatch by the profile, under the plan in force; 0: not known
+  double quiet_of_profiled_ = 0;  // times that it takes when quiet, as last seen; 0: never
+  int64_t in_flight_ = 0;         // forwards whose backward has not ended
+  int64_t half_done_ = 0;         // of them, those whose backward has run in part
   /// Both, where a sample begins and ends; none: the pipeline fills.
   std::optional<std::pair<int64_t, int64_t>> balanced_;
   Sample sample_;

@@ -108,6 +108,7 @@ void Training::prepare() {
   writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
       folder_, job_.run.checkpoint.versions == "exact",
       [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
+  if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
   serve_groups();
   open_cache();
   const auto source = start_of(job_.run, job_.model, job_.resume, /*in_flight=*/pipeline_began_ < done_);

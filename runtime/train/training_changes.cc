@@ -61,7 +61,6 @@ void Training::prepare_to_stop() {
   const bool heeds_signals = job_.run.checkpoint.on_signal;
   if (!heeds_signals && !job_.decides) return;
   const Place& place = session_.place();
-  if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
   if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
   const auto stop_after = [this](int64_t last_started) {
     const int64_t generation = job_.generation_at(last_started + 1);
@@ -202,7 +201,7 @@ void Training::change_plan() {
 }
 
 void Training::start_generation(int64_t number, StateSource* source) {
-  monitor_.plan_changed();
+  monitor_.plan_changed(policy_ ? policy_->work_seconds(job_.plan_of(number), session_.place().rank) : 0);
   if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
   const bool changes = generation_ != nullptr;
   if (cache_) cache_->end();

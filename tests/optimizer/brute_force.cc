@@ -1,3 +1,4 @@
+#include "optimizer/cost/stage_memory.h"
 #include "tests/optimizer/brute_force.h"
 
 #include <algorithm>

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
 #include "tests/support/error_of.h"
 

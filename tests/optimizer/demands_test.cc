@@ -6,6 +6,7 @@
 #include <random>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 

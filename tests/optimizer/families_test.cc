@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"

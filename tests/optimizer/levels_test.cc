@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "optimizer/cost/placed.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/search/demands.h"
 #include "optimizer/search/inference.h"

@@ -150,6 +150,72 @@ TEST_CASE("planning again is as fast as planning anew, whatever ranks the stages
   CHECK(cases > 100);
 }
 
+TEST_CASE("a rank that is slow at some of the work is given the rest of it") {
+  const Profile profile = chain();
+  const Plan quiet = make_plan(profile, links(2), on_all());
+  REQUIRE(quiet.stages[1].ranks == std::vector<int64_t>{1});
+  // Rank 1 has the second half, and computes just that half three times as long.
+  Slowdowns slowdowns = {1, 3};
+  slowdowns.nodes[1] = std::vector<double>(12, 1);
+  std::fill(slowdowns.nodes[1].begin() + 6, slowdowns.nodes[1].end(), 3);
+  const Replanned again = plan_again(profile, links(2), quiet, slowdowns);
+  CHECK(again.slowdowns == slowdowns);
+  CHECK(again.now_seconds == Approx(0.054).epsilon(0.01));
+  CHECK(again.next_seconds == Approx(0.018).epsilon(0.01));
+  CHECK(again.plan.stages[0].ranks == std::vector<int64_t>{1});
+  CHECK(again.plan.stages[0].nodes == quiet.stages[0].nodes);
+  // Who is told of the rank alone gives it three nodes.
+  CHECK(plan_again(profile, links(2), quiet, {1, 3}).next_seconds == Approx(0.027).epsilon(0.01));
+}
+
+TEST_CASE("slowdowns node by node: all alike are those of the rank, and others are priced node by node") {
+  int cases = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const auto made = random_case(seed);
+    if (!made) continue;
+    ++cases;
+    CAPTURE(seed, made->slowdowns);
+    const auto& [profile, in_force, of_ranks] = *made;
+    const size_t nodes = profile.nodes.size();
+    const int64_t ranks = in_force.world_size;
+    std::mt19937 random(seed);
+    Slowdowns alike = of_ranks, uneven = of_ranks;
+    Topology devices = links(ranks, of_ranks);
+    PlanRequest request = on_all();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const double slowdown = of_ranks[static_cast<size_t>(rank)];
+      if (slowdown == 1) continue;
+      alike.nodes[rank] = std::vector<double>(nodes, slowdown);
+      Profile measured = profile;  // on a device of its own kind
+      for (ProfiledNode& node : measured.nodes) {
+        uneven.nodes[rank].push_back(1 + 0.25 * static_cast<double>(pick(random, 0, 12)));
+        node.forward_seconds *= uneven.nodes[rank].back();
+        node.backward_input_seconds *= uneven.nodes[rank].back();
+        node.backward_weight_seconds *= uneven.nodes[rank].back();
+      }
+      TopologyDevice& device = devices.devices[static_cast<size_t>(rank)];
+      device.relative_speed = 1;
+      device.device_class = std::to_string(rank);
+      request.class_profiles.emplace(device.device_class, measured);
+    }
+    if (alike.nodes.empty()) continue;
+    if (!std::equal(of_ranks.begin(), of_ranks.end() - 1, of_ranks.begin() + 1)) {
+      const Replanned by_rank = plan_again(profile, links(ranks), in_force, of_ranks);
+      const Replanned by_node = plan_again(profile, links(ranks), in_force, alike);
+      CHECK(by_node.now_seconds == Approx(by_rank.now_seconds).epsilon(1e-9));
+      CHECK(by_node.next_seconds == Approx(by_rank.next_seconds).epsilon(1e-3));
+    }
+    const Replanned again = plan_again(profile, links(ranks), in_force, uneven);
+    again.plan.validate("plan");
+    CHECK(again.next_seconds <= again.now_seconds);
+    // Updates are priced by the rank's own slowdown, so that of a stage with a slow rank is not less than
+    // here.
+    CHECK(again.next_seconds >=
+          evaluate_plan(again.plan, profile, devices, request).minibatch_seconds * (1 - 1e-9));
+  }
+  CHECK(cases > 40);
+}
+
 TEST_CASE("no plan as fast whose ranks are others moves fewer bytes") {
   int cases = 0;
   for (unsigned seed = 1000; seed < 1150; ++seed) {

@@ -10,6 +10,7 @@
 #include "graph/document.h"
 #include "graph/pipedream.h"
 #include "optimizer/cost/link_loads.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"

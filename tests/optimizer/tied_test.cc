@@ -8,6 +8,8 @@
 #include <map>
 #include <random>
 
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/memory_check.h"

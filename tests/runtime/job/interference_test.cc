@@ -59,13 +59,13 @@ RunNow at(int64_t minibatch, const Plan& plan, int64_t minibatches_left,
   return now;
 }
 
-// Asks until the planning thread has answered.
-std::optional<PlanDecision> asked(AdaptPolicy& policy, const RunNow& now) {
+// Asks before one minibatch after the other until there is an answer.
+std::optional<PlanDecision> asked(AdaptPolicy& policy, RunNow now) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (std::chrono::steady_clock::now() < until) {
     if (auto decision = policy.decide(now)) return decision;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (now.minibatch < 0) return std::nullopt;
+    ++now.minibatch;
   }
   return std::nullopt;
 }
@@ -131,11 +131,61 @@ TEST_CASE("the policy changes once for one event, and back when it is over") {
   CHECK(back->reason == "interference, measured: all ranks are quiet");
 }
 
+TEST_CASE("a change waits until staying has cost half as much, and what is over by then changes nothing") {
+  const Plan quiet = best(chain(), 2);
+  const Replanned next = plan_again(chain(), links(2), quiet, {1, 3});
+  const double each = next.now_seconds - next.next_seconds;
+  const double cost = change_seconds(quiet, next.move_seconds, next.now_seconds);
+  const auto wait = static_cast<int64_t>(std::ceil(Interference::kPatience * cost / each));
+  REQUIRE(wait > 5);
+  // Seen at minibatch 100, found with minibatch 110.
+  const auto now = [&](int64_t minibatch, double slowdown) {
+    RunNow seen = at(minibatch, quiet, 9000, {1, slowdown});
+    seen.speeds[1].minibatch = 100;
+    seen.speeds[1].found = 110;
+    return seen;
+  };
+  for (const bool lasts : {true, false}) {
+    Interference interference = policy();
+    CHECK_FALSE(interference.decide(now(111, 3)));
+    for (int i = 0; i < 200; ++i) {  // planned by then, and asked again and again before one minibatch
+      CHECK_FALSE(interference.decide(now(100 + wait - 1, 3)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (lasts) {
+      CHECK(interference.decide(now(100 + wait, 3)));
+      continue;
+    }
+    for (int64_t k = wait; k < wait + 200; ++k) {
+      CHECK_FALSE(interference.decide(now(100 + k, 1)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+TEST_CASE("a rank's work by the profile: passes of its stages and its part of updates") {
+  const Interference interference = policy();
+  const Plan quiet = best(chain(), 2);
+  const double first = interference.work_seconds(quiet, quiet.stages[0].ranks[0]);
+  CHECK(first == Approx(6 * 0.003));
+  Plan all = quiet;
+  all.stages.resize(1);
+  all.stages[0].nodes.insert(all.stages[0].nodes.end(), quiet.stages[1].nodes.begin(),
+                             quiet.stages[1].nodes.end());
+  all.stages[0].ranks = {0, 1};
+  CHECK(interference.work_seconds(all, 1) == Approx(2 * first));
+  all.stages[0].split = {1, 3};
+  CHECK(interference.work_seconds(all, 1) == Approx(1.5 * first));
+  CHECK(interference.work_seconds(all, 2) == 0);
+  all.stages[0].nodes[0] = "not there";
+  CHECK(interference.work_seconds(all, 1) == 0);
+}
+
 TEST_CASE("what does not gain more than it costs is left alone") {
   const Plan quiet = best(chain(), 2);
-  const auto decides = [&](const RunNow& now) {
+  const auto decides = [&](RunNow now) {
     Interference interference = policy();
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 400; ++i, ++now.minibatch) {
       if (interference.decide(now)) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -154,8 +204,8 @@ TEST_CASE("no more changes than most-an-hour says") {
     REQUIRE(change);
     plan = change->plan;
   }
-  const RunNow third = at(300, plan, 9700, {1, 3});
-  for (int i = 0; i < 400; ++i) {
+  RunNow third = at(300, plan, 9700, {1, 3});
+  for (int i = 0; i < 400; ++i, ++third.minibatch) {
     CHECK_FALSE(interference.decide(third));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -240,7 +290,7 @@ TEST_CASE("a link that has become slow is planned around, once, with what its me
   RunNow after{.minibatch = 200, .plan = decision->plan, .first_plan = quiet, .speeds = now.speeds};
   after.minibatches_left = 9800;
   after.slow_links = {slow};
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 100; ++i, ++after.minibatch) {
     CHECK_FALSE(interference.decide(after));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -59,18 +59,19 @@ struct TwoRanks {
 TEST_CASE("predicted: a rank is slow when five samples in a row say so, and no longer when five say that") {
   const TwoRanks ranks;
   PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
-  CHECK(speeds.slowdowns(ranks.now()) == std::vector<double>{1, 1});
-  CHECK(speeds.slowdowns(ranks.now({0.01, 0.02, 0, 0.01, 0.03}, {1, 1})) == std::vector<double>{1, 1});
+  CHECK(speeds.slowdowns(ranks.now()) == Slowdowns({1, 1}));
+  CHECK(speeds.slowdowns(ranks.now({0.01, 0.02, 0, 0.01, 0.03}, {1, 1})) == Slowdowns({1, 1}));
   // What was measured is none of it.
-  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2}, {1, 7})) == std::vector<double>{1, 1});
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2}, {1, 7})) == Slowdowns({1, 1}));
   const auto slow = speeds.slowdowns(ranks.now({2}, {1, 1}));
-  CHECK(slow[0] == 1);
-  CHECK(slow[1] == Approx(3).epsilon(0.1));
+  CHECK(slow.ranks[0] == 1);
+  CHECK(slow.ranks[1] == Approx(3).epsilon(0.1));
+  CHECK(slow.nodes.empty());  // this forest does not read what the work is like
   // Samples that differ a little are no step, and neither is one that differs much.
   for (const double waited : {1.9, 2.1, 0.01, 2.0, 1.8, 2.2, 1.95})
     CHECK(speeds.slowdowns(ranks.now({waited}, {1, 1})) == slow);
   CHECK(speeds.slowdowns(ranks.now({0.01, 0.01, 0.02, 0.01}, {1, 1})) == slow);
-  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == std::vector<double>{1, 1});
+  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == Slowdowns({1, 1}));
 }
 
 TEST_CASE("predicted, invariant J: noise is no step in 20,000 samples, a step is one, and so is its end") {
@@ -84,7 +85,7 @@ TEST_CASE("predicted, invariant J: noise is no step in 20,000 samples, a step is
     for (int i = 0; i < 2000; ++i) {
       const double level = i >= 800 && i < 1400 ? 2.0 : 0.1;
       const double waited = outlier(random) ? 2.5 : std::clamp(level + noise(random), 0.0, 3.0);
-      const double now = speeds.slowdowns(ranks.now({waited}, {1, 1}))[1];
+      const double now = speeds.slowdowns(ranks.now({waited}, {1, 1})).ranks[1];
       if (now != steps.back()) steps.push_back(now);
     }
     CAPTURE(seed, steps);
@@ -98,11 +99,11 @@ TEST_CASE(
     "predicted: outside the range of the training data what was measured counts, until it is within again") {
   const TwoRanks ranks;
   PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
-  CHECK(speeds.slowdowns(ranks.now({50, 50, 50, 50, 50}, {1, 8.5})) == std::vector<double>{1, 8.5});
-  CHECK(speeds.slowdowns(ranks.now({50, 50}, {1, 9})) == std::vector<double>{1, 9});
+  CHECK(speeds.slowdowns(ranks.now({50, 50, 50, 50, 50}, {1, 8.5})) == Slowdowns({1, 8.5}));
+  CHECK(speeds.slowdowns(ranks.now({50, 50}, {1, 9})) == Slowdowns({1, 9}));
   // One sample outside is none to bother about.
-  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2, 50}, {1, 9}))[1] == Approx(3).epsilon(0.1));
-  CHECK(speeds.slowdowns(ranks.now({2, 2, 2}, {1, 9}))[1] == Approx(3).epsilon(0.1));
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2, 50}, {1, 9})).ranks[1] == Approx(3).epsilon(0.1));
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2}, {1, 9})).ranks[1] == Approx(3).epsilon(0.1));
 }
 
 TEST_CASE("predicted: of a rank that is bound to no core what was measured counts") {
@@ -110,8 +111,8 @@ TEST_CASE("predicted: of a rank that is bound to no core what was measured count
   PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
   RunNow now = ranks.now({1, 4});
   now.cores = {{}, {CoreSample{}}};
-  CHECK(speeds.slowdowns(now) == std::vector<double>{1, 4});
-  CHECK(speeds.slowdowns(ranks.now({1, 5})) == std::vector<double>{1, 5});
+  CHECK(speeds.slowdowns(now) == Slowdowns({1, 4}));
+  CHECK(speeds.slowdowns(ranks.now({1, 5})) == Slowdowns({1, 5}));
 }
 
 TEST_CASE("predicted: another plan begins with new samples, as slow as before") {
@@ -120,7 +121,28 @@ TEST_CASE("predicted: another plan begins with new samples, as slow as before") 
   const auto slow = speeds.slowdowns(ranks.now({2, 2, 2, 2, 2}, {1, 1}));
   std::swap(ranks.plan.stages[0].nodes, ranks.plan.stages[1].nodes);
   CHECK(speeds.slowdowns(ranks.now({0.01, 0.01, 0.01, 0.01}, {1, 1})) == slow);
-  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == std::vector<double>{1, 1});
+  CHECK(speeds.slowdowns(ranks.now({0.01}, {1, 1})) == Slowdowns({1, 1}));
+}
+
+TEST_CASE("predicted: work that goes through more memory is slower, node by node") {
+  TwoRanks ranks;  // "a" and "b" are a part each, of 1 MB/s
+  ranks.profile.nodes[0].parameter_bytes = 3000;
+  InterferenceData data;
+  data.features = {"waiting", "work_bytes_per_second"};
+  for (int i = 0; i <= 300; ++i)
+    for (const double megabytes : {0.5, 1.0, 3.0, 4.0})
+      data.rows.push_back(
+          {"matrix", 1, "w", {0.01 * i, megabytes * 1e6}, 1 + 0.01 * i * (megabytes > 2 ? 2 : 1)});
+  PredictedSpeeds speeds(Predictor::train(data, {}), ranks.profile);
+  CHECK(speeds.slowdowns(ranks.now({0, 0, 0, 0, 0}, {1, 1})) == Slowdowns({1, 1}));
+  const Slowdowns slow = speeds.slowdowns(ranks.now({1, 1, 1, 1, 1}, {1, 1}));
+  CHECK(slow.ranks[0] == 1);
+  CHECK(slow.ranks[1] == Approx(2).epsilon(0.1));
+  REQUIRE(slow.nodes.size() == 1);
+  REQUIRE(slow.nodes.count(1) == 1);
+  CHECK(slow.nodes.at(1)[0] == Approx(3).epsilon(0.1));  // would be, if it had "a"
+  CHECK(slow.nodes.at(1)[1] == slow.ranks[1]);
+  CHECK(speeds.slowdowns(ranks.now({0, 0, 0, 0, 0}, {1, 1})) == Slowdowns({1, 1}));
 }
 
 TEST_CASE("predicted: a forest of other features is refused") {
@@ -166,8 +188,7 @@ TEST_CASE("interference:decide=predict reads a predictor, others do not") {
   const auto refusal = [](const std::string& adapt) {
     return error_of<InputError>([&] { make_adapt_policy(adapt); });
   };
-  CHECK_THAT(refusal("interference:decide=predict,profile=" + p),
-             Contains("model") && Contains("missing"));
+  CHECK_THAT(refusal("interference:decide=predict,profile=" + p), Contains("model") && Contains("missing"));
   CHECK_THAT(refusal("interference:profile=" + p + ",model=" + f), Contains("model"));
   CHECK_THAT(refusal("interference:decide=predict,profile=" + p + ",model=" + p),
              Contains("pipewright.predictor/1"));

@@ -120,4 +120,98 @@ TEST_CASE("another plan is another baseline, and no change of speed") {
   CHECK(back[0].slowdown == 1);
 }
 
+namespace {
+
+// A rank in a pipeline with one minibatch in flight; what each run() finds.
+class Rank {
+ public:
+  RankMonitor monitor;
+
+  std::vector<SpeedChange> run(double seconds, int64_t minibatches, double noise = 0) {
+    std::vector<SpeedChange> changes;
+    for (int64_t k = 0; k < minibatches; ++k, ++minibatch_)
+      for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
+        const double took = seconds / 2 * std::exp(noise * std::abs(normal_(random_)));
+        if (const auto change = monitor.ran({kind, minibatch_}, took)) changes.push_back(*change);
+      }
+    return changes;
+  }
+
+ private:
+  int64_t minibatch_ = 0;
+  std::mt19937_64 random_{7};
+  std::normal_distribution<double> normal_;
+};
+
+}  // namespace
+
+TEST_CASE("a slowdown that ends while the plan changes is over, whatever the rank computes then") {
+  for (const double slowdown : {1.3, 2.0, 5.0})
+    for (const double work : {0.4, 1.0, 1.7})         // of the new plan, against the one before
+      for (const double profile : {0.9, 1.0, 1.1}) {  // is off by so much for the new one
+        CAPTURE(slowdown, work, profile);
+        for (const bool ends : {true, false}) {
+          Rank rank;
+          rank.monitor.plan_changed(0.03);
+          CHECK(rank.run(0.1, 200).empty());
+          REQUIRE(rank.run(0.1 * slowdown, 60).size() == 1);
+          rank.monitor.plan_changed(0.03 * work * profile);
+          const auto found = rank.run(0.1 * work * (ends ? 1 : slowdown), 100);
+          if (ends) {
+            REQUIRE(found.size() == 1);
+            CHECK(found[0].slowdown == 1);
+            CHECK(rank.monitor.baseline_seconds() == Approx(0.1 * work));
+          } else {
+            CHECK(found.empty());
+            CHECK(rank.monitor.slowdown() == Approx(slowdown).epsilon(0.01));
+          }
+        }
+      }
+}
+
+TEST_CASE("a slowdown that goes away by and by is over too") {
+  Rank rank;
+  CHECK(rank.run(0.1, 300, 0.02).empty());
+  REQUIRE(rank.run(0.14, 300, 0.02).size() == 1);
+  std::vector<SpeedChange> found;
+  for (double seconds = 0.14; seconds > 0.1; seconds *= 0.98) {  // no step of it is one
+    const auto more = rank.run(seconds, 250, 0.02);
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  const auto more = rank.run(0.1, 400, 0.02);
+  found.insert(found.end(), more.begin(), more.end());
+  REQUIRE_FALSE(found.empty());
+  CHECK(found.back().slowdown == 1);
+}
+
+TEST_CASE(
+    "on a machine that is slow now and then a rank is thought no slower by and by, though plans follow") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    const auto between = [&](double least, double most) {
+      return std::uniform_real_distribution<double>(least, most)(random);
+    };
+    Rank rank;
+    double work = 0.1;
+    rank.monitor.plan_changed(work);
+    rank.run(work, 200, 0.05);
+    for (int episode = 0; episode < 20; ++episode) {
+      // About as long as it takes to find it and to change the plan, or longer.
+      const double slow = between(1.25, 1.8);
+      const bool seen = !rank.run(work * slow, static_cast<int64_t>(between(10, 80)), 0.05).empty();
+      const auto follow = [&] {
+        work = between(0.06, 0.15);
+        rank.monitor.plan_changed(work * between(0.93, 1.07));
+      };
+      if (seen) follow();
+      if (!rank.run(work, static_cast<int64_t>(between(100, 400)), 0.05).empty()) {
+        follow();
+        rank.run(work, 100, 0.05);
+      }
+    }
+    CHECK(rank.monitor.slowdown() < 1.35);
+  }
+}
+
 }  // namespace pipewright::testing

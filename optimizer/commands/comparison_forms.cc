@@ -1,0 +1,91 @@
+// A comparison as a table and as JSON.
+#include <algorithm>
+
+#include "graph/units.h"
+#include "optimizer/commands/comparison_rows.h"
+#include "optimizer/commands/report.h"
+
+namespace pipewright {
+namespace {
+
+std::string update_text(const Updates& updates, int64_t minibatch_samples) {
+  const int64_t each = std::max<int64_t>(1, minibatch_samples);
+  std::string text = std::to_string(updates.least_minibatches * each);
+  if (updates.most_minibatches > updates.least_minibatches)
+    text += "-" + std::to_string(updates.most_minibatches * each);
+  return minibatch_samples > 0 ? text : text + (text == "1" ? " minibatch" : " minibatches");
+}
+
+}  // namespace
+
+TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
+  constexpr auto kLeft = TableColumn::Side::kLeft;
+  constexpr auto kRight = TableColumn::Side::kRight;
+  TextTable table({{"strategy", kLeft},
+                   {"stages", kLeft, 0, 12},
+                   {"ranks", kRight, 4},
+                   {"minibatch"},
+                   {"speed-up", kRight, 1},
+                   {"samples/s", kRight, 5},
+                   {"samples/update", kRight, 4},
+                   {"staleness", kRight, 3},
+                   {"memory", kRight, 2},
+                   {"bound by", kLeft, 0, 16}});
+  for (const Contender& each : comparison.contenders) {
+    if (!each.plan) {
+      table.add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
+                 each.lacks_memory ? "does not fit" : "not possible"});
+      continue;
+    }
+    const Prediction& predicted = *each.plan->predicted;
+    const Updates updates = updates_of(*each.plan);
+    table.add({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
+               format_seconds(predicted.minibatch_seconds),
+               number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
+               inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
+               update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
+               format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
+  }
+  return table;
+}
+
+Json comparison_json(const Comparison& comparison) {
+  Json json;
+  json["model"] = comparison.model;
+  json["strategies"] = Json::array();
+  for (const Contender& each : comparison.contenders) {
+    Json row;
+    row["strategy"] = each.name;
+    if (each.plan) {
+      const Prediction& predicted = *each.plan->predicted;
+      row["shape"] = each.plan->shape_text();
+      row["world_size"] = each.plan->world_size;
+      row["recompute"] = Json::array();
+      for (const Stage& stage : each.plan->stages) row["recompute"].push_back(stage.recompute);
+      row["minibatch_seconds"] = predicted.minibatch_seconds;
+      const Updates updates = updates_of(*each.plan);
+      row["minibatches_per_update"] = updates.most_minibatches;
+      row["staleness"] = updates.staleness;
+      row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
+      row["memory_bytes"] = largest_memory(predicted);
+      row["bottleneck"] = predicted.bottleneck;
+    } else {
+      row["why_not"] = each.why_not;
+    }
+    json["strategies"].push_back(row);
+  }
+  json["best"] = comparison.contenders[comparison.best].name;
+  json["kind"] = kind_of(*comparison.contenders[comparison.best].plan);
+  json["turns"] = Json::array();
+  for (const Turn& each : comparison.turns) {
+    json["turns"].push_back({{"bandwidth_bytes_per_second", each.bytes_per_second},
+                             {"side", each.below ? "below" : "above"},
+                             {"kind", each.kind},
+                             {"shape", each.shape}});
+  }
+  json["advice"] = comparison.advice;
+  if (!comparison.ties.empty()) json["tied_parameters"] = comparison.ties;
+  return json;
+}
+
+}  // namespace pipewright

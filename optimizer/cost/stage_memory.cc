@@ -1,0 +1,114 @@
+#include "optimizer/cost/stage_memory.h"
+
+#include "graph/limits.h"
+
+namespace pipewright {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
+                        const NodeSet& from, const NodeSet& to) {
+  int64_t most = 0;
+  int64_t saved_later = 0;
+  for (size_t v = transient.size(); v-- > 0;) {
+    if (!to.test(v) || from.test(v)) continue;
+    most = std::max(most, transient[v] - saved_later);
+    saved_later += saved[v];
+  }
+  return most;
+}
+
+int64_t memory_limit_bytes(const Topology& topology) {
+  int64_t limit = topology.memory_bytes;
+  for (const TopologyDevice& device : topology.devices) limit = tighter_limit(limit, device.memory_bytes);
+  return limit;
+}
+
+int64_t memory_limit_bytes(const Topology& topology, const Stage& stage) {
+  int64_t limit = topology.memory_bytes;
+  if (topology.devices.empty()) return limit;
+  for (const int64_t rank : stage.ranks) limit = tighter_limit(limit, topology.devices.at(rank).memory_bytes);
+  return limit;
+}
+
+int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes,
+                           const std::vector<int64_t>& ranks) {
+  if (inputs.memories.empty()) return common_bytes;
+  int64_t limit = 0;
+  for (const int64_t rank : ranks) limit = tighter_limit(limit, inputs.memories[rank]);
+  return limit;
+}
+
+int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
+  return std::min(1 + divide_up(later_devices, replicas), kMostInFlight);
+}
+
+int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
+  switch (facts_of(inputs.weights).lag) {
+    case WeightLag::kOwnStage:
+      return in_flight - 1;
+    case WeightLag::kFirstStage:
+      return std::max(in_flight, inputs.pipeline_depth) - 1;
+    case WeightLag::kInterval:
+      return 1;
+    case WeightLag::kNone:
+      break;
+  }
+  return 0;
+}
+
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planned_in_flight,
+                         const CostInputs& inputs) {
+  const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
+  const int64_t weights = load.trainable_bytes;
+  // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, what
+  // its sends still hold, and all of the part that runs once; one minibatch at a time has the rest too,
+  // unless its backward comes in parts.
+  const bool drops = load.recompute && !inputs.split_backward;
+  const int64_t of_first_part = load.once_saved_bytes + load.once_held_bytes;
+  const int64_t kept =
+      load.in_bytes + (load.recompute ? load.buffer_bytes + load.out_bytes + of_first_part : 0);
+  const int64_t again = load.saved_bytes + load.held_bytes - (load.recompute ? load.once_saved_bytes : 0);
+  const int64_t one_minibatch = again - load.held_bytes + kept;
+  // What a backward makes comes beside what is there of its update already: the sum of the minibatches before
+  // it, or the place from which replicas sum. The exchange itself holds less: by then a minibatch is gone. An
+  // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what
+  // the other stages sent, and the sum, when the backward has freed its activations.
+  const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas;
+  const int64_t beside =
+      std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));
+  StageMemory memory;
+  memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
+  memory.versions_bytes = further_versions(in_flight, inputs) * weights;
+  memory.gradients_bytes = weights + beside;
+  memory.optimizer_bytes = inputs.optimizer_slots * weights;
+  memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
+  // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
+  // many gradients as there are minibatches in flight and one more; of the activations two that are not among
+  // those in flight. And the gradient that came in is held while it is used.
+  memory.messages_bytes =
+      2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
+  // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.
+  if (load.frozen) memory.messages_bytes = 2 * load.in_bytes + 3 * load.out_bytes;
+  memory.workspace_bytes = load.workspace_bytes;
+  return memory;
+}
+
+int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
+                            const CostInputs& inputs) {
+  if (memory_bytes == 0) return most;
+  const auto total = [&](int64_t depth) { return stage_memory(load, replicas, depth, inputs).total_bytes(); };
+  if (total(1) > memory_bytes) return 0;
+  int64_t fits = 1;  // memory does not shrink with depth
+  int64_t too_deep = most + 1;
+  while (too_deep - fits > 1) {
+    const int64_t middle = fits + (too_deep - fits) / 2;
+    (total(middle) <= memory_bytes ? fits : too_deep) = middle;
+  }
+  return fits;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,47 @@
+// What a stage keeps in a device's memory, and how deep it can be there. docs/cost-model.md has the formulas.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/cost/cost_model.h"
+
+namespace pipewright {
+
+/// Most bytes of a node's inputs, outputs or their gradients while it runs, beyond what later nodes of the
+/// stage save: that is not there yet in the forward and free again in the backward. `transient` and `saved`
+/// by node.
+int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
+                        const NodeSet& from, const NodeSet& to);
+
+/// The smaller of two limits in bytes; 0 = none.
+inline int64_t tighter_limit(int64_t a, int64_t b) {
+  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
+}
+
+/// Bytes a device may hold: the smallest limit that the topology names; 0 = none.
+int64_t memory_limit_bytes(const Topology& topology);
+/// The same of the devices that the stage's ranks are.
+int64_t memory_limit_bytes(const Topology& topology, const Stage& stage);
+/// The same, of devices of which each may have `common_bytes` where the inputs do not name its own.
+int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const std::vector<int64_t>& ranks);
+
+/// In-flight bound of a stage of `replicas` ranks with `later_devices` ranks in all later stages: 1 + ceil(D
+/// / m).
+int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
+
+/// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
+/// vertical as many as the first stage has, with 2bw one, with flush none.
+int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
+
+/// Bytes on one rank of the stage.
+StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                         const CostInputs& inputs);
+
+/// The largest depth, at least 1 and at most `most`, with which the stage fits `memory_bytes` (0 = no limit);
+/// 0 if none does.
+int64_t in_flight_that_fits(const StageLoad& load, int64_t replicas, int64_t most, int64_t memory_bytes,
+                            const CostInputs& inputs);
+
+}  // namespace pipewright

@@ -1,0 +1,134 @@
+#include "optimizer/cost/stage_times.h"
+
+#include <algorithm>
+
+#include "optimizer/cost/formulas.h"
+#include "optimizer/cost/stage_memory.h"
+
+namespace pipewright {
+
+double message_seconds(double bytes, const CostInputs& inputs) {
+  return message_seconds(bytes, inputs.latency_seconds, inputs.bandwidth_bytes_per_second);
+}
+
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
+  double messages = 0;
+  if (!load.first) messages += message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.last) messages += message_seconds(static_cast<double>(load.out_bytes), inputs);
+  return load.compute_seconds() < messages;
+}
+
+double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
+  return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
+}
+
+double step_seconds(const StageLoad& load, const CostInputs& inputs) {
+  return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+}
+
+namespace {
+
+/// Minibatches of one update, of all replicas.
+int64_t minibatches_of_update(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  if (inputs.minibatches_per_update > 0) return inputs.minibatches_per_update;
+  return load.split ? 1 : replicas;
+}
+
+/// Whether minibatches in flight read weights that an update replaces.
+bool keeps_old_weights(const StageLoad& load, const CostInputs& inputs) {
+  if (inputs.one_at_a_time) return false;
+  switch (facts_of(inputs.weights).lag) {
+    case WeightLag::kOwnStage:
+      return !load.last;  // where one minibatch is in flight
+    case WeightLag::kFirstStage:
+      return !load.first || !load.last;
+    case WeightLag::kInterval:
+      return true;
+    case WeightLag::kNone:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  // The first of a round is taken as it is, or copied; the others are added.
+  const auto all = static_cast<double>(minibatches_of_update(load, replicas, inputs));
+  const double own = std::max(1.0, load.split ? all : all / static_cast<double>(replicas));
+  const double first = replicas > 1 ? inputs.gradient_copy_seconds_per_byte : 0;
+  return static_cast<double>(load.trainable_bytes) *
+         (first + (own - 1) * inputs.gradient_add_seconds_per_byte) / own;
+}
+
+double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  double per_byte = keeps_old_weights(load, inputs) ? inputs.new_version_seconds_per_byte : 0;
+  if (minibatches_of_update(load, replicas, inputs) > 1) per_byte += inputs.gradient_divide_seconds_per_byte;
+  return static_cast<double>(load.trainable_bytes) * per_byte;
+}
+
+double tied_seconds(const StageLoad& load, const CostInputs& inputs) {
+  return load.tied_sent_bytes > 0 ? message_seconds(static_cast<double>(load.tied_sent_bytes), inputs) : 0;
+}
+
+double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs) {
+  if (replicas == 1 || bytes == 0) return 0;
+  return all_reduce_latency_seconds(inputs.latency_seconds) +
+         all_reduce_link_seconds(bytes, crossing_part(1, replicas), inputs.bandwidth_bytes_per_second);
+}
+
+StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  StageTimes times;
+  times.forward_seconds = load.forward_seconds;
+  const double gather = gather_seconds(load, replicas, inputs);
+  times.backward_seconds = load.backward_seconds + gather;
+  times.backward_weight_seconds = load.backward_weight_seconds + gather;
+  times.recompute_seconds = load.recompute_seconds();
+  times.reduce_seconds = all_reduce_seconds(exchanged_bytes(load, inputs), replicas, inputs);
+  times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
+  times.tied_seconds = tied_seconds(load, inputs);
+  if (!load.last)
+    times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
+  if (!load.first && !load.after_frozen)
+    times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  return times;
+}
+
+StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
+  if (!inputs.crowd || ranks < 2) return times;
+  // Measured alone and with so many; in between in proportion, and beyond no worse.
+  const double part =
+      std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(inputs.crowd->ranks - 1));
+  const double compute = 1 + part * (inputs.crowd->compute_factor - 1);
+  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
+                          &times.recompute_seconds})
+    *seconds *= compute;
+  times.step_seconds *= 1 + part * (inputs.crowd->update_factor - 1);
+  return times;
+}
+
+StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                                 const StageTimes& times, const CostInputs& inputs) {
+  StagePrediction prediction;
+  prediction.compute_seconds = times.forward_seconds + times.recompute_seconds + times.backward_seconds;
+  // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
+  // value.
+  prediction.send_seconds = times.send_activation_seconds + times.send_gradient_seconds;
+  prediction.receive_seconds = prediction.send_seconds;
+  prediction.gradient_sync_seconds = times.reduce_seconds + times.tied_seconds;
+  prediction.step_seconds = times.step_seconds;
+  prediction.memory = stage_memory(load, replicas, in_flight, inputs);
+  return prediction;
+}
+
+double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs) {
+  double seconds = 0;
+  for (const StageLoad& load : loads) {
+    seconds += load.compute_seconds();
+    if (!load.last)
+      seconds += (load.frozen ? 1 : 2) * message_seconds(static_cast<double>(load.out_bytes), inputs);
+  }
+  return seconds;
+}
+
+}  // namespace pipewright

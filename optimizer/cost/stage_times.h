@@ -1,0 +1,46 @@
+// What a stage's work takes: passes, messages, sums over replicas, updates. docs/cost-model.md has the
+// formulas, formulas.h those of links.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/cost/cost_model.h"
+#include "runtime/schedule/simulate.h"
+
+namespace pipewright {
+
+/// Seconds of one message of `bytes`.
+double message_seconds(double bytes, const CostInputs& inputs);
+/// Of one minibatch on the innermost links, messages one way.
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
+/// Of gradients in a sum over replicas, as many as take so long on a link by themselves.
+double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
+/// One update of all its weights, in place.
+double step_seconds(const StageLoad& load, const CostInputs& inputs);
+/// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
+/// before it, or copied to where the sum over replicas takes them.
+double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// Of one update, more than step_seconds(): old weights that minibatches in flight still read are left as
+/// they are, and a sum over several minibatches is divided.
+double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// What copies of tied parameters take before an update: their messages to the other stages.
+double tied_seconds(const StageLoad& load, const CostInputs& inputs);
+/// One all-reduce over `replicas` ranks: direct reduce-scatter, then all-gather, on links in both directions
+/// at once.
+double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);
+
+/// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
+/// priced with.
+StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// The same where `ranks` ranks of its host train at a time.
+StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs);
+/// The same as it stands in a plan, with the memory at the given depth.
+StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
+                                 const StageTimes& times, const CostInputs& inputs);
+
+/// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
+/// updates.
+double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
+
+}  // namespace pipewright
