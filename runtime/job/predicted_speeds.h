@@ -37,7 +37,7 @@ class PredictedSpeeds {
     double bytes_per_second = 0;                // work_bytes_per_second() of them
     std::deque<std::optional<double>> samples;  // the last kAgree; nothing: outside the range
     double slowdown = 1;
-    bool is_bound = true;  // to a core of its own
+    bool is_bound = true;  // to a core of its own, or to a GPU
     bool has_warned = false;
   };
 

@@ -62,6 +62,7 @@ void Training::prepare_to_stop() {
   if (!heeds_signals && !job_.decides) return;
   const Place& place = session_.place();
   if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
+  if (policy_ && policy_->reads_cores()) core_reader_ = core_reader_of(job_.device);
   if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
   const auto stop_after = [this](int64_t last_started) {
     const int64_t generation = job_.generation_at(last_started + 1);

@@ -68,7 +68,8 @@ TEST_CASE("the data set of a model beside hogs, then a predictor of it: two comm
   REQUIRE(predictor.report());
   CHECK(predictor.report()->groups.size() == 2);
   const std::vector<std::string> not_read = features_of_ranks_too(read.features);
-  CHECK(not_read == std::vector<std::string>{"runnable", "taken", "switches", "cpu_pressure"});
+  CHECK(not_read == std::vector<std::string>{"runnable", "taken", "switches", "cpu_pressure", "cache_misses",
+                                             "gpu_busy", "gpu_memory_busy"});
   CHECK(predictor.features().size() == read.features.size() - not_read.size());
 }
 
@@ -109,6 +110,24 @@ TEST_CASE("hog burns a core until it is ended") {
   hog.signal(SIGTERM);
   CHECK(hog.wait(20s) == 0);
   CHECK_THAT(hog.output(), Contains("\"kind\":\"loopback\"") && Contains("cpu_seconds"));
+}
+
+TEST_CASE("a data set of before the GPU's features trains a predictor as it did") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "old.jsonl";
+  InterferenceData old;
+  for (const std::string& name : core_feature_names())
+    if (name != "cache_misses" && name.rfind("gpu_", 0) != 0) old.features.push_back(name);
+  for (int i = 0; i < 20; ++i) {
+    std::vector<double> row(old.features.size(), 0.01 * i);
+    old.rows.push_back({i % 2 ? "matrix" : "copy", 1, "w", row, 1 + 0.01 * i});
+  }
+  write_file(file, old.text());
+  const Ended trained =
+      profiler(folder, {"train-predictor", "--data", file, "--output", folder / "predictor.json"});
+  CAPTURE(trained.error);
+  REQUIRE(trained.code == 0);
+  CHECK(read_document<Predictor>(folder / "predictor.json").features().size() == old.features.size() - 4);
 }
 
 TEST_CASE("wrong use of the commands of interference ends with 2 and says what to do") {
