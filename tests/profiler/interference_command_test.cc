@@ -112,6 +112,24 @@ TEST_CASE("hog burns a core until it is ended") {
   CHECK_THAT(hog.output(), Contains("\"kind\":\"loopback\"") && Contains("cpu_seconds"));
 }
 
+TEST_CASE("without a GPU the commands that want one end with 2, as all programs do, and hogs leave nothing") {
+  const TemporaryFolder folder;
+  // No plug-in there, on a machine with a GPU too.
+  const std::string variable = "PIPEWRIGHT_CUDA_PLUGIN";
+  const auto refused = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-profiler");
+    Process process(words, folder / "out", folder / "error", {{variable, folder / "none.so"}});
+    CHECK(process.wait(100s) == 2);
+    CHECK(process.output().empty());
+    CHECK_THAT(process.error(),
+               Catch::StartsWith("pipewright-profiler: error: --device: the plug-in for CUDA "
+                                 "is missing: no ") &&
+                   Contains("--device cpu"));
+  };
+  refused({"hog", "--device", "cuda:0", "--processes", "3"});
+  refused({"interference", "--model", "mlp:layers=1,width=4", "--batch-size", "2", "--device", "cuda:0"});
+}
+
 TEST_CASE("a data set of before the GPU's features trains a predictor as it did") {
   const TemporaryFolder folder;
   const std::string file = folder / "old.jsonl";
@@ -158,6 +176,12 @@ TEST_CASE("wrong use of the commands of interference ends with 2 and says what t
   fails({"train-predictor", "--data", "/dev/null"}, "/dev/null");
   fails({"train-predictor", "--data", "x", "--trees", "0"}, "--trees: 0 is not in 1..");
   fails({"hog", "--kind", "matrx"}, "did you mean 'matrix'?");
+  fails({"hog", "--device", "gpu"}, "--device");
+  fails({"hog", "--device", "cuda:0", "--kind", "matrx"}, "did you mean 'matrix'?");
+  fails({"hog", "--device", "cuda:0", "--kind", "loopback"},
+        "--kind: \"loopback\" takes no GPU: it is TCP through the host to itself");
+  fails({"hog", "--device", "cuda:0", "--core", "0"}, "--core: with --device cuda:0");
+  fails(with({"--device", "cuda:0", "--hogs", "copy,loopback"}), "--hogs: \"loopback\" takes no GPU");
   const Ended printed = profiler(folder, with({"--print-config"}));
   CHECK(printed.code == 0);
   CHECK_THAT(printed.out, Contains("window") && Contains("250ms") && Contains("mlp:layers=1,width=4"));
