@@ -37,6 +37,29 @@ double mean_busy_share(const CoreReading& first, const CoreReading& second,
   return cores.empty() ? kUnknown : clamped(sum / static_cast<double>(cores.size()), 0, 1);
 }
 
+constexpr size_t kOfCore = 12;
+std::vector<double> features_of_core(const CoreReading& first, const CoreReading& second, int64_t core) {
+  const double seconds = second.at_seconds - first.at_seconds;
+  const double ran = second.own.ran_seconds - first.own.ran_seconds;
+  // Of a rank that hardly ran nothing can be said for each second that it did.
+  const double each = ran > 0.02 * seconds ? ran : kUnknown;
+  const auto cores = static_cast<double>(std::max<size_t>(1, second.host.cores.size()));
+  std::vector<int64_t> neighbours;
+  for (const auto& [other, ignored] : second.host.cores)
+    if (other != core) neighbours.push_back(other);
+  return {clamped(busy_share(first, second, core) - (second.own_seconds - first.own_seconds) / seconds, 0, 1),
+          clamped(busy_share(first, second, core, /*stolen=*/true), 0, 1),
+          mean_busy_share(first, second, second.siblings), mean_busy_share(first, second, neighbours),
+          (second.own.waited_seconds - first.own.waited_seconds) / each,
+          (first.host.runnable + second.host.runnable) / 2 / cores, (second.taken - first.taken) / each,
+          (second.host.switches - first.host.switches) / seconds / cores,
+          clamped((second.cpu_pressure_seconds - first.cpu_pressure_seconds) / seconds, 0, 1),
+          clamped((second.memory_pressure_seconds - first.memory_pressure_seconds) / seconds, 0, 1),
+          second.megahertz / 1000,
+          // A count of which a part was counted may fall by a little.
+          clamped((second.cache_misses - first.cache_misses) / each, 0, std::numeric_limits<double>::max())};
+}
+
 }  // namespace
 
 std::string CoreReader::text_of(const std::string& file) const {
@@ -48,10 +71,17 @@ CoreReading CoreReader::read() const {
   CoreReading reading;
   reading.at_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  if (core_) read_core(*core_, &reading);
+  if (gpu_) reading.gpu = gpu_->read();
+  return reading;
+}
+
+void CoreReader::read_core(int64_t core, CoreReading* into) const {
+  CoreReading& reading = *into;
   reading.host = host_activity_of(text_of("proc/stat"), static_cast<double>(sysconf(_SC_CLK_TCK)));
-  const std::string topology = "sys/devices/system/cpu/cpu" + std::to_string(core_) + "/topology/";
+  const std::string topology = "sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/";
   reading.siblings = cores_of_list(text_of(topology + "thread_siblings_list"));
-  std::erase(reading.siblings, core_);
+  std::erase(reading.siblings, core);
   reading.own = thread_seconds_of(text_of("proc/self/schedstat"));
   reading.own_seconds = reading.own.ran_seconds;
   std::error_code none;
@@ -66,8 +96,8 @@ CoreReading CoreReader::read() const {
   reading.taken = involuntary_switches_of(text_of("proc/self/status"));
   reading.cpu_pressure_seconds = pressure_seconds_of(text_of("proc/pressure/cpu"));
   reading.memory_pressure_seconds = pressure_seconds_of(text_of("proc/pressure/memory"));
-  reading.megahertz = megahertz_of(text_of("proc/cpuinfo"), core_);
-  return reading;
+  reading.megahertz = megahertz_of(text_of("proc/cpuinfo"), core);
+  reading.cache_misses = cache_.misses();
 }
 
 const std::vector<CoreFeature>& core_feature_rows() {
@@ -83,6 +113,12 @@ const std::vector<CoreFeature>& core_feature_rows() {
       {"cpu_pressure", "share of the time in which some thread of the host waited for a core (PSI)", true},
       {"memory_pressure", "share of the time in which some thread of the host waited for memory (PSI)"},
       {"gigahertz", "frequency of the core"},
+      {"cache_misses", "misses of the last cache, for each second that the rank ran", true},
+      {"gpu_others", "share of the time in which the GPU ran other processes"},
+      {"gpu_busy", "share of the time in which the GPU ran anything", true},
+      {"gpu_memory_busy", "share of the time in which the GPU's memory was read or written", true},
+      {"gpu_gigahertz", "frequency of the GPU's multiprocessors"},
+      {"gpu_throttled", "1: the GPU's clock is held down for power or heat"},
       {"work_bytes_per_second", "bytes that the work reads and writes in a second when quiet"}};
   return rows;
 }
@@ -101,27 +137,15 @@ std::vector<std::string> features_of_ranks_too(const std::vector<std::string>& n
   return found;
 }
 
-std::vector<double> core_features(const CoreReading& first, const CoreReading& second, int64_t core) {
-  const double seconds = second.at_seconds - first.at_seconds;
-  PW_CHECK(seconds > 0, "two readings at one moment");
-  const double ran = second.own.ran_seconds - first.own.ran_seconds;
-  // Of a rank that hardly ran nothing can be said for each second that it did.
-  const double each = ran > 0.02 * seconds ? ran : kUnknown;
-  const auto cores = static_cast<double>(std::max<size_t>(1, second.host.cores.size()));
-  std::vector<int64_t> neighbours;
-  for (const auto& [other, ignored] : second.host.cores)
-    if (other != core) neighbours.push_back(other);
-  return {clamped(busy_share(first, second, core) - (second.own_seconds - first.own_seconds) / seconds, 0, 1),
-          clamped(busy_share(first, second, core, /*stolen=*/true), 0, 1),
-          mean_busy_share(first, second, second.siblings),
-          mean_busy_share(first, second, neighbours),
-          (second.own.waited_seconds - first.own.waited_seconds) / each,
-          (first.host.runnable + second.host.runnable) / 2 / cores,
-          (second.taken - first.taken) / each,
-          (second.host.switches - first.host.switches) / seconds / cores,
-          clamped((second.cpu_pressure_seconds - first.cpu_pressure_seconds) / seconds, 0, 1),
-          clamped((second.memory_pressure_seconds - first.memory_pressure_seconds) / seconds, 0, 1),
-          second.megahertz / 1000};
+std::vector<double> core_features(const CoreReading& first, const CoreReading& second,
+                                  std::optional<int64_t> core) {
+  PW_CHECK(second.at_seconds > first.at_seconds, "two readings at one moment");
+  std::vector<double> features =
+      core ? features_of_core(first, second, *core) : std::vector<double>(kOfCore, kUnknown);
+  PW_CHECK_EQ(features.size(), kOfCore);
+  const GpuReading& gpu = second.gpu;
+  features.insert(features.end(), {gpu.others, gpu.busy, gpu.memory_busy, gpu.gigahertz, gpu.throttled});
+  return features;
 }
 
 std::vector<double> with_work(std::vector<double> core, double bytes_per_second) {

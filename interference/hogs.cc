@@ -1,6 +1,7 @@
 #include "interference/hogs.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -28,14 +30,48 @@ constexpr const char* kRunning = "running";
 
 volatile sig_atomic_t hogs_ended = 0;
 
-[[noreturn]] void burn(const HogKind& kind) {
+// A child's one line to its parent. The kernel keeps what fits PIPE_BUF (4096) in one piece.
+void tell_parent(int descriptor, const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), text.size());
+  ::close(descriptor);
+}
+
+std::string error_line(const std::exception& error) {
+  const auto short_text = [](const std::string& text) {  // LibTorch's have the stack in further lines
+    return text.substr(0, std::min<size_t>(text.find('\n'), 1000));
+  };
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  Json json;
+  json["code"] = static_cast<int>(known ? known->code() : ExitCode::kFailed);
+  json["what"] = short_text(error.what());
+  json["remedy"] = known ? short_text(known->remedy()) : "";
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+[[noreturn]] void throw_error_of(const std::string& line) {
+  if (line.empty()) throw RunError("hogs: one of the processes has ended before it ran");
+  const Json json = parse_json(line, "what a hog said");
+  throw Error(static_cast<ExitCode>(json.at("code").get<int>()), json.at("what").get<std::string>(),
+              json.at("remedy").get<std::string>());
+}
+
+/// Tells `parent` when it runs, or why it does not.
+[[noreturn]] void burn(const HogMaker& make, int parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, SIG_DFL);
   signal(SIGINT, SIG_DFL);
+  bool runs = false;
   try {
-    for (const std::function<void()> round = kind.make();;) round();
+    const std::function<void()> round = make();
+    tell_parent(parent, kRunning);
+    runs = true;
+    while (true) round();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    if (runs)
+      std::fprintf(stderr, "error: %s\n", error.what());
+    else
+      tell_parent(parent, error_line(error));
     std::_Exit(1);
   }
 }
@@ -67,19 +103,32 @@ std::string line_from(int descriptor) {
   }
 }
 
+// Until each of them runs, or a signal ends the hogs. Throws what the first throws that does not run; the
+// others end with this process.
+void await_children(int pipe, size_t children, const sigset_t& waiting) {
+  pollfd from{pipe, POLLIN, 0};
+  for (size_t running = 0; running < children && hogs_ended == 0;) {
+    if (::ppoll(&from, 1, nullptr, &waiting) <= 0) continue;  // a signal
+    const std::string line = line_from(pipe);
+    if (line != kRunning) throw_error_of(line);
+    ++running;
+  }
+}
+
 }  // namespace
 
 void HogOrder::check(const std::string& where) const {
   hog_kind(kind, where);
-  check_range(where, "core", core, 0, CPU_SETSIZE - 1);
+  if (device.empty()) check_range(where, "core", core, 0, CPU_SETSIZE - 1);
   check_range(where, "processes", processes, 1, kMostProcesses);
 }
 
-void run_hogs(const HogOrder& order) {
+void run_hogs(const HogOrder& order) { run_hogs(order, hog_kind(order.kind, "hogs").make); }
+
+void run_hogs(const HogOrder& order, const HogMaker& make) {
   order.check("hogs");
-  const HogKind& kind = hog_kind(order.kind, "hogs");
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  bind_to(order.core);
+  if (order.device.empty()) bind_to(order.core);
   // Blocked until they are waited for: they may come before the children are there.
   sigset_t signals, before;
   sigemptyset(&signals);
@@ -87,6 +136,10 @@ void run_hogs(const HogOrder& order) {
   sigprocmask(SIG_BLOCK, &signals, &before);
   for (const int one : {SIGTERM, SIGINT}) signal(one, [](int) { hogs_ended = 1; });
   signal(SIGCHLD, [](int) {});
+  sigset_t waiting = before;
+  for (const int one : {SIGTERM, SIGINT, SIGCHLD}) sigdelset(&waiting, one);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw RunError(std::string("hogs: no pipe: ") + std::strerror(errno));
   const auto began = std::chrono::steady_clock::now();
   std::vector<pid_t> children;
   for (int64_t i = 0; i < order.processes; ++i) {
@@ -94,15 +147,17 @@ void run_hogs(const HogOrder& order) {
     if (child < 0) throw RunError(std::string("hogs: no further process: ") + std::strerror(errno));
     if (child == 0) {
       sigprocmask(SIG_SETMASK, &before, nullptr);
-      burn(kind);
+      ::close(ends[0]);
+      burn(make, ends[1]);
     }
     children.push_back(child);
   }
-  std::printf("%s\n", kRunning);
+  ::close(ends[1]);
+  await_children(ends[0], children.size(), waiting);
+  ::close(ends[0]);
+  if (hogs_ended == 0) std::printf("%s\n", kRunning);
   std::fflush(stdout);
   bool failed = false;
-  sigset_t waiting = before;
-  for (const int one : {SIGTERM, SIGINT, SIGCHLD}) sigdelset(&waiting, one);
   while (hogs_ended == 0 && !failed) {
     sigsuspend(&waiting);
     int status = 0;
@@ -115,8 +170,11 @@ void run_hogs(const HogOrder& order) {
   rusage used{};
   getrusage(RUSAGE_CHILDREN, &used);
   Json json;
-  json["kind"] = kind.name;
-  json["core"] = order.core;
+  json["kind"] = order.kind;
+  if (order.device.empty())
+    json["core"] = order.core;
+  else
+    json["device"] = order.device;
   json["processes"] = order.processes;
   json["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   json["cpu_seconds"] = seconds_of(used.ru_utime) + seconds_of(used.ru_stime);

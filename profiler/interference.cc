@@ -7,12 +7,15 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "graph/error.h"
 #include "interference/core_features.h"
 #include "interference/hogs.h"
 #include "interference/work.h"
+#include "models/device/cuda_plugin.h"
+#include "models/device/device.h"
 #include "profiler/bench.h"
 #include "profiler/statistics.h"
 #include "profiler/thread_count.h"
@@ -22,8 +25,9 @@ namespace {
 
 using WindowClock = std::chrono::steady_clock;
 
-/// Before the first window beside hogs: they have started, and the scheduler has settled.
-constexpr double kSettleSeconds = 0.1;
+/// Before the first window beside hogs: they have started, and the scheduler has settled. On a GPU, after
+/// them too: until NVML, which looks back (interference/gpu_counters.h), sees nothing of before.
+constexpr double kSettleSeconds = 0.1, kGpuSettleSeconds = 1.5;
 
 /// Parts of the time in which a rank waits for messages; windows take turns. A hog runs meanwhile, so what
 /// the core does is not what the rank suffers.
@@ -48,10 +52,16 @@ class EveryCore {
   cpu_set_t before_;
 };
 
+// Null of the CPU.
+std::unique_ptr<const GpuCounters> counters_of(at::Device device) {
+  if (!device.is_cuda()) return nullptr;
+  return std::make_unique<const GpuCounters>(cuda_plugin("interference").device_identity(device.index()));
+}
+
 struct Window {
   std::string kind;  // kQuietGroup: no hogs
   int64_t processes = 0;
-  std::vector<double> features;  // of the core
+  std::vector<double> features;  // of core and GPU
   std::vector<double> seconds;   // by segment, of one pass
 };
 
@@ -69,16 +79,29 @@ class Windows {
     for (const std::string& kind : settings_.kinds) {
       for (int64_t processes = 1; processes <= settings_.most_processes; ++processes) {
         take(kQuietGroup, 0);
-        Hogs hogs(settings_.hog_command({kind, settings_.core, processes}));
-        run_for(kSettleSeconds, 0, nullptr);
+        const std::unique_ptr<Hogs> hogs = start(kind, processes);
+        settle();
         take_beside_ranks(kind, processes);
-        hogs.end();
+        hogs->end();
+        if (is_on_gpu()) settle();
       }
     }
     return std::move(windows_);
   }
 
  private:
+  bool is_on_gpu() const { return !settings_.device.is_cpu(); }
+
+  // Hogs of a GPU need a core too: any.
+  std::unique_ptr<Hogs> start(const std::string& kind, int64_t processes) const {
+    std::optional<EveryCore> unbound;
+    if (is_on_gpu()) unbound.emplace();
+    return std::make_unique<Hogs>(settings_.hog_command(
+        {kind, settings_.core, processes, is_on_gpu() ? settings_.device.str() : std::string()}));
+  }
+
+  void settle() { run_for(is_on_gpu() ? kGpuSettleSeconds : kSettleSeconds, 0, nullptr); }
+
   // All windows of a kind, the second half of them beside what keeps the other cores busy.
   void take_beside_ranks(const std::string& kind, int64_t processes) {
     const int64_t alone = settings_.other_cores.empty() ? settings_.repeats : (settings_.repeats + 1) / 2;
@@ -88,9 +111,9 @@ class Windows {
     {
       const EveryCore unbound;  // a process may only run where the thread may that starts it
       for (const int64_t core : settings_.other_cores)
-        ranks.push_back(std::make_unique<Hogs>(settings_.hog_command({"matrix", core, 1})));
+        ranks.push_back(std::make_unique<Hogs>(settings_.hog_command({"matrix", core, 1, ""})));
     }
-    run_for(kSettleSeconds, 0, nullptr);
+    run_for(kSettleSeconds, 0, nullptr);  // the GPU is as it was
     for (int64_t i = alone; i < settings_.repeats; ++i) take(kind, processes);
   }
 
@@ -104,18 +127,17 @@ class Windows {
       if (idle > 0) std::this_thread::sleep_for((WindowClock::now() - pass_began) * (idle / (1 - idle)));
       ++passes;
       for (size_t node = 0; sums && node < segment_of_.size(); ++node)
-        (*sums)[segment_of_[node]] += pass.forward[node].host_seconds + pass.backward[node].host_seconds;
+        (*sums)[segment_of_[node]] += pass.forward[node].device_seconds + pass.backward[node].device_seconds;
     } while (std::chrono::duration<double>(WindowClock::now() - begin).count() < seconds);
     return passes;
   }
 
   void take(const std::string& kind, int64_t processes) {
     Window window{kind, processes, {}, std::vector<double>(segments_)};
-    const CoreReader reader(settings_.core);
-    const CoreReading first = reader.read();
+    const CoreReading first = reader_.read();
     const double idle = kIdle[windows_.size() % kIdle.size()];
     const int64_t passes = run_for(settings_.window_seconds, idle, &window.seconds);
-    window.features = core_features(first, reader.read(), settings_.core);
+    window.features = core_features(first, reader_.read(), settings_.core);
     for (double& seconds : window.seconds) seconds /= static_cast<double>(passes);
     windows_.push_back(std::move(window));
     if (!settings_.progress) return;
@@ -128,6 +150,7 @@ class Windows {
   const std::vector<size_t>& segment_of_;
   const size_t segments_;
   const InterferenceSettings& settings_;
+  const CoreReader reader_{settings_.core, counters_of(settings_.device)};
   const WindowClock::time_point began_ = WindowClock::now();
   double expected_ = 1;
   std::vector<Window> windows_;
@@ -139,7 +162,7 @@ InterferenceData measure_interference(const Model& model, const std::vector<at::
                                       const Profile& profile, const InterferenceSettings& settings) {
   const ThreadCount one_thread(1);  // as a rank has on its core
   const at::AutoGradMode grad_mode(true);
-  Bench bench(model, inputs, settings.seed, at::kCPU);
+  Bench bench(model, inputs, settings.seed, settings.device);
   bench.find_gradient_flow();
   const auto segments = stretches_of_work(profile, settings.segments);
   std::map<std::string, size_t> segment_of_name;

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "graph/command_line.h"
+#include "graph/device_name.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/units.h"
@@ -15,8 +16,10 @@
 #include "interference/hog_work.h"
 #include "interference/hogs.h"
 #include "interference/predictor.h"
+#include "models/device/device.h"
 #include "models/load.h"
 #include "profiler/commands.h"
+#include "profiler/gpu_hogs.h"
 #include "profiler/interference.h"
 #include "profiler/machine.h"
 #include "profiler/measure.h"
@@ -30,14 +33,25 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kHogKinds = "matrix,copy,loopback";
 constexpr size_t kMostOtherCores = 7;  // that are kept busy, as other ranks do
 
-std::vector<std::string> listed_kinds(const std::string& list, const std::string& option) {
+bool is_for_gpu(const po::variables_map& options) {
+  return device_name(options["device"].as<std::string>(), "--device").cuda;
+}
+
+// All of them where none are asked for.
+std::vector<std::string> kinds_from(const po::variables_map& options) {
+  const bool gpu = is_for_gpu(options);
   std::vector<std::string> kinds;
+  if (!options.count("hogs")) {
+    for (const HogKind& kind : hog_kinds()) kinds.emplace_back(kind.name);
+    return gpu ? gpu_hog_kinds() : kinds;
+  }
+  const std::string list = options["hogs"].as<std::string>();
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(',', begin), list.size());
-    kinds.emplace_back(hog_kind(list.substr(begin, end - begin), option).name);
+    kinds.emplace_back(hog_kind(list.substr(begin, end - begin), "--hogs").name);
+    if (gpu) check_gpu_hog(kinds.back(), "--hogs");
     begin = end + 1;
   }
   return kinds;
@@ -77,10 +91,12 @@ po::options_description interference_options() {
       ("model", po::value<std::vector<std::string>>()->value_name("SPEC"),
        "model: NAME[:option=value,...]; may be given several times")                     //
       ("batch-size", po::value<int64_t>()->value_name("N"), "samples of one minibatch")  //
+      ("device", po::value<std::string>()->default_value("cpu")->value_name("DEVICE"),
+       "where it is measured, and what the hogs take: cpu (a core of it), cuda or cuda:K")  //
       ("core", po::value<int64_t>()->value_name("N"),
-       "core on which it is measured, and that the hogs take; without: the last one that may be used")  //
-      ("hogs", po::value<std::string>()->default_value(kHogKinds)->value_name("KINDS"),
-       "kinds of hogs: matrix, copy, loopback")  //
+       "core on which it is measured; without: the last one that may be used")  //
+      ("hogs", po::value<std::string>()->value_name("KINDS"),
+       "kinds of hogs; without: matrix,copy,loopback, on a GPU matrix,copy")  //
       ("most", po::value<int64_t>()->default_value(3)->value_name("N"),
        "each kind with 1, 2, ... N processes")                                                          //
       ("repeats", po::value<int64_t>()->default_value(8)->value_name("N"), "windows for each of them")  //
@@ -98,7 +114,7 @@ po::options_description interference_options() {
 
 InterferenceSettings interference_settings(const po::variables_map& options) {
   InterferenceSettings settings;
-  settings.kinds = listed_kinds(options["hogs"].as<std::string>(), "--hogs");
+  settings.kinds = kinds_from(options);
   settings.most_processes = integer_option(options, "most", 1, HogOrder::kMostProcesses);
   settings.repeats = integer_option(options, "repeats", 1, 100000);
   settings.segments = integer_option(options, "segments", 1, 1000);
@@ -106,6 +122,7 @@ InterferenceSettings interference_settings(const po::variables_map& options) {
   if (settings.window_seconds < 0.05)
     throw InputError("--window: got " + options["window"].as<std::string>() + ", expected 50ms or more",
                      "The host counts a core's time in steps of 10 ms.");
+  settings.device = open_device(options["device"].as<std::string>(), "--device");
   settings.seed = static_cast<uint64_t>(integer_option(options, "seed", 0, INT64_MAX));
   settings.core = core_from(options);
   for (const int64_t core : cores_of_process())
@@ -113,10 +130,15 @@ InterferenceSettings interference_settings(const po::variables_map& options) {
       settings.other_cores.push_back(core);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   settings.hog_command = [self](const HogOrder& order) {
-    return std::vector<std::string>{self,          "hog",
-                                    "--kind",      order.kind,
-                                    "--core",      std::to_string(order.core),
-                                    "--processes", std::to_string(order.processes)};
+    const bool core = order.device.empty();
+    return std::vector<std::string>{self,
+                                    "hog",
+                                    "--kind",
+                                    order.kind,
+                                    "--processes",
+                                    std::to_string(order.processes),
+                                    core ? "--core" : "--device",
+                                    core ? std::to_string(order.core) : order.device};
   };
   return settings;
 }
@@ -128,6 +150,7 @@ InterferenceData measure_model(const std::string& spec, int64_t batch_size, Inte
   const auto inputs = synthetic_inputs(model.graph, settings.seed);
   MeasureOptions measuring;
   measuring.batch_size = batch_size;
+  measuring.device = settings.device;
   measuring.seed = settings.seed;
   measuring.repeats = 3;
   const Profile profile = measure(model, inputs, measuring);
@@ -150,9 +173,8 @@ void interference_command(const std::vector<std::string>& arguments) {
   const po::options_description description = interference_options();
   const auto options = parse_options(
       arguments, description,
-      "pipewright-profiler interference: a model on one core beside hogs that take it, window by window: "
-      "what\n"
-      "the host says of the core, and how many times as long parts of the model took.\n"
+      "pipewright-profiler interference: a model on one core or GPU beside hogs that take it, window by\n"
+      "window: what the host says of it, and how many times as long parts of the model took.\n"
       "Example: pipewright-profiler interference --model vgg11:small=yes --batch-size 4 --output data.jsonl");
   if (options["print-config"].as<bool>()) return print_config(options, description);
   if (!options.count("model"))
@@ -169,6 +191,7 @@ void interference_command(const std::vector<std::string>& arguments) {
     add_rows(measure_model(spec, batch_size, settings), spec, &data);
   data.provenance = {{"pipewright", PIPEWRIGHT_VERSION},
                      {"processor", processor_name()},
+                     {"device", device_text(settings.device)},
                      {"date", utc_date()},
                      {"window", options["window"].as<std::string>()},
                      {"models", join(options["model"].as<std::vector<std::string>>(), " ")}};
@@ -218,16 +241,31 @@ void hog_command(const std::vector<std::string>& arguments) {
   po::options_description description("Options");
   description.add_options()  //
       ("kind", po::value<std::string>()->default_value("matrix")->value_name("KIND"),
-       "matrix, copy or loopback")  //
+       "matrix, copy or loopback; of a GPU matrix or copy")  //
+      ("device", po::value<std::string>()->default_value("cpu")->value_name("DEVICE"),
+       "what it takes: cpu (a core of it), cuda or cuda:K")  //
       ("core", po::value<int64_t>()->value_name("N"),
        "the core that it takes; without: the last one that may be used")  //
       ("processes", po::value<int64_t>()->default_value(1)->value_name("N"), "so many of them");
-  const auto options =
-      parse_options(arguments, description,
-                    "pipewright-profiler hog: takes a core, as another job on the host would, until Ctrl-C.\n"
-                    "Example: pipewright-profiler hog --kind copy --core 1 --processes 2");
-  run_hogs({options["kind"].as<std::string>(), core_from(options),
-            integer_option(options, "processes", 1, HogOrder::kMostProcesses)});
+  const auto options = parse_options(
+      arguments, description,
+      "pipewright-profiler hog: takes a core or a GPU, as another job on the host would, until\n"
+      "Ctrl-C.\n"
+      "Example: pipewright-profiler hog --kind copy --core 1 --processes 2");
+  HogOrder order;
+  order.kind = options["kind"].as<std::string>();
+  order.processes = integer_option(options, "processes", 1, HogOrder::kMostProcesses);
+  if (!is_for_gpu(options)) {
+    order.core = core_from(options);
+    return run_hogs(order);
+  }
+  order.device = options["device"].as<std::string>();
+  check_gpu_hog(order.kind, "--kind");
+  if (options.count("core"))
+    throw InputError("--core: with --device " + order.device + " the hogs take the GPU, no core",
+                     "Next: leave --core out.");
+  // In each process for itself: see run_hogs().
+  run_hogs(order, [&] { return gpu_hog_round(order.kind, open_device(order.device, "--device")); });
 }
 
 }  // namespace pipewright

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
        pipewright::interference_command},
       {"train-predictor", "train the forest that predicts slowdowns, and say how good it is",
        pipewright::train_predictor_command},
-      {"hog", "burn a core, as another job would, until it is ended", pipewright::hog_command},
+      {"hog", "burn a core or a GPU, as another job would, until it is ended", pipewright::hog_command},
       {"make-images", "write synthetic image files in place of a published data set",
        pipewright::make_images_command},
       {"models", "the built-in models, their options and parameter counts", pipewright::models_command}};

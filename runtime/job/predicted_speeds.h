@@ -47,7 +47,7 @@ class PredictedSpeeds {
     std::deque<Sample> samples;      // the last kAgree
     double slowdown = 1;
     std::vector<double> by_node;  // of the profile; empty: about the same
-    bool is_bound = true;         // to a core of its own
+    bool is_bound = true;         // to a core of its own, or to a GPU
     bool has_warned = false;
   };
 

@@ -1,4 +1,5 @@
-// What a rank tells rank 0 of the core that it computes on, some times a second, where a policy reads it.
+// What a rank tells rank 0 of the core and the GPU that it computes on, some times a second, where a policy
+// reads it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace pipewright {
 
 struct CoreSample {
   /// In the order of core_features() (interference/core_features.h), NaN: not known. Empty: the rank is bound
-  /// to no core, and says so once.
+  /// to no core and computes on no GPU, and says so once.
   std::vector<double> features;
 
   /// One line, unlike that of anybody else's.

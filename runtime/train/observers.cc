@@ -4,6 +4,9 @@
 #include <ctime>
 #include <thread>
 
+#include "models/device/cuda_plugin.h"
+#include "models/device/device.h"
+
 namespace pipewright {
 namespace {
 
@@ -123,13 +126,21 @@ void MessageObserver::tell(Clock::time_point now) {
   log_.ends.clear();
 }
 
-CoreObserver::CoreObserver(std::function<void(std::string line)> tell) : tell_(std::move(tell)) {
-  if (const auto core = core_of_process()) {
-    reader_.emplace(*core);
+std::unique_ptr<const CoreReader> core_reader_of(at::Device device) {
+  const std::optional<int64_t> core = core_of_process();
+  std::unique_ptr<const GpuCounters> gpu;
+  if (device.is_cuda())
+    gpu = std::make_unique<const GpuCounters>(cuda_plugin("device").device_identity(device.index()));
+  if (!core && !gpu) return nullptr;
+  return std::make_unique<const CoreReader>(core, std::move(gpu));
+}
+
+CoreObserver::CoreObserver(const CoreReader* reader, std::function<void(std::string line)> tell)
+    : reader_(reader), tell_(std::move(tell)) {
+  if (reader_)
     last_ = reader_->read();
-  } else {
+  else
     tell_(CoreSample{}.to_line());
-  }
 }
 
 void CoreObserver::after(const Action&, Clock::time_point, Clock::time_point end) {

@@ -1,7 +1,10 @@
 // What watches a rank train, beside its progress (runtime/launch/rank_session.h): a class each.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -107,19 +110,24 @@ class MessageObserver : public ActionObserver {
   int64_t messages_[4] = {};  // since then, by kind
 };
 
-/// Tells four times a second what the host says of the core that this rank is bound to: for a policy that
-/// reads it. One that is bound to none says so, once.
+/// Of the core that this process is bound to, and of `device` where that is a GPU; null where there is
+/// neither.
+std::unique_ptr<const CoreReader> core_reader_of(at::Device device);
+
+/// Tells four times a second what the host says of the core that this rank is bound to, and of its GPU: for a
+/// policy that reads it. One that has neither says so, once.
 class CoreObserver : public ActionObserver {
  public:
   /// As long as a window of the data set (pipewright-profiler interference).
   static constexpr double kEverySeconds = 0.25;
 
-  explicit CoreObserver(std::function<void(std::string line)> tell);
+  /// `reader`: core_reader_of() it; outlives this.
+  CoreObserver(const CoreReader* reader, std::function<void(std::string line)> tell);
   void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
 
  private:
+  const CoreReader* const reader_;
   const std::function<void(std::string line)> tell_;
-  std::optional<CoreReader> reader_;
   CoreReading last_;
   Clock::time_point read_ = Clock::now();
 };

@@ -125,12 +125,13 @@ class Training : private RankTask {
   const TrainingData data_;
   const std::unique_ptr<Dataset> evaluation_data_;
 
-  std::optional<RunFolderLock> lock_;      // rank 0, unless the launcher holds it
-  std::unique_ptr<AdaptPolicy> policy_;    // if it decides on the way; rank 0 asks it
-  std::optional<LayerNorms> layer_norms_;  // if the policy reads gradients
-  std::string own_norms_;                  // rank 0: what it has taken of them
-  std::unique_ptr<StopAgreement> stop_;    // if a signal leaves a checkpoint or the policy decides; Control's
-                                           // thread calls it
+  std::optional<RunFolderLock> lock_;              // rank 0, unless the launcher holds it
+  std::unique_ptr<AdaptPolicy> policy_;            // if it decides on the way; rank 0 asks it
+  std::unique_ptr<const CoreReader> core_reader_;  // if the policy reads cores and there is something to read
+  std::optional<LayerNorms> layer_norms_;          // if the policy reads gradients
+  std::string own_norms_;                          // rank 0: what it has taken of them
+  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint or the policy decides; Control's
+                                         // thread calls it
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
   std::unique_ptr<GroupLog> group_log_;           // rank 0, where pipelines ask it for groups or minibatches

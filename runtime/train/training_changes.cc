@@ -61,6 +61,7 @@ void Training::prepare_to_stop() {
   const bool heeds_signals = job_.run.checkpoint.on_signal;
   if (!heeds_signals && !job_.decides) return;
   const Place& place = session_.place();
+  if (policy_ && policy_->reads_cores()) core_reader_ = core_reader_of(job_.device);
   if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
   const auto stop_after = [this](int64_t last_started) {
     const int64_t generation = job_.generation_at(last_started + 1);

@@ -46,7 +46,8 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
         stage, generation_->number(), [this](std::string line) { control().post(std::move(line)); }}));
   }
   if (policy_ && policy_->reads_cores())
-    add(std::make_shared<CoreObserver>([this](std::string line) { control().post(std::move(line)); }));
+    add(std::make_shared<CoreObserver>(core_reader_.get(),
+                                       [this](std::string line) { control().post(std::move(line)); }));
   if (job_.disturbances.empty()) return;
   add(std::make_shared<Disturber>(
       Disturber::Settings{job_.disturbances, rank, worker.replica(), started_, [this] { control().check(); },

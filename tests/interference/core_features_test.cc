@@ -54,6 +54,10 @@ struct Second {
     second.own_seconds = 6.3;
     second.taken = 40;
     second.cpu_pressure_seconds += 0.8;
+    first.cache_misses = 1e6;
+    second.cache_misses = 4e6;
+    first.gpu = {0, 0, 0, 0, 0};
+    second.gpu = {0.5, 0.75, 0.25, 1.41, 1};
   }
 };
 
@@ -77,7 +81,7 @@ class DrawnHost {
     std::ofstream(path) << text;
   }
   void remove(const std::string& file) { std::filesystem::remove_all(folder_ / file); }
-  CoreReading read() const { return CoreReader(1, folder_ / "").read(); }
+  CoreReading read() const { return CoreReader(1, nullptr, folder_ / "").read(); }
 
  private:
   TemporaryFolder folder_;
@@ -138,7 +142,25 @@ TEST_CASE("features of a core between two readings") {
   CHECK(feature(features, "cpu_pressure") == Approx(0.8));
   CHECK(feature(features, "memory_pressure") == Approx(0).margin(1e-9));
   CHECK(feature(features, "gigahertz") == Approx(2.59614));
+  CHECK(feature(features, "cache_misses") == Approx(1e7));
+  CHECK(feature(features, "gpu_others") == 0.5);
+  CHECK(feature(features, "gpu_busy") == 0.75);
+  CHECK(feature(features, "gpu_memory_busy") == 0.25);
+  CHECK(feature(features, "gpu_gigahertz") == 1.41);
+  CHECK(feature(features, "gpu_throttled") == 1);
   CHECK(with_work(features, 7).back() == 7);
+  CHECK(core_feature_names().back() == "work_bytes_per_second");
+}
+
+TEST_CASE("of a rank that is bound to no core only the GPU's features are known") {
+  const Second second;
+  const std::vector<double> features = core_features(second.first, second.second, std::nullopt);
+  REQUIRE(features.size() + 1 == core_feature_names().size());
+  for (size_t f = 0; f < features.size(); ++f) {
+    CAPTURE(core_feature_names()[f]);
+    CHECK(std::isnan(features[f]) == (core_feature_names()[f].rfind("gpu_", 0) != 0));
+  }
+  CHECK(feature(features, "gpu_others") == 0.5);
 }
 
 TEST_CASE("of a rank that hardly ran nothing is said for each second that it ran") {
@@ -147,6 +169,7 @@ TEST_CASE("of a rank that hardly ran nothing is said for each second that it ran
   const std::vector<double> features = core_features(second.first, second.second, 1);
   CHECK(std::isnan(feature(features, "waiting")));
   CHECK(std::isnan(feature(features, "taken")));
+  CHECK(std::isnan(feature(features, "cache_misses")));
   CHECK(feature(features, "others") == Approx(0.6));
 }
 
@@ -179,6 +202,9 @@ TEST_CASE("this host is read") {
   while (reading.own_seconds == 0 && std::chrono::steady_clock::now() < end) reading = reader.read();
   CHECK(reading.host.cores.count(cores[0]) == 1);
   CHECK(reading.own_seconds > 0);
+  for (const double value : {reading.gpu.others, reading.gpu.busy, reading.gpu.memory_busy,
+                             reading.gpu.gigahertz, reading.gpu.throttled})
+    CHECK(std::isnan(value));
 }
 
 }  // namespace pipewright::testing

@@ -68,7 +68,8 @@ TEST_CASE("the data set of a model beside hogs, then a predictor of it: two comm
   REQUIRE(predictor.report());
   CHECK(predictor.report()->groups.size() == 2);
   const std::vector<std::string> not_read = features_of_ranks_too(read.features);
-  CHECK(not_read == std::vector<std::string>{"runnable", "taken", "switches", "cpu_pressure"});
+  CHECK(not_read == std::vector<std::string>{"runnable", "taken", "switches", "cpu_pressure", "cache_misses",
+                                             "gpu_busy", "gpu_memory_busy"});
   CHECK(predictor.features().size() == read.features.size() - not_read.size());
 }
 
@@ -111,6 +112,42 @@ TEST_CASE("hog burns a core until it is ended") {
   CHECK_THAT(hog.output(), Contains("\"kind\":\"loopback\"") && Contains("cpu_seconds"));
 }
 
+TEST_CASE("without a GPU the commands that want one end with 2, as all programs do, and hogs leave nothing") {
+  const TemporaryFolder folder;
+  // No plug-in there, on a machine with a GPU too.
+  const std::string variable = "PIPEWRIGHT_CUDA_PLUGIN";
+  const auto refused = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-profiler");
+    Process process(words, folder / "out", folder / "error", {{variable, folder / "none.so"}});
+    CHECK(process.wait(100s) == 2);
+    CHECK(process.output().empty());
+    CHECK_THAT(process.error(),
+               Catch::StartsWith("pipewright-profiler: error: --device: the plug-in for CUDA "
+                                 "is missing: no ") &&
+                   Contains("--device cpu"));
+  };
+  refused({"hog", "--device", "cuda:0", "--processes", "3"});
+  refused({"interference", "--model", "mlp:layers=1,width=4", "--batch-size", "2", "--device", "cuda:0"});
+}
+
+TEST_CASE("a data set of before the GPU's features trains a predictor as it did") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "old.jsonl";
+  InterferenceData old;
+  for (const std::string& name : core_feature_names())
+    if (name != "cache_misses" && name.rfind("gpu_", 0) != 0) old.features.push_back(name);
+  for (int i = 0; i < 20; ++i) {
+    std::vector<double> row(old.features.size(), 0.01 * i);
+    old.rows.push_back({i % 2 ? "matrix" : "copy", 1, "w", row, 1 + 0.01 * i});
+  }
+  write_file(file, old.text());
+  const Ended trained =
+      profiler(folder, {"train-predictor", "--data", file, "--output", folder / "predictor.json"});
+  CAPTURE(trained.error);
+  REQUIRE(trained.code == 0);
+  CHECK(read_document<Predictor>(folder / "predictor.json").features().size() == old.features.size() - 4);
+}
+
 TEST_CASE("wrong use of the commands of interference ends with 2 and says what to do") {
   const TemporaryFolder folder;
   const auto fails = [&](const std::vector<std::string>& words, const std::string& part) {
@@ -139,6 +176,12 @@ TEST_CASE("wrong use of the commands of interference ends with 2 and says what t
   fails({"train-predictor", "--data", "/dev/null"}, "/dev/null");
   fails({"train-predictor", "--data", "x", "--trees", "0"}, "--trees: 0 is not in 1..");
   fails({"hog", "--kind", "matrx"}, "did you mean 'matrix'?");
+  fails({"hog", "--device", "gpu"}, "--device");
+  fails({"hog", "--device", "cuda:0", "--kind", "matrx"}, "did you mean 'matrix'?");
+  fails({"hog", "--device", "cuda:0", "--kind", "loopback"},
+        "--kind: \"loopback\" takes no GPU: it is TCP through the host to itself");
+  fails({"hog", "--device", "cuda:0", "--core", "0"}, "--core: with --device cuda:0");
+  fails(with({"--device", "cuda:0", "--hogs", "copy,loopback"}), "--hogs: \"loopback\" takes no GPU");
   const Ended printed = profiler(folder, with({"--print-config"}));
   CHECK(printed.code == 0);
   CHECK_THAT(printed.out, Contains("window") && Contains("250ms") && Contains("mlp:layers=1,width=4"));

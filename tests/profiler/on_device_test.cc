@@ -9,14 +9,17 @@
 #include <set>
 
 #include "graph/document.h"
+#include "interference/core_features.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/autocast.h"
 #include "models/zoo/builder.h"
 #include "models/zoo/registry.h"
+#include "profiler/interference.h"
 #include "profiler/layers.h"
 #include "profiler/marks.h"
 #include "profiler/measure.h"
 #include "profiler/synthetic_inputs.h"
+#include "test_paths.h"
 #include "tests/models/hand_graph.h"
 #include "tests/support/fake_device.h"
 
@@ -188,8 +191,7 @@ TEST_CASE("on a device a profile has the structure of the CPU's, with the host's
   const auto structure = [](Profile profile) {
     for (ProfiledNode& node : profile.nodes) {
       node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
-      node.saved_bytes =
-          0;  // the same where a device saves what the CPU does; it may save something else
+      node.saved_bytes = 0;  // the same where a device saves what the CPU does; it may save something else
       node.forward_launch_seconds = node.backward_launch_seconds = {};
     }
     profile.whole = {};
@@ -346,6 +348,34 @@ TEST_CASE("marks on a device wait for nothing until they are asked to, once for 
   host.set();
   host.wait();
   CHECK(host.between(0, 1).host_seconds == host.between(0, 1).device_seconds);
+}
+
+TEST_CASE("on a device interference is measured by the device's clock, beside hogs that are ordered for it") {
+  bool beside = false;
+  const FakeClock clock([&](const std::string&) { return beside ? 0.003 : 0.001; });
+  const Model model = build_model("mlp:layers=2,width=8,image=4", 4);
+  const std::vector<at::Tensor> inputs = synthetic_inputs(model.graph, 1);
+  InterferenceSettings settings;
+  settings.device = fake_device();
+  settings.kinds = {"matrix"};
+  settings.most_processes = 1;
+  settings.repeats = 2;
+  settings.window_seconds = 0.01;
+  settings.segments = 1;
+  settings.core = cores_of_process().back();
+  std::vector<std::string> devices;
+  settings.hog_command = [&](const HogOrder& order) {
+    devices.push_back(order.device);
+    beside = true;  // no quiet window comes later
+    return std::vector<std::string>{std::string(PIPEWRIGHT_BINARY_DIR) + "/interference_hog", order.kind,
+                                    std::to_string(settings.core), std::to_string(order.processes)};
+  };
+  const Profile profile = profile_on(at::kCPU, model);
+  const InterferenceData data = measure_interference(model, inputs, profile, settings);
+  CHECK(devices == std::vector<std::string>{fake_device().str()});
+  REQUIRE(data.rows.size() == 3 + 2);
+  for (const InterferenceRow& row : data.rows)
+    CHECK(row.slowdown == Approx(row.group == kQuietGroup ? 1 : 3).epsilon(0.01));
 }
 
 }  // namespace

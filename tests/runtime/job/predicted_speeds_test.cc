@@ -194,4 +194,23 @@ TEST_CASE("interference:decide=predict reads a predictor, others do not") {
              Contains("pipewright.predictor/1"));
 }
 
+TEST_CASE(
+    "predicted: a GPU's forest judges a rank that is bound to no core by its GPU, a core's forest does not") {
+  const TwoRanks ranks;
+  InterferenceData data;
+  data.features = {"gpu_others"};
+  for (int i = 0; i <= 300; ++i) data.rows.push_back({"matrix", 1, "w", {i / 300.0}, 1 + 0.01 * i});
+  CoreReading first, second;
+  first.at_seconds = 1;
+  second.at_seconds = 2;
+  second.gpu.others = 0.5;
+  const CoreSample sample{core_features(first, second, /*core=*/std::nullopt)};
+  RunNow now = ranks.now({1, 7});
+  now.cores = {std::vector<CoreSample>(5, waiting_sample(0.01)), std::vector<CoreSample>(5, sample)};
+  PredictedSpeeds by_gpu(Predictor::train(data, {}), ranks.profile),
+      by_core(waiting_predictor(), ranks.profile);
+  CHECK(by_gpu.slowdowns(now)[1] == Approx(2.5).epsilon(0.1));
+  CHECK(by_core.slowdowns(now)[1] == 7);
+}
+
 }  // namespace pipewright::testing
