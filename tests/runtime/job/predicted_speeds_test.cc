@@ -209,8 +209,8 @@ TEST_CASE(
   now.cores = {std::vector<CoreSample>(5, waiting_sample(0.01)), std::vector<CoreSample>(5, sample)};
   PredictedSpeeds by_gpu(Predictor::train(data, {}), ranks.profile),
       by_core(waiting_predictor(), ranks.profile);
-  CHECK(by_gpu.slowdowns(now)[1] == Approx(2.5).epsilon(0.1));
-  CHECK(by_core.slowdowns(now)[1] == 7);
+  CHECK(by_gpu.slowdowns(now).ranks[1] == Approx(2.5).epsilon(0.1));
+  CHECK(by_core.slowdowns(now).ranks[1] == 7);
 }
 
 }  // namespace pipewright::testing
