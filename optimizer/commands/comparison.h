@@ -7,6 +7,7 @@
 
 #include "graph/text_table.h"
 #include "optimizer/commands/options.h"
+#include "optimizer/plan/updates.h"
 
 namespace pipewright {
 
@@ -39,14 +40,6 @@ struct Comparison {
   std::string advice;  ///< one or two sentences
   std::string ties;    ///< which cuts tied parameters forbid in some rows; "" if none
 };
-
-/// What training by a plan is like, beside its speed.
-struct Updates {
-  int64_t least_minibatches = 1;  ///< of one update, at the stage that takes fewest
-  int64_t most_minibatches = 1;
-  int64_t staleness = 0;  ///< updates between reading weights and changing them, at the worst stage
-};
-Updates updates_of(const Plan& plan);
 
 /// Like with like: plans whose updates cover a given number of minibatches (flush, interleaved, zb-h1, 2bw)
 /// have as many samples in one as data parallelism on these devices, unless `samples_per_update` (0: as many)

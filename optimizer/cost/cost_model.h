@@ -85,6 +85,8 @@ struct CostInputs {
   WeightRule weights = WeightRule::kStash;
   /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.
   int64_t minibatches_per_update = 0;
+  /// Of a stage whose replicas' shares are chosen; 0: any.
+  int64_t most_minibatches_of_round = 0;
   int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
   bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
   bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update

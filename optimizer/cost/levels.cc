@@ -138,11 +138,12 @@ double shared_seconds(const std::vector<double>& seconds, const std::vector<int6
 
 }  // namespace
 
-std::vector<int64_t> best_shares(const std::vector<double>& seconds) {
+std::vector<int64_t> best_shares(const std::vector<double>& seconds, int64_t most_minibatches) {
   std::vector<int64_t> shares(seconds.size(), 1);
   std::vector<int64_t> best = shares;
   double least = shared_seconds(seconds, best);
-  const auto most = static_cast<int64_t>(seconds.size()) * kMostShares;
+  auto most = static_cast<int64_t>(seconds.size()) * kMostShares;
+  if (most_minibatches > 0) most = std::min(most, most_minibatches);
   // One more minibatch in the round, for the replica that would be done with it first.
   for (auto round = static_cast<int64_t>(seconds.size()) + 1; round <= most; ++round) {
     size_t next = 0;

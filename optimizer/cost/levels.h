@@ -81,8 +81,9 @@ class LevelCosts {
 /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those that compute a
 /// minibatch in the least time, of the shortest round; at most kMostShares for each on average. What comes
 /// once in a round (exchange, update) does not count: a longer round that only makes it rarer is another
-/// training, with more samples an update. So equal replicas get 1 each.
-std::vector<int64_t> best_shares(const std::vector<double>& seconds);
+/// training, with more samples an update. So equal replicas get 1 each. `most_minibatches`: of a round, at
+/// least as many as there are replicas; 0: any.
+std::vector<int64_t> best_shares(const std::vector<double>& seconds, int64_t most_minibatches = 0);
 inline constexpr int64_t kMostShares = 8;
 
 }  // namespace pipewright

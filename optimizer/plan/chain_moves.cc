@@ -99,7 +99,7 @@ void ChainMoves::price(RankedChain* chain) const {
     for (const int64_t rank : stages[s].ranks)
       seconds.push_back(compute_seconds_on(loads[s], q_.inputs, rank));
     std::vector<int64_t>& shares = chain->stages[s].shares;
-    shares = best_shares(seconds);
+    shares = best_shares(seconds, q_.inputs.most_minibatches_of_round);
     if (std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share == 1; })) shares.clear();
     stages[s].shares = shares;
   }

@@ -31,8 +31,11 @@ struct PlanRequest {
   /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
   /// demands and strategy are then not asked.
   double inference_period_seconds = 0;
-  std::string schedule = "1f1b";      ///< strategy "model-parallel" has its own
-  std::string weights;                ///< "": "flush" for schedules that drain, otherwise "stash"
+  std::string schedule = "1f1b";  ///< strategy "model-parallel" has its own
+  std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"
+  /// With weight rules by which each stage updates by itself: no stage makes an update of more minibatches,
+  /// so has no more replicas; 0: any.
+  int64_t most_minibatches_per_update = 0;
   int64_t microbatches = 0;           ///< of an update, with flush and 2bw; 0: a few for each device
   int64_t stages_per_rank = 2;        ///< schedule "interleaved"
   std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h

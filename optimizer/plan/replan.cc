@@ -153,6 +153,14 @@ class Choice {
   }
 
   std::vector<Plan> planned(const Topology& topology) {
+    try {
+      return found(topology);
+    } catch (const InfeasibleError&) {
+      return {};  // the one in force goes on
+    }
+  }
+
+  std::vector<Plan> found(const Topology& topology) {
     if (searched_) return plans_in_orders(profile_, topology, request_, in_force_);
     // Slow links leave something to do after that.
     const double given = (links_.empty() ? 1 : kOfPlansWithLinks) * std::max(0.0, work_->left());
@@ -234,7 +242,7 @@ ClassProfiles slow_down(Topology* topology, const Slowdowns& slowdowns, const Pr
 /// The best there is for these times and devices.
 Replanned best_next(const Profile& profile, const Topology& topology, ClassProfiles classes,
                     const Plan& in_force, const SlowLinks& links, const std::vector<Plan>& known,
-                    double budget_seconds) {
+                    double budget_seconds, int64_t most_minibatches_per_update) {
   Replanned again;
   CountedWork work(budget_seconds);
   work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
@@ -244,6 +252,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
   if (weight_rule_facts(in_force.weights).one_update_for_all) request.microbatches = in_force.microbatches;
   request.use_all_devices = true;  // a rank without a stage would have to be the last
   request.class_profiles = std::move(classes);
+  request.most_minibatches_per_update = most_minibatches_per_update;
 
   Plan stays = in_force;
   stays.predicted = evaluate_plan(in_force, profile, topology, request);
@@ -286,18 +295,20 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
 
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
                      const Slowdowns& slowdowns, const SlowLinks& links, const std::vector<Plan>& known,
-                     double budget_seconds) {
+                     double budget_seconds, int64_t most_minibatches_per_update) {
   Topology slowed = topology;
   ClassProfiles classes;
   if (!equally_slow(slowdowns)) classes = slow_down(&slowed, slowdowns, profile);
-  Replanned again = best_next(profile, slowed, std::move(classes), in_force, links, known, budget_seconds);
+  Replanned again = best_next(profile, slowed, std::move(classes), in_force, links, known, budget_seconds,
+                              most_minibatches_per_update);
   again.slowdowns = slowdowns;
   return again;
 }
 
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
                                      const Slowdowns& slowdowns, const SlowLinks& links,
-                                     const std::vector<Plan>& known, double budget_seconds) {
+                                     const std::vector<Plan>& known, double budget_seconds,
+                                     int64_t most_minibatches_per_update) {
   Profile slowed = profile;
   std::map<std::string, double> slowdown_of;
   for (const Stage& stage : in_force.stages) {
@@ -308,7 +319,8 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
   }
   if (!equally_slow({slowdowns.ranks}))
     for (ProfiledNode& node : slowed.nodes) slow_down(&node, slowdown_of.at(node.name));
-  Replanned again = best_next(slowed, topology, {}, in_force, {}, known, budget_seconds);
+  Replanned again =
+      best_next(slowed, topology, {}, in_force, {}, known, budget_seconds, most_minibatches_per_update);
   again.slowdowns = slowdowns;
   again.links = links;
   return again;

@@ -40,13 +40,17 @@ constexpr double kReplanSeconds = 0.1;
 /// `known`: further plans to choose from, of the same schedule and weight rule and on all devices; the one
 /// that was best when all was quiet, say.
 ///
+/// `most_minibatches_per_update`: as in PlanRequest; `in_force` and `known` keep it. Where no other plan
+/// does, the one in force stays.
+///
 /// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at:
 /// those that are found as if all links were as slow, those in which ranks have changed places to stay clear
 /// of slow links, and deeper ones of the fastest. Not a search of all plans: with links that differ, none is
 /// known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
                      const Slowdowns& slowdowns, const SlowLinks& links = {},
-                     const std::vector<Plan>& known = {}, double budget_seconds = kReplanSeconds);
+                     const std::vector<Plan>& known = {}, double budget_seconds = kReplanSeconds,
+                     int64_t most_minibatches_per_update = 0);
 
 /// The same by someone who knows how long the nodes take now and not why: the nodes of a slow rank are as
 /// many times as slow as it, wherever they run (of a stage with replicas: at their pace together). So a stage
@@ -55,6 +59,7 @@ Replanned plan_again(const Profile& profile, const Topology& topology, const Pla
 Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& topology, const Plan& in_force,
                                      const Slowdowns& slowdowns, const SlowLinks& links = {},
                                      const std::vector<Plan>& known = {},
-                                     double budget_seconds = kReplanSeconds);
+                                     double budget_seconds = kReplanSeconds,
+                                     int64_t most_minibatches_per_update = 0);
 
 }  // namespace pipewright

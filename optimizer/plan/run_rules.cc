@@ -226,6 +226,13 @@ void set_schedule(const PlanRequest& request, Plan* plan) {
   if (wants_intervals(request)) plan->microbatches = request.microbatches;
 }
 
+void limit_updates(const PlanRequest& request, Question* question) {
+  const int64_t most = request.most_minibatches_per_update;
+  if (most == 0 || facts_of(question->inputs.weights).one_update_for_all) return;
+  question->most_replicas = std::min(question->most_replicas, most);
+  question->inputs.most_minibatches_of_round = most;
+}
+
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
                    int64_t memory_bytes, Plan* plan, DepthAim* aim) {
   set_schedule(request, plan);

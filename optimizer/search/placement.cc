@@ -207,7 +207,7 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
   if (!q_.inputs.speeds.empty()) {
     const std::vector<double> seconds = seconds_on(stage, recompute, begin, end);
     slowest = *std::max_element(seconds.begin(), seconds.end());
-    shares = best_shares(seconds);
+    shares = best_shares(seconds, q_.inputs.most_minibatches_of_round);
     round = static_cast<double>(std::accumulate(shares.begin(), shares.end(), int64_t{0}));
     compute = 0;
     for (size_t q = 0; q < seconds.size(); ++q)

@@ -161,7 +161,7 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
   if (!q.inputs.speeds.empty()) {
     std::vector<double> seconds;
     for (int64_t d = 0; d < q.devices; ++d) seconds.push_back(compute_seconds_on(load, q.inputs, d));
-    stage.shares = best_shares(seconds);
+    stage.shares = best_shares(seconds, q.inputs.most_minibatches_of_round);
   }
   Answer answer;
   answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};

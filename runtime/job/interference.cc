@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/units.h"
+#include "optimizer/plan/updates.h"
 
 namespace pipewright {
 namespace {
@@ -180,12 +181,12 @@ std::optional<PlanDecision> Interference::decide(const RunNow& now) {
   for (const LinkChange& link : now.slow_links)
     if (link.change.found > now.minibatch - kJustFound) began_ = std::min(began_, link.change.minibatch);
   has_told_waiting_ = false;
-  planning_ = std::async(std::launch::async,
-                         [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.ranks.size())),
-                          plan = now.plan, first = now.first_plan, event] {
-                           return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links,
-                                                  {first}, kReplanSeconds);
-                         });
+  planning_ = std::async(
+      std::launch::async, [this, topology = topology_for(static_cast<int64_t>(event.slowdowns.ranks.size())),
+                           plan = now.plan, first = now.first_plan, event] {
+        return replanner_.plan(profile_, topology, plan, event.slowdowns, event.links, {first},
+                               kReplanSeconds, keeps_updates_ ? updates_of(first).most_minibatches : 0);
+      });
   return std::nullopt;
 }
 
@@ -239,6 +240,7 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   const std::string when = options.choice("when", "now", {"now", "epoch"});
   const std::string predictor = options.string("model", "");
   const int64_t most = options.integer("most-an-hour", Interference::kMostAnHour, 0, 1'000'000);
+  const std::string updates = options.choice("updates", "keep", {"keep", "free"});
   options.finish();
   if (profile.empty())
     options.fail("profile", "missing",
@@ -255,7 +257,8 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   if (!predictor.empty()) forest = read_document<Predictor>(predictor);
   return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
                                         parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),
-                                        when == "epoch", most, *replanner, std::move(forest));
+                                        when == "epoch", most, *replanner, std::move(forest),
+                                        updates == "keep");
 }
 
 }  // namespace pipewright

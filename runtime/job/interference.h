@@ -30,7 +30,8 @@ struct ReplannerRow {
   const char* name;
   /// Slowdowns by rank; slow links.
   Replanned (*plan)(const Profile&, const Topology&, const Plan& in_force, const Slowdowns& slowdowns,
-                    const SlowLinks& links, const std::vector<Plan>& known, double budget_seconds);
+                    const SlowLinks& links, const std::vector<Plan>& known, double budget_seconds,
+                    int64_t most_minibatches_per_update);
   bool predicts = false;  ///< slowdowns are a forest's (predicted_speeds.h), not what was measured
 };
 /// "measured", "naive", "predict".
@@ -41,17 +42,19 @@ const std::vector<ReplannerRow>& replanners();
 /// stays with the plan in force.
 class Interference : public AdaptPolicy {
  public:
-  /// `predictor`: where the replanner predicts.
+  /// `predictor`: where the replanner predicts. `keeps_updates`: no stage makes an update of more minibatches
+  /// than the run's first plan does at the most, whatever that would save: that is another training.
   Interference(Profile profile, std::optional<Topology> topology, double bandwidth_bytes_per_second,
                bool at_epochs, int64_t most_an_hour = kMostAnHour,
                const ReplannerRow& replanner = replanners().front(),
-               std::optional<Predictor> predictor = std::nullopt)
+               std::optional<Predictor> predictor = std::nullopt, bool keeps_updates = true)
       : replanner_(replanner),
         profile_(std::move(profile)),
         topology_(std::move(topology)),
         bandwidth_bytes_per_second_(bandwidth_bytes_per_second),
         at_epochs_(at_epochs),
-        most_an_hour_(most_an_hour) {
+        most_an_hour_(most_an_hour),
+        keeps_updates_(keeps_updates) {
     if (predictor) predicted_.emplace(std::move(*predictor), profile_);
   }
   static constexpr int64_t kMostAnHour = 20;
@@ -84,6 +87,7 @@ class Interference : public AdaptPolicy {
   const double bandwidth_bytes_per_second_;
   const bool at_epochs_;
   const int64_t most_an_hour_;
+  const bool keeps_updates_;
   std::deque<std::chrono::steady_clock::time_point> changes_;  // of the last hour
   std::optional<PredictedSpeeds> predicted_;
   std::vector<std::pair<LinkChange, SlowLink>>

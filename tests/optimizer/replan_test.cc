@@ -9,6 +9,7 @@
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/plan_sequence.h"
 #include "optimizer/plan/renamed_ranks.h"
+#include "optimizer/plan/updates.h"
 #include "tests/optimizer/random_profile.h"
 
 namespace pipewright::testing {
@@ -214,6 +215,46 @@ TEST_CASE("slowdowns node by node: all alike are those of the rank, and others a
           evaluate_plan(again.plan, profile, devices, request).minibatch_seconds * (1 - 1e-9));
   }
   CHECK(cases > 40);
+}
+
+TEST_CASE("with a limit for updates no stage makes one of more minibatches, and no such plan is faster") {
+  int straight_cases = 0;
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    const auto made = random_case(seed);
+    if (!made) continue;
+    const Profile& profile = made->profile;
+    const int64_t ranks = made->in_force.world_size;
+    std::vector<double> slow = made->slowdowns;
+    slow[0] = 2.5;
+    const auto planned_again = [&](const Plan& in_force, int64_t most) {
+      CAPTURE(seed, slow, most, in_force.shape_text());
+      Replanned again =
+          plan_again(profile, links(ranks), in_force, slow, {}, {in_force}, kReplanSeconds, most);
+      again.plan.validate("plan");
+      CHECK(updates_of(again.plan).most_minibatches <= most);
+      CHECK(again.next_seconds <= again.now_seconds);
+      return again;
+    };
+    const int64_t first = updates_of(made->in_force).most_minibatches;
+    planned_again(made->in_force, first);
+    planned_again(made->in_force, first + 1);
+    // With one minibatch an update it is a straight pipeline's question.
+    PlanRequest straight = on_all();
+    straight.strategy = "straight";
+    std::optional<Plan> quiet;
+    try {
+      quiet = make_plan(profile, links(ranks), straight);
+    } catch (const InfeasibleError&) {
+      continue;  // there are not so many stages
+    }
+    if (quiet->world_size < ranks) continue;
+    const Replanned again = planned_again(*quiet, 1);
+    const double best = make_plan(profile, links(ranks, slow), straight).predicted->minibatch_seconds;
+    CAPTURE(seed, slow);
+    CHECK(again.next_seconds <= kEquallyFast * best);
+    ++straight_cases;
+  }
+  CHECK(straight_cases > 10);
 }
 
 TEST_CASE("no plan as fast whose ranks are others moves fewer bytes") {
