@@ -130,11 +130,15 @@ Slowdowns PredictedSpeeds::slowdowns(const RunNow& now) {
   for (size_t number = 0; number < ranks_.size(); ++number) {
     if (number < now.cores.size())
       for (const CoreSample& sample : now.cores[number]) take(number, sample);
-    const Rank& rank = ranks_[number];
+    Rank& rank = ranks_[number];
     // With few samples the plan has just begun: it is as slow as it was.
     const bool predicts = rank.is_bound && (rank.samples.size() < kAgree || knows(rank));
-    slowdowns.ranks.push_back(predicts ? rank.slowdown : now.speeds[number].slowdown);
-    if (predicts && !rank.by_node.empty()) slowdowns.nodes.emplace(number, rank.by_node);
+    if (!predicts) {  // so slow it begins with the next plan, too
+      rank.slowdown = now.speeds[number].slowdown;
+      rank.by_node.clear();
+    }
+    slowdowns.ranks.push_back(rank.slowdown);
+    if (!rank.by_node.empty()) slowdowns.nodes.emplace(number, rank.by_node);
   }
   return slowdowns;
 }

@@ -145,6 +145,15 @@ TEST_CASE("predicted: work that goes through more memory is slower, node by node
   CHECK(speeds.slowdowns(ranks.now({0, 0, 0, 0, 0}, {1, 1})) == Slowdowns({1, 1}));
 }
 
+TEST_CASE("predicted: what was measured while the forest knew nothing is what the next plan begins with") {
+  TwoRanks ranks;
+  PredictedSpeeds speeds(waiting_predictor(), ranks.profile);
+  CHECK(speeds.slowdowns(ranks.now({2, 2, 2, 2, 2}, {1, 1})).ranks[1] == Approx(3).epsilon(0.1));
+  CHECK(speeds.slowdowns(ranks.now({50, 50, 50, 50, 50}, {1, 1.5})) == Slowdowns({1, 1.5}));
+  std::swap(ranks.plan.stages[0].nodes, ranks.plan.stages[1].nodes);
+  CHECK(speeds.slowdowns(ranks.now({0.01, 0.01}, {1, 1.5})) == Slowdowns({1, 1.5}));
+}
+
 TEST_CASE("predicted: a forest of other features is refused") {
   const TwoRanks ranks;
   InterferenceData data;
