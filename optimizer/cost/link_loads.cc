@@ -1,6 +1,6 @@
 #include "optimizer/cost/link_loads.h"
-#include "optimizer/cost/stage_times.h"
 
+#include "optimizer/cost/stage_times.h"
 #include "runtime/schedule/network_floor.h"
 
 namespace pipewright {

@@ -1,7 +1,8 @@
-#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/drain_floor.h"
 
 #include <algorithm>
+
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 

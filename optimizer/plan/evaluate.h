@@ -5,9 +5,9 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
-#include "runtime/schedule/simulate.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 

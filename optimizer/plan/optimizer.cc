@@ -174,7 +174,6 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
   question_.states = &states_;
   ask(strategy_, &question_);
   set_run_rules(request_, &question_);
-  limit_updates(request_, &question_);
   // One rank a stage cannot use more ranks than there are stages.
   if (question_.most_replicas == 1 && !question_.inputs.placed())
     question_.devices = std::min(question_.devices, longest_chain(states_));

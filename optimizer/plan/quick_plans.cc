@@ -85,7 +85,6 @@ class QuickPlanning {
     question_.all_devices = true;
     question_.recompute = row_named(recompute_choices(), "recompute", request_.recompute).choice;
     set_run_rules(request_, &question_);
-    limit_updates(request_, &question_);
   }
   QuickPlanning(const QuickPlanning&) = delete;  // the question points to the states
   QuickPlanning& operator=(const QuickPlanning&) = delete;

@@ -178,6 +178,10 @@ void set_run_rules(const PlanRequest& request, Question* question) {
   question->interval = wants_intervals(request) ? request.microbatches : 0;
   question->whole_interval = schedule.holds_interval;
   question->inputs.split_backward = schedule.splits_backward;
+  const int64_t most = request.most_minibatches_per_update;
+  if (most == 0 || rule.one_update_for_all) return;
+  question->most_replicas = std::min(question->most_replicas, most);
+  question->inputs.most_minibatches_of_round = most;
 }
 
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
@@ -224,13 +228,6 @@ void set_schedule(const PlanRequest& request, Plan* plan) {
   plan->schedule = request.schedule;
   plan->weights = request.weights;
   if (wants_intervals(request)) plan->microbatches = request.microbatches;
-}
-
-void limit_updates(const PlanRequest& request, Question* question) {
-  const int64_t most = request.most_minibatches_per_update;
-  if (most == 0 || facts_of(question->inputs.weights).one_update_for_all) return;
-  question->most_replicas = std::min(question->most_replicas, most);
-  question->inputs.most_minibatches_of_round = most;
 }
 
 bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,

@@ -24,11 +24,9 @@ bool begins_with_known(const PlanRequest& request);
 /// `request` as with_run_rules() makes it.
 Ties ties_of(const PlanRequest& request);
 
-/// What the search has to know of the rules.
+/// What the search has to know of the rules, and no stage of more replicas, or of longer rounds, than
+/// PlanRequest::most_minibatches_per_update allows.
 void set_run_rules(const PlanRequest& request, Question* question);
-/// Then: no stage of more replicas, or of longer rounds, than PlanRequest::most_minibatches_per_update
-/// allows.
-void limit_updates(const PlanRequest& request, Question* question);
 
 /// The best answer for each of several numbers of stages; those of schedule "interleaved" have
 /// `stages_per_rank` stages for each device. Empty if there is none.

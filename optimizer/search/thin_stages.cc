@@ -1,8 +1,9 @@
-#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/thin_stages.h"
 
 #include <algorithm>
 #include <set>
+
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 namespace {

@@ -1,4 +1,3 @@
-#include "optimizer/cost/stage_memory.h"
 #include "tests/optimizer/brute_force.h"
 
 #include <algorithm>
@@ -7,6 +6,8 @@
 #include <map>
 #include <set>
 #include <tuple>
+
+#include "optimizer/cost/stage_memory.h"
 
 namespace pipewright::testing {
 namespace {

@@ -303,6 +303,7 @@ TEST_CASE("the options of interference are read strictly") {
   CHECK(refusal("interference").find("profile") != std::string::npos);
   CHECK(refusal("interference:profile=nowhere.json").find("nowhere.json") != std::string::npos);
   CHECK(refusal("interference:profile=x,decide=guess").find("decide") != std::string::npos);
+  CHECK(refusal("interference:profile=x,updates=never").find("updates") != std::string::npos);
   CHECK(refusal("interference:profile=x,when=later").find("when") != std::string::npos);
   CHECK(refusal("interferense:profile=x").find("did you mean 'interference'?") != std::string::npos);
 }
