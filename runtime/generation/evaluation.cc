@@ -62,6 +62,30 @@ int64_t labels_among(int64_t count, const at::Tensor& scores, const at::Tensor& 
 
 }  // namespace
 
+std::unique_ptr<Loader> Evaluation::labels_read_elsewhere(
+    const std::shared_ptr<const PipelineSpan>& span,
+    const std::function<LoadRequest(int64_t)>& request) const {
+  const auto holds = [](const auto& names) {
+    return std::find(names.begin(), names.end(), "labels") != names.end();
+  };
+  const auto field = std::find_if(data_.fields().begin(), data_.fields().end(),
+                                  [](const DataField& of) { return of.name == "labels"; });
+  if (field == data_.fields().end() || !holds(model_.graph.inputs)) return nullptr;
+  for (size_t i = 0; i < worker_.stage_count(); ++i) {
+    const StageReplica& stage = worker_.stage(i);
+    if (stage.stage() + 1 < shape_.stages() || holds(stage.program().fields())) continue;
+    const auto requests = [request, minibatches = minibatches_of(stage, worker_.evaluation_turns(stage),
+                                                                 span)]() -> std::optional<LoadRequest> {
+      const auto k = minibatches();
+      return k ? std::optional(request(*k)) : std::nullopt;
+    };
+    return std::make_unique<Loader>(data_,
+                                    std::vector<size_t>{static_cast<size_t>(field - data_.fields().begin())},
+                                    requests, /*workers=*/1, /*ahead=*/4);
+  }
+  return nullptr;
+}
+
 int64_t Evaluation::samples(const Model& model, int64_t batch_size, const Dataset& data) {
   return model.fixed_batch ? data.size() - data.size() % batch_size : data.size();
 }
@@ -91,15 +115,15 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     PW_CHECK(false, "stage " << stage << " is not of this rank");
     return *full_[0].second;
   };
-  StageLoaders loaders(
-      data_, worker_, worker_.open_evaluation(span),
-      [&](int64_t k) {
-        LoadRequest request;
-        for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
-        request.key = {static_cast<uint64_t>(run_.seed), 0};
-        return request;
-      },
-      std::move(loading), {}, /*evaluates=*/true);
+  const auto request_of = [&](int64_t k) {
+    LoadRequest request;
+    for (int64_t i = k * batch; i < std::min(samples, (k + 1) * batch); ++i) request.indices.push_back(i);
+    request.key = {static_cast<uint64_t>(run_.seed), 0};
+    return request;
+  };
+  const auto opened = worker_.open_evaluation(span);
+  const auto labels_elsewhere = labels_read_elsewhere(opened, request_of);
+  StageLoaders loaders(data_, worker_, opened, request_of, std::move(loading), {}, /*evaluates=*/true);
 
   const auto last = static_cast<int64_t>(plan_.stages.size()) - 1;
   std::deque<at::Tensor> expected;  // labels of the last stage's forward that is running
@@ -117,6 +141,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     const at::Tensor scores = made.defined() ? made.cpu() : made;
     EvaluatedMinibatch result{k, loss, 0, 0, size_of(k)};
     ScoredSamples scored{scores, {}};
+    if (labels_elsewhere) expected.push_back(labels_elsewhere->next()[0]);
     if (!expected.empty()) {
       scored.labels = expected.front();
       expected.pop_front();

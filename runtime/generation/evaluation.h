@@ -19,7 +19,7 @@ namespace pipewright {
 /// What the last stage made of a minibatch, and what it should have.
 struct ScoredSamples {
   at::Tensor scores;  ///< (samples or positions, ..., classes); undefined if the model has none
-  at::Tensor labels;  ///< (samples, ...); undefined if the last stage reads none
+  at::Tensor labels;  ///< (samples, ...); undefined if the model reads none
 };
 
 /// May put another tensor of the same type in the place of a field of minibatch k.
@@ -49,6 +49,11 @@ class Evaluation {
            const FieldOverride& override = {});
 
  private:
+  /// The labels of this rank's replica of the last stage, which does not read them: the plan has put the node
+  /// that does into an earlier stage. Null where there is nothing to load.
+  std::unique_ptr<Loader> labels_read_elsewhere(const std::shared_ptr<const PipelineSpan>& span,
+                                                const std::function<LoadRequest(int64_t)>& request) const;
+
   const Run& run_;
   const Model& model_;
   const Plan& plan_;

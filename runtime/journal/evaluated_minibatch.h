@@ -30,7 +30,7 @@ struct EvaluatedMinibatch {
   /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
   int64_t among_five = -1;
   /// Labels that the loss is the mean of: those that ask something, also where there are no scores. -1: the
-  /// stage reads no labels, and the loss is the mean over the samples.
+  /// model reads no labels, and the loss is the mean over the samples.
   int64_t labels = -1;
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();

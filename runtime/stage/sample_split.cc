@@ -61,6 +61,7 @@ class Checker {
         differentiable_(differentiable_values(model.graph)) {}
 
   void check() const {
+    if (plan_.stages.back().splits()) check_labels();
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       if (plan_.stages[s].splits()) check_nodes(s);
       const bool next = s + 1 < plan_.stages.size();
@@ -73,6 +74,18 @@ class Checker {
     const auto whole = graph_.values.find(value);
     if (whole == graph_.values.end()) return {};  // a parameter or buffer
     return differing(whole->second.shape, part_.values.at(value).shape);
+  }
+
+  // A part's loss counts by its labels, which the last stage has to see.
+  void check_labels() const {
+    const auto reads = [](const std::vector<std::string>& names) {
+      return std::find(names.begin(), names.end(), "labels") != names.end();
+    };
+    if (!reads(graph_.inputs) || reads(stages_.back().fields)) return;
+    throw PlanError(
+        "plan: the last stage has `split`, and `labels`, by which the loss of a part counts, are "
+        "read by an earlier stage only",
+        "Give the node that reads `labels` to the last stage, or leave out `split`.");
   }
 
   void check_crossing(size_t s) const {

@@ -174,6 +174,20 @@ TEST_CASE("split: what a model cannot do in parts is refused, with the reason") 
   }
   CHECK(refusal(mean, behind).find("no dimension of () counts the 8 samples of a minibatch") !=
         std::string::npos);
+  // Labels that an earlier stage alone reads: of parts of other numbers of them the loss would count wrong.
+  const Model gpt = build_model("gpt:layers=1,width=8,heads=2,tokens=4,vocabulary=16", 4);
+  Plan early = split_plan(gpt, {{}, {1, 1}}, {1, 1});
+  for (auto node = early.stages[1].nodes.begin(); node != early.stages[1].nodes.end(); ++node) {
+    const auto of = std::find_if(gpt.graph.nodes.begin(), gpt.graph.nodes.end(),
+                                 [&](const Node& each) { return each.name == *node; });
+    const auto read = of->reads();
+    if (std::find(read.begin(), read.end(), "labels") == read.end()) continue;
+    early.stages[0].nodes.push_back(*node);
+    early.stages[1].nodes.erase(node);
+    break;
+  }
+  CHECK_NOTHROW(check_split_model(gpt, split_plan(gpt, {{}, {1, 1}}, {1, 1})));
+  CHECK(refusal(gpt, early).find("`labels`, by which the loss of a part counts") != std::string::npos);
   const Model norms = build_model("convnet:width=4,image=16", 4);
   CHECK(error_of<PlanError>([&] {
           check_plan_for_graph(split_plan(norms, {{1, 1}, {}}, {1, 1}), norms.graph);
