@@ -54,7 +54,7 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   }
   // On one level the search takes the exchange of update intervals for too long.
   if (q.inputs.minibatches_per_update > 0) return shared;
-  return wide != nullptr ? wide->bound_seconds : answer.period_seconds * (1 - kBoundRounding);
+  return wide != nullptr ? std::max(wide->bound_seconds, shared) : answer.period_seconds * (1 - kBoundRounding);
 }
 
 std::string family_of(const PlanRequest& request, const Question& q) {

@@ -236,7 +236,9 @@ void Planning::search_first() {
   // One stage, or stages of equal work, need no more cuts.
   const bool widen =
       !states_.exact && !question_.single_stage && !question_.one_in_flight && !question_.inputs.placed();
-  if (widen) wide_ = search_widely(flow_, question_, states_, question_.memory_bytes > 0);
+  if (widen)
+    wide_ = search_widely(flow_, question_, states_, question_.memory_bytes > 0,
+                          /*briefly=*/request_.effort < 1);
   if (wide_ && wide_->answer) states_ = std::move(wide_->states);
   pooled_ = Pricer::takes(question_, request_) && !question_.single_stage;
   if (request_.demands.any()) {
@@ -265,9 +267,9 @@ std::optional<Answer> Planning::first_answer() {
     begin_ = candidates(question_, request_, pinned_);
     return begin_.empty() ? std::nullopt : std::optional<Answer>(begin_.front());
   }
-  const bool slow = question_.inputs.placed() && !request_.demands.any() && states_.size() > kNearCuts &&
-                    (question_.memory_bytes > 0 || request_.effort < 1);
-  if (pooled_ && slow && !question_.all_devices) return near_answer_to(question_);
+  const bool slow = question_.inputs.placed() && !request_.demands.any() &&
+                    (request_.effort < 1 || (question_.memory_bytes > 0 && states_.size() > kNearCuts));
+  if (slow && (pooled_ ? !question_.all_devices : question_.one_in_flight)) return near_answer_to(question_);
   return wide_ && !request_.demands.any() ? wide_->answer : answer_to(question_);
 }
 

@@ -325,7 +325,7 @@ std::optional<PoolAnswer> best_as_simulated(const Question& question, const Plan
   pipelines.least_stages = 2;
   pipelines.replicated = question.most_replicas > 1 && question.devices > 2;
   if (question.devices < 2 || question.all_devices) return best;
-  const std::optional<Answer> begin = search(pipelines);
+  const std::optional<Answer> begin = request.effort < 1 ? near_answer_to(pipelines) : search(pipelines);
   if (!begin) return best;
   // From nothing: what is slower than the single stage leads to what is faster.
   std::optional<PoolAnswer> other = run(pipelines, {*begin}, kUnpriced);

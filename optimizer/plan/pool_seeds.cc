@@ -191,7 +191,7 @@ std::optional<Answer> near_answer_to(const Question& question) {
   const States some = some_of(*question.states, numbers);
   Question few = question;
   few.states = &some;
-  std::optional<Answer> found = search_with_demands(few, {}, {}, kSeedProof);
+  std::optional<Answer> found = few.all_devices ? search(few) : search_with_demands(few, {}, {}, kSeedProof);
   if (found) found = named_as(numbers, std::move(*found));
   return found;
 }

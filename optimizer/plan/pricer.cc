@@ -195,6 +195,7 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
   DepthAim aim;
   aim.floor_seconds = floor;
   aim.most_seconds = limit;
+  aim.known = &known_depths_;
   const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
   if (drains_ && searched) {
     const std::optional<CandidatePrice> roomy = with_all_depth(loads, plan, kHopeless * limit);

@@ -9,6 +9,7 @@
 #include "optimizer/plan/candidate.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/search/search.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
 
@@ -52,6 +53,7 @@ class Pricer {
   const PlanRequest& request_;
   const bool drains_;
   std::unique_ptr<LinkLoads> loads_;  // of the network
+  KnownDepths known_depths_;
   int64_t spent_ = 0;
 };
 

@@ -169,8 +169,8 @@ class Best {
   std::optional<Answer> answer_;
 };
 
-void look_around(const Contraction& graph, const States& order, Best* best) {
-  for (int round = 0; round < kRounds; ++round) {
+void look_around(const Contraction& graph, const States& order, int rounds, Best* best) {
+  for (int round = 0; round < rounds; ++round) {
     const States& states = best->states();
     std::vector<NodeSet> cuts = thinned_cuts(states, kBesideBest);
     const auto stages = static_cast<int64_t>(best->answer()->stages.size());
@@ -188,7 +188,7 @@ void look_around(const Contraction& graph, const States& order, Best* best) {
 }  // namespace
 
 WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
-                         bool memory_limited) {
+                         bool memory_limited, bool briefly) {
   const Contraction graph = contract(flow, *question.model, memory_limited);
   Best best(flow, question, memory_limited);
   best.search_among(thinned_cuts(states, kAlongOrder));
@@ -198,8 +198,8 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
     if (best.search_among(thinned_cuts(all, kAlongOrder))) order = std::move(all);
   }
   WideAnswer result;
-  if (best.answer()) {
-    look_around(graph, order, &best);
+  if (best.answer()) look_around(graph, order, briefly ? 1 : kRounds, &best);
+  if (best.answer() && !briefly) {
     const Bounds bounds(flow, graph, question);
     for (int round = 0; round < kRounds; ++round) {
       Bound bound = bounds.of(best.answer()->period_seconds);
@@ -218,7 +218,7 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
       }
       for (NodeSet& cut : thinned_cuts(order, kBesideBest)) cuts.push_back(std::move(cut));
       if (!best.search_among(std::move(cuts))) break;
-      look_around(graph, order, &best);
+      look_around(graph, order, kRounds, &best);
     }
     result.bound_seconds = std::min(result.bound_seconds, best.answer()->period_seconds);
   }

@@ -10,12 +10,12 @@ namespace pipewright {
 struct WideAnswer {
   States states;  ///< that the answer's stages go between; not all there are
   std::optional<Answer> answer;
-  double bound_seconds = 0;  ///< no answer has a smaller period
+  double bound_seconds = 0;  ///< no answer has a smaller period; 0: none was looked for
 };
 
 /// `states` of one order is where it begins: along several orders, all around the cuts that the best plan so
-/// far makes, and where the bound says that better ones might be.
+/// far makes, and where the bound says that better ones might be. `briefly`: along the orders only.
 WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
-                         bool memory_limited);
+                         bool memory_limited, bool briefly);
 
 }  // namespace pipewright

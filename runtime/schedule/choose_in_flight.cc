@@ -82,12 +82,15 @@ class Search {
   double target() const { return target_; }
 
   /// Depths for spans `longer` times as long as the shortest sensible; `seconds` is what they take.
-  Depths run(int64_t longer, double& seconds, bool lowered) {
+  /// Ends early, with what it has by then, where depths take more than `hopeless`.
+  Depths run(int64_t longer, double& seconds, bool lowered, double hopeless) {
     longer_ = longer;
     known_.clear();
     Depths depths = most_;
-    for (auto stage = turns_.size(); stage-- > static_cast<size_t>(shape_.frozen_stages);)
-      choose(depths, stage);
+    for (auto stage = turns_.size(); stage-- > static_cast<size_t>(shape_.frozen_stages);) {
+      seconds = choose(depths, stage, hopeless);
+      if (seconds > hopeless) return usable(depths);
+    }
     depths = usable(depths);
     if (lowered) lower(depths);
     seconds = this->seconds(depths);
@@ -116,7 +119,6 @@ class Search {
     const auto [known, added] = known_.try_emplace(shape.in_flight, Known{});
     if (!added && (known->second.exact || known->second.seconds > enough)) return known->second.seconds;
     if (const std::optional<double> endless = endless_seconds(shape, enough)) {
-      simulated_ += period_ * shape.stages() / kExactForEvents;
       known->second = {*endless, *endless <= enough, true};
       return *endless;
     }
@@ -131,7 +133,7 @@ class Search {
   }
 
   /// Minibatches times stages so far.
-  int64_t simulated() const { return simulated_; }
+  int64_t simulated() const { return simulated_ + endless_.visited() / kVisitsForEvents; }
 
   /// The same in the long run.
   double far_seconds(const Depths& depths) {
@@ -172,8 +174,9 @@ class Search {
   }
 
   /// Depths after `stage` are chosen; takes the smallest for it that is enough while all stages before it
-  /// have plenty. Where none is (the bounds are too low), the smallest of the fastest.
-  void choose(Depths& depths, size_t stage) {
+  /// have plenty. Where none is (the bounds are too low), the smallest of the fastest. Returns what it takes;
+  /// where that is more than `hopeless`, some number above it.
+  double choose(Depths& depths, size_t stage, double hopeless) {
     const int64_t next = stage + 1 < turns_.size() ? ahead(depths, stage + 1) : 0;
     const int64_t least = depth(stage, next), largest = depth(stage, next + plenty_[stage]);
     int64_t best = least;
@@ -182,13 +185,14 @@ class Search {
          ++candidate) {
       depths[stage] = candidate;
       give_plenty(depths, stage);
-      const double candidate_seconds = seconds(depths, fastest / kSame);
+      const double candidate_seconds = seconds(depths, std::min(fastest / kSame, hopeless));
       if (candidate_seconds * kSame < fastest) {
         fastest = candidate_seconds;
         best = candidate;
       }
     }
     depths[stage] = best;
+    return fastest;
   }
 
   /// A stage may need less now that those before it hold it back.
@@ -209,9 +213,9 @@ class Search {
 
   static constexpr int64_t kLongestPeriod = 256;
   static constexpr int64_t kBriefPeriod = 32;
-  // How much quicker simulations without a network are, and exact cycle times, than events.
+  // How much quicker simulations without a network are, and passes of exact cycle times, than events.
   static constexpr int64_t kSweepsForEvents = 4;
-  static constexpr int64_t kExactForEvents = 6;
+  static constexpr int64_t kVisitsForEvents = 64;
   std::string schedule_;
   PipelineShape shape_;
   std::vector<StageTimes> times_;
@@ -247,8 +251,10 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
   }
   // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
   // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
+  const double hopeless =
+      compares || !brief ? std::numeric_limits<double>::infinity() : kHopeless * aim->most_seconds;
   for (const int64_t longer : {1, 4, 16}) {
-    depths = search.run(longer, aim->seconds, !(begin && brief));
+    depths = search.run(longer, aim->seconds, !(begin && brief), hopeless);
     if (brief && aim->seconds > (compares ? 1 : kHopeless) * aim->most_seconds) break;
     if (facts_of(shape.weights).drains()) break;  // nothing is buffered over an update
     const double enough = enough_seconds(aim->seconds, search.target()) * (1 + 1e-9);
@@ -256,6 +262,25 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
     if (aim->seconds <= enough) break;
   }
   aim->simulated += search.simulated();
+  return depths;
+}
+
+/// The same, looked up where that is possible.
+Depths known_or_searched(const std::string& schedule, const PipelineShape& shape,
+                         const std::vector<StageTimes>& times, const SimulationOptions& options,
+                         DepthAim* aim) {
+  PipelineShape asked = shape;
+  asked.rank_numbers.clear();
+  if (aim->known != nullptr) {
+    if (const auto* known = aim->known->find(asked, times, aim->most_seconds)) {
+      aim->seconds = known->seconds;
+      return known->depths;
+    }
+  }
+  const Depths depths = search(schedule, shape, times, options, true, aim);
+  if (aim->known != nullptr)
+    aim->known->keep(asked, times,
+                     {depths, aim->seconds, aim->most_seconds, aim->seconds <= aim->most_seconds});
   return depths;
 }
 
@@ -275,6 +300,22 @@ Depths hold_as_the_first(const PipelineShape& shape) {
 }
 
 }  // namespace
+
+const KnownDepths::Chosen* KnownDepths::find(const PipelineShape& shape, const std::vector<StageTimes>& times,
+                                             double most_seconds) const {
+  const auto at = chosen_.find({shape, times});
+  if (at == chosen_.end()) return nullptr;
+  const Chosen& known = at->second;
+  const bool compares = most_seconds < std::numeric_limits<double>::infinity();
+  if (compares != (known.most_seconds < std::numeric_limits<double>::infinity())) return nullptr;
+  // What was given up is given up all the sooner for a lower aim. What went to its end within an aim may be
+  // given up for a lower one, and is better known.
+  return known.ended || most_seconds <= known.most_seconds ? &known : nullptr;
+}
+
+void KnownDepths::keep(const PipelineShape& shape, const std::vector<StageTimes>& times, Chosen chosen) {
+  chosen_[{shape, times}] = std::move(chosen);
+}
 
 std::vector<int64_t> choose_in_flight(const std::string& schedule, const PipelineShape& shape,
                                       const std::vector<StageTimes>& times, const SimulationOptions& options,
@@ -308,7 +349,8 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   alone.devices.clear();
   DepthAim unshared;
   unshared.most_seconds = aim->most_seconds;  // what is too slow with its links to itself is so on a network
-  const Depths depths = search(schedule, bounded, times, alone, true, &unshared);
+  unshared.known = aim->known;
+  const Depths depths = known_or_searched(schedule, bounded, times, alone, &unshared);
   aim->simulated += unshared.simulated;
   return deepened(schedule, bounded, times, options, depths, aim);
 }

@@ -53,13 +53,16 @@ class PolicyIteration {
 
   /// Or, once some circle takes more than `enough`, that.
   std::optional<double> largest(double enough) {
-    for (int improvement = 0; improvement < 1000; ++improvement) {
+    for (passes_ = 1; passes_ <= 1000; ++passes_) {
       evaluate();
       const double found = *std::max_element(ratio_.begin(), ratio_.end());
       if (found > enough || !improve()) return found;
     }
     return std::nullopt;
   }
+
+  /// Of the last largest().
+  int64_t passes() const { return passes_; }
 
  private:
   struct Kept {
@@ -132,6 +135,7 @@ class PolicyIteration {
   std::vector<int8_t> state_;
   std::vector<int32_t> walk_;
   double scale_ = 0;
+  int64_t passes_ = 0;
 };
 
 // The waits of one period of the round robin. Node numbers: by stage, then F, B, SA, SG by minibatch of the
@@ -280,6 +284,7 @@ std::optional<double> EndlessPace::minibatch_seconds(const PipelineShape& shape,
   state_->iteration.set(waits.nodes(), waits.all());
   const auto minibatches = static_cast<double>(*period);
   const std::optional<double> ratio = state_->iteration.largest(enough * minibatches);
+  visited_ += *period * shape.stages() * (1 + state_->iteration.passes());
   if (!ratio) return std::nullopt;
   return *ratio / minibatches;
 }

@@ -40,7 +40,12 @@ class EndlessPace {
   std::optional<double> minibatch_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                                           double enough = std::numeric_limits<double>::infinity());
 
+  /// Minibatches of a period times stages, once for each pass over their waits: what the time spent on all
+  /// calls grows with.
+  int64_t visited() const { return visited_; }
+
  private:
+  int64_t visited_ = 0;
   struct State;
   std::unique_ptr<State> state_;
 };

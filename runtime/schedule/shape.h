@@ -1,6 +1,7 @@
 // The shape of a pipeline: all that a schedule needs to know of a plan.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ struct PipelineShape {
   /// Whether the stage gets a gradient from the one behind it, or sends one to the one before it.
   bool receives_gradient(int64_t stage) const { return trains(stage) && stage + 1 < stages(); }
   bool sends_gradient(int64_t stage) const { return stage > 0 && trains(stage - 1); }
+  auto operator<=>(const PipelineShape&) const = default;
 };
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a

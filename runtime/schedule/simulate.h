@@ -4,7 +4,9 @@
 #pragma once
 
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/topology.h"
@@ -28,6 +30,7 @@ struct StageTimes {
   double recompute_seconds = 0;        ///< forward again, at the beginning of B or BI
   double tied_seconds =
       0;  ///< before an update, for what its rank exchanges with other stages' copies of tied parameters
+  auto operator<=>(const StageTimes&) const = default;
 };
 
 /// Bytes that one stage gives to a network.
@@ -124,6 +127,26 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
 double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                           bool blocking_transfers = false);
 
+/// Depths that were chosen as if nothing were shared, to be looked up again: plans that differ in who has
+/// which rank ask the same. For one schedule and one set of options but the network.
+class KnownDepths {
+ public:
+  struct Chosen {
+    std::vector<int64_t> depths;
+    double seconds = 0;
+    double most_seconds = 0;  ///< of the aim they were chosen for
+    bool ended = false;       ///< the choice went to its end, and would be the same for any such aim
+  };
+  /// What choosing for at most `most_seconds` came to, if it is known. `shape`: its in_flight bounds each
+  /// stage.
+  const Chosen* find(const PipelineShape& shape, const std::vector<StageTimes>& times,
+                     double most_seconds) const;
+  void keep(const PipelineShape& shape, const std::vector<StageTimes>& times, Chosen chosen);
+
+ private:
+  std::map<std::pair<PipelineShape, std::vector<StageTimes>>, Chosen> chosen_;
+};
+
 /// How far choosing depths goes: a search among plans need not know the best of each.
 struct DepthAim {
   double floor_seconds = 0;  ///< no depths take less: on a network a percent more is good enough
@@ -132,6 +155,7 @@ struct DepthAim {
   double most_seconds = std::numeric_limits<double>::infinity();
   double seconds = 0;     ///< then: settled_minibatch_seconds() of the depths returned, or nearly if more
   int64_t simulated = 0;  ///< then grows as that of settled_minibatch_seconds()
+  KnownDepths* known = nullptr;  ///< borrowed; with a network, what is looked up and kept
 };
 
 /// Depths for a schedule, for any shape that goes with it but for its in_flight, which bounds each stage

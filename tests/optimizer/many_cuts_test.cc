@@ -111,7 +111,7 @@ TEST_CASE("Bounds hold, and the wide search lies between bound and optimum") {
       CHECK(around <= period * (1 + 1e-9));
       tight += achieved == period && listed >= 0.99 * period;
     }
-    const WideAnswer wide = search_widely(flow, q, enumerate_states(flow, model, false, 1), false);
+    const WideAnswer wide = search_widely(flow, q, enumerate_states(flow, model, false, 1), false, false);
     REQUIRE(wide.answer.has_value());
     CHECK(wide.answer->period_seconds >= period * (1 - 1e-9));
     CHECK(wide.bound_seconds <= period * (1 + 1e-9));

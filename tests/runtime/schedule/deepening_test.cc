@@ -1,6 +1,7 @@
 // Depths where links are shared, against all depths there are.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <random>
 
 #include "runtime/schedule/simulate.h"
@@ -70,6 +71,52 @@ TEST_CASE("depths on a shared link: as fast as any, but for the percent that is 
   CHECK(slower <= kCases / 30);
   CHECK(worst < 1.1);
   CHECK(steep > 0);
+}
+
+TEST_CASE("depths looked up are those that would be chosen, whatever was asked for before") {
+  std::mt19937_64 random(5);
+  const auto number = [&](double high) { return std::uniform_real_distribution<double>(0, high)(random); };
+  for (const WeightRule weights : {WeightRule::kStash, WeightRule::kTwoVersions}) {
+    KnownDepths known;
+    int looked_up = 0;
+    for (int round = 0; round < 60; ++round) {
+      PipelineShape shape;
+      shape.weights = weights;
+      if (weights == WeightRule::kTwoVersions) shape.microbatches = 6;
+      std::vector<StageTimes> times;
+      SimulationOptions options;
+      for (int stage = 0; stage < 3; ++stage) {
+        shape.replicas.push_back(1 + static_cast<int64_t>(random() % 2));
+        shape.in_flight.push_back(20);
+        times.push_back({number(1), number(2)});
+        options.messages.push_back({stage < 2 ? 400 : 0, stage > 0 ? 400 : 0, 100});
+      }
+      // The same stages on several networks and under several aims, as a search among plans asks.
+      double most = std::numeric_limits<double>::infinity();
+      for (int again = 0; again < 4; ++again) {
+        options.network = {{6, 1e3 * (1 + number(1)), 0.01, again % 2 == 0}};
+        shape.rank_numbers.resize(static_cast<size_t>(shape.ranks()));
+        std::iota(shape.rank_numbers.begin(), shape.rank_numbers.end(), 0);
+        std::shuffle(shape.rank_numbers.begin(), shape.rank_numbers.end(), random);
+        DepthAim alone, together;
+        alone.most_seconds = together.most_seconds = most;
+        together.known = &known;
+        const Depths expected = choose_in_flight("1f1b", shape, times, options, &alone);
+        const Depths found = choose_in_flight("1f1b", shape, times, options, &together);
+        looked_up += together.simulated < alone.simulated;
+        INFO(round << "." << again << ": " << testing::dashed(shape.replicas));
+        // Plans that are too slow for the aim may be found so sooner or later, and are not taken.
+        if (alone.seconds <= most) {
+          CHECK(found == expected);
+          CHECK(together.seconds == alone.seconds);
+        } else {
+          CHECK(together.seconds > most);
+        }
+        most = std::min(most, alone.seconds * (1.3 - 0.2 * again));
+      }
+    }
+    CHECK(looked_up > 60);
+  }
 }
 
 TEST_CASE("depths under a bound: a last stage that must not run ahead is not given up for hopeless") {
