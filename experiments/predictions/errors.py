@@ -5,7 +5,7 @@ import statistics
 
 from pages import markdown_table
 
-COLUMNS = ("model", "link", "plan", "stages", "predicted, ms", "measured, ms", "error", "computing, measured / predicted", "memory, predicted / measured")
+COLUMNS = ("model", "link", "plan", "stages", "predicted, ms", "measured, ms", "error", "machine", "error without", "computing, measured / predicted", "memory, predicted / measured")
 NEAR = 0.03  # plans that are nearer than this may come in any order
 
 
@@ -31,14 +31,20 @@ def of_run(folder):
 
 
 def median_of(runs):
-    """The run whose time is in the middle, and all times."""
+    """The run whose time is in the middle, all times, and the middle of the times over how much slower the machine was beside each."""
     runs = sorted(runs, key=lambda run: run["measured_seconds"])
-    return {**runs[len(runs) // 2], "all_measured_seconds": [run["measured_seconds"] for run in runs]}
+    return {**runs[len(runs) // 2], "all_measured_seconds": [run["measured_seconds"] for run in runs], "all_machine": [run["machine"] for run in runs],
+            "corrected_seconds": statistics.median(run["measured_seconds"] / run["machine"] for run in runs)}
 
 
 def error_of(line):
     """Above 0: it takes longer than predicted."""
     return line["measured_seconds"] / line["predicted_seconds"] - 1
+
+
+def corrected(line):
+    """The line as if the machine were as fast as when the model was profiled."""
+    return {**line, "measured_seconds": line["corrected_seconds"]}
 
 
 def memory_ratios(line):
@@ -52,10 +58,10 @@ def sentence(line):
 
 def cells(line):
     if line["status"] != "done":
-        return [line["model"], line["link"], line["plan"], "-", "-", f"{line['status']}: {line['reason']}", "-", "-", "-"]
+        return [line["model"], line["link"], line["plan"], "-", "-", f"{line['status']}: {line['reason']}", "-", "-", "-", "-", "-"]
     computing = [rank["computed_seconds"] / rank["predicted_computed_seconds"] for rank in line["ranks"]]
     return [line["model"], line["link"], line["plan"], line["shape"], f"{1000 * line['predicted_seconds']:.3g}", f"{1000 * line['measured_seconds']:.3g}",
-            f"{100 * error_of(line):+.1f} %", ", ".join(f"{ratio:.2f}" for ratio in computing), ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(line))]
+            f"{100 * error_of(line):+.1f} %", f"{line['machine']:.2f}", f"{100 * error_of(corrected(line)):+.1f} %", ", ".join(f"{ratio:.2f}" for ratio in computing), ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(line))]
 
 
 def questions(done):
@@ -84,24 +90,32 @@ def ranking(done):
     return right, pairs, picked, len(groups)
 
 
+def summary_of(done):
+    """A paragraph, and tables by plan, link and model."""
+    errors = [error_of(line) for line in done]
+    worst = max(errors, key=abs)
+    memory = [ratio for line in done for ratio in memory_ratios(line)]
+    right, pairs, picked, groups = ranking(done)
+    text = [f"{len(done)} runs: mean |error| {100 * statistics.fmean(map(abs, errors)):.1f} %, worst {100 * worst:+.1f} %, mean {100 * statistics.fmean(errors):+.1f} %. "
+            f"Plans of a model on a link that differ by more than {100 * NEAR:.0f} %: {right} of {pairs} pairs in the right order"
+            f"{f', tau {2 * right / pairs - 1:.2f}' if pairs else ''}; the plan predicted fastest is, or is within {100 * NEAR:.0f} %: {picked} of {groups}. "
+            f"Memory of a rank, predicted over measured: {min(memory):.2f} .. {max(memory):.2f}, {sum(ratio < 0.99 for ratio in memory)} of {len(memory)} below 0.99, "
+            f"{sum(abs(ratio - 1) <= 0.05 for ratio in memory)} within 5 %.", ""]
+    for column in ("plan", "link", "model"):
+        rows = []
+        for name in dict.fromkeys(line[column] for line in done):
+            part = [error_of(line) for line in done if line[column] == name]
+            rows.append([name, str(len(part)), f"{100 * statistics.fmean(part):+.1f} %", f"{100 * statistics.fmean(map(abs, part)):.1f} %", f"{100 * max(part, key=abs):+.1f} %"])
+        text += [*markdown_table((column, "runs", "mean", "mean |error|", "worst"), rows), ""]
+    return text
+
+
 def markdown(lines):
     done = [line for line in lines if line["status"] == "done"]
     text = ["# Predictions", "", "Two ranks on two pinned cores. Error: how much longer a minibatch takes than predicted. Computing and memory: of each rank.", ""]
     if done:
-        errors = [error_of(line) for line in done]
-        worst = max(errors, key=abs)
-        memory = [ratio for line in done for ratio in memory_ratios(line)]
-        right, pairs, picked, groups = ranking(done)
-        text += [f"{len(done)} runs: mean |error| {100 * statistics.fmean(map(abs, errors)):.1f} %, worst {100 * worst:+.1f} %, mean {100 * statistics.fmean(errors):+.1f} %. "
-                 f"Plans of a model on a link that differ by more than {100 * NEAR:.0f} %: {right} of {pairs} pairs in the right order"
-                 f"{f', tau {2 * right / pairs - 1:.2f}' if pairs else ''}; the plan predicted fastest is, or is within {100 * NEAR:.0f} %: {picked} of {groups}. "
-                 f"Memory of a rank, predicted over measured: {min(memory):.2f} .. {max(memory):.2f}, {sum(ratio < 0.99 for ratio in memory)} of {len(memory)} below 0.99, "
-                 f"{sum(abs(ratio - 1) <= 0.05 for ratio in memory)} within 5 %.", ""]
-        for column in ("plan", "link", "model"):
-            rows = []
-            for name in dict.fromkeys(line[column] for line in done):
-                part = [error_of(line) for line in done if line[column] == name]
-                rows.append([name, str(len(part)), f"{100 * statistics.fmean(part):+.1f} %", f"{100 * statistics.fmean(map(abs, part)):.1f} %", f"{100 * max(part, key=abs):+.1f} %"])
-            text += [*markdown_table((column, "runs", "mean", "mean |error|", "worst"), rows), ""]
+        text += summary_of(done)
+        text += ["Without what the machine itself became slower or faster since the model was profiled, which a run on one device beside each says:", ""]
+        text += summary_of([corrected(line) for line in done])
     text += markdown_table(COLUMNS, [cells(line) for line in lines])
     return "\n".join(text) + "\n"
