@@ -413,6 +413,13 @@ Json Summary::to_json() const {
   return json;
 }
 
+bool Summary::ranks_share_cores() const {
+  const auto on_host = std::count_if(ranks.begin(), ranks.end(), [this](const RankSummary& rank) {
+    return rank.host == ranks.front().host;
+  });
+  return cores > 0 && (ranks.empty() ? world_size : on_host) > cores;
+}
+
 void Summary::validate(const std::string& where) const {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const std::string path = "ranks[" + std::to_string(i) + "].rank";

@@ -194,6 +194,9 @@ struct Summary {
   std::optional<SyncSummary> sync;  ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
+  /// Whether rank 0's host has more ranks than cores for them: such times say nothing about a plan.
+  bool ranks_share_cores() const;
+
   static void upgrade(Json& json);
   static Summary from_json(JsonReader& reader);
   Json to_json() const;

@@ -22,8 +22,36 @@ double Topology::exchange_factor() const {
   return factor;
 }
 
+double HostFactors::least() const { return std::min({alone, together, draining, by_turns, replicas}); }
+
+namespace {
+
+// By their keys.
+const std::vector<std::pair<const char*, double HostFactors::*>>& host_factors() {
+  static const std::vector<std::pair<const char*, double HostFactors::*>> rows = {
+      {"alone_factor", &HostFactors::alone},
+      {"together_factor", &HostFactors::together},
+      {"draining_factor", &HostFactors::draining},
+      {"by_turns_factor", &HostFactors::by_turns},
+      {"replicas_factor", &HostFactors::replicas}};
+  return rows;
+}
+
+HostFactors factors_from_json(JsonReader reader) {
+  reader.expect(
+      {"runs", "alone_factor", "together_factor", "draining_factor", "by_turns_factor", "replicas_factor"});
+  HostFactors factors;
+  factors.runs = reader.integer("runs", 1, kMostCount);
+  for (const auto& [key, factor] : host_factors())
+    factors.*factor = reader.number(key, 1, HostFactors::kMost);
+  reader.finish();
+  return factors;
+}
+
+}  // namespace
+
 Topology Topology::from_json(JsonReader& reader) {
-  reader.expect({"schema", "levels", "memory_bytes", "devices"});
+  reader.expect({"schema", "levels", "memory_bytes", "devices", "calibration"});
   Topology topology;
   for (JsonReader& entry : reader.objects("levels")) {
     entry.expect(
@@ -51,6 +79,7 @@ Topology Topology::from_json(JsonReader& reader) {
       topology.devices.push_back(std::move(device));
     }
   }
+  if (reader.has("calibration")) topology.factors = factors_from_json(reader.object("calibration"));
   return topology;
 }
 
@@ -74,6 +103,11 @@ Json Topology::to_json() const {
                                  {"memory_bytes", device.memory_bytes}});
       if (!device.device_class.empty()) json["devices"].back()["class"] = device.device_class;
     }
+  }
+  if (factors.runs > 0) {
+    Json& calibration = json["calibration"];
+    calibration["runs"] = factors.runs;
+    for (const auto& [key, factor] : host_factors()) calibration[key] = factors.*factor;
   }
   return json;
 }
@@ -99,6 +133,8 @@ void Topology::validate(const std::string& where) const {
     }
   }
   check_range(where, "memory_bytes", memory_bytes, 0, kMostBytes);
+  for (const auto& [key, factor] : host_factors())
+    check_range(where, std::string("calibration.") + key, factors.*factor, 1.0, HostFactors::kMost);
   if (!devices.empty() && static_cast<int64_t>(devices.size()) != count) {
     fail_document(where, "devices",
                   "got " + std::to_string(devices.size()) + ", but the levels make " + std::to_string(count) +

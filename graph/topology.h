@@ -1,6 +1,7 @@
 // Devices and the links between them. Holds no layers.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,12 +27,29 @@ struct TopologyDevice {
   std::string device_class = {};  ///< "class": has a profile of its own; "" = none
 };
 
+/// How much longer computing (forward, backward, update) takes in real runs than profiles say, by how a rank
+/// works; with all that such runs wait for beside it. Fitted by `pipewright-optimizer calibrate`. At least 1,
+/// so that no plan becomes faster than the bounds that searches have.
+struct HostFactors {
+  static constexpr double kMost = 10;
+  double alone = 1;     ///< one rank on its host
+  double together = 1;  ///< several at a time, beyond ProfiledCrowd
+  double draining = 1;  ///< whose pipeline drains at each update
+  double by_turns = 1;  ///< with one minibatch under way at a time
+  double replicas = 1;  ///< with a sum over replicas
+  int64_t runs = 0;     ///< they were fitted to; 0: not calibrated
+
+  double least() const;
+  auto operator<=>(const HostFactors&) const = default;
+};
+
 struct Topology {
   static constexpr const char* kSchema = "pipewright.topology/1";
 
   std::vector<TopologyLevel> levels;    ///< from the inside out
   int64_t memory_bytes = 0;             ///< per device; 0 = no limit
   std::vector<TopologyDevice> devices;  ///< empty, or one per device
+  HostFactors factors = {};             ///< optional key "calibration"
 
   int64_t device_count() const;  ///< product of the counts
   /// How many times as long a byte takes in a sum over replicas as by itself, at least 1; of the levels where

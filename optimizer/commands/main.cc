@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
           {"evaluate", "price a plan again, independently of the search", run_evaluate},
           {"simulate", "play a plan in time: waits, bubbles, peaks of each rank", run_simulate},
           {"show", "a plan as table and timeline", run_show},
+          {"calibrate", "fit prices to what real runs took, into a topology", run_calibrate},
           {"convert", "PipeDream's graph.txt and configuration to profile and plan, and back", run_convert},
       },
       [] { return std::string(); },

@@ -124,6 +124,7 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   const std::string ties = ties_text(plan, inputs.profile);
   if (!ties.empty() && !strategy_facts(plan.strategy).one_stage && inputs.topology.device_count() > 1)
     head << ties << "\n";
+  if (inputs.topology.factors.runs > 0) head << calibration_text(inputs.topology.factors) << "\n";
   std::cout << wrapped(head.str(), width) << "\n"
             << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
             << memory_table(predicted).text(width);

@@ -280,6 +280,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   take_update(profile.whole);
   inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
+  inputs.factors = topology.factors;
   // An update takes what it takes in the slowest class that is there.
   std::vector<double> ratios = {pace_of(flow, {})};
   for (const auto& [name, measured] : classes) {

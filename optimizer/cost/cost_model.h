@@ -79,7 +79,8 @@ struct CostInputs {
   /// What ranks of one host take from each other: those of an innermost group. Prices have it, for as many as
   /// the plan has there; searches leave it out.
   std::optional<ProfiledCrowd> crowd = {};
-  int64_t host_ranks = 1;  ///< devices of an innermost group
+  int64_t host_ranks = 1;    ///< devices of an innermost group
+  HostFactors factors = {};  ///< Topology::factors; prices have them
   int64_t optimizer_slots = 1;
   // How the plan is to run (docs/semantics.md).
   WeightRule weights = WeightRule::kStash;

@@ -107,6 +107,21 @@ StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
   return times;
 }
 
+double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs) {
+  if (replicas > 1) return &HostFactors::replicas;
+  if (ranks < 2) return &HostFactors::alone;
+  if (inputs.one_at_a_time) return &HostFactors::by_turns;
+  return facts_of(inputs.weights).drains() ? &HostFactors::draining : &HostFactors::together;
+}
+
+StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const CostInputs& inputs) {
+  const double factor = inputs.factors.*host_factor_of(replicas, ranks, inputs);
+  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
+                          &times.recompute_seconds, &times.step_seconds})
+    *seconds *= factor;
+  return times;
+}
+
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs) {
   StagePrediction prediction;

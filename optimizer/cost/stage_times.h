@@ -35,6 +35,10 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// The same where `ranks` ranks of its host train at a time.
 StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs);
+/// Which factor goes with a stage of so many replicas, on whose host `ranks` of the plan are.
+double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs);
+/// The times with computing and update taking that much longer.
+StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const CostInputs& inputs);
 /// The same as it stands in a plan, with the memory at the given depth.
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs);

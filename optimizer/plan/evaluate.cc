@@ -58,10 +58,12 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
     for (size_t s = 0; s < loads.size(); ++s)
       times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
   }
-  // One minibatch at a time is on one rank at a time.
-  if (one_at_a_time(plan)) return times;
   const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
-  for (StageTimes& stage : times) stage = crowded(stage, ranks, inputs);
+  for (size_t s = 0; s < times.size(); ++s) {
+    // One minibatch at a time is on one rank at a time.
+    if (!one_at_a_time(plan)) times[s] = crowded(times[s], ranks, inputs);
+    times[s] = calibrated(times[s], static_cast<int64_t>(plan.stages[s].ranks.size()), ranks, inputs);
+  }
   return times;
 }
 

@@ -154,7 +154,7 @@ struct FinishedRun {
   Plan plan;  ///< the last one
 
   /// Its times say nothing about the plan.
-  bool crowded() const { return summary.cores > 0 && summary.world_size > summary.cores; }
+  bool crowded() const { return summary.ranks_share_cores(); }
 };
 
 FinishedRun finished_run(const std::filesystem::path& folder) {

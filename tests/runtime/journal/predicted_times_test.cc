@@ -121,5 +121,9 @@ TEST_CASE("nothing is said where nothing can be: no prediction, several plans, r
   CHECK(prediction_text(changed.summary, changed.plan).empty());
   AsPlanned crowded;
   crowded.summary.cores = 2;
+  for (RankSummary& rank : crowded.summary.ranks) rank.host = "host0";
   CHECK(prediction_text(crowded.summary, crowded.plan).empty());
+  AsPlanned of_three_hosts;
+  of_three_hosts.summary.cores = 1;
+  CHECK_FALSE(prediction_text(of_three_hosts.summary, of_three_hosts.plan).empty());
 }
