@@ -84,9 +84,9 @@ const std::set<std::string> kWithout = {"bandwidth",   "batch-size", "class-prof
                                         "period",      "pin",        "plan",
                                         "predictions", "profile",    "rank",
                                         "ranks",       "replicas",   "report",
-                                        "resume",      "run",        "slot",
-                                        "stages",      "topology",   "trace",
-                                        "world-size"};
+                                        "resume",      "run",        "runs",
+                                        "slot",        "stages",     "topology",
+                                        "trace",       "world-size"};
 
 }  // namespace
 
