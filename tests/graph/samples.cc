@@ -349,6 +349,10 @@ Topology random_topology(std::mt19937_64& random) {
       topology.devices.push_back({odd_text(random), 0.1 + fraction(random), bytes(random)});
     }
   }
+  if (coin(random)) {
+    const auto factor = [&] { return 1 + fraction(random); };
+    topology.factors = {factor(), factor(), factor(), factor(), factor(), 1 + below(random, 90)};
+  }
   return topology;
 }
 
