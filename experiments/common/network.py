@@ -41,7 +41,7 @@ class Network:
                 self.fault = f"{' '.join(map(str, words))}: {done.stderr.strip() or done.returncode}"
 
     def shape(self, before, device):
-        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "32kb", "latency", "200ms")
+        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "128kb", "latency", "200ms")
 
     def __enter__(self):
         bridge = f"{self.tag}br"
