@@ -22,28 +22,31 @@ double Topology::exchange_factor() const {
   return factor;
 }
 
-double HostFactors::least() const { return std::min({alone, together, draining, by_turns, replicas}); }
+double HostFactors::least() const {
+  double least = kMost;
+  for (const HostFactorRow& row : host_factor_rows()) least = std::min(least, this->*row.factor);
+  return least;
+}
 
-namespace {
-
-// By their keys.
-const std::vector<std::pair<const char*, double HostFactors::*>>& host_factors() {
-  static const std::vector<std::pair<const char*, double HostFactors::*>> rows = {
-      {"alone_factor", &HostFactors::alone},
-      {"together_factor", &HostFactors::together},
-      {"draining_factor", &HostFactors::draining},
-      {"by_turns_factor", &HostFactors::by_turns},
-      {"replicas_factor", &HostFactors::replicas}};
+const std::vector<HostFactorRow>& host_factor_rows() {
+  static const std::vector<HostFactorRow> rows = {
+      {&HostFactors::alone, "alone_factor", "one rank alone"},
+      {&HostFactors::together, "together_factor", "ranks together"},
+      {&HostFactors::draining, "draining_factor", "pipelines that drain"},
+      {&HostFactors::by_turns, "by_turns_factor", "ranks by turns"},
+      {&HostFactors::replicas, "replicas_factor", "replicas"}};
   return rows;
 }
+
+namespace {
 
 HostFactors factors_from_json(JsonReader reader) {
   reader.expect(
       {"runs", "alone_factor", "together_factor", "draining_factor", "by_turns_factor", "replicas_factor"});
   HostFactors factors;
   factors.runs = reader.integer("runs", 1, kMostCount);
-  for (const auto& [key, factor] : host_factors())
-    factors.*factor = reader.number(key, 1, HostFactors::kMost);
+  for (const HostFactorRow& row : host_factor_rows())
+    factors.*row.factor = reader.number(row.key, 1, HostFactors::kMost);
   reader.finish();
   return factors;
 }
@@ -107,7 +110,7 @@ Json Topology::to_json() const {
   if (factors.runs > 0) {
     Json& calibration = json["calibration"];
     calibration["runs"] = factors.runs;
-    for (const auto& [key, factor] : host_factors()) calibration[key] = factors.*factor;
+    for (const HostFactorRow& row : host_factor_rows()) calibration[row.key] = factors.*row.factor;
   }
   return json;
 }
@@ -133,8 +136,8 @@ void Topology::validate(const std::string& where) const {
     }
   }
   check_range(where, "memory_bytes", memory_bytes, 0, kMostBytes);
-  for (const auto& [key, factor] : host_factors())
-    check_range(where, std::string("calibration.") + key, factors.*factor, 1.0, HostFactors::kMost);
+  for (const HostFactorRow& row : host_factor_rows())
+    check_range(where, std::string("calibration.") + row.key, factors.*row.factor, 1.0, HostFactors::kMost);
   if (!devices.empty() && static_cast<int64_t>(devices.size()) != count) {
     fail_document(where, "devices",
                   "got " + std::to_string(devices.size()) + ", but the levels make " + std::to_string(count) +

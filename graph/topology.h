@@ -42,6 +42,12 @@ struct HostFactors {
   double least() const;
   auto operator<=>(const HostFactors&) const = default;
 };
+struct HostFactorRow {
+  double HostFactors::*factor;
+  const char* key;   ///< in documents
+  const char* name;  ///< of ranks that work so, for people
+};
+const std::vector<HostFactorRow>& host_factor_rows();
 
 struct Topology {
   static constexpr const char* kSchema = "pipewright.topology/1";

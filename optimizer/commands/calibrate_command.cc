@@ -1,8 +1,7 @@
 // `calibrate`: how far runs were from their plans' prices, and a topology whose prices are nearer.
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <sstream>
+#include <map>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -23,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using Words = std::vector<std::string>;
+using Profiles = std::map<std::string, Profile>;  // by measured_digest()
 
 /// Whether a plan with this digest was made for these links: calibrated before, or not.
 bool is_of(const std::string& digest, Topology topology) {
@@ -32,7 +32,7 @@ bool is_of(const std::string& digest, Topology topology) {
 }
 
 /// InputError for a run that says nothing of its plan's price, or of another's links or profile.
-MeasuredRun read_run(const fs::path& folder, const std::vector<Profile>& profiles, const Topology& topology) {
+MeasuredRun read_run(const fs::path& folder, const Profiles& profiles, const Topology& topology) {
   MeasuredRun run;
   run.name = folder.string();
   run.plan = read_document<Plan>(folder / "plan.json");
@@ -58,15 +58,19 @@ MeasuredRun read_run(const fs::path& folder, const std::vector<Profile>& profile
   if (run.plan.world_size > 1 && !is_of(run.plan.topology_digest, topology))
     refuse("its plan was made for other links than --topology has",
            "Give the topology that it was planned with, and runs over other links apart.");
-  const auto of_run = std::find_if(profiles.begin(), profiles.end(), [&](const Profile& profile) {
-    return measured_digest(profile) == run.plan.profile_digest;
-  });
+  const auto of_run = profiles.find(run.plan.profile_digest);
   if (of_run == profiles.end())
     refuse("none of --profile is the one that its plan was made from (of model '" + run.plan.model + "')",
            "Add --profile FILE of that model.");
-  run.profile = *of_run;
+  run.profile = of_run->second;
   run.minibatch_seconds = summary.minibatch_seconds;
   return run;
+}
+
+std::string name_of(double HostFactors::*kind) {
+  for (const HostFactorRow& row : host_factor_rows())
+    if (row.factor == kind) return row.name;
+  return "several";
 }
 
 std::string percent(double measured, double priced) {
@@ -91,7 +95,7 @@ TextTable table_of(const std::vector<MeasuredRun>& runs, const Calibration& cali
     const double measured = runs[i].minibatch_seconds;
     table.add({runs[i].name, runs[i].plan.shape_text() + " " + runs[i].plan.schedule,
                format_seconds(measured), format_seconds(run.plain_seconds),
-               percent(measured, run.plain_seconds), run.kind != nullptr ? name_of(run.kind) : "several",
+               percent(measured, run.plain_seconds), name_of(run.kind),
                run.factor ? number_text(*run.factor) : "-", format_seconds(run.left_out_seconds),
                percent(measured, run.left_out_seconds)});
   }
@@ -135,8 +139,11 @@ void run_calibrate(const Arguments& arguments) {
     if (values.count(name) == 0) required(values, name);
   const auto topology_file = required(values, "topology");
   auto topology = read_document<Topology>(topology_file);
-  std::vector<Profile> profiles;
-  for (const std::string& file : values["profile"].as<Words>()) profiles.push_back(read_profile(file));
+  Profiles profiles;
+  for (const std::string& file : values["profile"].as<Words>()) {
+    Profile profile = read_profile(file);
+    profiles.emplace(measured_digest(profile), std::move(profile));
+  }
   std::vector<MeasuredRun> runs;
   for (const std::string& folder : values["runs"].as<Words>())
     runs.push_back(read_run(folder, profiles, topology));

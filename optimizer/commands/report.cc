@@ -92,22 +92,13 @@ std::string ties_text(const Plan& plan, const Profile& profile) {
          ": these stages wait for each other's gradients before each update";
 }
 
-std::string name_of(double HostFactors::*kind) {
-  if (kind == &HostFactors::alone) return "one rank alone";
-  if (kind == &HostFactors::together) return "ranks together";
-  if (kind == &HostFactors::draining) return "pipelines that drain";
-  if (kind == &HostFactors::by_turns) return "ranks by turns";
-  return "replicas";
-}
-
 std::string calibration_text(const HostFactors& factors) {
   if (factors.runs == 0) return "";
   std::string text = "Prices are calibrated by " + std::to_string(factors.runs) +
                      (factors.runs == 1 ? " run" : " runs") + ": computing takes, as times the profile's,";
   const char* comma = " ";
-  for (double HostFactors::*const kind : {&HostFactors::alone, &HostFactors::together, &HostFactors::draining,
-                                          &HostFactors::by_turns, &HostFactors::replicas}) {
-    text += comma + number_text(factors.*kind) + " (" + name_of(kind) + ")";
+  for (const HostFactorRow& row : host_factor_rows()) {
+    text += comma + number_text(factors.*row.factor) + " (" + row.name + ")";
     comma = ", ";
   }
   return text;

@@ -33,8 +33,6 @@ std::string ties_text(const Plan& plan, const Profile& profile);
 
 /// What runs that the topology was calibrated by make of prices: a sentence; "" where it was not.
 std::string calibration_text(const HostFactors& factors);
-/// "ranks together": how a rank works that the factor is for.
-std::string name_of(double HostFactors::*kind);
 
 /// Memory of the fullest rank.
 int64_t largest_memory(const Prediction& prediction);

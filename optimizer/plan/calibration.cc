@@ -14,9 +14,6 @@ namespace {
 
 using Kind = double HostFactors::*;
 
-constexpr Kind kKinds[] = {&HostFactors::alone, &HostFactors::together, &HostFactors::draining,
-                           &HostFactors::by_turns, &HostFactors::replicas};
-
 // A tenth more computing that makes a minibatch longer by less than this says that computing is not what it
 // waits for.
 constexpr double kSensitive = 1.05;
@@ -67,11 +64,11 @@ double median(std::vector<double> values) {
 /// To those runs that `counts` takes.
 HostFactors fitted(const std::vector<CalibratedRun>& runs, const std::function<bool(size_t run)>& counts) {
   HostFactors factors;
-  for (const Kind kind : kKinds) {
+  for (const HostFactorRow& row : host_factor_rows()) {
     std::vector<double> own;
     for (size_t i = 0; i < runs.size(); ++i)
-      if (runs[i].kind == kind && runs[i].factor && counts(i)) own.push_back(*runs[i].factor);
-    if (!own.empty()) factors.*kind = std::clamp(median(std::move(own)), 1.0, HostFactors::kMost);
+      if (runs[i].kind == row.factor && runs[i].factor && counts(i)) own.push_back(*runs[i].factor);
+    if (!own.empty()) factors.*row.factor = std::clamp(median(std::move(own)), 1.0, HostFactors::kMost);
   }
   return factors;
 }

@@ -74,14 +74,10 @@ std::unique_ptr<Loader> Evaluation::labels_read_elsewhere(
   for (size_t i = 0; i < worker_.stage_count(); ++i) {
     const StageReplica& stage = worker_.stage(i);
     if (stage.stage() + 1 < shape_.stages() || holds(stage.program().fields())) continue;
-    const auto requests = [request, minibatches = minibatches_of(stage, worker_.evaluation_turns(stage),
-                                                                 span)]() -> std::optional<LoadRequest> {
-      const auto k = minibatches();
-      return k ? std::optional(request(*k)) : std::nullopt;
-    };
     return std::make_unique<Loader>(data_,
                                     std::vector<size_t>{static_cast<size_t>(field - data_.fields().begin())},
-                                    requests, /*workers=*/1, /*ahead=*/4);
+                                    requests_of(stage, worker_.evaluation_turns(stage), span, request),
+                                    /*workers=*/1, /*ahead=*/4);
   }
   return nullptr;
 }

@@ -249,10 +249,10 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
     aim->simulated += search.simulated();
     return in_use(shape, depths);
   }
-  // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
-  // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
   const double hopeless =
       compares || !brief ? std::numeric_limits<double>::infinity() : kHopeless * aim->most_seconds;
+  // What was buffered while the pipeline filled can hide for long that a depth is too small. So the result
+  // has to hold on a much longer span; if it does not, the search is repeated with spans that show more.
   for (const int64_t longer : {1, 4, 16}) {
     depths = search.run(longer, aim->seconds, !(begin && brief), hopeless);
     if (brief && aim->seconds > (compares ? 1 : kHopeless) * aim->most_seconds) break;

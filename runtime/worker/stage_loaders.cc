@@ -10,6 +10,15 @@ std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage
   };
 }
 
+RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
+                          const std::shared_ptr<const PipelineSpan>& span,
+                          const std::function<LoadRequest(int64_t)>& request) {
+  return [request, minibatches = minibatches_of(stage, turns, span)]() -> std::optional<LoadRequest> {
+    const auto k = minibatches();
+    return k ? std::optional(request(*k)) : std::nullopt;
+  };
+}
+
 StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
                            const std::shared_ptr<const PipelineSpan>& span,
                            const std::function<LoadRequest(int64_t)>& request, LoadObserver observer,
@@ -27,14 +36,9 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
     // Where they are handed out, few: who is slow should not hold what others could train.
     const int64_t ahead = span->is_shared() ? 1 : 4;
     const StageTurns turns = evaluates ? worker.evaluation_turns(stage) : stage.turns();
-    const auto requests = [request,
-                           minibatches = minibatches_of(stage, turns, span)]() -> std::optional<LoadRequest> {
-      const auto k = minibatches();
-      return k ? std::optional(request(*k)) : std::nullopt;
-    };
     loaders_[stage.stage()] =
-        std::make_unique<Loader>(data, std::move(numbers), requests, /*workers=*/1, ahead,
-                                 /*pinned=*/!stage.device().is_cpu());
+        std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
+                                 /*workers=*/1, ahead, /*pinned=*/!stage.device().is_cpu());
   }
 }
 

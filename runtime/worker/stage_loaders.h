@@ -24,6 +24,11 @@ struct LoadObserver {
 std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage, const StageTurns& turns,
                                                        const std::shared_ptr<const PipelineSpan>& span);
 
+/// The same as what to load, one after the other.
+RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
+                          const std::shared_ptr<const PipelineSpan>& span,
+                          const std::function<LoadRequest(int64_t)>& request);
+
 class StageLoaders {
  public:
   /// For one span of the worker's, to train or to evaluate. `request(k)`: what minibatch k consists of;

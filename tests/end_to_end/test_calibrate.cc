@@ -58,6 +58,11 @@ TEST_CASE("calibrate: runs of two plans into a topology, by which the next plan 
   step({program("profiler"), "--model", "mlp:layers=2,width=16,image=8,channels=1", "--batch-size", "32",
         "--repeats", "3", "--output", file("small.json")});
   others = calibrate;
+  others.push_back(file("no run"));
+  CHECK_THAT(step(others, 2), Catch::Contains("no run/plan.json"));
+  CHECK_THAT(step(calibrate + std::vector<std::string>{"--output", file("nowhere/t.json")}, 1),
+             Catch::Contains("The folder does not exist: mkdir -p"));
+  others = calibrate;
   *(std::find(others.begin(), others.end(), "--profile") + 1) = file("small.json");
   CHECK_THAT(step(others, 2), Catch::Contains("none of --profile is the one that its plan was made from"));
   CHECK_THAT(

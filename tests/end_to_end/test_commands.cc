@@ -346,3 +346,39 @@ TEST_CASE("what the commands refuse, and with which words") {
   refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
           "--tolerance");
 }
+
+TEST_CASE("launch: an evaluation is the same wherever the plan has the labels read, on ranks in any order") {
+  const TemporaryFolder folder;
+  const std::string model = "gpt:layers=2,width=16,heads=2,tokens=8,vocabulary=32";
+  const Graph graph = graph_of(model, 4, folder);
+  std::vector<Json> evaluations;
+  for (const bool early : {false, true}) {
+    Plan plan = even_plan(graph, {1, 2, 1});
+    plan.schedule = "1f1b-flush";
+    plan.weights = "flush";
+    plan.microbatches = 2;
+    plan.stages[0].ranks = {2};
+    plan.stages[1].ranks = {3, 0};
+    plan.stages[2].ranks = {1};
+    for (const Node& node : graph.nodes) {
+      const auto read = node.reads();
+      if (!early || read != std::vector<std::string>{"labels"}) continue;
+      std::erase(plan.stages[2].nodes, node.name);
+      plan.stages[0].nodes.push_back(node.name);
+    }
+    CHECK((plan.stages[0].nodes.size() > even_plan(graph, {1, 2, 1}).stages[0].nodes.size()) == early);
+    write_document(folder / "plan.json", plan);
+    const fs::path output = folder / (early ? "early" : "late");
+    const Outcome trained =
+        runtime(folder, {"launch", "--plan", (folder / "plan.json").string(), "--model", model, "--data",
+                         "synthetic-text:vocabulary=32,tokens=8,samples=32", "--evaluation-data",
+                         "synthetic-text:vocabulary=32,tokens=8,samples=22", "--batch-size", "4", "--epochs",
+                         "1", "--output", output.string()});
+    INFO(trained.error);
+    REQUIRE(trained.code == 0);
+    evaluations.push_back(
+        parse_json(complete_lines(output / "metrics.jsonl").back(), "metrics")["evaluation"]);
+  }
+  CHECK(evaluations[0]["top1"].is_number());
+  CHECK(evaluations[1] == evaluations[0]);
+}

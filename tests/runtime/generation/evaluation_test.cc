@@ -127,16 +127,7 @@ TEST_CASE("evaluation: whatever a plan cuts and wherever labels are read, each m
     const Model model = build_model(spec, run.batch_size);
     const auto data = open_dataset(set, "evaluation");
     RandomCuts cuts(model.graph, 11);
-    std::map<int64_t, std::string> expected;
-    Plan one;
-    one.model = model.graph.name;
-    one.strategy = "manual";
-    one.world_size = 1;
-    one.stages.resize(1);
-    for (const Node& node : model.graph.nodes) one.stages[0].nodes.push_back(node.name);
-    one.stages[0].ranks = {0};
-    one.stages[0].in_flight = 1;
-    expected = evaluated(run, model, one, *data);
+    const auto expected = evaluated(run, model, plan_of(model, {1}, {1}), *data);
     REQUIRE(static_cast<int64_t>(expected.size()) == (data->size() + 3) / 4);
     for (int i = 0; i < 40; ++i) {
       const Plan plan = cuts.next();
