@@ -38,6 +38,18 @@ def call(words, log, **more):
     return done.stdout
 
 
+def python_with_torch():
+    """One that has PyTorch: of PIPEWRIGHT_PYTHON, of build/python, or python3."""
+    folders = [os.environ.get("PIPEWRIGHT_PYTHON"), here.parents[1] / "build" / "python"]
+    for python in [*(pathlib.Path(folder) / "bin" / "python3" for folder in folders if folder), "python3"]:
+        try:
+            if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+                return python
+        except OSError:
+            continue
+    return None
+
+
 def names_of(parser, given, known, option):
     """A list such as "a,b" or "all" of the names in `known`."""
     names = list(known) if given == "all" else given.split(",")

@@ -1,12 +1,12 @@
 """Links of a given rate between the ranks of a run on one machine: a network namespace and a host name for each rank, joined by a bridge, each with a token bucket (tc tbf) on its way out
 and on its way in. Needs root, ip and tc (iproute2), and a system that lets namespaces be made."""
 import os
-import secrets
 import shutil
 import subprocess
 
+import ranks
+
 SUBNET = "10.213.77"
-PORT = 29517
 
 
 def quiet(*words):
@@ -66,23 +66,9 @@ class Network:
             quiet("ip", "netns", "del", self.name(rank))
         quiet("ip", "link", "del", f"{self.tag}br")
 
-    def run(self, runtime, words, log, seconds):
-        """Starts a rank in each namespace, on a core of its own as long as there are some. The worst exit code; what they print goes to `log`."""
-        cores, secret = sorted(os.sched_getaffinity(0)), secrets.token_hex(32)
-        ranks = []
-        with open(log, "a") as out:
-            for rank in range(self.ranks):
-                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(self.ranks), MASTER_ADDR=f"{SUBNET}.1", MASTER_PORT=str(PORT), GLOO_SOCKET_IFNAME="eth0",
-                                   PIPEWRIGHT_JOB_SECRET=secret)
-                # A host name for each, as ranks of one host would take the loopback interface or shared memory.
-                start = f"hostname {self.name(rank)} && exec \"$@\""
-                ranks.append(subprocess.Popen(["ip", "netns", "exec", self.name(rank), "unshare", "--uts", "sh", "-c", start, "sh", "taskset", "-c", str(cores[rank % len(cores)]),
-                                               str(runtime), *map(str, words), "--transport", "gloo"], env=environment, stdout=out, stderr=subprocess.STDOUT))
-            codes = []
-            for process in ranks:
-                try:
-                    codes.append(process.wait(seconds))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    codes.append(process.wait() or 124)
-        return max(abs(code) for code in codes)
+    def run(self, runtime, words, log, seconds, share=1):
+        """ranks.run with each rank in its namespace."""
+        def before(rank):
+            # A host name for each, as ranks of one host would take the loopback interface or shared memory.
+            return ["ip", "netns", "exec", self.name(rank), "unshare", "--uts", "sh", "-c", f"hostname {self.name(rank)} && exec \"$@\"", "sh"]
+        return ranks.run(runtime, [*words, "--transport", "gloo"], log, seconds, self.ranks, share, f"{SUBNET}.1", before, {"GLOO_SOCKET_IFNAME": "eth0"})

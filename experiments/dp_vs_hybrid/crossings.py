@@ -2,7 +2,7 @@
 import pages
 
 BYTES_PER_SECOND = {"shm": 2e9, "1gbit": 1.25e8, "200mbit": 2.5e7}
-ABOUT = ("Samples per second, measured (predicted). In brackets: more ranks than cores, times that say nothing of a plan. Chosen: what the planner takes of these; its price: how much slower than the measured winner it is. "
+ABOUT = ("Samples per second, measured (predicted). In brackets: more ranks than cores, times that say nothing of a plan; with a share of a core for each rank (a processor quota) they are devices of that part of the speed, and planned as such. Chosen: what the planner takes of these; its price: how much slower than the measured winner it is. "
          "Limited links: network namespaces with a token bucket (tc tbf) each way at each rank, messages by Gloo over TCP.")
 
 
@@ -32,7 +32,7 @@ def cell(line):
         return f"{line['status']} ({predicted})"
     measured = pages.number(rate(line, "measured_seconds"))
     plan = f"{line['plan']}: " if line["strategy"] in ("straight", "hybrid") else ""
-    crowded = ranks_of(line["plan"]) > line["cores"]
+    crowded = ranks_of(line["plan"]) * line.get("share", 1) > line["cores"]
     return f"{plan}{f'({measured})' if crowded else measured} ({predicted})"
 
 

@@ -9,6 +9,7 @@ Model build_alexnet(ModelOptions& options, int64_t batch_size) {
   // 63 -> convolution 15 -> pooling 7 -> 3 -> 1.
   const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 63);
   const int64_t hidden = options.integer("hidden", 4096, 1, 1 << 16);
+  const double dropout = options.number("dropout", 0.5, 0, 0.99);
 
   ModelBuilder model(options.spec().text(), batch_size);
   Sequential features(model, "features", image_input(model, images));
@@ -22,8 +23,8 @@ Model build_alexnet(ModelOptions& options, int64_t batch_size) {
   features.max_pool2d({.kernel = 3, .stride = 2});
 
   Sequential classifier(model, "classifier", pooled_features(model, features.value(), 6));
-  classifier.dropout(0.5).linear({.features = hidden}).relu();
-  classifier.dropout(0.5).linear({.features = hidden}).relu();
+  classifier.dropout(dropout).linear({.features = hidden}).relu();
+  classifier.dropout(dropout).linear({.features = hidden}).relu();
   classifier.linear({.features = images.classes});
   return model.finish_classification(classifier.value());
 }

@@ -111,6 +111,7 @@ class SmallMobileNetBuilder {
 };
 
 Model build_small_mobilenet_v2(ModelOptions& options, int64_t batch_size) {
+  if (options.has("dropout")) options.fail("dropout", "small=yes has no dropout", "Next: leave dropout out");
   const ImageOptions images = small_image_options(options);
   ModelBuilder model(options.spec().text(), batch_size);
   const std::string x = SmallMobileNetBuilder(model).features(image_input(model, images));
@@ -123,6 +124,7 @@ Model build_small_mobilenet_v2(ModelOptions& options, int64_t batch_size) {
 Model build_mobilenet_v2(ModelOptions& options, int64_t batch_size) {
   if (small_images(options)) return build_small_mobilenet_v2(options, batch_size);
   const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 1);
+  const double dropout = options.number("dropout", 0.2, 0, 0.99);
   ModelBuilder model(options.spec().text(), batch_size);
   MobileNetBuilder net(model);
   std::string x = image_input(model, images);
@@ -141,9 +143,9 @@ Model build_mobilenet_v2(ModelOptions& options, int64_t batch_size) {
   x = pooled_features(model, x, 1);
   {
     auto classifier = model.layer("classifier");
-    {
+    if (dropout > 0) {
       auto layer = model.layer("0");
-      x = model.dropout(x, 0.2);
+      x = model.dropout(x, dropout);
     }
     auto layer = model.layer("1");
     x = model.linear(x, {.features = images.classes,

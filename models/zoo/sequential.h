@@ -21,7 +21,12 @@ class Sequential {
   Sequential& avg_pool2d(int64_t kernel) {
     return next(&ModelBuilder::avg_pool2d, kernel, kernel, int64_t{0});
   }
-  Sequential& dropout(double probability) { return next(&ModelBuilder::dropout, probability); }
+  /// With 0 there is no node; the layers behind it are called as if there were one.
+  Sequential& dropout(double probability) {
+    if (probability > 0) return next(&ModelBuilder::dropout, probability);
+    ++position_;
+    return *this;
+  }
   Sequential& batch_norm() { return next(&ModelBuilder::batch_norm, kDefaultEpsilon); }
   Sequential& relu() { return next(&ModelBuilder::relu); }
   const std::string& value() const { return x_; }

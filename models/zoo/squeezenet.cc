@@ -58,6 +58,7 @@ class SqueezeNetBuilder {
 Model build_squeezenet1_0(ModelOptions& options, int64_t batch_size) {
   // 29 -> convolution 12 -> poolings 6 -> 3 -> 1.
   const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 29);
+  const double dropout = options.number("dropout", 0.5, 0, 0.99);
   ModelBuilder model(options.spec().text(), batch_size);
   SqueezeNetBuilder net(model);
   std::string x = image_input(model, images);
@@ -74,9 +75,9 @@ Model build_squeezenet1_0(ModelOptions& options, int64_t batch_size) {
   }
   {
     auto classifier = model.layer("classifier");
-    {
+    if (dropout > 0) {
       auto layer = model.layer("0");
-      x = model.dropout(x, 0.5);
+      x = model.dropout(x, dropout);
     }
     x = net.convolution(
         "1", x, {.channels = images.classes, .kernel = 1, .weight_start = Initialiser::normal(0, 0.01)});

@@ -15,6 +15,7 @@ using Blocks = std::vector<std::vector<int64_t>>;  // the widths of the convolut
 Model build_small_vgg(ModelOptions& options, int64_t batch_size, const Blocks& blocks) {
   if (options.has("hidden"))
     options.fail("hidden", "small=yes has one linear layer and no hidden ones", "Next: leave hidden out");
+  if (options.has("dropout")) options.fail("dropout", "small=yes has no dropout", "Next: leave dropout out");
   // Four poolings leave one place of 16 to 31, five of 32 to 63: the last one stays out where nothing is left
   // to pool.
   const ImageOptions images = small_image_options(options, 16, 63);
@@ -39,6 +40,7 @@ Model build_vgg(ModelOptions& options, int64_t batch_size, const Blocks& blocks)
   // Five poolings halve 32 to one pixel.
   const ImageOptions images = image_options(options, {.classes = 1000, .channels = 3, .image = 224}, 32);
   const int64_t hidden = options.integer("hidden", 4096, 1, 1 << 16);
+  const double dropout = options.number("dropout", 0.5, 0, 0.99);
 
   ModelBuilder model(options.spec().text(), batch_size);
   Sequential features(model, "features", image_input(model, images));
@@ -62,7 +64,7 @@ Model build_vgg(ModelOptions& options, int64_t batch_size, const Blocks& blocks)
   };
   for (int i = 0; i < 2; ++i) {
     linear(hidden);
-    classifier.relu().dropout(0.5);
+    classifier.relu().dropout(dropout);
   }
   linear(images.classes);
   return model.finish_classification(classifier.value());
