@@ -26,7 +26,7 @@ void write_launch_seconds(const Profiled& profiled, Json& json) {
 
 ProfiledNode node_from_json(JsonReader& reader) {
   reader.expect({"name", "layer", "inputs", "outputs", "forward_seconds", "backward_input_seconds",
-                 "backward_weight_seconds", "spread", "saved_bytes", "parameter_bytes",
+                 "backward_weight_seconds", "spread", "saved_bytes", "workspace_bytes", "parameter_bytes",
                  "trainable_parameter_bytes", "buffer_bytes", "parameters", "forward_launch_seconds",
                  "backward_launch_seconds"});
   ProfiledNode node;
@@ -43,6 +43,7 @@ ProfiledNode node_from_json(JsonReader& reader) {
   node.backward_weight_seconds = reader.number("backward_weight_seconds", 0, kMostSeconds);
   node.spread = reader.number("spread", 0, kLargestNumber);
   node.saved_bytes = reader.integer("saved_bytes", 0, kMostBytes);
+  if (reader.has("workspace_bytes")) node.workspace_bytes = reader.integer("workspace_bytes", 0, kMostBytes);
   node.parameter_bytes = reader.integer("parameter_bytes", 0, kMostBytes);
   node.trainable_parameter_bytes = reader.integer("trainable_parameter_bytes", 0, kMostBytes);
   node.buffer_bytes = reader.integer("buffer_bytes", 0, kMostBytes);
@@ -66,6 +67,7 @@ Json node_to_json(const ProfiledNode& node) {
   json["backward_weight_seconds"] = node.backward_weight_seconds;
   json["spread"] = node.spread;
   json["saved_bytes"] = node.saved_bytes;
+  if (node.workspace_bytes > 0) json["workspace_bytes"] = node.workspace_bytes;
   json["parameter_bytes"] = node.parameter_bytes;
   json["trainable_parameter_bytes"] = node.trainable_parameter_bytes;
   json["buffer_bytes"] = node.buffer_bytes;

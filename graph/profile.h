@@ -32,6 +32,9 @@ struct ProfiledNode {
   /// Optional keys, both or neither: what the host takes to hand the work to the device, which computes beside it.
   std::optional<double> forward_launch_seconds = {};
   std::optional<double> backward_launch_seconds = {};
+  /// Optional key: the most that the node's forward or backward holds for itself for a while, beside values
+  /// that it reads and makes, their gradients, those of its parameters, and what it saves.
+  int64_t workspace_bytes = 0;
 
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }

@@ -8,6 +8,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+
 #include "graph/error.h"
 #include "graph/run.h"
 #include "models/initialise.h"
@@ -185,6 +187,63 @@ std::vector<int64_t> Bench::saved_bytes() {
   std::vector<int64_t> bytes(size(), 0);
   for (const auto& [tag, live] : meter.live_bytes_by_tag())
     if (tag >= 0) bytes[static_cast<size_t>(tag)] = live;
+  return bytes;
+}
+
+std::vector<int64_t> Bench::workspace_bytes(const std::vector<int64_t>& saved) {
+  MemoryMeter meter(device_.type());
+  const MemoryMeter::Attached attached(meter);
+  // Most bytes above those that were there when the node began.
+  std::vector<int64_t> forward_bytes(size(), 0), backward_bytes(size(), 0);
+  int64_t before = 0;
+  std::vector<SequenceRange> ranges(size());
+  NodeObserver observer;
+  observer.before = [&](size_t i) {
+    ranges[i].begin = at::sequence_number::peek();
+    before = meter.live_bytes();
+    meter.reset_peak();
+  };
+  observer.after = [&](size_t i) {
+    ranges[i].end = at::sequence_number::peek();
+    forward_bytes[i] = meter.peak_bytes() - before;
+  };
+  const at::Tensor loss = forward(&observer);
+  int64_t before_function = 0;
+  std::optional<size_t> last;
+  const auto started = [&] {
+    before_function = meter.live_bytes();
+    meter.reset_peak();
+  };
+  const auto ended = [&](std::optional<size_t> node) {
+    // Functions of one node after another are one piece, in which its inner gradients come and go.
+    if (node != last) before = before_function;
+    if (node) backward_bytes[*node] = std::max(backward_bytes[*node], meter.peak_bytes() - before);
+    last = node;
+  };
+  {
+    const BackwardWatch watch(ranges, started, ended);
+    backward(loss, leaves_);
+    wait_for_engine(device_);
+  }
+
+  // As profiles count them: neither the minibatch nor what every stage computes itself.
+  std::map<std::string, int64_t> value_bytes;
+  for (const Node& node : graph_.nodes) {
+    const bool stays = std::count(graph_.everywhere.begin(), graph_.everywhere.end(), node.name) > 0;
+    for (const std::string& name : node.outputs)
+      value_bytes[name] = stays ? 0 : graph_.computed_type(name).bytes();
+  }
+  std::vector<int64_t> bytes(size(), 0);
+  for (size_t i = 0; i < size(); ++i) {
+    int64_t read = 0, made = 0, gradients = 0;
+    for (const std::string& name : singles_[i].inputs())
+      if (value_bytes.count(name)) read += value_bytes.at(name);
+    for (const std::string& name : graph_.nodes[i].outputs) made += value_bytes.at(name);
+    for (const at::Tensor& parameter : pick(parameters_, singles_[i].parameters()))
+      if (parameter.requires_grad()) gradients += static_cast<int64_t>(parameter.nbytes());
+    bytes[i] =
+        std::max({int64_t{0}, forward_bytes[i] - made - saved[i], backward_bytes[i] - read - gradients});
+  }
   return bytes;
 }
 

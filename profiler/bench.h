@@ -57,6 +57,10 @@ class Bench {
 
   /// Bytes made by each node that are still there when only the backward pass is to come.
   std::vector<int64_t> saved_bytes();
+  /// What each node's forward and backward allocate beside what a profile counts anyway: values that are read
+  /// and made or their gradients, gradients of parameters, and in the forward `saved`. Buffers that
+  /// operators fill for themselves, such as weights in another order. Takes saved_bytes().
+  std::vector<int64_t> workspace_bytes(const std::vector<int64_t>& saved);
   /// The most that the device's allocator gives out during forward and backward, above what it had before;
   /// nothing where it keeps no count.
   std::optional<int64_t> allocated_bytes();

@@ -60,7 +60,7 @@ struct Round {
 };
 
 ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& bench, const Samples& samples,
-                           int64_t saved_bytes, bool on_host) {
+                           int64_t saved_bytes, int64_t workspace_bytes, bool on_host) {
   const Node& node = graph.nodes[position];
   const Segment& single = bench.single(position);
   ProfiledNode profiled;
@@ -74,6 +74,7 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
     profiled.outputs.push_back({name, stays ? 0 : graph.computed_type(name).bytes()});
   profiled.parameters = single.parameters();
   profiled.saved_bytes = saved_bytes;
+  profiled.workspace_bytes = workspace_bytes;
 
   bool trains = false;
   for (const auto& parameter : graph.parameters) {
@@ -317,6 +318,7 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   Bench bench(model, inputs, options.seed, options.device);
   bench.find_gradient_flow();
   const std::vector<int64_t> saved = bench.saved_bytes();
+  const std::vector<int64_t> workspace = bench.workspace_bytes(saved);
   const std::optional<int64_t> allocated = bench.allocated_bytes();
   Measurement measured(bench, options);
   measured.run();
@@ -329,7 +331,8 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   profile.threads = options.threads;
   profile.provenance = provenance_of(options, measured);
   for (size_t i = 0; i < bench.size(); ++i)
-    profile.nodes.push_back(profiled_node(model.graph, i, bench, measured.node(i), saved[i], on_host));
+    profile.nodes.push_back(
+        profiled_node(model.graph, i, bench, measured.node(i), saved[i], workspace[i], on_host));
   profile.together = model.graph.together;
   const Samples& whole = measured.whole();
   const UpdateSamples& updates = measured.updates();

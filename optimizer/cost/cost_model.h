@@ -1,7 +1,7 @@
 // Ways to price plans: what a stage costs per minibatch and what a cut carries, by the default model and by
-// those of other planners. The search and `evaluate_plan` bring the sums, from different routes, and ask here;
-// stage_times.h and stage_memory.h have what a stage's work takes and what it keeps. Those three are the only
-// home of the optimizer's formulas; docs/cost-model.md has them with symbols and sources.
+// those of other planners. The search and `evaluate_plan` bring the sums, from different routes, and ask
+// here; stage_times.h and stage_memory.h have what a stage's work takes and what it keeps. Those three are
+// the only home of the optimizer's formulas; docs/cost-model.md has them with symbols and sources.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,15 @@
 
 namespace pipewright {
 
+/// The most that the nodes of a stage hold for a while, beyond what it keeps. stage_workspace() makes it.
+struct StageWorkspace {
+  /// Of values, their gradients and operators' own buffers, while no node saves anything in their place.
+  int64_t alone_bytes = 0;
+  /// The same at the moment at which most is there when gradients come as the backward goes: less the
+  /// gradients of parameters that are not there yet. At most alone_bytes; may be negative.
+  int64_t with_gradients_bytes = 0;
+};
+
 /// Sums over the nodes of one stage, for one minibatch on one device.
 struct StageLoad {
   double forward_seconds = 0;
@@ -29,9 +38,12 @@ struct StageLoad {
   int64_t parameter_bytes = 0;       ///< a tied parameter counts once
   int64_t trainable_bytes = 0;       ///< of these, what a gradient exists for
   int64_t buffer_bytes = 0;
-  int64_t saved_bytes = 0;       ///< kept for backward, per minibatch in flight
-  int64_t held_bytes = 0;        ///< of the values sent on, what no node saves: kept till the backward too
-  int64_t workspace_bytes = 0;   ///< workspace_bytes()
+  int64_t saved_bytes = 0;  ///< kept for backward, per minibatch in flight
+  int64_t held_bytes = 0;   ///< of the values sent on, what no node saves: kept till the backward too
+  StageWorkspace workspace = {};
+  /// Gradients of the values that nodes with parameters make: what a backward in two parts keeps for the
+  /// second.
+  int64_t waiting_gradient_bytes = 0;
   int64_t in_bytes = 0;          ///< values that cross the cut before the stage, relayed ones included
   int64_t out_bytes = 0;         ///< the same after the stage
   int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
@@ -47,8 +59,8 @@ struct StageLoad {
   double once_forward_seconds = 0;  ///< of forward_seconds
   int64_t once_saved_bytes = 0;     ///< of saved_bytes
   int64_t once_held_bytes = 0;      ///< of what the last part reads of the first, what no node saves
-  bool split = false;      ///< its replicas share each minibatch: all but least_seconds is of the largest part
-  bool frozen = false;     ///< nothing in it or before it is trained: no gradient comes to it
+  bool split = false;   ///< its replicas share each minibatch: all but least_seconds is of the largest part
+  bool frozen = false;  ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
 
   double recompute_seconds() const { return recompute ? forward_seconds - once_forward_seconds : 0; }
@@ -141,7 +153,7 @@ struct StageTerms {
   double link_in_seconds = 0;
   double link_out_seconds = 0;
   bool link_takes_both = true;  ///< one after the other; otherwise the longer counts
-  bool split = false;           ///< replicas share each minibatch: a round has one, of which these are the parts
+  bool split = false;  ///< replicas share each minibatch: a round has one, of which these are the parts
 
   double link_seconds() const {
     return link_takes_both ? link_in_seconds + link_out_seconds : std::max(link_in_seconds, link_out_seconds);

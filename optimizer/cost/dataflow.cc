@@ -114,8 +114,9 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
   // Sums of bytes stay exact, and so do small multiples of them.
   double all_bytes = 0;
   for (const ProfiledNode& node : profile.nodes) {
-    all_bytes += static_cast<double>(node.saved_bytes) + static_cast<double>(node.parameter_bytes) +
-                 static_cast<double>(node.buffer_bytes);
+    for (const int64_t bytes :
+         {node.saved_bytes, node.workspace_bytes, node.parameter_bytes, node.buffer_bytes})
+      all_bytes += static_cast<double>(bytes);
     for (const ProfiledValue& output : node.outputs) all_bytes += static_cast<double>(output.bytes);
   }
   if (all_bytes > static_cast<double>(kMostBytes >> 6)) {
@@ -148,11 +149,8 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
     for (std::vector<int>& list : *lists) sort_unique(&list);
   }
   for (int v = 0; v < count; ++v) {
-    int64_t transient = 0;
-    for (const int value : values_read[v]) transient += values[value].bytes;
-    for (const int value : values_made[v]) transient += values[value].bytes;
-    transient_bytes.push_back(transient);
-    saved_bytes.push_back(profile.nodes[v].saved_bytes);
+    bytes.transient.push_back(profile.nodes[v].workspace_bytes);
+    bytes.saved.push_back(profile.nodes[v].saved_bytes);
     least_seconds.push_back(profile.nodes[v].compute_seconds());
     for (const std::vector<PassSeconds>& nodes : class_seconds) {
       const double seconds = nodes[v].forward_seconds + nodes[v].backward_seconds;
@@ -160,7 +158,19 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
     }
   }
   count_parameters();
+  count_values();
   tied = inseparable(profile, copies ? std::vector<TiedGroup>() : ties);
+}
+
+void Dataflow::count_values() {
+  std::vector<int64_t> made(values_made.size(), 0);
+  for (const DataflowValue& value : values) {
+    made[static_cast<size_t>(value.producer)] += value.bytes;
+    const int last = value.readers.empty() ? value.producer : value.readers.back();
+    for (int v = value.producer; v <= last; ++v) bytes.transient[static_cast<size_t>(v)] += value.bytes;
+  }
+  for (size_t v = 0; v < made.size(); ++v)
+    bytes.waiting_gradients.push_back(bytes.gradients[v] > 0 ? made[v] : 0);
 }
 
 void Dataflow::count_parameters() {
@@ -179,6 +189,7 @@ void Dataflow::count_parameters() {
       own_trainable_bytes[v] = all ? 0 : std::max<int64_t>(0, own_trainable_bytes[v] - tie.trainable_bytes);
     }
   }
+  bytes.gradients = own_trainable_bytes;
   parameter_bytes = own_parameter_bytes;
   trainable_bytes = own_trainable_bytes;
   for (const TiedGroup& tie : ties) {

@@ -35,6 +35,16 @@ std::vector<TiedGroup> tied_groups(const Profile& profile);
 /// (docs/semantics.md: where all stages update together).
 enum class Ties { kTogether, kCopies };
 
+/// What workspaces are made of, by node.
+struct NodeBytes {
+  /// Values that are there while it runs, or their gradients (made up to it, and read by it or later), and
+  /// its own buffers.
+  std::vector<int64_t> transient;
+  std::vector<int64_t> saved;
+  std::vector<int64_t> gradients;          ///< of parameters that no other node reads
+  std::vector<int64_t> waiting_gradients;  ///< of what it makes, where it has such parameters
+};
+
 /// Borrows the profile, which must be valid and outlive this.
 struct Dataflow {
   explicit Dataflow(const Profile& profile, const ClassProfiles& classes = {}, Ties ties = Ties::kTogether);
@@ -50,9 +60,8 @@ struct Dataflow {
   /// parameter: no cut may separate them.
   std::vector<NodeSet> tied;
   std::vector<TiedGroup> ties;
-  bool copies = false;                   ///< Ties::kCopies
-  std::vector<int64_t> transient_bytes;  ///< by node: values read and made
-  std::vector<int64_t> saved_bytes;      ///< by node
+  bool copies = false;  ///< Ties::kCopies
+  NodeBytes bytes;
   /// By node. What no other node reads; with what `ties` hold, at the first reader.
   std::vector<int64_t> own_parameter_bytes;
   std::vector<int64_t> own_trainable_bytes;
@@ -65,6 +74,7 @@ struct Dataflow {
 
  private:
   void count_parameters();
+  void count_values();
 };
 
 /// A name and the two nodes that share it, if some tied group is separated by `done`; "" otherwise.

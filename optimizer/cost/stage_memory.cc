@@ -9,16 +9,24 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
-                        const NodeSet& from, const NodeSet& to) {
-  int64_t most = 0;
-  int64_t saved_later = 0;
-  for (size_t v = transient.size(); v-- > 0;) {
-    if (!to.test(v) || from.test(v)) continue;
-    most = std::max(most, transient[v] - saved_later);
-    saved_later += saved[v];
-  }
-  return most;
+void WorkspaceWalk::add(const NodeBytes& nodes, size_t node) {
+  const int64_t beyond = nodes.transient[node] - saved_later_;
+  gradients_ -= nodes.gradients[node];  // of those before it: they come later
+  alone_ = std::max(alone_, beyond);
+  with_gradients_ = std::max(with_gradients_.value_or(beyond - gradients_), beyond - gradients_);
+  saved_later_ += nodes.saved[node];
+}
+
+StageWorkspace WorkspaceWalk::workspace() const { return {alone_, with_gradients_.value_or(0)}; }
+
+StageWorkspace stage_workspace(const NodeBytes& nodes, const NodeSet& from, const NodeSet& to) {
+  int64_t gradients = 0;
+  for (size_t v = 0; v < nodes.gradients.size(); ++v)
+    if (to.test(v) && !from.test(v)) gradients += nodes.gradients[v];
+  WorkspaceWalk walk(gradients);
+  for (size_t v = nodes.transient.size(); v-- > 0;)
+    if (to.test(v) && !from.test(v)) walk.add(nodes, v);
+  return walk.workspace();
 }
 
 int64_t memory_limit_bytes(const Topology& topology) {
@@ -93,7 +101,16 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
       2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
   // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.
   if (load.frozen) memory.messages_bytes = 2 * load.in_bytes + 3 * load.out_bytes;
-  memory.workspace_bytes = load.workspace_bytes;
+  // Gradients come as the backward goes, but for those of weights that a later part of it makes, and of
+  // copies of tied parameters, which are there when it ends. A second forward has results of the first beside
+  // it.
+  const bool as_it_goes = !inputs.split_backward && load.tied_held_bytes == 0 && !load.recompute;
+  const int64_t workspace = as_it_goes ? load.workspace.with_gradients_bytes : load.workspace.alone_bytes;
+  memory.workspace_bytes = std::max<int64_t>(0, workspace);
+  memory.gradients_bytes += std::min<int64_t>(0, workspace);
+  // The second part of a backward waits for so many first parts at most; of the first stage for its own.
+  if (inputs.split_backward && !load.frozen)
+    memory.gradients_bytes += (load.first ? 1 : in_flight) * load.waiting_gradient_bytes;
   return memory;
 }
 

@@ -3,17 +3,32 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "optimizer/cost/cost_model.h"
 
 namespace pipewright {
 
-/// Most bytes of a node's inputs, outputs or their gradients while it runs, beyond what later nodes of the
-/// stage save: that is not there yet in the forward and free again in the backward. `transient` and `saved`
-/// by node.
-int64_t workspace_bytes(const std::vector<int64_t>& transient, const std::vector<int64_t>& saved,
-                        const NodeSet& from, const NodeSet& to);
+/// Collects a stage's nodes, last first, as a backward goes through them.
+class WorkspaceWalk {
+ public:
+  /// `gradients`: of all nodes of the stage.
+  explicit WorkspaceWalk(int64_t gradients) : gradients_(gradients) {}
+  /// While the node runs, what later nodes save is not there yet (forward) or free again (backward), and in
+  /// the backward the gradients of earlier ones are not there yet.
+  void add(const NodeBytes& nodes, size_t node);
+  StageWorkspace workspace() const;
+
+ private:
+  int64_t gradients_;
+  int64_t saved_later_ = 0;
+  int64_t alone_ = 0;
+  std::optional<int64_t> with_gradients_;
+};
+
+/// Of the nodes of `to` that are not in `from`.
+StageWorkspace stage_workspace(const NodeBytes& nodes, const NodeSet& from, const NodeSet& to);
 
 /// The smaller of two limits in bytes; 0 = none.
 inline int64_t tighter_limit(int64_t a, int64_t b) {

@@ -147,6 +147,7 @@ class Sums {
       }
       state_.buffer_bytes += node.buffer_bytes;
       state_.saved_bytes += node.saved_bytes;
+      state_.waiting_gradient_bytes += flow_.bytes.waiting_gradients[v];
       state_.parameter_bytes += flow_.parameter_bytes[v];
       state_.trainable_bytes += flow_.trainable_bytes[v];
       // Producers have smaller numbers than readers, so a value is made before it is read.
@@ -165,7 +166,7 @@ class Sums {
   void carry(int number, int64_t sign) {
     const DataflowValue& value = flow_.values[number];
     state_.cut_bytes += sign * value.bytes;
-    state_.held_bytes += sign * std::max<int64_t>(0, value.bytes - flow_.saved_bytes[value.producer]);
+    state_.held_bytes += sign * std::max<int64_t>(0, value.bytes - flow_.bytes.saved[value.producer]);
   }
 
   const Dataflow& flow_;
@@ -187,8 +188,7 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
 
   States result;
-  result.transient_bytes = flow.transient_bytes;
-  result.saved_bytes = flow.saved_bytes;
+  result.bytes = flow.bytes;
   if (flow.copies) result.ties = flow.ties;
   const bool live = model.cut_bytes == live_bytes;
   std::optional<Sums> sums(flow);
@@ -262,6 +262,7 @@ StageLoad load_between(const States& states, int i, int j) {
   load.trainable_bytes = to.trainable_bytes - from.trainable_bytes;
   load.buffer_bytes = to.buffer_bytes - from.buffer_bytes;
   load.saved_bytes = to.saved_bytes - from.saved_bytes;
+  load.waiting_gradient_bytes = to.waiting_gradient_bytes - from.waiting_gradient_bytes;
   load.held_bytes = to.held_bytes;
   load.in_bytes = from.cut_bytes;
   load.out_bytes = to.cut_bytes;
@@ -280,18 +281,18 @@ StageLoad load_between(const States& states, int i, int j) {
   return load;
 }
 
-int64_t workspace_between(const States& states, int i, int j) {
+StageWorkspace workspace_between(const States& states, int i, int j) {
   constexpr size_t kMostKept = 1024;
   const auto work_out = [&] {
-    return workspace_bytes(states.transient_bytes, states.saved_bytes, states.states[i].done,
-                           states.states[j].done);
+    return stage_workspace(states.bytes, states.states[i].done, states.states[j].done);
   };
   const auto size = static_cast<size_t>(states.size());
   if (size > kMostKept) return work_out();
-  if (states.workspaces.size() != size * size) states.workspaces.assign(size * size, -1);
-  int64_t& known = states.workspaces[static_cast<size_t>(i) * size + static_cast<size_t>(j)];
-  if (known < 0) known = work_out();
-  return known;
+  if (states.workspaces.size() != size * size) states.workspaces.assign(size * size, std::nullopt);
+  std::optional<StageWorkspace>& known =
+      states.workspaces[static_cast<size_t>(i) * size + static_cast<size_t>(j)];
+  if (!known) known = work_out();
+  return *known;
 }
 
 double least_between(const States& states, int i, int j) {

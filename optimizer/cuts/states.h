@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 #include "optimizer/cost/cost_model.h"
@@ -22,9 +23,10 @@ struct State {
   int64_t trainable_bytes = 0;
   int64_t buffer_bytes = 0;
   int64_t saved_bytes = 0;
-  int64_t cut_bytes = 0;      ///< what crosses
-  int64_t charged_bytes = 0;  ///< what the cost model takes that for
-  int64_t held_bytes = 0;     ///< of what crosses, what its makers do not save
+  int64_t waiting_gradient_bytes = 0;
+  int64_t cut_bytes = 0;               ///< what crosses
+  int64_t charged_bytes = 0;           ///< what the cost model takes that for
+  int64_t held_bytes = 0;              ///< of what crosses, what its makers do not save
   double backward_weight_seconds = 0;  ///< of the backward
   bool frozen = false;                 ///< holds nodes of the frozen prefix alone
 };
@@ -73,14 +75,13 @@ struct States {
   /// lists.
   bool nested = false;
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
-  std::vector<int64_t> transient_bytes;     ///< by node
-  std::vector<int64_t> saved_bytes;         ///< by node
+  NodeBytes bytes;
   std::vector<TiedGroup> ties = {};  ///< that cuts may separate: sums count a group at its first reader,
                                      ///< load_between() wherever it is read
   /// False: there are too many cuts and these are some of them.
   bool exact = true;
-  /// What workspace_between() has worked out, by pair of states; -1: not yet. One thread plans.
-  mutable std::vector<int64_t> workspaces = {};
+  /// What workspace_between() has worked out, by pair of states. One thread plans.
+  mutable std::vector<std::optional<StageWorkspace>> workspaces = {};
 
   int size() const { return static_cast<int>(states.size()); }
   int last() const { return size() - 1; }
@@ -105,7 +106,7 @@ int64_t longest_chain(const States& states);
 /// The stage of the nodes that are in state j and not in its subset i; without its workspace, which takes a
 /// walk over the nodes.
 StageLoad load_between(const States& states, int i, int j);
-int64_t workspace_between(const States& states, int i, int j);
+StageWorkspace workspace_between(const States& states, int i, int j);
 /// Its least_seconds alone.
 double least_between(const States& states, int i, int j);
 

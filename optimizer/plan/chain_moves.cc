@@ -87,7 +87,7 @@ void ChainMoves::price(RankedChain* chain) const {
     later -= found.replicas;
     StageLoad load = search_detail::load_of(q_, found.from, found.to);
     const int64_t limit = memory_limit_bytes(q_.inputs, q_.memory_bytes, found.ranks);
-    if (limit > 0) load.workspace_bytes = workspace_between(*q_.states, found.from, found.to);
+    if (limit > 0) load.workspace = workspace_between(*q_.states, found.from, found.to);
     const auto recompute = search_detail::recompute_to_fit(q_, load, found.replicas, later, limit);
     if (!recompute) return;
     load.recompute = found.recompute = *recompute;

@@ -106,6 +106,7 @@ void add_nodes(const Dataflow& flow, const std::vector<int>& stage_of, std::vect
     }
     load.buffer_bytes += node.buffer_bytes;
     load.saved_bytes += node.saved_bytes;
+    load.waiting_gradient_bytes += flow.bytes.waiting_gradients[v];
     for (const std::string& parameter : node.parameters)
       (*readers)[parameter].emplace(stage_of[v], node.name);
     load.parameter_bytes += flow.own_parameter_bytes[v];
@@ -155,13 +156,11 @@ void add_crossing_values(const Dataflow& flow, const std::vector<int>& stage_of,
 }
 
 void add_workspace(const Dataflow& flow, const std::vector<int>& stage_of, std::vector<StageLoad>* loads) {
-  std::vector<int64_t> saved_later(loads->size(), 0);
-  for (int v = flow.size(); v-- > 0;) {
-    StageLoad& load = (*loads)[stage_of[v]];
-    int64_t& later = saved_later[stage_of[v]];
-    load.workspace_bytes = std::max(load.workspace_bytes, flow.transient_bytes[v] - later);
-    later += flow.saved_bytes[v];
-  }
+  std::vector<int64_t> gradients(loads->size(), 0);
+  for (int v = 0; v < flow.size(); ++v) gradients[stage_of[v]] += flow.bytes.gradients[v];
+  std::vector<WorkspaceWalk> walks(gradients.begin(), gradients.end());
+  for (int v = flow.size(); v-- > 0;) walks[stage_of[v]].add(flow.bytes, v);
+  for (size_t s = 0; s < loads->size(); ++s) (*loads)[s].workspace = walks[s].workspace();
 }
 
 // What the model charges for each cut, and what is held at it.
@@ -200,7 +199,7 @@ void add_first_parts(const Plan& plan, const Dataflow& flow, std::vector<StageLo
       const bool read = std::any_of(value.readers.begin(), value.readers.end(),
                                     [&](int reader) { return again.test(reader); });
       if (!read) continue;
-      load.once_held_bytes += std::max<int64_t>(0, value.bytes - flow.saved_bytes[value.producer]);
+      load.once_held_bytes += std::max<int64_t>(0, value.bytes - flow.bytes.saved[value.producer]);
     }
   }
 }
@@ -216,9 +215,11 @@ void take_part(double part, StageLoad* load) {
     pass.backward_seconds *= part;
   }
   for (int64_t* bytes :
-       {&load->saved_bytes, &load->held_bytes, &load->workspace_bytes, &load->in_bytes, &load->out_bytes,
-        &load->charged_in_bytes, &load->charged_out_bytes, &load->once_saved_bytes, &load->once_held_bytes})
+       {&load->saved_bytes, &load->waiting_gradient_bytes, &load->held_bytes, &load->workspace.alone_bytes,
+        &load->in_bytes, &load->out_bytes, &load->charged_in_bytes, &load->charged_out_bytes,
+        &load->once_saved_bytes, &load->once_held_bytes})
     *bytes = static_cast<int64_t>(std::ceil(static_cast<double>(*bytes) * part));
+  load->workspace.with_gradients_bytes = load->workspace.alone_bytes;  // gradients are whole
 }
 
 }  // namespace

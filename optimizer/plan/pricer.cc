@@ -63,7 +63,7 @@ std::vector<StageLoad> Pricer::loads_of(const Candidate& candidate) const {
   std::vector<StageLoad> loads;
   for (const FoundStage& stage : candidate.stages) {
     StageLoad load = load_between(*q_.states, stage.from, stage.to);
-    if (q_.memory_bytes > 0) load.workspace_bytes = workspace_between(*q_.states, stage.from, stage.to);
+    if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     loads.push_back(load);
   }

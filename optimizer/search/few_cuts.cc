@@ -37,8 +37,7 @@ std::vector<int> thinned(const States& states, int most) {
 States some_of(const States& states, const std::vector<int>& numbers) {
   States some;
   some.nested = states.nested;
-  some.transient_bytes = states.transient_bytes;
-  some.saved_bytes = states.saved_bytes;
+  some.bytes = states.bytes;
   some.ties = states.ties;
   some.exact = false;
   std::vector<int> at(states.size(), -1);

@@ -36,7 +36,7 @@ InferenceCost inference_cost(const StageLoad& load, const CostInputs& inputs) {
 
 int64_t inference_memory_bytes(const StageLoad& load) {
   return load.parameter_bytes + load.buffer_bytes + 2 * (load.in_bytes + load.out_bytes) +
-         load.workspace_bytes;
+         load.workspace.alone_bytes;
 }
 
 std::optional<InferenceAnswer> search_inference(const Question& q, double period_seconds) {
@@ -53,7 +53,7 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
     for (const int j : states.after(i)) {
       if (q.least_stages > 1 && i == 0 && j == last) continue;
       StageLoad load = load_between(states, i, j);
-      if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(states, i, j);
+      if (q.memory_bytes > 0) load.workspace = workspace_between(states, i, j);
       const InferenceCost cost = inference_cost(load, q.inputs);
       if (q.memory_bytes > 0 && cost.memory_bytes > q.memory_bytes) continue;
       const double slower = std::max(cost.forward_seconds, cost.link_seconds);

@@ -85,10 +85,10 @@ PlacedStage Placement::stage(int from, int to) const {
   stage.compute = compute_seconds_on(stage.load, q_.inputs, 0);
   stage.load.recompute = q_.recompute == Recompute::kAlways;
   if (limited_memory_) {  // it takes a walk over the nodes
-    std::vector<int64_t>& known = workspace_[from];
-    if (known.empty()) known.assign(states_.size(), -1);
-    if (known[to] < 0) known[to] = workspace_between(states_, from, to);
-    stage.load.workspace_bytes = known[to];
+    std::vector<std::optional<StageWorkspace>>& known = workspace_[from];
+    if (known.empty()) known.resize(states_.size());
+    if (!known[to]) known[to] = workspace_between(states_, from, to);
+    stage.load.workspace = *known[to];
   }
   stage.step = costs_.step_seconds(stage.load);
   stage.gradient_bytes = costs_.gradient_bytes(stage.load);

@@ -127,7 +127,7 @@ class Placement {
   double pace_sum_ = 1;
   bool limited_memory_ = false;
   mutable std::vector<std::vector<std::unique_ptr<Stretch>>> stretches_;  ///< by begin modulo largest, length
-  mutable std::vector<std::vector<int64_t>> workspace_;                   ///< by from, to; -1: not known yet
+  mutable std::vector<std::vector<std::optional<StageWorkspace>>> workspace_;  ///< by from, to
 };
 
 }  // namespace pipewright::search_detail

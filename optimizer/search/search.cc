@@ -168,7 +168,7 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
     const FoundStage& stage = answer.stages[s];
     later -= stage.replicas;
     StageLoad load = load_between(*q.states, stage.from, stage.to);
-    load.workspace_bytes = workspace_between(*q.states, stage.from, stage.to);
+    load.workspace = workspace_between(*q.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     const int64_t depth = assumed_in_flight(q, later, stage.replicas);
     const StageMemory memory = stage_memory(load, stage.replicas, depth, q.inputs);

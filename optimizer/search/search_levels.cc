@@ -150,7 +150,7 @@ bool has_other_order(const Question& q) {
 
 std::optional<Answer> all_in_one_stage(const Question& q) {
   StageLoad load = load_of(q, 0, q.states->last());
-  load.workspace_bytes = workspace_between(*q.states, 0, q.states->last());
+  load.workspace = workspace_between(*q.states, 0, q.states->last());
   Stage stage;
   stage.ranks.resize(q.devices);
   std::iota(stage.ranks.begin(), stage.ranks.end(), 0);

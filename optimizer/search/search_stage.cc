@@ -34,7 +34,7 @@ StageLoad load_of(const Question& q, int from, int to) {
     load.behind_seconds =
         whole.forward_seconds - before.forward_seconds + whole.backward_seconds - before.backward_seconds;
   }
-  if (q.memory_bytes > 0) load.workspace_bytes = workspace_between(*q.states, from, to);
+  if (q.memory_bytes > 0) load.workspace = workspace_between(*q.states, from, to);
   return load;
 }
 

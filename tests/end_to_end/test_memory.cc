@@ -1,8 +1,10 @@
-// A run's memory does not depend on how long it is.
+// A run needs the memory that its plan says, and no more if it is longer.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <random>
 
+#include "graph/plan.h"
 #include "graph/summary.h"
 #include "tests/end_to_end/jobs.h"
 #include "tests/support/long.h"
@@ -31,6 +33,91 @@ std::vector<int64_t> peaks(const TemporaryFolder& folder, int64_t minibatches) {
 }
 
 }  // namespace
+
+// Under-prediction is a plan that passes `check` and dies.
+TEST_CASE("memory: ranks need what their plans say") {
+  struct Kind {
+    std::string model, batch, data;
+  };
+  const std::vector<Kind> kinds = {
+      {"convnet:width=8", "16", "synthetic-images:image=28,channels=1,samples=1024"},
+      {"vgg11:small=yes", "4", "synthetic-images:image=32,channels=3,samples=1024"},
+      {"resnet18:small=yes", "4", "synthetic-images:image=32,channels=3,samples=1024"},
+      {"squeezenet1_0:image=63,classes=10", "4", "synthetic-images:image=63,channels=3,samples=1024"},
+      {"gpt:layers=2,width=96,dropout=0.1", "4", "synthetic-text"}};
+  const std::vector<std::vector<std::string>> rules = {
+      {"--schedule", "1f1b"},
+      {"--schedule", "1f1b", "--weights", "2bw"},
+      {"--schedule", "1f1b", "--recompute", "always"},
+      {"--schedule", "1f1b-flush", "--weights", "flush", "--microbatches", "4"},
+      {"--schedule", "gpipe", "--weights", "flush", "--microbatches", "4"},
+      {"--schedule", "zb-h1", "--weights", "flush", "--microbatches", "4"}};
+  const TemporaryFolder folder;
+  const auto call = [&](const std::vector<std::string>& words) {
+    Process process(words, folder / "out", folder / "err");
+    const int code = process.wait(200s);
+    INFO(process.error());
+    REQUIRE(code == 0);
+  };
+  std::mt19937 random(20261126);
+  const auto draw = [&](size_t count) { return static_cast<size_t>(random()) % count; };
+  for (size_t c = 0; c < (is_long() ? 150 : 10); ++c) {
+    const Kind& kind = kinds[c % kinds.size()];
+    const std::vector<std::string>& rule = rules[draw(rules.size())];
+    const size_t ranks = 1 + draw(3);
+    const bool replicated = ranks > 1 && draw(2) == 0, momentum = draw(2) == 0, shared = draw(2) == 0;
+    const std::string strategy = ranks == 1 ? "best" : replicated ? "dp" : "straight";
+    const std::string profile = (folder / ("profile" + std::to_string(c % kinds.size()) + ".json")).string();
+    const std::string plan = (folder / "plan.json").string();
+    if (c < kinds.size()) {
+      call({program("profiler"), "--model", kind.model, "--batch-size", kind.batch, "--warmup", "1",
+            "--repeats", "1", "--beside", "0", "--output", profile});
+    }
+    std::vector<std::string> words = {program("optimizer"),
+                                      "plan",
+                                      "--profile",
+                                      profile,
+                                      "--gpus",
+                                      std::to_string(ranks),
+                                      "--bandwidths",
+                                      "2GB/s",
+                                      "--strategy",
+                                      strategy,
+                                      "--optimizer-slots",
+                                      momentum ? "1" : "0",
+                                      "--output",
+                                      plan};
+    words.insert(words.end(), rule.begin(), rule.end());
+    call(words);
+    call({program("runtime"), "launch",
+          "--model",          kind.model,
+          "--plan",           plan,
+          "--data",           kind.data,
+          "--batch-size",     kind.batch,
+          "--minibatches",    "36",
+          "--learning-rate",  "0.0001",
+          "--momentum",       momentum ? "0.9" : "0",
+          "--transport",      shared ? "shm" : "gloo",
+          "--no-save",        "--overwrite",
+          "--output",         (folder / "run").string()});
+    const Plan planned = read_document<Plan>(plan);
+    for (const auto& rank : read_document<Summary>(folder / "run" / "summary.json").ranks) {
+      int64_t said = 0;
+      for (size_t s = 0; s < planned.stages.size(); ++s) {
+        const std::vector<int64_t>& there = planned.stages[s].ranks;
+        if (std::count(there.begin(), there.end(), rank.rank) > 0)
+          said += planned.predicted->stages[s].memory.total_bytes();
+      }
+      INFO(kind.model << ", " << rule[1] << " " << rule.back() << ", " << ranks << " ranks, " << strategy
+                      << ", rank " << rank.rank << ": planned " << said << " B, needed "
+                      << rank.peak_memory_bytes << " B");
+      // Sends over shared memory hold nothing, so the smaller a stage is the less it needs of what is said.
+      const double most = planned.stages.size() > 1 || rule[1] == "zb-h1" ? 1.9 : 1.15;
+      CHECK(static_cast<double>(said) >= 0.965 * static_cast<double>(rank.peak_memory_bytes));
+      CHECK(static_cast<double>(said) <= most * static_cast<double>(rank.peak_memory_bytes));
+    }
+  }
+}
 
 TEST_CASE("memory: a run of many more minibatches needs no more") {
   // In the first thousands what allocators keep still grows, by 3 MiB.

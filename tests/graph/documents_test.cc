@@ -173,6 +173,15 @@ TEST_CASE("messages lead to the place") {
         "x.json: status: \"dnoe\" is not one of done, interrupted, failed; did you mean 'done'?");
 }
 
+TEST_CASE("a node's workspace is written where there is one") {
+  Profile profile = sample_profile();
+  CHECK(document_text(profile).find("workspace") == std::string::npos);
+  profile.nodes[0].workspace_bytes = 192;
+  const Profile again = parse_document<Profile>(document_text(profile), "x.json");
+  CHECK(again.nodes[0].workspace_bytes == 192);
+  CHECK(again.nodes[1].workspace_bytes == 0);
+}
+
 TEST_CASE("a profile of a device has the host's times too, one of the CPU has not") {
   Profile profile = sample_profile();
   CHECK(document_text(profile).find("launch") == std::string::npos);

@@ -176,19 +176,33 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
   load.out_bytes = crossing_bytes(to);
   NodeSet before(flow_.size(), from);
   NodeSet after(flow_.size(), to);
-  int64_t saved_later = 0;
+  int64_t saved_later = 0, gradients_later = 0;
+  std::optional<int64_t> peak;
   for (size_t v = profile_.nodes.size(); v-- > 0;) {
     const ProfiledNode& node = profile_.nodes[v];
     if (to >> v & 1) load.held_bytes += unsaved_bytes(v, to);
     if (!((to & ~from) >> v & 1)) continue;
-    int64_t transient = node.outputs[0].bytes;
-    for (const ProfiledNode& maker : profile_.nodes) {
-      const bool read = std::count(node.inputs.begin(), node.inputs.end(), maker.outputs[0].name) > 0;
-      if (read) transient += maker.outputs[0].bytes;
+    int64_t transient = node.outputs[0].bytes + node.workspace_bytes;
+    for (size_t u = 0; u < v; ++u) {  // made before, and read by this node or later
+      const std::string& value = profile_.nodes[u].outputs[0].name;
+      const bool wanted =
+          std::any_of(profile_.nodes.begin() + static_cast<std::ptrdiff_t>(v), profile_.nodes.end(),
+                      [&](const ProfiledNode& reader) {
+                        return std::count(reader.inputs.begin(), reader.inputs.end(), value) > 0;
+                      });
+      if (wanted) transient += profile_.nodes[u].outputs[0].bytes;
     }
-    load.workspace_bytes = std::max(load.workspace_bytes, transient - saved_later);
+    load.workspace.alone_bytes = std::max(load.workspace.alone_bytes, transient - saved_later);
+    const bool shared =
+        std::count_if(profile_.nodes.begin(), profile_.nodes.end(), [&](const ProfiledNode& other) {
+          return !node.parameters.empty() && other.parameters == node.parameters;
+        }) > 1;
+    if (!shared) gradients_later += node.trainable_parameter_bytes;
+    if (!shared && node.trainable_parameter_bytes > 0) load.waiting_gradient_bytes += node.outputs[0].bytes;
+    peak = std::max(peak.value_or(0), transient - saved_later + gradients_later);
     saved_later += node.saved_bytes;
   }
+  load.workspace.with_gradients_bytes = peak.value_or(0) - gradients_later;
   load.charged_in_bytes = model_.cut_bytes(flow_, before);
   load.charged_out_bytes = model_.cut_bytes(flow_, after);
   return load;

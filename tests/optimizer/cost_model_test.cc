@@ -33,7 +33,7 @@ StageLoad example_load() {
   load.buffer_bytes = 100;
   load.saved_bytes = 700;
   load.held_bytes = 50;
-  load.workspace_bytes = 600;
+  load.workspace = {600, 600};
   load.in_bytes = load.charged_in_bytes = 2000;
   load.out_bytes = load.charged_out_bytes = 3000;
   load.first = load.last = false;
@@ -178,6 +178,40 @@ TEST_CASE("pipedream: a fork that all branches have read counts again") {
   CHECK(live_bytes(flow, ~NodeSet(4)) == 0);
 }
 
+TEST_CASE("Workspace: a backward walked through, node by node") {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const size_t count = 1 + random() % 8;
+    NodeBytes nodes;
+    NodeSet from(count), to(count);
+    int64_t saved = 0, gradients = 0;
+    for (size_t v = 0; v < count; ++v) {
+      nodes.transient.push_back(static_cast<int64_t>(random() % 1000));
+      nodes.saved.push_back(static_cast<int64_t>(random() % 1000));
+      nodes.gradients.push_back(static_cast<int64_t>(random() % 1000));
+      const size_t where = random() % 4;
+      if (where == 0) from.set(v);
+      if (where != 1) to.set(v);
+      if (!to.test(v) || from.test(v)) continue;
+      saved += nodes.saved[v];
+      gradients += nodes.gradients[v];
+    }
+    int64_t live = saved, most = 0;
+    bool any = false;
+    for (size_t v = count; v-- > 0;) {
+      if (!to.test(v) || from.test(v)) continue;
+      live += nodes.gradients[v];
+      most = any ? std::max(most, live + nodes.transient[v]) : live + nodes.transient[v];
+      live -= nodes.saved[v];
+      any = true;
+    }
+    const StageWorkspace workspace = stage_workspace(nodes, from, to);
+    CHECK(saved + gradients + workspace.with_gradients_bytes == (any ? most : 0));
+    CHECK(workspace.with_gradients_bytes <= workspace.alone_bytes);
+    CHECK(workspace.alone_bytes >= 0);
+  }
+}
+
 TEST_CASE("Memory of a rank") {
   const StageMemory one = stage_memory(example_load(), 1, 3, example_inputs());
   CHECK(one.weights_bytes == 5100);
@@ -187,6 +221,11 @@ TEST_CASE("Memory of a rank") {
   CHECK(one.activations_bytes == 3 * (700 + 2000 + 50));
   CHECK(one.messages_bytes == 2 * (2000 + 3000) + (3 + 1) * 2000 + 3 * 3000);
   CHECK(one.workspace_bytes == 600);
+  // Gradients that are not there yet when most is.
+  StageLoad late = example_load();
+  late.workspace.with_gradients_bytes = -300;
+  CHECK(stage_memory(late, 1, 3, example_inputs()).gradients_bytes == 4000 - 300);
+  CHECK(stage_memory(late, 1, 3, example_inputs()).workspace_bytes == 0);
   // Those that a backward makes, and the place from which replicas sum.
   CHECK(stage_memory(example_load(), 2, 3, example_inputs()).gradients_bytes == 2 * 4000);
   // One in flight: the update is in place.

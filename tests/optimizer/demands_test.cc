@@ -46,7 +46,7 @@ double brute_force(const Question& q, const StageDemands& demands, const std::ve
         if (static_cast<int64_t>(p) != s && nodes.intersects(pinned[p])) return;
       }
       StageLoad load = load_between(states, stage.from, stage.to);
-      load.workspace_bytes = workspace_between(states, stage.from, stage.to);
+      load.workspace = workspace_between(states, stage.from, stage.to);
       const int64_t depth = assumed_in_flight(q, later, stage.replicas);
       if (q.memory_bytes > 0 &&
           stage_memory(load, stage.replicas, depth, q.inputs).total_bytes() > q.memory_bytes)

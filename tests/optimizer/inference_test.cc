@@ -23,7 +23,7 @@ double brute_force(const Question& q, double period) {
     }
     for (const int to : states.after(from)) {
       StageLoad load = load_between(states, from, to);
-      load.workspace_bytes = workspace_between(states, from, to);
+      load.workspace = workspace_between(states, from, to);
       const InferenceCost cost = inference_cost(load, q.inputs);
       if (q.memory_bytes > 0 && cost.memory_bytes > q.memory_bytes) continue;
       for (int64_t replicas = 1; replicas <= devices; ++replicas) {

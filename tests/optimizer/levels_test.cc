@@ -60,7 +60,7 @@ class AllPlacements {
 
   bool fits(int i, int j, const std::vector<int64_t>& positions, int64_t later, bool recompute) const {
     StageLoad load = load_between(*q_.states, i, j);
-    load.workspace_bytes = workspace_between(*q_.states, i, j);
+    load.workspace = workspace_between(*q_.states, i, j);
     const int64_t memory = limit_of(positions);
     // In classes that differ, running the forward twice changes the shares, which may suit a link. The search
     // recomputes for memory alone.

@@ -221,7 +221,7 @@ class PipelineProgram {
     if (s < 0 || s + 1 >= stages_) return;
     for (size_t u = 0; u < flow_.values.size(); ++u) {
       const DataflowValue& value = flow_.values[u];
-      const int64_t saved = unsaved ? flow_.saved_bytes[value.producer] : 0;
+      const int64_t saved = unsaved ? flow_.bytes.saved[value.producer] : 0;
       sum.emplace_back(z_[u][s], factor * static_cast<double>(std::max<int64_t>(0, value.bytes - saved)));
     }
   }
@@ -258,7 +258,7 @@ class PipelineProgram {
     const auto nodes = [&](Sum& sum, double factor, const auto& of) { add_nodes(sum, s, factor, of); };
     const auto parameters = [&](int n) { return flow_.parameter_bytes[n]; };
     const auto buffers = [&](int n) { return flow_.profile.nodes[n].buffer_bytes; };
-    const auto saved = [&](int n) { return flow_.saved_bytes[n]; };
+    const auto saved = [&](int n) { return flow_.bytes.saved[n]; };
     const auto weights = [&](int n) { return trainable(n); };
     Sum free;  // -sum >= -memory
     nodes(free, -1, parameters);
@@ -272,12 +272,18 @@ class PipelineProgram {
     add_cut(free, s - 1, -v - 2 - (v + 1));
     add_cut(free, s, -2.0 - 3 - (recompute ? v : 0));
     if (recompute) nodes(free, -v, buffers);
+    // What is there while a node's backward runs: its values, the gradients that it and later nodes have
+    // made, less what later ones have saved.
+    const auto gradients = [&](int n) { return flow_.bytes.gradients[n]; };
     const int workspace = program_.column(GLP_CV, 0);
     free.emplace_back(workspace, -1);
+    nodes(free, 1, gradients);
     for (int n = 0; n < flow_.size(); ++n) {
-      Sum transient = {{workspace, 1}, {x_[n][s], -static_cast<double>(flow_.transient_bytes[n])}};
+      Sum transient = {{workspace, 1}, {x_[n][s], -static_cast<double>(flow_.bytes.transient[n])}};
       for (int after = n + 1; after < flow_.size(); ++after)
-        transient.emplace_back(x_[after][s], static_cast<double>(flow_.saved_bytes[after]));
+        transient.emplace_back(x_[after][s],
+                               static_cast<double>(flow_.bytes.saved[after] - gradients(after)));
+      transient[1].second -= static_cast<double>(gradients(n));
       program_.row(transient, 0);
     }
     program_.row(free, -static_cast<double>(memory_bytes));

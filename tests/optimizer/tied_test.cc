@@ -186,6 +186,7 @@ TEST_CASE("what copies send and hold: a message to each rank that hears from one
   StageLoad small = uneven[0];
   small.saved_bytes = small.in_bytes = 0;
   small.trainable_bytes = 1000;
+  small.workspace = {};
   alone = small;
   alone.tied_held_bytes = 0;
   CHECK(stage_memory(small, 1, 1, inputs).total_bytes() ==

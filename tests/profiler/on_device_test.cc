@@ -191,7 +191,8 @@ TEST_CASE("on a device a profile has the structure of the CPU's, with the host's
   const auto structure = [](Profile profile) {
     for (ProfiledNode& node : profile.nodes) {
       node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
-      node.saved_bytes = 0;  // the same where a device saves what the CPU does; it may save something else
+      // The same where a device saves and needs what the CPU does; it may be something else.
+      node.saved_bytes = node.workspace_bytes = 0;
       node.forward_launch_seconds = node.backward_launch_seconds = {};
     }
     profile.whole = {};
