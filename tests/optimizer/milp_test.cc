@@ -274,7 +274,7 @@ class PipelineProgram {
     if (recompute) nodes(free, -v, buffers);
     // What is there while a node's backward runs: its values, the gradients that it and later nodes have
     // made, less what later ones have saved.
-    const auto gradients = [&](int n) { return flow_.bytes.gradients[n]; };
+    const auto gradients = [&](int n) { return recompute ? 0 : flow_.bytes.gradients[n]; };
     const int workspace = program_.column(GLP_CV, 0);
     free.emplace_back(workspace, -1);
     nodes(free, 1, gradients);
