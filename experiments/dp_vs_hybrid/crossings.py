@@ -2,7 +2,7 @@
 import pages
 
 BYTES_PER_SECOND = {"shm": 2e9, "1gbit": 1.25e8, "200mbit": 2.5e7}
-ABOUT = ("Samples per second, measured (predicted). In brackets: more ranks than cores, times that say nothing of a plan; with a share of a core for each rank (a processor quota) they are devices of that part of the speed, and planned as such. Chosen: what the planner takes of these; its price: how much slower than the measured winner it is. "
+ABOUT = ("Samples per second, measured (predicted). In brackets: more ranks than cores, times that say nothing of a plan; with a share of a core for each rank (a processor quota) they are slower devices, as fast as training on one of them says, and planned as such. Chosen: what the planner takes of these; its price: how much slower than the measured winner it is. "
          "Limited links: network namespaces with a token bucket (tc tbf) each way at each rank, messages by Gloo over TCP.")
 
 
