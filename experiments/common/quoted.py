@@ -64,7 +64,7 @@ def made(name, line, folder):
     """The part's text: where it comes from, then the experiment's own page, its headings two deep and its pictures in docs/images."""
     body = re.sub(r"\A# .*\n+", "", (folder / "results.md").read_text()).replace("../../EXPERIMENTS.md#", "#")
     body = re.sub(r"^## ", "### ", body, flags=re.MULTILINE)
-    for picture in sorted(set(re.findall(r"\]\(([\w.-]+\.svg)\)", body))):
+    for picture in sorted(set(re.findall(r"\]\(([\w.=-]+\.svg)\)", body))):
         kept = f"docs/images/{name}_{picture}"
         shutil.copyfile(folder / picture, root / kept)
         body = body.replace(f"]({picture})", f"]({kept})")
