@@ -208,6 +208,25 @@ TEST_CASE("classes, channels and hidden change the counts as they should") {
         vgg_features + (25088 * 8 + 8) + (8 * 8 + 8) + (8 * 10 + 10));
 }
 
+TEST_CASE("dropout=0 leaves dropout out, and everything else as it is") {
+  for (const std::string model : {"alexnet", "vgg11", "squeezenet1_0", "mobilenet_v2"}) {
+    CAPTURE(model);
+    const Graph with = build_model(model, 2).graph, without = build_model(model + ":dropout=0", 2).graph;
+    const auto drops = [](const Graph& graph) {
+      return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                           [](const Node& node) { return node.op == "aten::dropout"; });
+    };
+    CHECK(drops(with) > 0);
+    CHECK(drops(without) == 0);
+    CHECK(with.nodes.size() == without.nodes.size() + static_cast<size_t>(drops(with)));
+    REQUIRE(with.parameters.size() == without.parameters.size());
+    for (size_t i = 0; i < with.parameters.size(); ++i)
+      CHECK(with.parameters[i].name == without.parameters[i].name);
+  }
+  for (const std::string small : {"vgg11:small=yes,dropout=0", "mobilenet_v2:small=yes,dropout=0"})
+    CHECK_THROWS_AS(build_model(small, 2), InputError);
+}
+
 TEST_CASE("vgg16 and alexnet number their layers as torchvision's Sequentials") {
   const auto vgg = parameters(build_model("vgg16", 1));
   std::vector<Named> expected;
