@@ -1,4 +1,5 @@
 """What experiments have in common: calling the three programs, lists of names, results that outlive a run."""
+import functools
 import json
 import os
 import pathlib
@@ -38,6 +39,7 @@ def call(words, log, **more):
     return done.stdout
 
 
+@functools.cache
 def python_with_torch():
     """One that has PyTorch: of PIPEWRIGHT_PYTHON, of build/python, or python3."""
     folders = [os.environ.get("PIPEWRIGHT_PYTHON"), here.parents[1] / "build" / "python"]

@@ -4,10 +4,10 @@ import contextlib
 import os
 import pathlib
 import secrets
+import socket
 import subprocess
 
 PERIOD_MICROSECONDS = 4000  # short against a minibatch; below a tick of the kernel (4 ms at 250 Hz) shares come out smaller than they should
-PORT = 29517
 
 
 def cores():
@@ -64,21 +64,32 @@ def missing():
         return shares.fault
 
 
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
 def run(runtime, words, log, seconds, ranks, share=1, master="127.0.0.1", before=lambda rank: [], environment=()):
     """Starts a rank on each core in turn; `before`: the beginning of a rank's command. The worst exit code; what they print goes to `log`. None is left running."""
-    common = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR=master, MASTER_PORT=str(PORT), PIPEWRIGHT_JOB_SECRET=secrets.token_hex(32), **dict(environment))
+    common = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR=master, MASTER_PORT=str(free_port()), PIPEWRIGHT_JOB_SECRET=secrets.token_hex(32), **dict(environment))
     with Shares(ranks, share) as shares, open(log, "a") as out:
         if shares.fault:
             out.write(shares.fault + "\n")
             return 1
         processes, codes = [], []
-        for rank in range(ranks):
-            start = [*shares.words(rank), *before(rank), "taskset", "-c", str(cores()[rank % len(cores())]), runtime, *words]
-            processes.append(subprocess.Popen([str(word) for word in start], env={**common, "RANK": str(rank)}, stdout=out, stderr=subprocess.STDOUT))
-        for process in processes:
-            try:
-                codes.append(process.wait(seconds))
-            except subprocess.TimeoutExpired:
+        try:
+            for rank in range(ranks):
+                start = [*shares.words(rank), *before(rank), "taskset", "-c", str(cores()[rank % len(cores())]), runtime, *words]
+                processes.append(subprocess.Popen([str(word) for word in start], env={**common, "RANK": str(rank)}, stdout=out, stderr=subprocess.STDOUT))
+            for process in processes:
+                try:
+                    codes.append(process.wait(seconds))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    codes.append(process.wait() or 124)
+        finally:  # when this is ended, too
+            for process in processes:
                 process.kill()
-                codes.append(process.wait() or 124)
+                process.wait()
     return max(abs(code) for code in codes)

@@ -82,12 +82,16 @@ def mobilenet(small, channels, classes):
     return layers + [nn.Sequential(*convolution(inputs, 1280, 1, activation=activation)), nn.Sequential(*head)]
 
 
-def layers_of(spec):
-    """Layers, and the shape of one image."""
+def form_of(spec):
+    """The model's name, whether it is the small form, channels and pixels of a side of an image, classes."""
     name, options = options_of(spec)
     small = options.get("small") == "yes"
-    image, channels = int(options.get("image", 32 if small else 224)), int(options.get("channels", 3))
-    classes = 10 if small else 1000
+    return name, small, int(options.get("channels", 3)), int(options.get("image", 32 if small else 224)), 10 if small else 1000
+
+
+def layers_of(spec):
+    """Layers, the shape of one image, and classes."""
+    name, small, channels, image, classes = form_of(spec)
     torch.manual_seed(1)
     if name in RESNETS:
         layers = resnet(name, small, channels, classes)

@@ -135,7 +135,7 @@ class Planning {
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
   void try_narrower_strategies(double bound, Plan* plan) const;
-  void try_slower_links(double bound, Plan* plan) const;
+  void try_other_links(double bound, Plan* plan) const;
   void take_if_faster_here(Plan other, Plan* plan) const;
   void take_if_faster(std::optional<Plan> other, Plan* plan) const;
 
@@ -206,7 +206,7 @@ Plan Planning::plan_for_training() {
   } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
     try_narrower_strategies(bound, &plan);
-    try_slower_links(bound, &plan);
+    try_other_links(bound, &plan);
   }
   plan.strategy = request_.strategy;
   plan.profile_digest = measured_digest(profile_);
@@ -433,20 +433,21 @@ void Planning::try_narrower_strategies(double bound, Plan* plan) const {
   }
 }
 
-/// Nor may what is answered for slower links be faster on these: where memory is short, which of several ways
-/// the search goes hangs on little.
-void Planning::try_slower_links(double bound, Plan* plan) const {
-  constexpr double kSlower = 1.0 / 3;
+/// Nor may what is answered for slower or faster links be faster on these: where memory is short, which of
+/// several ways the search goes hangs on little.
+void Planning::try_other_links(double bound, Plan* plan) const {
   if (asked_itself_ || question_.memory_bytes == 0 || question_.all_devices) return;
   if (question_.inputs.placed()) return;  // there it would take seconds
   if (seconds(*plan) <= bound * kFarFromBound) return;
-  Topology slower = topology_;
-  for (TopologyLevel& level : slower.levels) level.bandwidth_bytes_per_second *= kSlower;
   PlanRequest request = request_;
   request.most_seconds = kNever;  // there it may take longer
-  try {
-    take_if_faster_here(Planning(profile_, slower, request, true).plan_for_training(), plan);
-  } catch (const InfeasibleError&) {  // with less room for messages nothing fits
+  for (const double factor : {1.0 / 3, 4.0}) {
+    Topology other = topology_;
+    for (TopologyLevel& level : other.levels) level.bandwidth_bytes_per_second *= factor;
+    try {
+      take_if_faster_here(Planning(profile_, other, request, true).plan_for_training(), plan);
+    } catch (const InfeasibleError&) {  // with less room for messages nothing fits
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "graph/plan.h"
 #include "graph/summary.h"
-#include "tests/end_to_end/jobs.h"
+#include "tests/end_to_end/commands.h"
 #include "tests/support/long.h"
 
 using namespace pipewright;
@@ -45,25 +45,23 @@ TEST_CASE("memory: ranks need what their plans say") {
       {"resnet18:small=yes", "4", "synthetic-images:image=32,channels=3,samples=1024"},
       {"squeezenet1_0:image=63,classes=10", "4", "synthetic-images:image=63,channels=3,samples=1024"},
       {"gpt:layers=2,width=96,dropout=0.1", "4", "synthetic-text"}};
-  const std::vector<std::vector<std::string>> rules = {
-      {"--schedule", "1f1b"},
-      {"--schedule", "1f1b", "--weights", "2bw"},
-      {"--schedule", "1f1b", "--recompute", "always"},
-      {"--schedule", "1f1b-flush", "--weights", "flush", "--microbatches", "4"},
-      {"--schedule", "gpipe", "--weights", "flush", "--microbatches", "4"},
-      {"--schedule", "zb-h1", "--weights", "flush", "--microbatches", "4"}};
+  const std::vector<Words> rules = {{"--schedule", "1f1b"},
+                                    {"--schedule", "1f1b", "--weights", "2bw"},
+                                    {"--schedule", "1f1b", "--recompute", "always"},
+                                    {"--schedule", "1f1b-flush", "--weights", "flush", "--microbatches", "4"},
+                                    {"--schedule", "gpipe", "--weights", "flush", "--microbatches", "4"},
+                                    {"--schedule", "zb-h1", "--weights", "flush", "--microbatches", "4"}};
   const TemporaryFolder folder;
-  const auto call = [&](const std::vector<std::string>& words) {
-    Process process(words, folder / "out", folder / "err");
-    const int code = process.wait(200s);
-    INFO(process.error());
-    REQUIRE(code == 0);
+  const auto call = [&](const Words& words) {
+    const Outcome said = run_command(folder, words);
+    INFO(said.error);
+    REQUIRE(said.code == 0);
   };
   std::mt19937 random(20261126);
   const auto draw = [&](size_t count) { return static_cast<size_t>(random()) % count; };
   for (size_t c = 0; c < (is_long() ? 150 : 10); ++c) {
     const Kind& kind = kinds[c % kinds.size()];
-    const std::vector<std::string>& rule = rules[draw(rules.size())];
+    const Words& rule = rules[draw(rules.size())];
     const size_t ranks = 1 + draw(3);
     const bool replicated = ranks > 1 && draw(2) == 0, momentum = draw(2) == 0, shared = draw(2) == 0;
     const std::string strategy = ranks == 1 ? "best" : replicated ? "dp" : "straight";
@@ -73,20 +71,20 @@ TEST_CASE("memory: ranks need what their plans say") {
       call({program("profiler"), "--model", kind.model, "--batch-size", kind.batch, "--warmup", "1",
             "--repeats", "1", "--beside", "0", "--output", profile});
     }
-    std::vector<std::string> words = {program("optimizer"),
-                                      "plan",
-                                      "--profile",
-                                      profile,
-                                      "--gpus",
-                                      std::to_string(ranks),
-                                      "--bandwidths",
-                                      "2GB/s",
-                                      "--strategy",
-                                      strategy,
-                                      "--optimizer-slots",
-                                      momentum ? "1" : "0",
-                                      "--output",
-                                      plan};
+    Words words = {program("optimizer"),
+                   "plan",
+                   "--profile",
+                   profile,
+                   "--gpus",
+                   std::to_string(ranks),
+                   "--bandwidths",
+                   "2GB/s",
+                   "--strategy",
+                   strategy,
+                   "--optimizer-slots",
+                   momentum ? "1" : "0",
+                   "--output",
+                   plan};
     words.insert(words.end(), rule.begin(), rule.end());
     call(words);
     call({program("runtime"), "launch",
