@@ -1,7 +1,10 @@
 #include "runtime/transport/gloo.h"
 
+#include <sched.h>
+
 #include <mutex>
 #include <set>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -116,15 +119,44 @@ class GlooTransport : public Transport {
   int64_t size_;
 };
 
+// With the device that listens at `address`, or at Gloo's own choice where that is "".
+c10::intrusive_ptr<ProcessGroupGloo::Options> options_with_device(const std::string& address,
+                                                                  std::chrono::milliseconds timeout) {
+  if (address.empty()) return ProcessGroupGloo::Options::create_default(timeout);
+  auto options = ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(ProcessGroupGloo::createDeviceForHostname(address));
+  return options;
+}
+
+// A device's thread must not take the core from a thread that posts a message, which holds the lock of the
+// connection: the thread only tries that lock, finds its event again and again, and gives the core back at
+// the kernel's next tick, 3 to 4 ms later. As a batch thread it waits till the core is free, or for its turn.
+// It gets that from the thread that makes the device.
+c10::intrusive_ptr<ProcessGroupGloo::Options> options_with_patient_device(const std::string& address,
+                                                                          std::chrono::milliseconds timeout) {
+  c10::intrusive_ptr<ProcessGroupGloo::Options> options;
+  std::exception_ptr problem;
+  std::thread maker([&] {
+    const sched_param no_priority = {};
+    sched_setscheduler(0, SCHED_BATCH, &no_priority);  // refused: it is slower, nothing else
+    try {
+      options = options_with_device(address, timeout);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  });
+  maker.join();
+  if (problem) std::rethrow_exception(problem);
+  return options;
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::string& name, int64_t rank,
                                                int64_t world_size, const std::string& address,
                                                std::chrono::milliseconds timeout) {
   try {
-    auto options = address.empty() ? ProcessGroupGloo::Options::create_default(timeout)
-                                   : ProcessGroupGloo::Options::create(timeout);
-    if (!address.empty()) options->devices.push_back(ProcessGroupGloo::createDeviceForHostname(address));
+    auto options = options_with_patient_device(address, timeout);
     options->threads = 1;  // for collectives, which we do not use
     auto keys = c10::make_intrusive<c10d::PrefixStore>(
         name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store.implementation()));

@@ -1,7 +1,9 @@
 // The suite that every transport must pass. A new transport joins with one word in kTransports.
 #include <ATen/ATen.h>
+#include <sched.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <random>
 
 #include "runtime/transport/all_reduce.h"
@@ -291,5 +293,19 @@ TEST_CASE("all_reduce_sum sends 2(r-1)/r of the tensor") {
   spawn(make_world("local", 4), [](int64_t, Transport& world) {
     const at::Tensor flat = at::ones({4000});
     if (all_reduce_sum(world, {0, 1, 2, 3}, 0, flat) != 2 * 3 * 4000) throw std::runtime_error("bytes");
+  });
+}
+
+TEST_CASE("gloo's device waits for the core in a batch thread, and all other threads stay as they are") {
+  const auto batch_threads = [] {
+    int count = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+      count += sched_getscheduler(std::stoi(task.path().filename().string())) == SCHED_BATCH;
+    return count;
+  };
+  const int before = batch_threads();
+  spawn(make_world("gloo", 2), [&](int64_t, Transport&) {
+    if (batch_threads() <= before) throw std::runtime_error("no thread of Gloo's is a batch thread");
+    if (sched_getscheduler(0) != SCHED_OTHER) throw std::runtime_error("a rank's own thread is one");
   });
 }
