@@ -40,6 +40,30 @@ const std::vector<HostFactorRow>& host_factor_rows() {
 
 namespace {
 
+struct LevelSecondsRow {
+  double TopologyLevel::*seconds;
+  const char* key;
+};
+const std::vector<LevelSecondsRow>& level_seconds_rows() {
+  static const std::vector<LevelSecondsRow> rows = {
+      {&TopologyLevel::core_seconds_per_message, "core_seconds_per_message"},
+      {&TopologyLevel::core_seconds_per_byte, "core_seconds_per_byte"}};
+  return rows;
+}
+
+std::vector<MessageTime> messages_from_json(JsonReader& level) {
+  std::vector<MessageTime> messages;
+  for (JsonReader& entry : level.objects("messages")) {
+    entry.expect({"bytes", "seconds", "spread"});
+    MessageTime& message = messages.emplace_back();
+    message.bytes = entry.integer("bytes", 1, kMostBytes);
+    message.seconds = entry.number("seconds", 0, kMostSeconds);
+    message.spread = entry.number("spread", 0, kLargestNumber);
+    entry.finish();
+  }
+  return messages;
+}
+
 HostFactors factors_from_json(JsonReader reader) {
   reader.expect(
       {"runs", "alone_factor", "together_factor", "draining_factor", "by_turns_factor", "replicas_factor"});
@@ -57,8 +81,9 @@ Topology Topology::from_json(JsonReader& reader) {
   reader.expect({"schema", "levels", "memory_bytes", "devices", "calibration"});
   Topology topology;
   for (JsonReader& entry : reader.objects("levels")) {
-    entry.expect(
-        {"count", "bandwidth_bytes_per_second", "latency_seconds", "shared", "exchange_bytes_per_second"});
+    entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared",
+                  "exchange_bytes_per_second", "buffered_bytes", "core_seconds_per_message",
+                  "core_seconds_per_byte", "both_ways_bytes_per_second", "messages"});
     TopologyLevel level;
     level.count = entry.integer("count", 1, kMostRanks);
     level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);
@@ -66,6 +91,12 @@ Topology Topology::from_json(JsonReader& reader) {
     level.shared = entry.boolean("shared");
     if (entry.has("exchange_bytes_per_second"))
       level.exchange_bytes_per_second = entry.number("exchange_bytes_per_second", 0, kMostBytesPerSecond);
+    if (entry.has("buffered_bytes")) level.buffered_bytes = entry.integer("buffered_bytes", 0, kMostBytes);
+    for (const LevelSecondsRow& row : level_seconds_rows())
+      if (entry.has(row.key)) level.*row.seconds = entry.number(row.key, 0, kMostSeconds);
+    if (entry.has("both_ways_bytes_per_second"))
+      level.both_ways_bytes_per_second = entry.number("both_ways_bytes_per_second", 0, kMostBytesPerSecond);
+    if (entry.has("messages")) level.messages = messages_from_json(entry);
     entry.finish();
     topology.levels.push_back(level);
   }
@@ -96,6 +127,15 @@ Json Topology::to_json() const {
                               {"shared", level.shared}});
     if (level.exchange_bytes_per_second > 0)
       json["levels"].back()["exchange_bytes_per_second"] = level.exchange_bytes_per_second;
+    if (level.buffered_bytes > 0) json["levels"].back()["buffered_bytes"] = level.buffered_bytes;
+    for (const LevelSecondsRow& row : level_seconds_rows())
+      if (level.*row.seconds > 0) json["levels"].back()[row.key] = level.*row.seconds;
+    if (level.both_ways_bytes_per_second > 0)
+      json["levels"].back()["both_ways_bytes_per_second"] = level.both_ways_bytes_per_second;
+    for (const MessageTime& message : level.messages) {
+      json["levels"].back()["messages"].push_back(
+          {{"bytes", message.bytes}, {"seconds", message.seconds}, {"spread", message.spread}});
+    }
   }
   json["memory_bytes"] = memory_bytes;
   if (!devices.empty()) {
@@ -130,6 +170,19 @@ void Topology::validate(const std::string& where) const {
     check_range(where, path + ".latency_seconds", levels[i].latency_seconds, 0.0, kMostSeconds);
     check_range(where, path + ".exchange_bytes_per_second", levels[i].exchange_bytes_per_second, 0.0,
                 kMostBytesPerSecond);
+    check_range(where, path + ".both_ways_bytes_per_second", levels[i].both_ways_bytes_per_second, 0.0,
+                kMostBytesPerSecond);
+    check_range(where, path + ".buffered_bytes", levels[i].buffered_bytes, 0, kMostBytes);
+    for (const LevelSecondsRow& row : level_seconds_rows())
+      check_range(where, path + "." + row.key, levels[i].*row.seconds, 0.0, kMostSeconds);
+    for (size_t m = 1; m < levels[i].messages.size(); ++m) {
+      const int64_t before = levels[i].messages[m - 1].bytes, bytes = levels[i].messages[m].bytes;
+      if (bytes <= before) {
+        fail_document(where, path + ".messages[" + std::to_string(m) + "].bytes",
+                      "got " + std::to_string(bytes) + " behind " + std::to_string(before) +
+                          "; expected ascending sizes");
+      }
+    }
     if (levels[i].count > 1 && levels[i].bandwidth_bytes_per_second == 0) {
       fail_document(where, path + ".bandwidth_bytes_per_second",
                     "0, but " + std::to_string(levels[i].count) + " members have to exchange data");

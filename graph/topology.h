@@ -10,6 +10,14 @@
 
 namespace pipewright {
 
+/// One message between two members, one way.
+struct MessageTime {
+  int64_t bytes = 0;
+  double seconds = 0;
+  double spread = 0;  ///< median absolute deviation over median
+  auto operator<=>(const MessageTime&) const = default;
+};
+
 struct TopologyLevel {
   int64_t count = 1;  ///< members of this level: devices at level 0, groups of the level below from then on
   double bandwidth_bytes_per_second = 0;  ///< per direction
@@ -18,6 +26,16 @@ struct TopologyLevel {
   /// What a sum over replicas makes of the links: all ranks send and receive at once, and add. 0: as the
   /// bandwidth.
   double exchange_bytes_per_second = 0;
+  /// Of messages that were sent and not yet received, from one rank to another: what the link itself holds
+  /// (shared memory's ring), so that the sender is free of them.
+  int64_t buffered_bytes = 0;
+  /// What one end of a message takes of a rank's core while the rank computes: to send it or to receive it.
+  double core_seconds_per_message = 0;
+  double core_seconds_per_byte = 0;
+  /// Per direction while both directions are busy. 0: not measured.
+  double both_ways_bytes_per_second = 0;
+  std::vector<MessageTime> messages =
+      {};  ///< measured, by ascending size; empty: latency and bandwidth say it
 };
 
 struct TopologyDevice {

@@ -46,13 +46,16 @@ class RoutedTransport : public Transport {
                                  int64_t tag) override {
     return to(peer).take(shape, options, peer, tag);
   }
+  int64_t buffered_bytes(int64_t peer) const override { return to(peer).buffered_bytes(peer); }
   void abort(const std::string& why) override {
     first_->abort(why);
     second_->abort(why);
   }
 
  private:
-  Transport& to(int64_t peer) { return uses_second_.at(static_cast<size_t>(peer)) ? *second_ : *first_; }
+  Transport& to(int64_t peer) const {
+    return uses_second_.at(static_cast<size_t>(peer)) ? *second_ : *first_;
+  }
 
   std::unique_ptr<Transport> first_;
   std::unique_ptr<Transport> second_;
@@ -89,6 +92,7 @@ class DeviceRoutedTransport : public Transport {
   bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) override {
     return of(flat.device()).sum(flat, ranks, tag);
   }
+  int64_t buffered_bytes(int64_t peer) const override { return host_->buffered_bytes(peer); }
   const Packer* packer(int64_t peer) const override {
     return has_device_.at(static_cast<size_t>(peer)) ? &packer_ : nullptr;
   }

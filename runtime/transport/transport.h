@@ -60,6 +60,12 @@ class Transport {
     static_cast<void>(flat), static_cast<void>(ranks), static_cast<void>(tag);
     return false;
   }
+  /// Of tensors of the CPU that were sent to the peer and not yet received: what the transport holds by
+  /// itself, so that their sends are over.
+  virtual int64_t buffered_bytes(int64_t peer) const {
+    static_cast<void>(peer);
+    return 0;
+  }
   /// For a peer to and from which several tensors of a device go as one message: what packs them. Null: each
   /// goes by itself. Both ends agree.
   virtual const Packer* packer(int64_t peer) const {

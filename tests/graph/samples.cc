@@ -342,6 +342,15 @@ Topology random_topology(std::mt19937_64& random) {
   for (int64_t i = below(random, 3); i >= 0; --i) {
     topology.levels.push_back(
         {1 + below(random, 4), 1 + positive(random, 1e12), positive(random, 1), coin(random)});
+    if (coin(random)) continue;
+    TopologyLevel& level = topology.levels.back();
+    level.exchange_bytes_per_second = positive(random, 1e12);
+    level.buffered_bytes = bytes(random);
+    level.core_seconds_per_message = positive(random, 1);
+    level.core_seconds_per_byte = positive(random, 1e-9);
+    level.both_ways_bytes_per_second = positive(random, 1e12);
+    for (int64_t size = 1 + below(random, 8); size < 1000; size *= 3 + below(random, 9))
+      level.messages.push_back({size, positive(random, 1), fraction(random)});
   }
   topology.memory_bytes = bytes(random);
   if (coin(random)) {
