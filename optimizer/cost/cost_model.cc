@@ -243,6 +243,11 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   if (inputs.levels.empty()) inputs.levels.push_back(topology.levels.at(0));
   inputs.bandwidth_bytes_per_second = inputs.levels[0].bandwidth_bytes_per_second;
   inputs.latency_seconds = inputs.levels[0].latency_seconds;
+  inputs.core_seconds_per_message = inputs.levels[0].core_seconds_per_message;
+  inputs.core_seconds_per_byte = inputs.levels[0].core_seconds_per_byte;
+  inputs.buffered_bytes = inputs.levels[0].buffered_bytes;
+  for (const TopologyLevel& level : inputs.levels)
+    inputs.buffered_bytes = std::min(inputs.buffered_bytes, level.buffered_bytes);
   inputs.classes = classes_of_devices(topology, classes);
   bool alike = inputs.classes.empty();
   for (const TopologyDevice& device : topology.devices) {

@@ -81,6 +81,12 @@ struct StageLoad {
 struct CostInputs {
   double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
   double latency_seconds = 0;
+  // What ends of messages take of a rank's core on the links of level 0; prices have them, and those of
+  // further levels.
+  double core_seconds_per_message = 0;
+  double core_seconds_per_byte = 0;
+  /// Of messages from one rank to another, on every level: their senders are free of so many.
+  int64_t buffered_bytes = 0;
   double exchange_factor = 1;        ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
   double step_seconds_per_byte = 0;  ///< weight update in place, per trainable byte
   // Where the profile has them, per trainable byte; searches leave them out, prices have them.

@@ -162,6 +162,17 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
   tied = inseparable(profile, copies ? std::vector<TiedGroup>() : ties);
 }
 
+std::vector<SentValue> sent_values(const std::vector<DataflowValue>& values, const NodeSet& done) {
+  std::vector<SentValue> sent;
+  for (const DataflowValue& value : values) {
+    if (!done.test(value.producer)) continue;
+    const bool goes_on =
+        std::any_of(value.readers.begin(), value.readers.end(), [&](int r) { return !done.test(r); });
+    if (goes_on) sent.push_back({value.producer, value.readers.back(), value.bytes});
+  }
+  return sent;
+}
+
 void Dataflow::count_values() {
   std::vector<int64_t> made(values_made.size(), 0);
   for (const DataflowValue& value : values) {

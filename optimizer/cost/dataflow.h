@@ -20,6 +20,15 @@ struct DataflowValue {
   std::vector<int> readers;  ///< ascending, each once; the producer is smaller than all of them
 };
 
+/// A value that a stage sends on: made by it, or passed through.
+struct SentValue {
+  int producer = 0;
+  int last_reader = 0;
+  int64_t bytes = 0;
+};
+/// Of a stage that ends with the nodes `done` (a down-set).
+std::vector<SentValue> sent_values(const std::vector<DataflowValue>& values, const NodeSet& done);
+
 /// Tied parameters that the same nodes read, two of them or more.
 struct TiedGroup {
   std::vector<std::string> names;  ///< in the order in which the first reader names them

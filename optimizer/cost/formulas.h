@@ -20,6 +20,12 @@ inline double message_seconds(double bytes, double latency_seconds, double bandw
   return latency_seconds + link_seconds(bytes, bandwidth_bytes_per_second);
 }
 
+/// What an end of a message, its sending or its receipt, takes of a core that computes meanwhile.
+inline double message_end_seconds(double bytes, double core_seconds_per_message,
+                                  double core_seconds_per_byte) {
+  return core_seconds_per_message + bytes * core_seconds_per_byte;
+}
+
 /// Of the bytes that `all` ranks reduce, the part that crosses, each way and in each of the two halves of an
 /// all-reduce, the link that `ranks` of them share: each rank's piece goes to the others, pieces are 1 / all.
 /// (m - 1) / m for a rank alone.

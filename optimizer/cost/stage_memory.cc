@@ -10,20 +10,28 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 void WorkspaceWalk::add(const NodeBytes& nodes, size_t node) {
-  const int64_t beyond = nodes.transient[node] - saved_later_;
+  int64_t beyond = nodes.transient[node] - saved_later_;
+  int64_t freed = nodes.saved[node];
+  const auto here = static_cast<int>(node);
+  for (const SentValue& value : sent_) {
+    if (value.producer <= here && here <= value.last_reader) beyond -= value.bytes;
+    // Its send may still hold it.
+    if (value.producer == here) freed -= std::min(freed, value.bytes);
+  }
   gradients_ -= nodes.gradients[node];  // of those before it: they come later
   alone_ = std::max(alone_, beyond);
   with_gradients_ = std::max(with_gradients_.value_or(beyond - gradients_), beyond - gradients_);
-  saved_later_ += nodes.saved[node];
+  saved_later_ += freed;
 }
 
 StageWorkspace WorkspaceWalk::workspace() const { return {alone_, with_gradients_.value_or(0)}; }
 
-StageWorkspace stage_workspace(const NodeBytes& nodes, const NodeSet& from, const NodeSet& to) {
+StageWorkspace stage_workspace(const NodeBytes& nodes, const std::vector<DataflowValue>& values,
+                               const NodeSet& from, const NodeSet& to) {
   int64_t gradients = 0;
   for (size_t v = 0; v < nodes.gradients.size(); ++v)
     if (to.test(v) && !from.test(v)) gradients += nodes.gradients[v];
-  WorkspaceWalk walk(gradients);
+  WorkspaceWalk walk(gradients, sent_values(values, to));
   for (size_t v = nodes.transient.size(); v-- > 0;)
     if (to.test(v) && !from.test(v)) walk.add(nodes, v);
   return walk.workspace();
@@ -94,13 +102,21 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
-  // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken: as
-  // many gradients as there are minibatches in flight and one more; of the activations two that are not among
-  // those in flight. And the gradient that came in is held while it is used.
+  // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken,
+  // but for what the link itself holds: as many gradients as there are minibatches in flight and one more; of
+  // the activations one that is not among those in flight. And there is the activation that is being made, or
+  // the gradient that came in and is in use.
+  const auto buffered = [&](int64_t bytes) { return std::min(bytes, inputs.buffered_bytes); };
+  const int64_t sent_gradients = (in_flight + 1) * load.in_bytes;
   memory.messages_bytes =
-      2 * (load.in_bytes + load.out_bytes) + (in_flight + 1) * load.in_bytes + 3 * load.out_bytes;
+      2 * (load.in_bytes + load.out_bytes) + sent_gradients - buffered(sent_gradients) + 2 * load.out_bytes;
   // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.
   if (load.frozen) memory.messages_bytes = 2 * load.in_bytes + 3 * load.out_bytes;
+  const int64_t sent_ones = (load.frozen ? 2 : 1) * load.out_bytes;
+  const int64_t kept_for_sends = in_flight * (load.recompute ? load.out_bytes : load.held_bytes);
+  const int64_t taken = buffered(kept_for_sends + sent_ones);
+  memory.activations_bytes -= std::min(taken, kept_for_sends);
+  memory.messages_bytes -= std::max<int64_t>(0, taken - kept_for_sends);
   // Gradients come as the backward goes, but for those of weights that a later part of it makes, and of
   // copies of tied parameters, which are there when it ends. A second forward has results of the first beside
   // it.

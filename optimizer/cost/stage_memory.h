@@ -13,8 +13,10 @@ namespace pipewright {
 /// Collects a stage's nodes, last first, as a backward goes through them.
 class WorkspaceWalk {
  public:
-  /// `gradients`: of all nodes of the stage.
-  explicit WorkspaceWalk(int64_t gradients) : gradients_(gradients) {}
+  /// `gradients`: of all nodes of the stage. `sent`: what the stage sends on, which messages have room for,
+  /// as they have for the gradients that come back.
+  explicit WorkspaceWalk(int64_t gradients, std::vector<SentValue> sent = {})
+      : gradients_(gradients), sent_(std::move(sent)) {}
   /// While the node runs, what later nodes save is not there yet (forward) or free again (backward), and in
   /// the backward the gradients of earlier ones are not there yet.
   void add(const NodeBytes& nodes, size_t node);
@@ -22,13 +24,15 @@ class WorkspaceWalk {
 
  private:
   int64_t gradients_;
+  std::vector<SentValue> sent_;
   int64_t saved_later_ = 0;
   int64_t alone_ = 0;
   std::optional<int64_t> with_gradients_;
 };
 
 /// Of the nodes of `to` that are not in `from`.
-StageWorkspace stage_workspace(const NodeBytes& nodes, const NodeSet& from, const NodeSet& to);
+StageWorkspace stage_workspace(const NodeBytes& nodes, const std::vector<DataflowValue>& values,
+                               const NodeSet& from, const NodeSet& to);
 
 /// The smaller of two limits in bytes; 0 = none.
 inline int64_t tighter_limit(int64_t a, int64_t b) {

@@ -94,6 +94,23 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   return times;
 }
 
+void add_message_ends(const StageLoad& load, int in_level, int out_level, const CostInputs& inputs,
+                      StageTimes* times) {
+  if (inputs.one_at_a_time) return;
+  const auto end = [&](int64_t bytes, int level) {
+    const bool leveled = !inputs.levels.empty();
+    const TopologyLevel* link = leveled ? &inputs.levels[static_cast<size_t>(level)] : nullptr;
+    return message_end_seconds(static_cast<double>(bytes),
+                               link ? link->core_seconds_per_message : inputs.core_seconds_per_message,
+                               link ? link->core_seconds_per_byte : inputs.core_seconds_per_byte);
+  };
+  const double in = load.first ? 0 : end(load.in_bytes, in_level);
+  const double out = load.last ? 0 : end(load.out_bytes, out_level);
+  times->forward_seconds += in + out;
+  if (inputs.forward_only || load.frozen) return;
+  times->backward_seconds += out + (load.after_frozen ? 0 : in);
+}
+
 StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
   if (!inputs.crowd || ranks < 2) return times;
   // Measured alone and with so many; in between in proportion, and beyond no worse.

@@ -43,6 +43,12 @@ StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const C
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs);
 
+/// Adds what the ends of the stage's messages take of its rank's core, as those pass level `in_level` of
+/// `inputs.levels` before it and `out_level` behind it (both 0 where there are none). Of one minibatch at a
+/// time nothing computes meanwhile: the messages' own time has it.
+void add_message_ends(const StageLoad& load, int in_level, int out_level, const CostInputs& inputs,
+                      StageTimes* times);
+
 /// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
 /// updates.
 double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);

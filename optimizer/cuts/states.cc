@@ -189,6 +189,7 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
 
   States result;
   result.bytes = flow.bytes;
+  result.values = flow.values;
   if (flow.copies) result.ties = flow.ties;
   const bool live = model.cut_bytes == live_bytes;
   std::optional<Sums> sums(flow);
@@ -284,7 +285,7 @@ StageLoad load_between(const States& states, int i, int j) {
 StageWorkspace workspace_between(const States& states, int i, int j) {
   constexpr size_t kMostKept = 1024;
   const auto work_out = [&] {
-    return stage_workspace(states.bytes, states.states[i].done, states.states[j].done);
+    return stage_workspace(states.bytes, states.values, states.states[i].done, states.states[j].done);
   };
   const auto size = static_cast<size_t>(states.size());
   if (size > kMostKept) return work_out();

@@ -76,6 +76,7 @@ struct States {
   bool nested = false;
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
   NodeBytes bytes;
+  std::vector<DataflowValue> values;
   std::vector<TiedGroup> ties = {};  ///< that cuts may separate: sums count a group at its first reader,
                                      ///< load_between() wherever it is read
   /// False: there are too many cuts and these are some of them.

@@ -55,8 +55,10 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
   if (inputs.placed()) {
     times = placed_times(loads, plan.stages, inputs);
   } else {
-    for (size_t s = 0; s < loads.size(); ++s)
+    for (size_t s = 0; s < loads.size(); ++s) {
       times.push_back(stage_times(loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+      add_message_ends(loads[s], 0, 0, inputs, &times.back());
+    }
   }
   const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
   for (size_t s = 0; s < times.size(); ++s) {

@@ -158,7 +158,13 @@ void add_crossing_values(const Dataflow& flow, const std::vector<int>& stage_of,
 void add_workspace(const Dataflow& flow, const std::vector<int>& stage_of, std::vector<StageLoad>* loads) {
   std::vector<int64_t> gradients(loads->size(), 0);
   for (int v = 0; v < flow.size(); ++v) gradients[stage_of[v]] += flow.bytes.gradients[v];
-  std::vector<WorkspaceWalk> walks(gradients.begin(), gradients.end());
+  std::vector<WorkspaceWalk> walks;
+  NodeSet done(static_cast<size_t>(flow.size()));
+  for (size_t s = 0; s < loads->size(); ++s) {
+    for (int v = 0; v < flow.size(); ++v)
+      if (stage_of[v] == static_cast<int>(s)) done.set(static_cast<size_t>(v));
+    walks.emplace_back(gradients[s], sent_values(flow.values, done));
+  }
   for (int v = flow.size(); v-- > 0;) walks[stage_of[v]].add(flow.bytes, v);
   for (size_t s = 0; s < loads->size(); ++s) (*loads)[s].workspace = walks[s].workspace();
 }

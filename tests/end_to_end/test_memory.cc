@@ -6,6 +6,7 @@
 
 #include "graph/plan.h"
 #include "graph/summary.h"
+#include "graph/topology.h"
 #include "tests/end_to_end/commands.h"
 #include "tests/support/long.h"
 
@@ -66,19 +67,21 @@ TEST_CASE("memory: ranks need what their plans say") {
     const bool replicated = ranks > 1 && draw(2) == 0, momentum = draw(2) == 0, shared = draw(2) == 0;
     const std::string strategy = ranks == 1 ? "best" : replicated ? "dp" : "straight";
     const std::string profile = (folder / ("profile" + std::to_string(c % kinds.size()) + ".json")).string();
-    const std::string plan = (folder / "plan.json").string();
+    const std::string plan = (folder / "plan.json").string(), topology = (folder / "topology.json").string();
     if (c < kinds.size()) {
       call({program("profiler"), "--model", kind.model, "--batch-size", kind.batch, "--warmup", "1",
             "--repeats", "1", "--beside", "0", "--output", profile});
     }
+    // Shared memory holds what was sent, TCP leaves it to the sender.
+    Topology links = flat_topology(static_cast<int64_t>(ranks), 2e9, 1e-5, 0);
+    if (shared) links.levels[0].buffered_bytes = int64_t{16} << 20;
+    write_document(topology, links);
     Words words = {program("optimizer"),
                    "plan",
                    "--profile",
                    profile,
-                   "--gpus",
-                   std::to_string(ranks),
-                   "--bandwidths",
-                   "2GB/s",
+                   "--topology",
+                   topology,
                    "--strategy",
                    strategy,
                    "--optimizer-slots",

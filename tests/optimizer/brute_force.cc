@@ -146,14 +146,19 @@ int64_t BruteForce::crossing_bytes(Mask done) const {
   return bytes;
 }
 
-int64_t BruteForce::unsaved_bytes(size_t u, Mask done) const {
-  const ProfiledNode& maker = profile_.nodes[u];
+bool BruteForce::goes_on(size_t u, Mask done) const {
+  if (!(done >> u & 1)) return false;
   for (size_t v = 0; v < profile_.nodes.size(); ++v) {
     const auto& inputs = profile_.nodes[v].inputs;
-    const bool reads = std::count(inputs.begin(), inputs.end(), maker.outputs[0].name) > 0;
-    if (reads && !(done >> v & 1)) return std::max<int64_t>(0, maker.outputs[0].bytes - maker.saved_bytes);
+    const bool reads = std::count(inputs.begin(), inputs.end(), profile_.nodes[u].outputs[0].name) > 0;
+    if (reads && !(done >> v & 1)) return true;
   }
-  return 0;
+  return false;
+}
+
+int64_t BruteForce::unsaved_bytes(size_t u, Mask done) const {
+  const ProfiledNode& maker = profile_.nodes[u];
+  return goes_on(u, done) ? std::max<int64_t>(0, maker.outputs[0].bytes - maker.saved_bytes) : 0;
 }
 
 StageLoad BruteForce::load(Mask from, Mask to) const {
@@ -182,7 +187,7 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
     const ProfiledNode& node = profile_.nodes[v];
     if (to >> v & 1) load.held_bytes += unsaved_bytes(v, to);
     if (!((to & ~from) >> v & 1)) continue;
-    int64_t transient = node.outputs[0].bytes + node.workspace_bytes;
+    int64_t transient = (goes_on(v, to) ? 0 : node.outputs[0].bytes) + node.workspace_bytes;
     for (size_t u = 0; u < v; ++u) {  // made before, and read by this node or later
       const std::string& value = profile_.nodes[u].outputs[0].name;
       const bool wanted =
@@ -190,7 +195,8 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
                       [&](const ProfiledNode& reader) {
                         return std::count(reader.inputs.begin(), reader.inputs.end(), value) > 0;
                       });
-      if (wanted) transient += profile_.nodes[u].outputs[0].bytes;
+      // What is sent on is in the messages.
+      if (wanted && !goes_on(u, to)) transient += profile_.nodes[u].outputs[0].bytes;
     }
     load.workspace.alone_bytes = std::max(load.workspace.alone_bytes, transient - saved_later);
     const bool shared =
@@ -199,8 +205,10 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
         }) > 1;
     if (!shared) gradients_later += node.trainable_parameter_bytes;
     if (!shared && node.trainable_parameter_bytes > 0) load.waiting_gradient_bytes += node.outputs[0].bytes;
-    peak = std::max(peak.value_or(0), transient - saved_later + gradients_later);
+    const int64_t now = transient - saved_later + gradients_later;
+    peak = std::max(peak.value_or(now), now);
     saved_later += node.saved_bytes;
+    if (goes_on(v, to)) saved_later -= std::min(node.saved_bytes, node.outputs[0].bytes);  // held by its send
   }
   load.workspace.with_gradients_bytes = peak.value_or(0) - gradients_later;
   load.charged_in_bytes = model_.cut_bytes(flow_, before);

@@ -57,6 +57,7 @@ class BruteForce {
 
   StageLoad load(Mask from, Mask to) const;
   int64_t crossing_bytes(Mask done) const;
+  bool goes_on(size_t u, Mask done) const;  ///< whether what `u` makes is read behind the cut
   int64_t unsaved_bytes(size_t u, Mask done) const;
   std::vector<Candidate> candidates(const BruteQuestion& question);
   void extend(const BruteQuestion& question, const std::vector<Mask>& cuts, std::vector<Mask>* chain,

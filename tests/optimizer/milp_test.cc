@@ -270,10 +270,11 @@ class PipelineProgram {
     nodes(free, -times, saved);
     add_cut(free, s, -times, /*unsaved=*/true);
     add_cut(free, s - 1, -v - 2 - (v + 1));
-    add_cut(free, s, -2.0 - 3 - (recompute ? v : 0));
+    add_cut(free, s, -2.0 - 2 - (recompute ? v : 0));
     if (recompute) nodes(free, -v, buffers);
-    // What is there while a node's backward runs: its values, the gradients that it and later nodes have
-    // made, less what later ones have saved.
+    // What is there while a node's backward runs: its values (but for those sent on, which are in the
+    // messages), the gradients that it and later nodes have made, less what later ones have saved (but for
+    // what they sent on).
     const auto gradients = [&](int n) { return recompute ? 0 : flow_.bytes.gradients[n]; };
     const int workspace = program_.column(GLP_CV, 0);
     free.emplace_back(workspace, -1);
@@ -284,9 +285,30 @@ class PipelineProgram {
         transient.emplace_back(x_[after][s],
                                static_cast<double>(flow_.bytes.saved[after] - gradients(after)));
       transient[1].second -= static_cast<double>(gradients(n));
+      if (s + 1 < stages_) {
+        for (size_t u = 0; u < flow_.values.size(); ++u) {
+          const DataflowValue& value = flow_.values[u];
+          if (value.readers.empty()) continue;
+          if (value.producer <= n && n <= value.readers.back())
+            transient.emplace_back(z_[u][s], static_cast<double>(value.bytes));
+          if (value.producer > n)
+            transient.emplace_back(sent_by(u, s), -static_cast<double>(std::min(
+                                                      flow_.bytes.saved[value.producer], value.bytes)));
+        }
+      }
       program_.row(transient, 0);
     }
     program_.row(free, -static_cast<double>(memory_bytes));
+  }
+
+  /// Whether stage s makes the value and a later one reads it: the product of both.
+  int sent_by(size_t u, int s) {
+    const int both = program_.column(GLP_CV, 0);
+    program_.row({{both, 1},
+                  {x_[static_cast<size_t>(flow_.values[u].producer)][static_cast<size_t>(s)], -1},
+                  {z_[u][static_cast<size_t>(s)], -1}},
+                 -1);
+    return both;
   }
 
   const Dataflow& flow_;

@@ -148,6 +148,7 @@ TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make 
     const int64_t devices = pick(random, 1, 5);
     const int64_t memory = pick(random, 8, 60) * 1000;
     const double bandwidth = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
+    bool thin = false;  // whether a stage of the last plan computes less than its messages take
     const auto period = [&](int64_t count, double bytes_per_second, int64_t bytes, const char* recompute) {
       PlanRequest request;
       request.recompute = recompute;
@@ -155,6 +156,9 @@ TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make 
         // What the plan takes, and not the period of the search: where depths that keep the pipeline full do
         // not fit, that is of the least depths.
         const Plan plan = make_plan(profile, flat_topology(count, bytes_per_second, 1e-4, bytes), request);
+        thin = false;
+        for (const StagePrediction& stage : plan.predicted->stages)
+          thin = thin || stage.compute_seconds < stage.send_seconds;
         return plan.predicted->minibatch_seconds;
       } catch (const InfeasibleError&) {
         return std::numeric_limits<double>::infinity();
@@ -163,11 +167,13 @@ TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make 
     INFO("case " << c << ", " << devices << " devices, memory " << memory);
     for (const char* recompute : {"never", "auto", "always"}) {
       const double now = period(devices, bandwidth, memory, recompute);
-      CHECK(period(devices + 1, bandwidth, memory, recompute) <= now * (1 + 1e-3));
-      CHECK(period(devices, 2 * bandwidth, memory, recompute) <= now * (1 + 1e-3));
-      CHECK(period(devices, bandwidth, memory + 5000, recompute) <= now * (1 + 1e-3));
+      // One without thin stages, if it takes at most 2 % longer, is preferred to this.
+      const double most = now * (1 + 1e-3 + (thin ? 0.02 : 0));
+      CHECK(period(devices + 1, bandwidth, memory, recompute) <= most);
+      CHECK(period(devices, 2 * bandwidth, memory, recompute) <= most);
+      CHECK(period(devices, bandwidth, memory + 5000, recompute) <= most);
       const double free = period(devices, bandwidth, memory, "auto");
-      CHECK(free <= now * (1 + 1e-3));
+      CHECK(free <= most);
       compared += std::isfinite(now);
       rescued += std::isfinite(free) && !std::isfinite(now);
     }
