@@ -15,6 +15,7 @@ void run_evaluate(const Arguments& arguments);
 void run_simulate(const Arguments& arguments);
 void run_show(const Arguments& arguments);
 void run_calibrate(const Arguments& arguments);
+void run_validate(const Arguments& arguments);
 void run_convert(const Arguments& arguments);
 
 }  // namespace pipewright

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
           {"simulate", "play a plan in time: waits, bubbles, peaks of each rank", run_simulate},
           {"show", "a plan as table and timeline", run_show},
           {"calibrate", "fit prices to what real runs took, into a topology", run_calibrate},
+          {"validate", "predict runs that others measured and published", run_validate},
           {"convert", "PipeDream's graph.txt and configuration to profile and plan, and back", run_convert},
       },
       [] { return std::string(); },

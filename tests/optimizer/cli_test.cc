@@ -587,14 +587,63 @@ TEST_CASE("print-config names every setting and its source") {
   }
 }
 
+TEST_CASE("validate: published runs as tables and JSON") {
+  const Cli cli;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(cli.path("sailor/" + name).parent_path());
+    write_file(cli.path("sailor/" + name), text);
+  };
+  const auto plan = [](const std::string& stages, const std::string& nodes, const std::string& batch,
+                       const std::string& seconds) {
+    return R"({"zone": "z", "pipeline_list": [)" + stages + R"(], "mbs": 1, "gbs": )" + batch +
+           R"(, "real": )" + seconds + R"(, "red_grads": 0, "max_mem": 0, "N": )" + nodes + "}";
+  };
+  const std::string node = R"([[[["A", 2, "z"]], 2]])";
+  const std::string one =
+      R"({"num_stages": 1, "layers_per_stage": [[0, 1]], "tmp_per_stage": [)" + node + R"(], "dp": [1]})";
+  const std::string two = R"({"num_stages": 2, "layers_per_stage": [[0], [1]], "tmp_per_stage": [)" + node +
+                          ", " + node + R"(], "dp": [1, 1]})";
+  write("llm_info.json", R"({"OPT-350": {"2": {"0": {"params_bytes": 1, "act_output_bytes": 1048576},
+    "1": {"params_bytes": 1, "act_output_bytes": 1}}}})");
+  write("profiles.json", R"({"OPT-350": {"A": {"1": {"2": {"0": [1, 2, 0], "1": [1, 2, 0]}}}}})");
+  // 1 MiB in half a second.
+  write("network/multizone_bandwidths_het.json",
+        R"({"z": {"A": {"2": {"z": {"A": {"2": [[0, 0, 0.002097152], 1]}}}}}})");
+  write("plans/mit/N1/plan_config_one.json", plan(one, "1", "3", "20"));
+  write("plans/mit/N2/plan_config_two.json", plan(two, "2", "2", "13"));
+  write("plans/mit/N2/plan_config_again.json", plan(two, "2", "2", "14"));
+  write("plans/mit/N2/plan_config_short.json", plan(two, "2", "1", "9"));
+
+  // By hand: 9 s of computing and 4 transfers in a row (tests/optimizer/sailor_test.cc).
+  const Outcome table = cli.run("validate --sailor sailor");
+  CHECK(table.error.empty());
+  // A row for each run, then for each group: stages, replicas, microbatches, measured, by links, left out.
+  for (const std::string row : {"mit/one         1         1             3      20 s      18 s          "
+                                "-10.0 %       -      18 s          -10.0 %",
+                                "mit/two         2         1             2      13 s      11 s          "
+                                "-15.4 %     2.5      14 s           +7.7 %",
+                                "not used: mit/short, microbatches: 1 for 2 stages",
+                                "mit      several stages     2    18.4 %     7.4 %   +7.7 %"})
+    CHECK_THAT(table.out, Catch::Contains(row + "\n"));
+  const Json json = parse_json(cli.run("validate --sailor sailor --json").out, "out");
+  REQUIRE(json["runs"].size() == 4);
+  CHECK(json["runs"][0]["left_out_factor"] == nullptr);
+  CHECK(json["runs"][1]["left_out_seconds"].get<double>() == Approx(13));
+  CHECK(json["runs"][2]["unusable"] == "microbatches: 1 for 2 stages");
+  CHECK(json["errors"][0]["mean_error"].get<double>() == Approx((2.0 / 13 + 3.0 / 14) / 2));
+
+  CHECK(cli.run("validate --sailor nowhere").code == 2);
+  CHECK_THAT(cli.run("validate").error, Catch::Contains("--sailor"));
+}
+
 TEST_CASE("help of every command fits a screen") {
   const Cli cli;
   for (const std::string command :
-       {"", "plan ", "compare ", "check ", "evaluate ", "simulate ", "show ", "convert "}) {
+       {"", "plan ", "compare ", "check ", "evaluate ", "simulate ", "show ", "convert ", "validate "}) {
     const Outcome outcome = cli.run(command + "--help");
     CHECK(outcome.code == 0);
     CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') < 50);
-    if (command.empty() || command == "convert ") continue;
+    if (command.empty() || command == "convert " || command == "validate ") continue;
     // Every objective that there is, by the refusal of one that is not.
     for (const std::string objective :
          {"pipewright", "pipedream", "pipedream-shared-nic", "max-load", "piper", "dynpipe"}) {
