@@ -77,6 +77,9 @@ struct ProfiledWhole {
   /// Optional key: the most that the device's allocator had given out during forward and backward, above what
   /// it had before.
   std::optional<int64_t> allocated_bytes = {};
+  /// Optional key: how far the sum of the nodes' times may be from the true one, as a part of it
+  /// (profiler/repeats.h).
+  std::optional<double> known_within = {};
 };
 
 /// The device waits for the host: to be told what to do takes about as long as to do it, or longer. A

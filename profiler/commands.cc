@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "graph/command_line.h"
@@ -25,6 +26,7 @@
 #include "profiler/measure.h"
 #include "profiler/option_values.h"
 #include "profiler/progress_line.h"
+#include "profiler/repeats.h"
 #include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
 
@@ -37,7 +39,7 @@ namespace fs = std::filesystem;
 constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
 
 /// On standard error: why the profile may not be what training will see.
-void warn_of_doubts(const Profile& profile) {
+void warn_of_doubts(const Profile& profile, bool exact_repeats) {
   const auto warn = [](const std::string& what, const std::string& remedy) {
     std::cerr << "pipewright-profiler: warning: " << what << "\n  " << remedy << "\n";
   };
@@ -47,9 +49,17 @@ void warn_of_doubts(const Profile& profile) {
            "Likely cause: another program uses the device, or its clocks are cut for heat or power. Next: "
            "measure again, or with more --repeats.");
   }
+  char percent[32];
+  const std::optional<double> known = profile.whole.known_within;
+  if (!exact_repeats && known.value_or(1) > RepeatRule().aim) {
+    std::snprintf(percent, sizeof percent, "within %.1f %%", 100 * known.value_or(0));
+    warn("the sum of the nodes' times is known " + std::string(known ? percent : "of too few repeats") +
+             "; the aim is 1 %",
+         "Likely cause: another program uses the machine, or a repeat takes seconds. Next: measure again "
+         "when the machine is quiet, or with more --repeats.");
+  }
   const double ratio = nodes_over_whole(profile);
   if (std::abs(ratio - 1) <= kTolerableDeviation) return;
-  char percent[32];
   std::snprintf(percent, sizeof percent, "%.0f %%", 100 * ratio);
   warn(std::string("the nodes' times add up to ") + percent +
            " of the whole model's, measured in one piece; expected 100 % within 15",
@@ -83,7 +93,8 @@ po::options_description profile_options() {
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
        "float32, or bfloat16: autocast with float32 weights")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
-       "passes that count; 0: as many as fit 10 s, 3 to 50")  //
+       "passes that count; 0: until the sum of the nodes is known to 1 %, at least 3, for 20 s or 1000 passes "
+       "at most")  //
       ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
        "seed of weights, synthetic data and dropout")  //
       ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
@@ -175,7 +186,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   profile.validate(output.string());
   write_document(output, profile);
   print_profile(profile, output, options);
-  warn_of_doubts(profile);
+  warn_of_doubts(profile, measuring.repeats > 0);
 }
 
 void graph_command(const std::vector<std::string>& arguments) {

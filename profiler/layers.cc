@@ -165,7 +165,8 @@ std::vector<std::string> headlines(const Profile& profile) {
   if (passes > 0)
     lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
                     percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +
-                    " of forward and backward");
+                    " of forward and backward" +
+                    (whole.known_within ? ", known within " + percent(*whole.known_within) : ""));
   const std::vector<LayerCost> layers = layer_costs(profile);
   if (has_launch_seconds(layers)) {
     int64_t bound = 0;

@@ -19,6 +19,7 @@
 #include "models/device/device.h"
 #include "profiler/bench.h"
 #include "profiler/machine.h"
+#include "profiler/repeats.h"
 #include "profiler/settling.h"
 #include "profiler/statistics.h"
 #include "profiler/thread_count.h"
@@ -116,9 +117,6 @@ std::string float32_setting(at::Float32Op op) {
   return name == "none" ? "ieee" : name;  // nothing set: the format's own
 }
 
-constexpr double kAutoSeconds = 10;
-constexpr int64_t kAutoLeast = 3, kAutoMost = 50;
-
 /// Rounds that warm up, then rounds that count.
 class Measurement {
  public:
@@ -127,23 +125,25 @@ class Measurement {
       : bench_(bench),
         options_(options),
         warmup_(options.warmup),
-        repeats_(options.repeats > 0 ? options.repeats : kAutoLeast),
+        repeats_(options.repeats > 0 ? options.repeats : static_cast<int64_t>(RepeatRule().least)),
         nodes_(bench.size()) {}
 
   void run() {
     warm_up();
-    while (rounds_ < warmup_ + repeats_) {
-      const auto begin = Clock::now();
+    const auto begin = Clock::now();
+    do {
       take(measure_round());
-      if (options_.repeats == 0 && rounds_ == warmup_ + 1)
-        repeats_ =
-            std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_since(begin)), kAutoLeast, kAutoMost);
-    }
+      if (options_.repeats == 0) estimate_repeats(seconds_since(begin));
+    } while (options_.repeats > 0 ? rounds_ < warmup_ + repeats_
+                                  : repeating(sums_, seconds_since(begin)) == Repeating::kGoesOn);
+    repeats_ = rounds_ - warmup_;
   }
 
   int64_t warmup() const { return warmup_; }
   int64_t repeats() const { return repeats_; }
   Settling settled() const { return settled_; }
+  /// Of the sum of all nodes, forward and backward.
+  std::optional<double> known_within() const { return median_known_within(sums_); }
   const Samples& node(size_t i) const { return nodes_[i]; }
   const Samples& whole() const { return whole_; }
   const UpdateSamples& updates() const { return updates_; }
@@ -175,6 +175,14 @@ class Measurement {
     return round;
   }
 
+  // For the progress: as many as the time allows, if all of it is needed.
+  void estimate_repeats(double elapsed) {
+    const RepeatRule rule;
+    const double most = static_cast<double>(sums_.size()) * rule.most_seconds / elapsed;
+    repeats_ = static_cast<int64_t>(
+        std::clamp(most, static_cast<double>(rule.least), static_cast<double>(rule.most)));
+  }
+
   // Parts of a round, of three, that are done.
   void report(int part) const {
     if (!options_.progress) return;
@@ -184,13 +192,16 @@ class Measurement {
   }
 
   void take(const Round& round) {
+    double sum = 0;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].forward.push_back(round.nodes.forward[i].device_seconds);
       nodes_[i].backward.push_back(round.nodes.backward[i].device_seconds);
       nodes_[i].input_part.push_back(round.input_parts[i].device_seconds);
       nodes_[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
       nodes_[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
+      sum += round.nodes.forward[i].device_seconds + round.nodes.backward[i].device_seconds;
     }
+    sums_.push_back(sum);
     whole_.forward.push_back(round.whole.forward.device_seconds);
     whole_.backward.push_back(round.whole.backward.device_seconds);
     whole_.forward_launch.push_back(round.whole.forward.host_seconds);
@@ -205,6 +216,7 @@ class Measurement {
   int64_t rounds_ = 0;
   Settling settled_ = Settling::kSettled;
   std::vector<Samples> nodes_;
+  std::vector<double> sums_;  // over the nodes, a repeat each
   Samples whole_;
   UpdateSamples updates_;
 };
@@ -344,6 +356,7 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
     profile.whole.backward_launch_seconds = median(whole.backward_launch);
   }
   profile.whole.allocated_bytes = allocated;
+  profile.whole.known_within = measured.known_within();
   if (const int64_t others = std::min(options.beside, others_that_fit(profile)); others > 0)
     profile.whole.crowd = crowd(model, inputs, bench, options, measured.repeats(), others);
   return profile;

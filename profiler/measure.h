@@ -22,7 +22,7 @@ struct MeasureOptions {
   at::Device device = at::kCPU;
   int64_t threads = 1;  ///< LibTorch's threads while measuring; restored afterwards
   int64_t warmup = 1;   ///< passes thrown away; on a device then as many more as profiler/settling.h says
-  int64_t repeats = 0;  ///< passes that count; 0: as many as fit 10 s, at least 3, at most 50
+  int64_t repeats = 0;  ///< passes that count; 0: as many as profiler/repeats.h says
   uint64_t seed = 1;    ///< of the weights and dropout
   int64_t beside = 0;   ///< threads that train the same model meanwhile, for ProfiledCrowd; 0: not measured
   /// Called three times a pass with the share done (0..1) and the estimated time left.
