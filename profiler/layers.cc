@@ -157,8 +157,10 @@ std::vector<std::string> headlines(const Profile& profile) {
   const ProfiledWhole& whole = profile.whole;
   const double passes = whole.forward_seconds + whole.backward_seconds;
   std::vector<std::string> lines = {what};
-  lines.push_back("whole model, measured in one piece: forward " + format_seconds(whole.forward_seconds) +
-                  ", backward " + format_seconds(whole.backward_seconds) + ", weight update " +
+  const std::string parts = provenance(profile, "parts");
+  lines.push_back("whole model, measured in " + (parts.empty() ? "one piece" : parts + " parts") +
+                  ": forward " + format_seconds(whole.forward_seconds) + ", backward " +
+                  format_seconds(whole.backward_seconds) + ", weight update " +
                   format_seconds(whole.step_seconds));
   if (profile.input_seconds > 0)
     lines.push_back("to make one minibatch of input: " + format_seconds(profile.input_seconds));

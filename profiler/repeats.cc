@@ -17,7 +17,8 @@ size_t values_beyond(size_t count) {
   double doubt = 0;
   for (size_t beyond = 0;; ++beyond) {
     const auto k = static_cast<double>(beyond);
-    doubt += 2 * std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) - n * std::log(2.0));
+    doubt +=
+        2 * std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) - n * std::log(2.0));
     if (doubt > kDoubt) return beyond;
   }
 }
