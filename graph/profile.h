@@ -13,6 +13,7 @@ namespace pipewright {
 struct ProfiledValue {
   std::string name;
   int64_t bytes = 0;
+  bool operator==(const ProfiledValue&) const = default;
 };
 
 struct ProfiledNode {
@@ -39,6 +40,7 @@ struct ProfiledNode {
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
   std::optional<double> launch_seconds() const;  ///< forward and backward
+  bool operator==(const ProfiledNode&) const = default;
 };
 
 /// What else an update may take, of all trainable parameters.

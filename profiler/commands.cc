@@ -8,7 +8,6 @@
 #include <iostream>
 #include <limits>
 #include <optional>
-#include <thread>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -16,6 +15,7 @@
 #include "graph/graph.h"
 #include "graph/profile.h"
 #include "graph/units.h"
+#include "interference/core_features.h"
 #include "models/device/device.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
@@ -25,6 +25,7 @@
 #include "profiler/layers.h"
 #include "profiler/measure.h"
 #include "profiler/option_values.h"
+#include "profiler/profile_comparison.h"
 #include "profiler/progress_line.h"
 #include "profiler/repeats.h"
 #include "profiler/report.h"
@@ -142,7 +143,7 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
     if (measuring.beside > 0 && !measuring.device.is_cpu())
       throw InputError("--beside: a GPU is measured alone", "Leave it out; ranks have a GPU each.");
   } else if (measuring.device.is_cpu()) {
-    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    const auto cores = static_cast<int64_t>(cores_of_process().size());
     measuring.beside = std::clamp<int64_t>(cores / measuring.threads - 1, 0, kMostBeside);
   }
   return measuring;
@@ -261,6 +262,31 @@ void report_command(const std::vector<std::string>& arguments) {
   const Profile profile = read_document<Profile>(file);
   write_file(output, report_text(profile, output));
   std::cout << "written: " << output.string() << "\n";
+}
+
+void compare_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()                                                                             //
+      ("profile", po::value<std::vector<std::string>>()->value_name("FILE"), "a profile; given twice")  //
+      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  add_wide_option(&description);
+  const auto options = parse_options(
+      arguments, description,
+      "pipewright-profiler compare: how well two profiles of a model agree: the sum of all nodes, "
+      "and\nthe layers that differ most.\n"
+      "Example: pipewright-profiler compare --profile first.json --profile second.json");
+  if (options["print-config"].as<bool>()) {
+    print_config(options, description);
+    return;
+  }
+  std::vector<std::string> files;
+  if (options.count("profile")) files = options["profile"].as<std::vector<std::string>>();
+  if (files.size() != 2)
+    throw InputError("--profile: got " + std::to_string(files.size()) + ", expected two",
+                     "Likely: --profile first.json --profile second.json");
+  std::cout << comparison_text(
+      compare_profiles(read_document<Profile>(files[0]), read_document<Profile>(files[1])),
+      output_width(options));
 }
 
 void models_command(const std::vector<std::string>& arguments) {

@@ -62,6 +62,9 @@ TEST_CASE("profile, then report, by way of files") {
     CHECK(reported.exit_code == 0);
     CHECK_THAT(read_file(folder / name), Contains("layers.0"));
   }
+  const Result compared = run("compare --profile " + profile + " --profile " + profile);
+  CHECK(compared.exit_code == 0);
+  CHECK_THAT(compared.out, Contains("+0.0 %") && Contains("all else is equal"));
 }
 
 TEST_CASE("within a memory that the whole does not fit it is measured in parts, and says so") {
@@ -147,6 +150,7 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
   fails(good + "--outptu x", "did you mean '--output'?");
   fails("report --profile " + (folder / "none.json") + " --output " + (folder / "x.md"), "none.json");
   fails("report --profile x --output x.pdf", "known: .html");
+  fails("compare --profile x", "--profile: got 1, expected two");
   fails("grahp", "did you mean 'graph'?");
 
   write_file(folder / "broken.json", "{\"schema\": \"pipewright.profile/1\"");
