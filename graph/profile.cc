@@ -136,13 +136,15 @@ Profile Profile::from_json(JsonReader& reader) {
   for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
   JsonReader whole = reader.object("whole");
   whole.expect({"forward_seconds", "backward_seconds", "step_seconds", "forward_launch_seconds",
-                "backward_launch_seconds", "allocated_bytes", "update", "crowd"});
+                "backward_launch_seconds", "allocated_bytes", "known_within", "update", "crowd"});
   profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
   read_launch_seconds(whole, profile.whole);
   if (whole.has("allocated_bytes"))
     profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
+  if (whole.has("known_within"))
+    profile.whole.known_within = whole.number("known_within", 0, kLargestNumber);
   if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
   if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
   whole.finish();
@@ -167,6 +169,7 @@ Json Profile::to_json() const {
                    {"step_seconds", whole.step_seconds}};
   write_launch_seconds(whole, json["whole"]);
   if (whole.allocated_bytes) json["whole"]["allocated_bytes"] = *whole.allocated_bytes;
+  if (whole.known_within) json["whole"]["known_within"] = *whole.known_within;
   if (whole.update) json["whole"]["update"] = pipewright::to_json(*whole.update);
   if (whole.crowd) {
     json["whole"]["crowd"] = {{"ranks", whole.crowd->ranks},

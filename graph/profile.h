@@ -13,6 +13,7 @@ namespace pipewright {
 struct ProfiledValue {
   std::string name;
   int64_t bytes = 0;
+  bool operator==(const ProfiledValue&) const = default;
 };
 
 struct ProfiledNode {
@@ -39,6 +40,7 @@ struct ProfiledNode {
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
   std::optional<double> launch_seconds() const;  ///< forward and backward
+  bool operator==(const ProfiledNode&) const = default;
 };
 
 /// What else an update may take, of all trainable parameters.
@@ -77,6 +79,9 @@ struct ProfiledWhole {
   /// Optional key: the most that the device's allocator had given out during forward and backward, above what
   /// it had before.
   std::optional<int64_t> allocated_bytes = {};
+  /// Optional key: how far the sum of the nodes' times may be from the true one, as a part of it
+  /// (profiler/repeats.h).
+  std::optional<double> known_within = {};
 };
 
 /// The device waits for the host: to be told what to do takes about as long as to do it, or longer. A

@@ -1,7 +1,8 @@
-// A model's tensors on a device, and the passes over it that are measured.
+// Tensors of a part of a model on a device, mostly of the whole, and the passes over it that are measured.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
 #include <map>
@@ -13,14 +14,15 @@
 
 #include "models/definition/model.h"
 #include "models/run/interpreter.h"
+#include "profiler/crossing.h"
 #include "profiler/marks.h"
+#include "profiler/part.h"
 #include "runtime/update/update_rule.h"
 
 namespace pipewright {
 
-/// The unpartitioned model, in one piece, and an update of it by the runtime's own rule, SGD with momentum:
-/// into the memory of a version that has died, and in place. Between the two what else is done with
-/// gradients.
+/// The part in one piece, and an update of it by the runtime's own rule, SGD with momentum: into the memory
+/// of a version that has died, and in place. Between the two what else is done with gradients.
 struct WholePass {
   Stretch forward, backward, step, step_in_place;
   Stretch gradient_copy, gradient_add, gradient_divide;
@@ -31,21 +33,44 @@ struct NodesPass {
   std::vector<Stretch> forward, backward;
 };
 
-/// Every pass over the model waits for the device once, at its end, and for nothing else.
+/// What is kept when only the backward pass is to come.
+struct SavedPass {
+  std::vector<int64_t> bytes;  ///< made by each node of the part and kept here
+  /// Of what came in, what is kept here: `saved` is for the caller to set.
+  std::vector<std::shared_ptr<CrossingMemory>> kept;
+  CrossingValues leaving;
+  /// Of each value that leaves: the values that came in which its gradient reaches.
+  std::map<std::string, std::set<std::string>> gradient_reaches;
+};
+
+/// The most that forward and backward of each node hold at a time, beside what a profile counts anyway: the
+/// values that are made, or those that are read and their gradients, and gradients of parameters.
+struct NodePeaks {
+  std::vector<int64_t> forward_bytes, backward_bytes;
+};
+
+/// Every pass over the part waits for the device once, at its end, and for nothing else. Where the part is
+/// not the whole model, each pass begins with copies of the values that come in, as if they had just been
+/// received, and values that leave have a gradient of normal numbers.
 class Bench {
  public:
-  /// Moves `inputs`, a tensor per graph.inputs, and the first weights of `seed` to the device. Borrows the
-  /// model. InputError if nothing of it can be trained.
+  /// Moves `inputs`, a tensor per graph.inputs, and the first weights of `seed` to the device, as far as the
+  /// part reads them. `arriving` has the values of earlier parts that this one reads. Borrows the model.
+  /// InputError if nothing of the model can be trained.
+  Bench(const Model& model, const Part& part, const CrossingValues& arriving,
+        const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device);
+  /// The whole model.
   Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device);
 
-  size_t size() const { return graph_.nodes.size(); }
+  size_t size() const { return singles_.size(); }
   bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
+  /// Nodes are counted from the part's first.
   const Segment& single(size_t node) const { return singles_[node]; }
   /// Does the gradient flow into this value? Known after find_gradient_flow().
   bool has_gradient(const std::string& value) const { return has_gradient_.count(value) > 0; }
   void find_gradient_flow();
 
-  /// The model in one piece, as training runs it: nothing is watched but the times.
+  /// The part in one piece, as training runs it: nothing is watched but the times.
   WholePass time_whole();
   /// Forward, backward and an update in place, untimed: no more than training does.
   void train();
@@ -55,41 +80,73 @@ class Bench {
   /// would have no gradient then, but has one in training, is cut off and made a leaf of its own.
   std::vector<Stretch> time_input_parts();
 
-  /// Bytes made by each node that are still there when only the backward pass is to come.
-  std::vector<int64_t> saved_bytes();
-  /// What each node's forward and backward allocate beside what a profile counts anyway: values that are read
-  /// and made or their gradients, gradients of parameters, and in the forward `saved`. Buffers that
-  /// operators fill for themselves, such as weights in another order. Takes saved_bytes().
-  std::vector<int64_t> workspace_bytes(const std::vector<int64_t>& saved);
+  /// Before any other pass but find_gradient_flow().
+  SavedPass saved();
+  NodePeaks peaks();
+  /// The most that a forward and backward allocate at a time, beside weights, what comes in, and the
+  /// gradients of what leaves before they are copied.
+  int64_t peak_bytes();
   /// The most that the device's allocator gives out during forward and backward, above what it had before;
   /// nothing where it keeps no count.
   std::optional<int64_t> allocated_bytes();
 
  private:
   using Tensors = std::map<std::string, at::Tensor>;
+  using Edges = torch::autograd::edge_list;
+
+  /// Memory that comes in: on the device, and the values in it that are read here.
+  struct Arriving {
+    std::shared_ptr<CrossingMemory> memory;
+    at::Tensor bytes;
+    std::map<std::string, CrossingValue> values;
+    bool stays;  // until after the backward: earlier nodes keep it for theirs
+  };
+  /// Copies of it for one pass.
+  struct Received {
+    Tensors values;
+    std::vector<std::string> names;   // of the values that want a gradient
+    Edges edges;                      // where it comes to
+    std::vector<const void*> places;  // by Arriving
+    std::vector<at::Tensor> held;     // what stays
+  };
 
   static std::vector<at::Tensor> pick(const Tensors& tensors, const std::vector<std::string>& names);
   RandomKey key() const { return {seed_, 0}; }
-  at::Tensor forward(const NodeObserver* observer) const;
+  void take_inputs(const std::vector<at::Tensor>& inputs, const CrossingValues& arriving);
+  void make_weights(const Model& model);
+  void pass_once(Received received);
+  Received receive() const;
+  /// Returns a tensor for each value that leaves. Keeps none of `arriving` beyond its last reader.
+  std::vector<at::Tensor> forward(Tensors arriving, const NodeObserver* observer) const;
+  /// What backward begins from: the loss, or what hands a gradient to each of `leaving` that has one.
+  /// Undefined where nothing has.
+  at::Tensor root_of(const std::vector<at::Tensor>& leaving);
+  /// Where gradients come to: of parameters, then of what came in.
+  Edges targets(const Received& received) const;
   /// Before the first update: which parameters have a gradient, room for the next version and for sums.
   void prepare_updates(const std::vector<at::Tensor>& gradients);
   /// Before a pass: in training an update lies between two, and leaves other things in the caches than a pass
   /// does. Changes no weight.
   void update_before_pass();
   template <typename ParameterOf, typename Around, typename ValueOf>
-  at::Tensor walk(const ParameterOf& parameter_of, const Around& around, const ValueOf& value_of) const;
+  std::vector<at::Tensor> walk(Tensors arriving, const ParameterOf& parameter_of, const Around& around,
+                               const ValueOf& value_of) const;
 
   const Graph& graph_;
+  const Part part_;
   at::Device device_;
-  Segment whole_;
+  Segment whole_;  // part
   uint64_t seed_;
   Marks marks_;
   std::vector<Segment> singles_;
   std::map<std::string, size_t> last_reader_;
-  Tensors values_;  // the minibatch
+  Tensors values_;  // of the minibatch
+  std::vector<Arriving> arriving_;
+  std::map<std::string, at::Tensor> gradients_;  // of the values that leave
   Tensors parameters_, buffers_;
   std::vector<at::Tensor> whole_parameters_, whole_buffers_;
   std::vector<at::Tensor> leaves_;
+  std::vector<bool> leaf_is_updated_;  // a tied parameter is, in the first part that reads it
   // Of those that have gradients: what is updated, room for it and for sums of gradients.
   std::vector<size_t> updated_;
   std::vector<at::Tensor> weights_, next_weights_, sums_;

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
-#include <thread>
+#include <optional>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -15,6 +15,7 @@
 #include "graph/graph.h"
 #include "graph/profile.h"
 #include "graph/units.h"
+#include "interference/core_features.h"
 #include "models/device/device.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
@@ -24,7 +25,9 @@
 #include "profiler/layers.h"
 #include "profiler/measure.h"
 #include "profiler/option_values.h"
+#include "profiler/profile_comparison.h"
 #include "profiler/progress_line.h"
+#include "profiler/repeats.h"
 #include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
 
@@ -36,28 +39,47 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelRemedy = "The built-in models: pipewright-profiler models";
 
+void warn(const std::string& what, const std::string& remedy) {
+  std::cerr << "pipewright-profiler: warning: " << what << "\n  " << remedy << "\n";
+}
+
+std::string percent_text(const char* format, double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, 100 * fraction);
+  return text;
+}
+
+/// Where the nodes of a part, or of the whole model, do not add up to it.
+void warn_of_sum(const MeasuredPart& part, bool launches) {
+  const double ratio = part.whole_seconds > 0 ? part.nodes_seconds / part.whole_seconds : 1;
+  if (std::abs(ratio - 1) <= kTolerableDeviation) return;
+  const std::string what = part.parts == 1 ? std::string("the whole model's")
+                                           : "that of part " + std::to_string(part.number) + " of " +
+                                                 std::to_string(part.parts) + " ('" + part.first_node +
+                                                 "' to '" + part.last_node + "')";
+  warn("the nodes' times add up to " + percent_text("%.0f %%", ratio) + " of " + what +
+           ", measured in one piece; expected 100 % within 15",
+       launches ? "Likely cause: launch-bound layers, which the look at each node delays. Next: a larger "
+                  "--batch-size, or more --repeats."
+                : "Likely cause: another program uses the CPU. Next: measure again when the machine is "
+                  "quiet, or with more --repeats.");
+}
+
 /// On standard error: why the profile may not be what training will see.
-void warn_of_doubts(const Profile& profile) {
-  const auto warn = [](const std::string& what, const std::string& remedy) {
-    std::cerr << "pipewright-profiler: warning: " << what << "\n  " << remedy << "\n";
-  };
+void warn_of_doubts(const Profile& profile, const std::vector<MeasuredPart>& parts, bool exact_repeats) {
   for (const auto& [key, value] : profile.provenance) {
     if (key == "clocks" && value == kNotSettled)
       warn("the device's times have not settled while it was warmed up",
            "Likely cause: another program uses the device, or its clocks are cut for heat or power. Next: "
            "measure again, or with more --repeats.");
   }
-  const double ratio = nodes_over_whole(profile);
-  if (std::abs(ratio - 1) <= kTolerableDeviation) return;
-  char percent[32];
-  std::snprintf(percent, sizeof percent, "%.0f %%", 100 * ratio);
-  warn(std::string("the nodes' times add up to ") + percent +
-           " of the whole model's, measured in one piece; expected 100 % within 15",
-       profile.whole.forward_launch_seconds
-           ? "Likely cause: launch-bound layers, which the look at each node delays. Next: a larger "
-             "--batch-size, or more --repeats."
-           : "Likely cause: another program uses the CPU. Next: measure again when the machine is "
-             "quiet, or with more --repeats.");
+  const std::optional<double> known = profile.whole.known_within;
+  if (!exact_repeats && known.value_or(1) > RepeatRule().aim)
+    warn("the sum of the nodes' times is known " +
+             (known ? percent_text("within %.1f %%", *known) : "of too few repeats") + "; the aim is 1 %",
+         "Likely cause: another program uses the machine, or a repeat takes seconds. Next: measure again "
+         "when the machine is quiet, or with more --repeats.");
+  for (const MeasuredPart& part : parts) warn_of_sum(part, profile.whole.forward_launch_seconds.has_value());
 }
 
 constexpr int64_t kMostSamples = 1 << 20;
@@ -78,12 +100,17 @@ po::options_description profile_options() {
        "measure too what is slower while N others train the same model, as ranks of one host do; without: on "
        "a CPU "
        "as many as cores are left, at most 7; 0: not measured")  //
+      ("memory", po::value<std::string>()->value_name("SIZE"),
+       "most memory for tensors, 4GiB: a model that needs more is measured part by part; without: most of "
+       "what the device has free")  //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"),
        "passes thrown away first; on a device further ones until its times have settled")  //
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
        "float32, or bfloat16: autocast with float32 weights")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
-       "passes that count; 0: as many as fit 10 s, 3 to 50")  //
+       "passes that count; 0: until the sum of the nodes is known to 1 %, at least 3, for 20 s or 1000 "
+       "passes "
+       "at most")  //
       ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
        "seed of weights, synthetic data and dropout")  //
       ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
@@ -107,12 +134,16 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
   measuring.seed =
       static_cast<uint64_t>(integer_option(options, "seed", 0, std::numeric_limits<int64_t>::max()));
   measuring.device = open_device(options["device"].as<std::string>(), "--device");
+  if (options.count("memory")) {
+    measuring.memory_bytes = parse_bytes(options["memory"].as<std::string>(), "--memory");
+    if (*measuring.memory_bytes == 0) throw InputError("--memory: nothing fits 0 bytes");
+  }
   if (options.count("beside")) {
     measuring.beside = integer_option(options, "beside", 0, 1024);
     if (measuring.beside > 0 && !measuring.device.is_cpu())
       throw InputError("--beside: a GPU is measured alone", "Leave it out; ranks have a GPU each.");
   } else if (measuring.device.is_cpu()) {
-    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    const auto cores = static_cast<int64_t>(cores_of_process().size());
     measuring.beside = std::clamp<int64_t>(cores / measuring.threads - 1, 0, kMostBeside);
   }
   return measuring;
@@ -126,10 +157,11 @@ DataInputs inputs_from(const po::variables_map& options, const Graph& graph,
 }
 
 Profile measure_with_progress(const std::string& spec, const Model& model, const DataInputs& inputs,
-                              MeasureOptions measuring) {
+                              MeasureOptions measuring, std::vector<MeasuredPart>* parts) {
   ProgressLine line;
   line.show("preparing " + spec);
   measuring.progress = [&line](double done, double left) { line.show("measuring", done, left); };
+  measuring.measured_part = [parts](const MeasuredPart& part) { parts->push_back(part); };
   Profile profile = measure(model, inputs.tensors, measuring);
   profile.input_seconds = inputs.seconds;
   return profile;
@@ -168,14 +200,15 @@ void profile_command(const std::vector<std::string>& arguments) {
   model.graph = with_precision(model, precision, measuring.device);
   const DataInputs inputs = inputs_from(options, model.graph, measuring);
 
-  Profile profile = measure_with_progress(spec, model, inputs, measuring);
+  std::vector<MeasuredPart> parts;
+  Profile profile = measure_with_progress(spec, model, inputs, measuring, &parts);
   profile.provenance.emplace_back("data",
                                   options.count("data") ? options["data"].as<std::string>() : "synthetic");
   profile.provenance.emplace_back("precision", precision);
   profile.validate(output.string());
   write_document(output, profile);
   print_profile(profile, output, options);
-  warn_of_doubts(profile);
+  warn_of_doubts(profile, parts, measuring.repeats > 0);
 }
 
 void graph_command(const std::vector<std::string>& arguments) {
@@ -229,6 +262,31 @@ void report_command(const std::vector<std::string>& arguments) {
   const Profile profile = read_document<Profile>(file);
   write_file(output, report_text(profile, output));
   std::cout << "written: " << output.string() << "\n";
+}
+
+void compare_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()                                                                             //
+      ("profile", po::value<std::vector<std::string>>()->value_name("FILE"), "a profile; given twice")  //
+      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
+  add_wide_option(&description);
+  const auto options = parse_options(
+      arguments, description,
+      "pipewright-profiler compare: how well two profiles of a model agree: the sum of all nodes, "
+      "and\nthe layers that differ most.\n"
+      "Example: pipewright-profiler compare --profile first.json --profile second.json");
+  if (options["print-config"].as<bool>()) {
+    print_config(options, description);
+    return;
+  }
+  std::vector<std::string> files;
+  if (options.count("profile")) files = options["profile"].as<std::vector<std::string>>();
+  if (files.size() != 2)
+    throw InputError("--profile: got " + std::to_string(files.size()) + ", expected two",
+                     "Likely: --profile first.json --profile second.json");
+  std::cout << comparison_text(
+      compare_profiles(read_document<Profile>(files[0]), read_document<Profile>(files[1])),
+      output_width(options));
 }
 
 void models_command(const std::vector<std::string>& arguments) {

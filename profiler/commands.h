@@ -9,6 +9,7 @@ namespace pipewright {
 void profile_command(const std::vector<std::string>& arguments);
 void graph_command(const std::vector<std::string>& arguments);
 void report_command(const std::vector<std::string>& arguments);
+void compare_command(const std::vector<std::string>& arguments);
 void make_images_command(const std::vector<std::string>& arguments);
 void interference_command(const std::vector<std::string>& arguments);
 void train_predictor_command(const std::vector<std::string>& arguments);

@@ -157,15 +157,18 @@ std::vector<std::string> headlines(const Profile& profile) {
   const ProfiledWhole& whole = profile.whole;
   const double passes = whole.forward_seconds + whole.backward_seconds;
   std::vector<std::string> lines = {what};
-  lines.push_back("whole model, measured in one piece: forward " + format_seconds(whole.forward_seconds) +
-                  ", backward " + format_seconds(whole.backward_seconds) + ", weight update " +
+  const std::string parts = provenance(profile, "parts");
+  lines.push_back("whole model, measured in " + (parts.empty() ? "one piece" : parts + " parts") +
+                  ": forward " + format_seconds(whole.forward_seconds) + ", backward " +
+                  format_seconds(whole.backward_seconds) + ", weight update " +
                   format_seconds(whole.step_seconds));
   if (profile.input_seconds > 0)
     lines.push_back("to make one minibatch of input: " + format_seconds(profile.input_seconds));
   if (passes > 0)
     lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
                     percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +
-                    " of forward and backward");
+                    " of forward and backward" +
+                    (whole.known_within ? ", known within " + percent(*whole.known_within) : ""));
   const std::vector<LayerCost> layers = layer_costs(profile);
   if (has_launch_seconds(layers)) {
     int64_t bound = 0;

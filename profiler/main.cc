@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
       {"profile", "measure a model: writes profile.json", pipewright::profile_command},
       {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
       {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
+      {"compare", "two profiles of a model: how well they agree", pipewright::compare_command},
       {"interference", "measure a model beside hogs: the data set of a predictor",
        pipewright::interference_command},
       {"train-predictor", "train the forest that predicts slowdowns, and say how good it is",

@@ -6,20 +6,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <barrier>
 #include <chrono>
-#include <exception>
+#include <memory>
 #include <optional>
-#include <thread>
+#include <utility>
 
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/units.h"
 #include "models/device/device.h"
 #include "profiler/bench.h"
+#include "profiler/crowd.h"
 #include "profiler/machine.h"
-#include "profiler/settling.h"
+#include "profiler/measured_rounds.h"
+#include "profiler/part_plan.h"
+#include "profiler/repeats.h"
 #include "profiler/statistics.h"
 #include "profiler/thread_count.h"
 
@@ -28,41 +30,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// Times of one node, an entry per repeat.
-struct Samples {
-  std::vector<double> forward, backward, input_part;
-  std::vector<double> forward_launch, backward_launch;  // the host's
-};
-
-/// Of the weights' updates, an entry per repeat.
-struct UpdateSamples {
-  std::vector<double> step, step_in_place, add, copy, divide;
-
-  void add_pass(const WholePass& pass) {
-    step.push_back(pass.step.device_seconds);
-    step_in_place.push_back(pass.step_in_place.device_seconds);
-    add.push_back(pass.gradient_add.device_seconds);
-    copy.push_back(pass.gradient_copy.device_seconds);
-    divide.push_back(pass.gradient_divide.device_seconds);
-  }
-};
-
-/// The three ways to look at a training pass take turns, so that a slow moment of the machine does not hit
-/// one of them alone.
-struct Round {
-  NodesPass nodes;
-  WholePass whole;
-  std::vector<Stretch> input_parts;
-};
-
-ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& bench, const Samples& samples,
-                           int64_t saved_bytes, int64_t workspace_bytes, bool on_host) {
-  const Node& node = graph.nodes[position];
-  const Segment& single = bench.single(position);
+/// But for its saved and its workspace bytes, which later parts have a say in.
+ProfiledNode profiled_node(const Graph& graph, const Part& part, size_t i, const Bench& bench,
+                           const Samples& samples, bool on_host) {
+  const Node& node = graph.nodes[part.begin + i];
+  const Segment& single = bench.single(i);
   ProfiledNode profiled;
   profiled.name = node.name;
   profiled.layer = node.layer;
@@ -73,8 +45,6 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
   for (const auto& name : node.outputs)
     profiled.outputs.push_back({name, stays ? 0 : graph.computed_type(name).bytes()});
   profiled.parameters = single.parameters();
-  profiled.saved_bytes = saved_bytes;
-  profiled.workspace_bytes = workspace_bytes;
 
   bool trains = false;
   for (const auto& parameter : graph.parameters) {
@@ -109,6 +79,201 @@ ProfiledNode profiled_node(const Graph& graph, size_t position, const Bench& ben
   return profiled;
 }
 
+/// In half of the memory that is free: weights, gradients, momentum and two further sets, and what is saved.
+int64_t others_that_fit(const std::vector<ProfiledNode>& nodes) {
+  double bytes = 1;
+  for (const ProfiledNode& node : nodes)
+    bytes += static_cast<double>(5 * node.parameter_bytes + node.saved_bytes);
+  const double free_bytes =
+      static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return static_cast<int64_t>(free_bytes / 2 / bytes);
+}
+
+/// Of what the device has free: the rest is for libraries and for what grows meanwhile.
+constexpr double kFreeShare = 0.8;
+
+PartLimit limit_of(const MeasureOptions& options) {
+  if (options.memory_bytes) return {{*options.memory_bytes, "are allowed (--memory)"}, true};
+  MemoryThere there = memory_there(options.device);
+  there.bytes = static_cast<int64_t>(kFreeShare * static_cast<double>(there.bytes));
+  there.what = "of what is free may be used";
+  return {there, false};
+}
+
+/// "7", or of several parts "5 to 9".
+class Counts {
+ public:
+  void add(int64_t count) {
+    least_ = least_ < 0 ? count : std::min(least_, count);
+    most_ = std::max(most_, count);
+  }
+  std::string text() const {
+    return least_ == most_ ? std::to_string(most_) : std::to_string(least_) + " to " + std::to_string(most_);
+  }
+
+ private:
+  int64_t least_ = -1, most_ = -1;
+};
+
+/// Goes through the parts, each while its weights and values are there, and adds it to the profile.
+class PartByPart {
+ public:
+  /// Borrows all of it.
+  PartByPart(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options,
+             Profile& profile)
+      : model_(model),
+        graph_(model.graph),
+        inputs_(inputs),
+        options_(options),
+        profile_(profile),
+        limit_(limit_of(options)),
+        parts_(plan_parts(model, inputs, options.seed, options.device, limit_)),
+        last_reader_(last_readers(graph_)) {
+    profile_.whole.update.emplace();
+    if (!options_.device.is_cpu())
+      profile_.whole.forward_launch_seconds = profile_.whole.backward_launch_seconds = 0;
+  }
+
+  void run() {
+    for (; number_ < parts_.size(); ++number_) measure_part(parts_[number_]);
+    for (size_t i = 0; i < profile_.nodes.size(); ++i) {
+      ProfiledNode& node = profile_.nodes[i];
+      node.workspace_bytes =
+          std::max({int64_t{0}, peaks_.forward_bytes[i] - node.saved_bytes, peaks_.backward_bytes[i]});
+    }
+    if (crowd_) {
+      const auto factor = [](double beside, double alone) { return std::max(1.0, beside / alone); };
+      profile_.whole.crowd = {others_ + 1, factor(crowd_->compute_beside, crowd_->compute_alone),
+                              factor(crowd_->update_beside, crowd_->update_alone)};
+    }
+    if (sums_ > 0 && known_) profile_.whole.known_within = *known_ / sums_;
+  }
+
+  size_t parts() const { return parts_.size(); }
+  std::string warmup() const { return warmup_.text(); }
+  std::string repeats() const { return repeats_.text(); }
+  bool settled() const { return settled_; }
+
+ private:
+  void measure_part(const Part& part) {
+    const auto make_bench = [&, arriving = crossing_] {
+      return std::make_unique<Bench>(model_, part, arriving, inputs_, options_.seed, options_.device);
+    };
+    const std::unique_ptr<Bench> bench = make_bench();
+    bench->find_gradient_flow();
+    SavedPass saved = bench->saved();
+    NodePeaks peaks = bench->peaks();
+    if (parts_.size() == 1) profile_.whole.allocated_bytes = bench->allocated_bytes();
+    MeasuredRounds rounds(*bench, round_options());
+    rounds.run();
+
+    std::vector<ProfiledNode> nodes;
+    for (size_t i = 0; i < bench->size(); ++i) {
+      nodes.push_back(profiled_node(graph_, part, i, *bench, rounds.node(i), options_.device.is_cpu()));
+      nodes.back().saved_bytes = saved.bytes[i];
+    }
+    add_whole(rounds);
+    report_part(nodes, rounds.whole());
+    add_crowd(*bench, make_bench, nodes, rounds.repeats());
+    const auto append = [](auto& all, auto& more) { all.insert(all.end(), more.begin(), more.end()); };
+    append(profile_.nodes, nodes);
+    append(peaks_.forward_bytes, peaks.forward_bytes);
+    append(peaks_.backward_bytes, peaks.backward_bytes);
+    go_past(saved, last_reader_, part.end, crossing_,
+            [&](size_t node, int64_t bytes) { profile_.nodes[node].saved_bytes += bytes; });
+  }
+
+  RoundOptions round_options() const {
+    RoundOptions rounds;
+    rounds.warmup = options_.warmup;
+    rounds.settles = !options_.device.is_cpu();
+    rounds.repeats = options_.repeats;
+    const auto parts = static_cast<double>(parts_.size());
+    rounds.most_seconds = RepeatRule().most_seconds / parts;
+    if (options_.progress)
+      rounds.progress = [this, parts](double part_done) {
+        const double done = (static_cast<double>(number_) + part_done) / parts;
+        const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+        options_.progress(done, elapsed / done * (1 - done));
+      };
+    return rounds;
+  }
+
+  void add_whole(const MeasuredRounds& rounds) {
+    ProfiledWhole& whole = profile_.whole;
+    const Samples& samples = rounds.whole();
+    const UpdateSamples& updates = rounds.updates();
+    whole.forward_seconds += median(samples.forward);
+    whole.backward_seconds += median(samples.backward);
+    whole.step_seconds += median(updates.step);
+    whole.update->step_in_place_seconds += median(updates.step_in_place);
+    whole.update->gradient_add_seconds += median(updates.add);
+    whole.update->gradient_copy_seconds += median(updates.copy);
+    whole.update->gradient_divide_seconds += median(updates.divide);
+    if (whole.forward_launch_seconds) {
+      *whole.forward_launch_seconds += median(samples.forward_launch);
+      *whole.backward_launch_seconds += median(samples.backward_launch);
+    }
+    warmup_.add(rounds.warmup());
+    repeats_.add(rounds.repeats());
+    settled_ = settled_ && rounds.settled() == Settling::kSettled;
+    // Parts may be off in one direction all of them.
+    const double sum = median(rounds.node_sums());
+    const std::optional<double> within = median_known_within(rounds.node_sums());
+    sums_ += sum;
+    if (sum > 0 && known_) known_ = within ? std::optional(*known_ + *within * sum) : std::nullopt;
+  }
+
+  void report_part(const std::vector<ProfiledNode>& nodes, const Samples& whole) const {
+    if (!options_.measured_part) return;
+    MeasuredPart part{number_ + 1,
+                      parts_.size(),
+                      nodes.front().name,
+                      nodes.back().name,
+                      0,
+                      median(whole.forward) + median(whole.backward)};
+    for (const ProfiledNode& node : nodes) part.nodes_seconds += node.compute_seconds();
+    options_.measured_part(part);
+  }
+
+  /// As many others at every part: they fit all of them, or there are none.
+  void add_crowd(Bench& bench, const std::function<std::unique_ptr<Bench>()>& another,
+                 const std::vector<ProfiledNode>& nodes, int64_t repeats) {
+    if (number_ == 0) {
+      others_ = options_.beside;
+      for (const Part& part : parts_)
+        if (part.need_bytes > 0) others_ = std::min(others_, limit_.memory.bytes / part.need_bytes - 1);
+      if (parts_.size() == 1) others_ = std::min(others_, others_that_fit(nodes));
+      if (others_ > 0) crowd_.emplace();
+    }
+    if (!crowd_) return;
+    const auto seconds = crowd_seconds(bench, another, others_, options_.threads, repeats);
+    if (seconds)
+      *crowd_ += *seconds;
+    else
+      crowd_.reset();
+  }
+
+  const Model& model_;
+  const Graph& graph_;
+  const std::vector<at::Tensor>& inputs_;
+  const MeasureOptions& options_;
+  Profile& profile_;
+  const PartLimit limit_;
+  const std::vector<Part> parts_;
+  const std::map<std::string, size_t> last_reader_;
+  const Clock::time_point start_ = Clock::now();
+  size_t number_ = 0;  // of the part, from 0
+  CrossingValues crossing_;
+  NodePeaks peaks_;
+  Counts warmup_, repeats_;
+  bool settled_ = true;
+  double sums_ = 0;                  // of the parts' nodes, seconds
+  std::optional<double> known_ = 0;  // within so many seconds, if of all parts
+  int64_t others_ = 0;
+  std::optional<CrowdSeconds> crowd_;
+};
+
 /// What LibTorch makes of products of float32 on a device.
 std::string float32_setting(at::Float32Op op) {
   const std::string name =
@@ -116,186 +281,19 @@ std::string float32_setting(at::Float32Op op) {
   return name == "none" ? "ieee" : name;  // nothing set: the format's own
 }
 
-constexpr double kAutoSeconds = 10;
-constexpr int64_t kAutoLeast = 3, kAutoMost = 50;
-
-/// Rounds that warm up, then rounds that count.
-class Measurement {
- public:
-  /// Borrows both.
-  Measurement(Bench& bench, const MeasureOptions& options)
-      : bench_(bench),
-        options_(options),
-        warmup_(options.warmup),
-        repeats_(options.repeats > 0 ? options.repeats : kAutoLeast),
-        nodes_(bench.size()) {}
-
-  void run() {
-    warm_up();
-    while (rounds_ < warmup_ + repeats_) {
-      const auto begin = Clock::now();
-      take(measure_round());
-      if (options_.repeats == 0 && rounds_ == warmup_ + 1)
-        repeats_ =
-            std::clamp(static_cast<int64_t>(kAutoSeconds / seconds_since(begin)), kAutoLeast, kAutoMost);
-    }
-  }
-
-  int64_t warmup() const { return warmup_; }
-  int64_t repeats() const { return repeats_; }
-  Settling settled() const { return settled_; }
-  const Samples& node(size_t i) const { return nodes_[i]; }
-  const Samples& whole() const { return whole_; }
-  const UpdateSamples& updates() const { return updates_; }
-
- private:
-  void warm_up() {
-    std::vector<double> seconds;
-    const auto is_cold = [&] {
-      if (rounds_ < options_.warmup) return true;
-      if (!options_.device.is_cpu()) settled_ = settling(seconds, seconds_since(start_));
-      return settled_ == Settling::kGoesOn;
-    };
-    while (is_cold()) {
-      const WholePass whole = measure_round().whole;
-      seconds.push_back(whole.forward.device_seconds + whole.backward.device_seconds);
-    }
-    warmup_ = rounds_;
-  }
-
-  Round measure_round() {
-    Round round;
-    round.whole = bench_.time_whole();
-    report(1);
-    round.nodes = bench_.time_nodes();
-    report(2);
-    round.input_parts = bench_.time_input_parts();
-    report(3);
-    ++rounds_;
-    return round;
-  }
-
-  // Parts of a round, of three, that are done.
-  void report(int part) const {
-    if (!options_.progress) return;
-    const double done = (static_cast<double>(rounds_) + part / 3.0) /
-                        static_cast<double>(std::max(warmup_, rounds_) + repeats_);
-    options_.progress(done, seconds_since(start_) / done * (1 - done));
-  }
-
-  void take(const Round& round) {
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      nodes_[i].forward.push_back(round.nodes.forward[i].device_seconds);
-      nodes_[i].backward.push_back(round.nodes.backward[i].device_seconds);
-      nodes_[i].input_part.push_back(round.input_parts[i].device_seconds);
-      nodes_[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
-      nodes_[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
-    }
-    whole_.forward.push_back(round.whole.forward.device_seconds);
-    whole_.backward.push_back(round.whole.backward.device_seconds);
-    whole_.forward_launch.push_back(round.whole.forward.host_seconds);
-    whole_.backward_launch.push_back(round.whole.backward.host_seconds);
-    updates_.add_pass(round.whole);
-  }
-
-  Bench& bench_;
-  const MeasureOptions& options_;
-  const Clock::time_point start_ = Clock::now();
-  int64_t warmup_, repeats_;  // warmup_: at least, until the device has settled
-  int64_t rounds_ = 0;
-  Settling settled_ = Settling::kSettled;
-  std::vector<Samples> nodes_;
-  Samples whole_;
-  UpdateSamples updates_;
-};
-
-/// Others that train the same model until the object ends, each in a thread with weights of its own.
-class Others {
- public:
-  /// Borrows all of it. They have made a pass each when it returns.
-  Others(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options,
-         int64_t count)
-      : ready_(static_cast<ptrdiff_t>(count) + 1) {
-    const auto train = [this, &model, &inputs, &options] {
-      bool begun = false;
-      try {
-        const ThreadCount own(options.threads);  // OpenMP counts by thread
-        const at::AutoGradMode grad_mode(true);
-        Bench bench(model, inputs, options.seed, options.device);
-        bench.train();
-        begun = true;
-        ready_.arrive_and_wait();
-        while (!ended_) bench.train();
-      } catch (const std::exception&) {  // no memory for another one
-        failed_ = true;
-        if (!begun) ready_.arrive_and_drop();
-      }
-    };
-    for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train);
-    ready_.arrive_and_wait();
-  }
-  ~Others() {
-    ended_ = true;
-    for (std::thread& thread : threads_) thread.join();
-  }
-  /// One of them no longer trains.
-  bool failed() const { return failed_; }
-
- private:
-  std::barrier<> ready_;
-  std::atomic<bool> ended_ = false, failed_ = false;
-  std::vector<std::thread> threads_;
-};
-
-/// Passes take turns, alone and beside others: what the machine does meanwhile hits both. Nothing where there
-/// was no memory for the others.
-std::optional<ProfiledCrowd> crowd(const Model& model, const std::vector<at::Tensor>& inputs, Bench& bench,
-                                   const MeasureOptions& options, int64_t repeats, int64_t count) {
-  constexpr int64_t kTurns = 3;
-  const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
-  std::vector<double> compute[2], update[2];
-  const auto take = [&](bool beside) {
-    for (int64_t i = 0; i < passes; ++i) {
-      const WholePass pass = bench.time_whole();
-      compute[beside].push_back(pass.forward.device_seconds + pass.backward.device_seconds);
-      update[beside].push_back(pass.step_in_place.device_seconds);
-    }
-  };
-  for (int64_t turn = 0; turn < kTurns; ++turn) {
-    take(false);
-    const Others others(model, inputs, options, count);
-    take(true);
-    if (others.failed()) return std::nullopt;
-  }
-  const auto factor = [](std::vector<double>* seconds) {
-    return std::max(1.0, median(seconds[1]) / median(seconds[0]));
-  };
-  return ProfiledCrowd{count + 1, factor(compute), factor(update)};
-}
-
-/// In half of the memory that is free: weights, gradients, momentum and two further sets, and what is saved.
-int64_t others_that_fit(const Profile& profile) {
-  double bytes = 1;
-  for (const ProfiledNode& node : profile.nodes)
-    bytes += static_cast<double>(5 * node.parameter_bytes + node.saved_bytes);
-  const double free_bytes =
-      static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  return static_cast<int64_t>(free_bytes / 2 / bytes);
-}
-
 std::vector<std::pair<std::string, std::string>> provenance_of(const MeasureOptions& options,
-                                                               const Measurement& measured) {
-  std::vector<std::pair<std::string, std::string>> provenance = {
-      {"pipewright", PIPEWRIGHT_VERSION},
-      {"libtorch", libtorch_version()},
-      {"processor", processor_name()},
-      {"warmup", std::to_string(measured.warmup())},
-      {"repeats", std::to_string(measured.repeats())},
-      {"seed", std::to_string(options.seed)},
-      {"date", utc_date()}};
+                                                               const PartByPart& measured) {
+  std::vector<std::pair<std::string, std::string>> provenance = {{"pipewright", PIPEWRIGHT_VERSION},
+                                                                 {"libtorch", libtorch_version()},
+                                                                 {"processor", processor_name()},
+                                                                 {"warmup", measured.warmup()},
+                                                                 {"repeats", measured.repeats()},
+                                                                 {"seed", std::to_string(options.seed)},
+                                                                 {"date", utc_date()}};
+  if (measured.parts() > 1) provenance.emplace_back(kPartsEntry, std::to_string(measured.parts()));
   if (options.device.is_cpu()) return provenance;
   if (options.device.is_cuda()) provenance.emplace_back("cuda", join(cuda_versions(), ", "));
-  provenance.emplace_back("clocks", measured.settled() == Settling::kSettled ? "settled" : kNotSettled);
+  provenance.emplace_back("clocks", measured.settled() ? "settled" : kNotSettled);
   provenance.emplace_back("float32_matmul", float32_setting(at::Float32Op::MATMUL));
   provenance.emplace_back("float32_convolution", float32_setting(at::Float32Op::CONV));
   return provenance;
@@ -311,17 +309,9 @@ double nodes_over_whole(const Profile& profile) {
 Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const MeasureOptions& options) {
   PW_CHECK(options.threads > 0 && options.warmup >= 0 && options.repeats >= 0,
            "measure options out of range");
-  const bool on_host = options.device.is_cpu();
   const ThreadCount threads(options.threads);
   const c10::DeviceGuard on_device(options.device);
   const at::AutoGradMode grad_mode(true);
-  Bench bench(model, inputs, options.seed, options.device);
-  bench.find_gradient_flow();
-  const std::vector<int64_t> saved = bench.saved_bytes();
-  const std::vector<int64_t> workspace = bench.workspace_bytes(saved);
-  const std::optional<int64_t> allocated = bench.allocated_bytes();
-  Measurement measured(bench, options);
-  measured.run();
 
   Profile profile;
   profile.model = model.graph.name;
@@ -329,23 +319,10 @@ Profile measure(const Model& model, const std::vector<at::Tensor>& inputs, const
   profile.minibatch_samples = options.batch_size;
   profile.device = device_text(options.device);
   profile.threads = options.threads;
-  profile.provenance = provenance_of(options, measured);
-  for (size_t i = 0; i < bench.size(); ++i)
-    profile.nodes.push_back(
-        profiled_node(model.graph, i, bench, measured.node(i), saved[i], workspace[i], on_host));
   profile.together = model.graph.together;
-  const Samples& whole = measured.whole();
-  const UpdateSamples& updates = measured.updates();
-  profile.whole = {median(whole.forward), median(whole.backward), median(updates.step)};
-  profile.whole.update = {median(updates.step_in_place), median(updates.add), median(updates.copy),
-                          median(updates.divide)};
-  if (!on_host) {
-    profile.whole.forward_launch_seconds = median(whole.forward_launch);
-    profile.whole.backward_launch_seconds = median(whole.backward_launch);
-  }
-  profile.whole.allocated_bytes = allocated;
-  if (const int64_t others = std::min(options.beside, others_that_fit(profile)); others > 0)
-    profile.whole.crowd = crowd(model, inputs, bench, options, measured.repeats(), others);
+  PartByPart measured(model, inputs, options, profile);
+  measured.run();
+  profile.provenance = provenance_of(options, measured);
   return profile;
 }
 

@@ -1,10 +1,5 @@
 #include "models/exported/declared_memory.h"
 
-#include <sys/resource.h>
-
-#include <algorithm>
-#include <fstream>
-#include <limits>
 #include <unordered_map>
 
 #include "graph/error.h"
@@ -15,18 +10,6 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
-
-int64_t free_bytes() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string key; info >> key;) {
-    int64_t kib = 0;
-    if (key == "MemAvailable:" && info >> kib) return kib * 1024;
-    info.ignore(1 << 12, '\n');
-  }
-  return kAll;
-}
-
 /// As a double: sizes may multiply to more than 63 bits.
 double bytes_of(const TensorType& type) {
   double bytes = static_cast<double>(dtype_bytes(type.dtype));
@@ -35,15 +18,6 @@ double bytes_of(const TensorType& type) {
 }
 
 }  // namespace
-
-MemoryThere memory_there() {
-  MemoryThere there{free_bytes(), "of memory are free"};
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-      limit.rlim_cur < static_cast<rlim_t>(there.bytes))
-    there = {static_cast<int64_t>(limit.rlim_cur), "are the limit of this process (ulimit -v)"};
-  return there;
-}
 
 void check_declared_memory(const Graph& graph, const MemoryThere& there) {
   const Storages storages(graph);

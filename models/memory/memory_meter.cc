@@ -38,7 +38,10 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
 
   explicit Reporter(c10::DeviceType device) : device(device) {}
 
-  void reportMemoryUsage(void* pointer, int64_t bytes, size_t, size_t, c10::Device where) override {
+  void reportMemoryUsage(void* pointer, int64_t bytes, size_t allocated, size_t reserved,
+                         c10::Device where) override {
+    if (Reporter* const further = outer)
+      further->reportMemoryUsage(pointer, bytes, allocated, reserved, where);
     if (where.type() != device) return;
     const MemoryPurpose purpose =
         (of_thread == this ? &current_purpose : owner.load())->load(std::memory_order_relaxed);
@@ -70,11 +73,19 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
     add(purpose, block->second.bytes);
   }
 
+  /// Itself included.
+  bool reports_to(const Reporter* other) const {
+    for (const Reporter* one = this; one; one = one->outer)
+      if (one == other) return true;
+    return false;
+  }
+
   bool memoryProfilingEnabled() const override { return true; }
 
   const c10::DeviceType device;
   std::atomic<const std::atomic<MemoryPurpose>*> owner =
-      &unowned;  // the purpose of the thread that is metered
+      &unowned;                            // the purpose of the thread that is metered
+  std::atomic<Reporter*> outer = nullptr;  // attached around this one
   static inline const std::atomic<MemoryPurpose> unowned = MemoryPurpose::kOther;
   mutable std::mutex mutex;
   std::unordered_map<void*, Block> blocks;
@@ -92,8 +103,11 @@ struct MemoryMeter::Attached::Guard {
       : guard(c10::DebugInfoKind::PROFILER_STATE, reporter), reporter(reporter), outer(Reporter::of_thread) {
     Reporter::of_thread = reporter.get();
     reporter->owner = &current_purpose;
+    nested = outer && !outer->reports_to(reporter.get());
+    if (nested) reporter->outer = outer;
   }
   ~Guard() {
+    if (nested) reporter->outer = nullptr;
     reporter->owner = &Reporter::unowned;
     Reporter::of_thread = outer;
   }
@@ -101,6 +115,7 @@ struct MemoryMeter::Attached::Guard {
   c10::DebugInfoGuard guard;
   std::shared_ptr<Reporter> reporter;
   Reporter* outer;
+  bool nested = false;
 };
 
 MemoryScope::MemoryScope(MemoryPurpose purpose)
@@ -159,6 +174,13 @@ std::map<int64_t, int64_t> MemoryMeter::live_bytes_by_tag() const {
   std::map<int64_t, int64_t> bytes;
   for (const auto& [pointer, block] : reporter_->blocks) bytes[block.tag] += block.bytes;
   return bytes;
+}
+
+std::optional<MemoryMeter::Block> MemoryMeter::block_at(const void* pointer) const {
+  const std::lock_guard<std::mutex> lock(reporter_->mutex);
+  const auto block = reporter_->blocks.find(const_cast<void*>(pointer));
+  if (block == reporter_->blocks.end()) return std::nullopt;
+  return Block{block->second.bytes, block->second.tag};
 }
 
 MemoryMeter::Attached::Attached(const MemoryMeter& meter) : guard_(new Guard(meter.reporter_)) {}

@@ -53,8 +53,8 @@ void count_memory_as(const at::Tensor& tensor, MemoryPurpose purpose);
 ///   ...
 ///   meter.peak_bytes();
 ///
-/// Uses the thread's profiler slot of LibTorch: not together with its own profiler. Methods may be called
-/// from any thread.
+/// Scopes nest: what happens within an inner one counts for the outer meter too. Uses the thread's profiler
+/// slot of LibTorch: not together with its own profiler. Methods may be called from any thread.
 class MemoryMeter {
  public:
   /// Of the memory of this kind of device.
@@ -76,6 +76,12 @@ class MemoryMeter {
   void set_tag(int64_t tag);
   /// Live bytes of each tag that has any.
   std::map<int64_t, int64_t> live_bytes_by_tag() const;
+  struct Block {
+    int64_t bytes;  ///< as the allocator counts
+    int64_t tag;
+  };
+  /// The live allocation that begins there, if this meter has seen it.
+  std::optional<Block> block_at(const void* pointer) const;
 
   class Attached {
    public:

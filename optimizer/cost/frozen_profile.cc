@@ -65,6 +65,7 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
   frozen.whole.step_seconds *= left;
   if (frozen.whole.update) frozen.whole.update->scale(left);
   frozen.whole.allocated_bytes.reset();
+  frozen.whole.known_within.reset();
   if (cached) {
     std::vector<std::string> prefix;
     for (size_t v = 0; v < end; ++v) prefix.push_back(frozen.nodes[v].name);

@@ -192,11 +192,13 @@ TEST_CASE("a profile of a device has the host's times too, one of the CPU has no
   profile.whole.forward_launch_seconds = 1;
   profile.whole.backward_launch_seconds = 2;
   profile.whole.allocated_bytes = 12;
+  profile.whole.known_within = 0.0125;
   const Profile again = parse_document<Profile>(document_text(profile), "x.json");
   CHECK(again.nodes[0].launch_seconds() == 0.75);
   CHECK_FALSE(again.nodes[1].launch_seconds());
   CHECK(again.whole.backward_launch_seconds == 2);
   CHECK(again.whole.allocated_bytes == 12);
+  CHECK(again.whole.known_within == 0.0125);
 
   CHECK_FALSE(is_launch_bound(1, std::nullopt));
   CHECK_FALSE(is_launch_bound(0, 0.0));  // nothing is done: nobody waits

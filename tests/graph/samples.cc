@@ -332,6 +332,7 @@ Profile random_profile(std::mt19937_64& random) {
     profile.whole.backward_launch_seconds = positive(random, 1e3);
   }
   if (coin(random)) profile.whole.allocated_bytes = bytes(random);
+  if (coin(random)) profile.whole.known_within = positive(random, 1);
   if (profile.nodes.size() > 2 && coin(random))
     profile.together = {{profile.nodes[0].name, profile.nodes[2].name}};
   return profile;

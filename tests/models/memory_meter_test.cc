@@ -40,6 +40,46 @@ TEST_CASE("allocations belong to the tag under which they were made") {
   CHECK(meter.live_bytes_by_tag() == std::map<int64_t, int64_t>{{5, 80}});
 }
 
+TEST_CASE("a block says what it is as long as it lives") {
+  MemoryMeter meter;
+  const at::Tensor before = at::empty({10});
+  const MemoryMeter::Attached attached(meter);
+  meter.set_tag(3);
+  at::Tensor a = at::empty({10});
+  const void* const place = a.storage().data();
+  meter.set_tag(5);
+  REQUIRE(meter.block_at(place));
+  CHECK(meter.block_at(place)->bytes == 40);
+  CHECK(meter.block_at(place)->tag == 3);
+  CHECK_FALSE(meter.block_at(before.storage().data()));
+  a.reset();
+  CHECK_FALSE(meter.block_at(place));
+}
+
+TEST_CASE("an outer meter counts what happens within an inner one") {
+  MemoryMeter outer;
+  const MemoryMeter::Attached attached(outer);
+  at::Tensor a = at::empty({10}), c;
+  {
+    MemoryMeter inner;
+    const MemoryMeter::Attached within(inner);
+    a.reset();
+    const at::Tensor b = at::empty({100});
+    c = at::empty({20});
+    CHECK(inner.live_bytes() == 480);
+    CHECK(outer.live_bytes() == 480);
+    {
+      const MemoryMeter::Attached again(outer);  // as an evaluation within a training
+      const at::Tensor d = at::empty({1000});
+      CHECK(outer.live_bytes() == 4480);
+    }
+  }
+  CHECK(outer.live_bytes() == 80);
+  CHECK(outer.peak_bytes() == 4480);
+  c.reset();
+  CHECK(outer.live_bytes() == 0);
+}
+
 TEST_CASE("what was allocated before attaching, or elsewhere, does not count") {
   at::Tensor before = at::empty({1000});
   MemoryMeter meter;

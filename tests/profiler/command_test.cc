@@ -62,6 +62,28 @@ TEST_CASE("profile, then report, by way of files") {
     CHECK(reported.exit_code == 0);
     CHECK_THAT(read_file(folder / name), Contains("layers.0"));
   }
+  const Result compared = run("compare --profile " + profile + " --profile " + profile);
+  CHECK(compared.exit_code == 0);
+  CHECK_THAT(compared.out, Contains("+0.0 %") && Contains("all else is equal"));
+}
+
+TEST_CASE("within a memory that the whole does not fit it is measured in parts, and says so") {
+  const Folder folder;
+  const std::string profile = folder / "profile.json";
+  const std::string model = "--model mlp:layers=4,width=64,image=8,channels=1 --batch-size 4 --repeats 1 --beside 0 ";
+  const Result measured = run(model + "--memory 200kB --output " + profile);
+  CAPTURE(measured.error);
+  REQUIRE(measured.exit_code == 0);
+  const Profile read = read_document<Profile>(profile);
+  const auto parts = std::find_if(read.provenance.begin(), read.provenance.end(),
+                                  [](const auto& entry) { return entry.first == "parts"; });
+  REQUIRE(parts != read.provenance.end());
+  CHECK(std::stoi(parts->second) > 1);
+  CHECK_THAT(measured.out, Contains("whole model, measured in " + parts->second + " parts"));
+  const Result refused = run(model + "--memory 20kB --output " + profile);
+  CHECK(refused.exit_code == 2);
+  CHECK_THAT(refused.error, Contains("node 'layers.0.linear' (layers.0, aten::linear) alone needs at least") &&
+                                Contains("19.5 KiB are allowed (--memory)"));
 }
 
 TEST_CASE("with a data set, its minibatches are used and timed, --json prints what is written") {
@@ -120,12 +142,15 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
   fails(good + "--device cdua", "did you mean 'cuda'?");
   fails(good + "--device cpu:1", "the CPU is 'cpu'");
   fails(good + "--precision bfloat61", "did you mean 'bfloat16'?");
+  fails(good + "--memory 4", "has no unit");
+  fails(good + "--memory 0B", "nothing fits");
   fails(good + "--data fashion-mnsit", "did you mean 'fashion-mnist'?");
   fails(good + "--output " + (folder / "no/such/profile.json"), "there is no folder");
   fails(good + "--output " + (folder / ""), "--output");
   fails(good + "--outptu x", "did you mean '--output'?");
   fails("report --profile " + (folder / "none.json") + " --output " + (folder / "x.md"), "none.json");
   fails("report --profile x --output x.pdf", "known: .html");
+  fails("compare --profile x", "--profile: got 1, expected two");
   fails("grahp", "did you mean 'graph'?");
 
   write_file(folder / "broken.json", "{\"schema\": \"pipewright.profile/1\"");

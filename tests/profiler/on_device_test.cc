@@ -9,6 +9,7 @@
 #include <set>
 
 #include "graph/document.h"
+#include "graph/error.h"
 #include "interference/core_features.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/autocast.h"
@@ -174,6 +175,54 @@ TEST_CASE("on a device a node's times are what the device's clock says") {
     CHECK(profile.whole.backward_seconds >= backward * (1 - 1e-9));  // and the gradient of the loss
     CHECK(profile.whole.step_seconds > 0);
     CHECK(provenance(profile, "clocks") == "settled");
+  }
+}
+
+TEST_CASE("on a device a profile in parts has the times and the bytes of the whole") {
+  // Nodes in a row, so that no gradients are added up between them.
+  for (const char* spec : {"mlp:layers=5,width=48,image=4,channels=1", "convnet:width=4"}) {
+    const Model model = build_model(spec, 4);
+    const FakeClock clock{DrawnSeconds(23)};
+    MeasureOptions options;
+    options.batch_size = 4;
+    options.device = fake_device();
+    options.warmup = 0;
+    options.repeats = 1;
+    const auto inputs = synthetic_inputs(model.graph, 1);
+    const Profile whole = measure(model, inputs, options);
+    size_t most_parts = 1;
+    int64_t needed = 5 * 512 * static_cast<int64_t>(model.graph.parameters.size());
+    for (const ProfiledNode& node : whole.nodes) needed += 5 * node.parameter_bytes + node.saved_bytes;
+    for (const double share : {2.0, 1.0, 0.8, 0.6, 0.5, 0.4}) {
+      const auto memory = static_cast<int64_t>(share * static_cast<double>(needed));
+      CAPTURE(spec, memory);
+      size_t parts = 0;
+      options.memory_bytes = memory;
+      options.measured_part = [&](const MeasuredPart& part) { parts = part.parts; };
+      Profile profile;
+      try {
+        profile = measure(model, inputs, options);
+      } catch (const InputError&) {  // one node alone needs more
+        break;
+      }
+      most_parts = std::max(most_parts, parts);
+      for (size_t i = 0; i < whole.nodes.size(); ++i) {
+        const ProfiledNode &node = profile.nodes[i], &expected = whole.nodes[i];
+        CAPTURE(node.name);
+        CHECK(node.forward_seconds == Approx(expected.forward_seconds).epsilon(1e-9));
+        CHECK(node.backward_input_seconds ==
+              Approx(expected.backward_input_seconds).epsilon(1e-9).margin(1e-9));
+        CHECK(node.backward_weight_seconds ==
+              Approx(expected.backward_weight_seconds).epsilon(1e-9).margin(1e-9));
+        CHECK(node.saved_bytes == expected.saved_bytes);
+        CHECK(node.workspace_bytes == expected.workspace_bytes);
+      }
+      CHECK(profile.whole.forward_seconds == Approx(whole.whole.forward_seconds).epsilon(1e-9));
+      CHECK(profile.whole.step_seconds > 0);
+      CHECK(profile.whole.allocated_bytes.has_value() == (parts == 1));
+      CHECK(provenance(profile, "clocks") == "settled");
+    }
+    CHECK(most_parts > 1);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "profiler/layers.h"
+#include "profiler/profile_comparison.h"
 
 namespace pipewright::testing {
 namespace {
@@ -149,6 +150,42 @@ TEST_CASE("the table fits the lines it is read on, and names what it leaves out"
              Contains("forward") && Contains("share") && Contains("(--wide shows also: "));
   CHECK_THAT(layer_text(sample()), Contains("spread") && !Contains("--wide"));
   CHECK(headlines(sample()).size() == 3);
+}
+
+TEST_CASE("two profiles are compared by their sums and by the layers that weigh") {
+  Profile first = sample();
+  first.nodes.push_back(node("tiny", "tiny", {"h"}, 4, 0.01));  // below a hundredth
+  Profile second = first;
+  second.nodes[0].forward_seconds *= 1.2;   // embed: 1 of 10.01 ms
+  second.nodes[3].forward_seconds *= 0.96;  // h: 2 ms
+  second.nodes[4].forward_seconds *= 9;
+  const ProfileComparison comparison = compare_profiles(first, second);
+  CHECK(comparison.first_seconds == Approx(0.01001));
+  CHECK(comparison.part() == Approx((0.2 - 0.08 + 0.08) / 10.01));
+  REQUIRE(comparison.layers.size() == 3);
+  CHECK(comparison.layers[0].name == "embed");
+  CHECK(comparison.layers[0].part() == Approx(0.2));
+  CHECK(comparison.layers[0].share == Approx(1 / 10.01));
+  CHECK(comparison.layers[1].name == "h");
+  CHECK(comparison.layers[2].part() == Approx(0).margin(1e-12));
+  CHECK(comparison.other_bytes.empty());
+  const std::string text = comparison_text(comparison);
+  CHECK_THAT(text,
+             Contains("sum of all nodes: 10 ms and 10.2 ms, +2.0 %") &&
+                 Contains("of 3 layers of 1 % of the time or more 1 differ by more than 5 %, the most embed "
+                          "by +20.0 %") &&
+                 Contains("+20.0 %") && !Contains("tiny") && Contains("all else is equal"));
+
+  second.nodes[1].saved_bytes += 1;
+  CHECK(compare_profiles(first, second).other_bytes == std::vector<std::string>{"b1"});
+  CHECK_THAT(comparison_text(compare_profiles(first, second)),
+             Contains("differs in 1 nodes, first in \"b1\""));
+  second.nodes.pop_back();
+  CHECK_THROWS_WITH(compare_profiles(first, second),
+                    Contains("at 4 the first has node \"tiny\"") && Contains("the second no node"));
+  for (ProfiledNode& one : first.nodes)
+    one.forward_seconds = one.backward_input_seconds = one.backward_weight_seconds = 0;
+  CHECK_THROWS_WITH(compare_profiles(first, first), Contains("no times"));
 }
 
 }  // namespace
