@@ -26,9 +26,9 @@ void write_launch_seconds(const Profiled& profiled, Json& json) {
 
 ProfiledNode node_from_json(JsonReader& reader) {
   reader.expect({"name", "layer", "inputs", "outputs", "forward_seconds", "backward_input_seconds",
-                 "backward_weight_seconds", "spread", "saved_bytes", "workspace_bytes", "parameter_bytes",
-                 "trainable_parameter_bytes", "buffer_bytes", "parameters", "forward_launch_seconds",
-                 "backward_launch_seconds"});
+                 "backward_weight_seconds", "spread", "saved_bytes", "workspace_bytes", "keeps",
+                 "parameter_bytes", "trainable_parameter_bytes", "buffer_bytes", "parameters",
+                 "forward_launch_seconds", "backward_launch_seconds"});
   ProfiledNode node;
   node.name = reader.string("name");
   node.layer = reader.string("layer");
@@ -44,6 +44,7 @@ ProfiledNode node_from_json(JsonReader& reader) {
   node.spread = reader.number("spread", 0, kLargestNumber);
   node.saved_bytes = reader.integer("saved_bytes", 0, kMostBytes);
   if (reader.has("workspace_bytes")) node.workspace_bytes = reader.integer("workspace_bytes", 0, kMostBytes);
+  if (reader.has("keeps")) node.keeps = reader.strings("keeps");
   node.parameter_bytes = reader.integer("parameter_bytes", 0, kMostBytes);
   node.trainable_parameter_bytes = reader.integer("trainable_parameter_bytes", 0, kMostBytes);
   node.buffer_bytes = reader.integer("buffer_bytes", 0, kMostBytes);
@@ -68,6 +69,7 @@ Json node_to_json(const ProfiledNode& node) {
   json["spread"] = node.spread;
   json["saved_bytes"] = node.saved_bytes;
   if (node.workspace_bytes > 0) json["workspace_bytes"] = node.workspace_bytes;
+  if (!node.keeps.empty()) json["keeps"] = node.keeps;
   json["parameter_bytes"] = node.parameter_bytes;
   json["trainable_parameter_bytes"] = node.trainable_parameter_bytes;
   json["buffer_bytes"] = node.buffer_bytes;
@@ -143,8 +145,7 @@ Profile Profile::from_json(JsonReader& reader) {
   read_launch_seconds(whole, profile.whole);
   if (whole.has("allocated_bytes"))
     profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
-  if (whole.has("known_within"))
-    profile.whole.known_within = whole.number("known_within", 0, kLargestNumber);
+  if (whole.has("known_within")) profile.whole.known_within = whole.number("known_within", 0, kLargestNumber);
   if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
   if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
   whole.finish();
@@ -213,6 +214,14 @@ void Profile::validate(const std::string& where) const {
       if (it != maker.end() && it->second >= i) {
         fail_document(where, place(i) + ".inputs",
                       "node " + in_quotes(nodes[i].name) + " reads " + in_quotes(input) + " before node " +
+                          in_quotes(nodes[it->second].name) + " makes it");
+      }
+    }
+    for (const std::string& kept : nodes[i].keeps) {
+      const auto it = maker.find(kept);
+      if (it != maker.end() && it->second > i) {
+        fail_document(where, place(i) + ".keeps",
+                      "node " + in_quotes(nodes[i].name) + " keeps " + in_quotes(kept) + " before node " +
                           in_quotes(nodes[it->second].name) + " makes it");
       }
     }

@@ -19,23 +19,28 @@ struct ProfiledValue {
 struct ProfiledNode {
   std::string name;
   std::string layer;
-  std::vector<std::string> inputs;  ///< values read: outputs of earlier nodes, or inputs of the graph (made by no node)
+  std::vector<std::string>
+      inputs;  ///< values read: outputs of earlier nodes, or inputs of the graph (made by no node)
   std::vector<ProfiledValue> outputs;
   double forward_seconds = 0;
   double backward_input_seconds = 0;   ///< the part that gives the gradient of the inputs
   double backward_weight_seconds = 0;  ///< the part that gives the gradient of the parameters
   double spread = 0;                   ///< median absolute deviation over median, of forward + backward
-  int64_t saved_bytes = 0;             ///< storage made by this node that lives until its backward (one minibatch)
+  int64_t saved_bytes = 0;  ///< storage made by this node that lives until its backward (one minibatch)
   int64_t parameter_bytes = 0;
   int64_t trainable_parameter_bytes = 0;
   int64_t buffer_bytes = 0;
   std::vector<std::string> parameters;  ///< names; a name in two nodes is a tied parameter
-  /// Optional keys, both or neither: what the host takes to hand the work to the device, which computes beside it.
+  /// Optional keys, both or neither: what the host takes to hand the work to the device, which computes
+  /// beside it.
   std::optional<double> forward_launch_seconds = {};
   std::optional<double> backward_launch_seconds = {};
   /// Optional key: the most that the node's forward or backward holds for itself for a while, beside values
   /// that it reads and makes, their gradients, those of its parameters, and what it saves.
   int64_t workspace_bytes = 0;
+  /// Optional key: the values, read or made, whose memory the node's backward needs; of a view that is the
+  /// value it is a view of.
+  std::vector<std::string> keeps = {};
 
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
@@ -102,16 +107,18 @@ struct FrozenPrefix {
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";
 
-  std::string model;         ///< SPEC
-  std::string graph_digest;  ///< "" for a profile that came from elsewhere
+  std::string model;              ///< SPEC
+  std::string graph_digest;       ///< "" for a profile that came from elsewhere
   int64_t minibatch_samples = 0;  ///< 0 = unknown (PipeDream's graph.txt does not say)
   std::string device;
   int64_t threads = 1;
-  std::vector<std::pair<std::string, std::string>> provenance;  ///< what, in order: versions, CPU, date, repeats
-  double input_seconds = 0;  ///< to make one minibatch of input
+  std::vector<std::pair<std::string, std::string>>
+      provenance;                   ///< what, in order: versions, CPU, date, repeats
+  double input_seconds = 0;         ///< to make one minibatch of input
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;
-  std::vector<std::vector<std::string>> together;  ///< as Graph::together: sets of nodes that one stage must hold
+  std::vector<std::vector<std::string>>
+      together;  ///< as Graph::together: sets of nodes that one stage must hold
 
   FrozenPrefix frozen = {};
 

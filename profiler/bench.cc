@@ -240,6 +240,51 @@ void Bench::find_gradient_flow() {
       });
 }
 
+std::vector<std::vector<std::string>> Bench::keeps() const {
+  using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  const auto memory_of = [](const at::Tensor& tensor) {
+    return Memory(tensor.storage().getWeakStorageImpl());
+  };
+  std::vector<std::vector<std::string>> kept(size());
+  std::map<std::string, std::string> view_of;  // of a value that shares its memory with an earlier one: which
+  const auto owner = [&](const std::string& name) { return view_of.count(name) ? view_of.at(name) : name; };
+  Tensors there = receive().values;
+  for (const auto& [name, value] : values_) there.emplace(name, value);
+  for (size_t i = 0; i < size(); ++i) {
+    const Segment& single = singles_[i];
+    std::vector<at::Tensor> inputs;
+    std::map<std::string, Memory> memories;  // by value, of the copies that this node has
+    for (const std::string& name : single.inputs()) {
+      at::Tensor copy = there.at(name).detach();
+      if (has_gradient(name)) copy = copy.clone().requires_grad_();
+      inputs.push_back(copy.clone());  // a leaf must not be changed in place
+      memories.emplace(name, memory_of(inputs.back()));
+    }
+    std::vector<at::Tensor> outputs = single.forward(
+        std::move(inputs), pick(parameters_, single.parameters()), pick(buffers_, single.buffers()), key());
+    inputs.clear();
+    const std::vector<std::string>& names = graph_.nodes[part_.begin + i].outputs;
+    std::vector<std::shared_ptr<autograd::Node>> functions;
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!outputs[o].defined()) continue;
+      const Memory memory = memory_of(outputs[o]);
+      for (const auto& [name, other] : memories)
+        if (other == memory && name != names[o]) view_of.emplace(names[o], owner(name));
+      memories.emplace(names[o], memory);
+      if (outputs[o].requires_grad()) functions.push_back(outputs[o].grad_fn());
+      there[names[o]] = outputs[o].detach().clone();
+    }
+    outputs.clear();
+    for (const auto& [name, memory] : memories)
+      if (!memory.expired()) kept[i].push_back(owner(name));
+    std::sort(kept[i].begin(), kept[i].end());
+    kept[i].erase(std::unique(kept[i].begin(), kept[i].end()), kept[i].end());
+    for (const std::string& name : single.inputs())
+      if (last_reader_.at(name) == i) there.erase(name);
+  }
+  return kept;
+}
+
 SavedPass Bench::saved() {
   constexpr int64_t kNobody = -1, kReceived = -2;
   MemoryMeter meter(device_.type());

@@ -80,6 +80,10 @@ class Bench {
   /// would have no gradient then, but has one in training, is cut off and made a leaf of its own.
   std::vector<Stretch> time_input_parts();
 
+  /// By node: the values, read or made, whose memory its backward needs, as ProfiledNode::keeps. Each node
+  /// runs by itself on copies of what it reads. After find_gradient_flow().
+  std::vector<std::vector<std::string>> keeps() const;
+
   /// Before any other pass but find_gradient_flow().
   SavedPass saved();
   NodePeaks peaks();

@@ -161,6 +161,7 @@ class PartByPart {
     };
     const std::unique_ptr<Bench> bench = make_bench();
     bench->find_gradient_flow();
+    const std::vector<std::vector<std::string>> keeps = bench->keeps();
     SavedPass saved = bench->saved();
     NodePeaks peaks = bench->peaks();
     if (parts_.size() == 1) profile_.whole.allocated_bytes = bench->allocated_bytes();
@@ -171,6 +172,7 @@ class PartByPart {
     for (size_t i = 0; i < bench->size(); ++i) {
       nodes.push_back(profiled_node(graph_, part, i, *bench, rounds.node(i), options_.device.is_cpu()));
       nodes.back().saved_bytes = saved.bytes[i];
+      nodes.back().keeps = keeps[i];
     }
     add_whole(rounds);
     report_part(nodes, rounds.whole());

@@ -229,7 +229,7 @@ int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done) {
     if (!done.test(value.producer) || value.readers.empty()) continue;
     if (std::all_of(value.readers.begin(), value.readers.end(), [&](int r) { return done.test(r); }))
       continue;
-    bytes += std::max<int64_t>(0, value.bytes - flow.bytes.saved[value.producer]);
+    bytes += value.bytes - value.saved_bytes;
   }
   return bytes;
 }

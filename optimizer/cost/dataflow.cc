@@ -141,8 +141,11 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
     for (const ProfiledValue& output : node.outputs) {
       value_of[output.name] = static_cast<int>(values.size());
       values_made[v].push_back(static_cast<int>(values.size()));
-      values.push_back({output.bytes, v, {}});
+      values.push_back({output.bytes, v, {}, std::min(output.bytes, node.saved_bytes)});
     }
+    for (const std::string& kept : node.keeps)
+      if (const auto found = value_of.find(kept); found != value_of.end())
+        values[found->second].keepers.push_back(v);
   }
   for (DataflowValue& value : values) sort_unique(&value.readers);
   for (auto* lists : {&predecessors, &successors, &values_read}) {
@@ -150,16 +153,22 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
   }
   for (int v = 0; v < count; ++v) {
     bytes.transient.push_back(profile.nodes[v].workspace_bytes);
-    bytes.saved.push_back(profile.nodes[v].saved_bytes);
     least_seconds.push_back(profile.nodes[v].compute_seconds());
     for (const std::vector<PassSeconds>& nodes : class_seconds) {
       const double seconds = nodes[v].forward_seconds + nodes[v].backward_seconds;
       least_seconds.back() = std::min(least_seconds.back(), seconds);
     }
   }
+  count_saved();
   count_parameters();
   count_values();
   tied = inseparable(profile, copies ? std::vector<TiedGroup>() : ties);
+}
+
+int64_t unkept_bytes(const DataflowValue& value, const NodeSet& done) {
+  const bool elsewhere = !value.keepers.empty() && std::none_of(value.keepers.begin(), value.keepers.end(),
+                                                                [&](int k) { return done.test(k); });
+  return elsewhere ? value.saved_bytes : 0;
 }
 
 std::vector<SentValue> sent_values(const std::vector<DataflowValue>& values, const NodeSet& done) {
@@ -168,9 +177,31 @@ std::vector<SentValue> sent_values(const std::vector<DataflowValue>& values, con
     if (!done.test(value.producer)) continue;
     const bool goes_on =
         std::any_of(value.readers.begin(), value.readers.end(), [&](int r) { return !done.test(r); });
-    if (goes_on) sent.push_back({value.producer, value.readers.back(), value.bytes});
+    if (goes_on)
+      sent.push_back({value.producer, value.readers.back(), value.bytes, value.saved_bytes, value.freed_at});
   }
   return sent;
+}
+
+void Dataflow::count_saved() {
+  for (const ProfiledNode& node : profile.nodes) bytes.freed.push_back(node.saved_bytes);
+  for (int v = 0; v < size(); ++v) {
+    const std::vector<int>& made = values_made[static_cast<size_t>(v)];
+    int64_t kept = 0;
+    for (const int number : made)
+      if (!values[static_cast<size_t>(number)].keepers.empty())
+        kept += values[static_cast<size_t>(number)].saved_bytes;
+    const bool known = kept <= profile.nodes[static_cast<size_t>(v)].saved_bytes;
+    for (const int number : made) {
+      DataflowValue& value = values[static_cast<size_t>(number)];
+      if (!known) value.keepers.clear();
+      sort_unique(&value.keepers);
+      value.freed_at = value.keepers.empty() ? v : value.keepers.front();
+      const int64_t moved = value.keepers.empty() ? 0 : value.saved_bytes;
+      bytes.freed[static_cast<size_t>(v)] -= moved;
+      bytes.freed[static_cast<size_t>(value.freed_at)] += moved;
+    }
+  }
 }
 
 void Dataflow::count_values() {

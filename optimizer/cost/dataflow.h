@@ -17,14 +17,22 @@ using NodeSet = boost::dynamic_bitset<uint64_t>;
 struct DataflowValue {
   int64_t bytes = 0;
   int producer = 0;
-  std::vector<int> readers;  ///< ascending, each once; the producer is smaller than all of them
+  std::vector<int> readers;       ///< ascending, each once; the producer is smaller than all of them
+  int64_t saved_bytes = 0;        ///< of it, what its producer's saved bytes may have
+  std::vector<int> keepers = {};  ///< ascending: whose backward needs its memory; none: not known
+  int freed_at = 0;  ///< with this node's backward saved_bytes are free: first of keepers, or producer
 };
+/// Of a value that a stage makes and sends on: what is saved for the backward of none of `done`, the nodes up
+/// to the end of that stage.
+int64_t unkept_bytes(const DataflowValue& value, const NodeSet& done);
 
 /// A value that a stage sends on: made by it, or passed through.
 struct SentValue {
   int producer = 0;
   int last_reader = 0;
   int64_t bytes = 0;
+  int64_t saved_bytes = 0;  ///< as DataflowValue
+  int freed_at = 0;
 };
 /// Of a stage that ends with the nodes `done` (a down-set).
 std::vector<SentValue> sent_values(const std::vector<DataflowValue>& values, const NodeSet& done);
@@ -49,7 +57,7 @@ struct NodeBytes {
   /// Values that are there while it runs, or their gradients (made up to it, and read by it or later), and
   /// its own buffers.
   std::vector<int64_t> transient;
-  std::vector<int64_t> saved;
+  std::vector<int64_t> freed;              ///< of what is saved: free again with its backward
   std::vector<int64_t> gradients;          ///< of parameters that no other node reads
   std::vector<int64_t> waiting_gradients;  ///< of what it makes, where it has such parameters
 };
@@ -82,6 +90,7 @@ struct Dataflow {
   int size() const { return static_cast<int>(predecessors.size()); }
 
  private:
+  void count_saved();
   void count_parameters();
   void count_values();
 };

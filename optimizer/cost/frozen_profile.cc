@@ -49,6 +49,7 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
       node.backward_input_seconds = node.backward_weight_seconds = 0;
       if (node.backward_launch_seconds) node.backward_launch_seconds = 0;
       node.saved_bytes = 0;
+      node.keeps.clear();
       node.trainable_parameter_bytes = 0;
       if (cached) {
         node.forward_seconds = 0;

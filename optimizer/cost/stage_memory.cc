@@ -11,12 +11,11 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void WorkspaceWalk::add(const NodeBytes& nodes, size_t node) {
   int64_t beyond = nodes.transient[node] - saved_later_;
-  int64_t freed = nodes.saved[node];
+  int64_t freed = nodes.freed[node];
   const auto here = static_cast<int>(node);
   for (const SentValue& value : sent_) {
     if (value.producer <= here && here <= value.last_reader) beyond -= value.bytes;
-    // Its send may still hold it.
-    if (value.producer == here) freed -= std::min(freed, value.bytes);
+    if (value.freed_at == here) freed -= std::min(freed, value.saved_bytes);  // its send may still hold it
   }
   gradients_ -= nodes.gradients[node];  // of those before it: they come later
   alone_ = std::max(alone_, beyond);

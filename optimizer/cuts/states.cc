@@ -166,7 +166,13 @@ class Sums {
   void carry(int number, int64_t sign) {
     const DataflowValue& value = flow_.values[number];
     state_.cut_bytes += sign * value.bytes;
-    state_.held_bytes += sign * std::max<int64_t>(0, value.bytes - flow_.bytes.saved[value.producer]);
+    state_.held_bytes += sign * (value.bytes - value.saved_bytes);
+    if (value.keepers.empty()) return;
+    if (sign > 0) {
+      state_.sent.push_back(number);
+    } else {
+      state_.sent.erase(std::find(state_.sent.begin(), state_.sent.end(), number));
+    }
   }
 
   const Dataflow& flow_;
@@ -265,6 +271,13 @@ StageLoad load_between(const States& states, int i, int j) {
   load.saved_bytes = to.saved_bytes - from.saved_bytes;
   load.waiting_gradient_bytes = to.waiting_gradient_bytes - from.waiting_gradient_bytes;
   load.held_bytes = to.held_bytes;
+  for (const int number : to.sent) {
+    const DataflowValue& value = states.values[static_cast<size_t>(number)];
+    if (from.done.test(static_cast<size_t>(value.producer))) continue;
+    const int64_t unkept = unkept_bytes(value, to.done);
+    load.saved_bytes -= unkept;
+    load.held_bytes += unkept;
+  }
   load.in_bytes = from.cut_bytes;
   load.out_bytes = to.cut_bytes;
   load.charged_in_bytes = from.charged_bytes;

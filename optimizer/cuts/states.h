@@ -29,6 +29,7 @@ struct State {
   int64_t held_bytes = 0;              ///< of what crosses, what its makers do not save
   double backward_weight_seconds = 0;  ///< of the backward
   bool frozen = false;                 ///< holds nodes of the frozen prefix alone
+  std::vector<int> sent = {};          ///< of what crosses, the values of which is known who keeps them
 };
 
 /// Numbers of states, ascending: a stretch of all of them, or a list.

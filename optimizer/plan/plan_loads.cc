@@ -180,6 +180,14 @@ void add_cuts(const Dataflow& flow, const std::vector<int>& stage_of, const Cost
     const int64_t charged = model.cut_bytes(flow, done);
     (*loads)[s].charged_out_bytes = charged;
     (*loads)[s].held_bytes = unsaved_live_bytes(flow, done);
+    for (const DataflowValue& value : flow.values) {
+      const bool sent = stage_of[value.producer] == s && !value.readers.empty() &&
+                        std::any_of(value.readers.begin(), value.readers.end(),
+                                    [&](int reader) { return stage_of[reader] > s; });
+      const int64_t unkept = sent ? unkept_bytes(value, done) : 0;
+      (*loads)[s].saved_bytes -= unkept;
+      (*loads)[s].held_bytes += unkept;
+    }
     (*loads)[s + 1].charged_in_bytes = charged;
   }
 }
@@ -205,7 +213,7 @@ void add_first_parts(const Plan& plan, const Dataflow& flow, std::vector<StageLo
       const bool read = std::any_of(value.readers.begin(), value.readers.end(),
                                     [&](int reader) { return again.test(reader); });
       if (!read) continue;
-      load.once_held_bytes += std::max<int64_t>(0, value.bytes - flow.bytes.saved[value.producer]);
+      load.once_held_bytes += value.bytes - value.saved_bytes;
     }
   }
 }

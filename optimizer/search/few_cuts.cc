@@ -38,6 +38,7 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   States some;
   some.nested = states.nested;
   some.bytes = states.bytes;
+  some.values = states.values;
   some.ties = states.ties;
   some.exact = false;
   std::vector<int> at(states.size(), -1);

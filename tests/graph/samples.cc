@@ -316,6 +316,7 @@ Profile random_profile(std::mt19937_64& random) {
     node.backward_weight_seconds = positive(random, 1e3);
     node.spread = positive(random, 2);
     node.saved_bytes = bytes(random);
+    if (coin(random)) node.keeps = {odd_text(random)};
     node.parameter_bytes = bytes(random);
     node.trainable_parameter_bytes = below(random, node.parameter_bytes + 1);
     node.buffer_bytes = bytes(random);

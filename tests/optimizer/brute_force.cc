@@ -146,6 +146,18 @@ int64_t BruteForce::crossing_bytes(Mask done) const {
   return bytes;
 }
 
+int64_t BruteForce::kept_bytes(size_t u) const {
+  return std::min(profile_.nodes[u].saved_bytes, profile_.nodes[u].outputs[0].bytes);
+}
+
+size_t BruteForce::freed_at(size_t u) const {
+  for (size_t k = 0; k < profile_.nodes.size(); ++k) {
+    const auto& keeps = profile_.nodes[k].keeps;
+    if (std::count(keeps.begin(), keeps.end(), profile_.nodes[u].outputs[0].name) > 0) return k;
+  }
+  return u;
+}
+
 bool BruteForce::goes_on(size_t u, Mask done) const {
   if (!(done >> u & 1)) return false;
   for (size_t v = 0; v < profile_.nodes.size(); ++v) {
@@ -207,10 +219,28 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
     if (!shared && node.trainable_parameter_bytes > 0) load.waiting_gradient_bytes += node.outputs[0].bytes;
     const int64_t now = transient - saved_later + gradients_later;
     peak = std::max(peak.value_or(now), now);
-    saved_later += node.saved_bytes;
-    if (goes_on(v, to)) saved_later -= std::min(node.saved_bytes, node.outputs[0].bytes);  // held by its send
+    // A value is free again with the first of the nodes that keep it; what is sent on its send still holds.
+    saved_later += node.saved_bytes - kept_bytes(v);
+    for (size_t u = 0; u <= v; ++u)
+      if (!goes_on(u, to) && freed_at(u) == v) saved_later += kept_bytes(u);
   }
   load.workspace.with_gradients_bytes = peak.value_or(0) - gradients_later;
+  // What is sent on and kept by later stages alone is not saved here, but held for the send.
+  for (size_t v = 0; v < profile_.nodes.size(); ++v) {
+    if (!((to & ~from) >> v & 1) || !goes_on(v, to)) continue;
+    const ProfiledValue& value = profile_.nodes[v].outputs[0];
+    bool kept_here = false, kept = false;
+    for (size_t k = 0; k < profile_.nodes.size(); ++k) {
+      const auto& keeps = profile_.nodes[k].keeps;
+      if (std::count(keeps.begin(), keeps.end(), value.name) == 0) continue;
+      kept = true;
+      kept_here = kept_here || (to >> k & 1);
+    }
+    if (!kept || kept_here) continue;
+    const int64_t elsewhere = std::min(value.bytes, profile_.nodes[v].saved_bytes);
+    load.saved_bytes -= elsewhere;
+    load.held_bytes += elsewhere;
+  }
   load.charged_in_bytes = model_.cut_bytes(flow_, before);
   load.charged_out_bytes = model_.cut_bytes(flow_, after);
   return load;

@@ -57,6 +57,8 @@ class BruteForce {
 
   StageLoad load(Mask from, Mask to) const;
   int64_t crossing_bytes(Mask done) const;
+  int64_t kept_bytes(size_t u) const;       ///< of what `u` saves, its value
+  size_t freed_at(size_t u) const;          ///< the node with which these are free
   bool goes_on(size_t u, Mask done) const;  ///< whether what `u` makes is read behind the cut
   int64_t unsaved_bytes(size_t u, Mask done) const;
   std::vector<Candidate> candidates(const BruteQuestion& question);

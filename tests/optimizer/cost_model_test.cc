@@ -187,13 +187,13 @@ TEST_CASE("Workspace: a backward walked through, node by node") {
     int64_t saved = 0, gradients = 0;
     for (size_t v = 0; v < count; ++v) {
       nodes.transient.push_back(static_cast<int64_t>(random() % 1000));
-      nodes.saved.push_back(static_cast<int64_t>(random() % 1000));
+      nodes.freed.push_back(static_cast<int64_t>(random() % 1000));
       nodes.gradients.push_back(static_cast<int64_t>(random() % 1000));
       const size_t where = random() % 4;
       if (where == 0) from.set(v);
       if (where != 1) to.set(v);
       if (!to.test(v) || from.test(v)) continue;
-      saved += nodes.saved[v];
+      saved += nodes.freed[v];
       gradients += nodes.gradients[v];
     }
     // What goes on to later stages is in the messages, from its maker to its last reader.
@@ -204,6 +204,8 @@ TEST_CASE("Workspace: a backward walked through, node by node") {
       value.bytes = static_cast<int64_t>(random() % 1000);
       for (size_t reader = v + 1 + random() % 3; reader < count; reader += 1 + random() % 3)
         value.readers.push_back(static_cast<int>(reader));
+      value.saved_bytes = static_cast<int64_t>(random() % 300);
+      value.freed_at = value.readers.empty() || random() % 2 == 0 ? value.producer : value.readers[0];
     }
     const auto in_messages = [&](size_t v) {
       int64_t bytes = 0;
@@ -216,13 +218,14 @@ TEST_CASE("Workspace: a backward walked through, node by node") {
       }
       return bytes;
     };
-    // Their sends may still hold them when their makers do not.
-    const auto sent_by = [&](size_t v) {
+    // Their sends may still hold them when no node does.
+    const auto sent_at = [&](size_t v) {
       int64_t bytes = 0;
       for (const DataflowValue& value : values) {
         bool sent = false;
         for (const int reader : value.readers) sent = sent || !to.test(reader);
-        if (sent && value.producer == static_cast<int>(v)) bytes += value.bytes;
+        if (sent && to.test(value.producer) && value.freed_at == static_cast<int>(v))
+          bytes += value.saved_bytes;
       }
       return bytes;
     };
@@ -233,7 +236,7 @@ TEST_CASE("Workspace: a backward walked through, node by node") {
       live += nodes.gradients[v];
       const int64_t now = live + nodes.transient[v] - in_messages(v);
       most = any ? std::max(most, now) : now;
-      live -= nodes.saved[v] - std::min(nodes.saved[v], sent_by(v));
+      live -= nodes.freed[v] - std::min(nodes.freed[v], sent_at(v));
       any = true;
     }
     const StageWorkspace workspace = stage_workspace(nodes, values, from, to);

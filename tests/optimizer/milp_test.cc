@@ -221,8 +221,8 @@ class PipelineProgram {
     if (s < 0 || s + 1 >= stages_) return;
     for (size_t u = 0; u < flow_.values.size(); ++u) {
       const DataflowValue& value = flow_.values[u];
-      const int64_t saved = unsaved ? flow_.bytes.saved[value.producer] : 0;
-      sum.emplace_back(z_[u][s], factor * static_cast<double>(std::max<int64_t>(0, value.bytes - saved)));
+      const int64_t saved = unsaved ? value.saved_bytes : 0;
+      sum.emplace_back(z_[u][s], factor * static_cast<double>(value.bytes - saved));
     }
   }
   int64_t trainable(int v) const { return flow_.trainable_bytes[v]; }
@@ -258,7 +258,7 @@ class PipelineProgram {
     const auto nodes = [&](Sum& sum, double factor, const auto& of) { add_nodes(sum, s, factor, of); };
     const auto parameters = [&](int n) { return flow_.parameter_bytes[n]; };
     const auto buffers = [&](int n) { return flow_.profile.nodes[n].buffer_bytes; };
-    const auto saved = [&](int n) { return flow_.bytes.saved[n]; };
+    const auto saved = [&](int n) { return flow_.profile.nodes[static_cast<size_t>(n)].saved_bytes; };
     const auto weights = [&](int n) { return trainable(n); };
     Sum free;  // -sum >= -memory
     nodes(free, -1, parameters);
@@ -283,7 +283,7 @@ class PipelineProgram {
       Sum transient = {{workspace, 1}, {x_[n][s], -static_cast<double>(flow_.bytes.transient[n])}};
       for (int after = n + 1; after < flow_.size(); ++after)
         transient.emplace_back(x_[after][s],
-                               static_cast<double>(flow_.bytes.saved[after] - gradients(after)));
+                               static_cast<double>(flow_.bytes.freed[after] - gradients(after)));
       transient[1].second -= static_cast<double>(gradients(n));
       if (s + 1 < stages_) {
         for (size_t u = 0; u < flow_.values.size(); ++u) {
@@ -291,9 +291,8 @@ class PipelineProgram {
           if (value.readers.empty()) continue;
           if (value.producer <= n && n <= value.readers.back())
             transient.emplace_back(z_[u][s], static_cast<double>(value.bytes));
-          if (value.producer > n)
-            transient.emplace_back(sent_by(u, s), -static_cast<double>(std::min(
-                                                      flow_.bytes.saved[value.producer], value.bytes)));
+          if (value.freed_at > n)
+            transient.emplace_back(both(value.freed_at, u, s), -static_cast<double>(value.saved_bytes));
         }
       }
       program_.row(transient, 0);
@@ -301,14 +300,14 @@ class PipelineProgram {
     program_.row(free, -static_cast<double>(memory_bytes));
   }
 
-  /// Whether stage s makes the value and a later one reads it: the product of both.
-  int sent_by(size_t u, int s) {
-    const int both = program_.column(GLP_CV, 0);
-    program_.row({{both, 1},
-                  {x_[static_cast<size_t>(flow_.values[u].producer)][static_cast<size_t>(s)], -1},
+  /// Whether stage s has the node and a later one reads the value: the product of both.
+  int both(int node, size_t u, int s) {
+    const int product = program_.column(GLP_CV, 0);
+    program_.row({{product, 1},
+                  {x_[static_cast<size_t>(node)][static_cast<size_t>(s)], -1},
                   {z_[u][static_cast<size_t>(s)], -1}},
                  -1);
-    return both;
+    return product;
   }
 
   const Dataflow& flow_;

@@ -43,6 +43,8 @@ inline Profile random_profile(std::mt19937& random, int nodes, bool chain, int e
       node.buffer_bytes = pick(random, 0, 2) * 100;
     }
     node.saved_bytes = pick(random, 0, 2) * node.outputs[0].bytes / 2;
+    if (v % 3 == 0) node.keeps = node.inputs;
+    if (v % 2 == 0) node.keeps.push_back(node.outputs[0].name);
     if (v % 3 == 1) node.workspace_bytes = node.outputs[0].bytes / 4;
     if (node.parameter_bytes > 0) {
       const bool shares = ties && pick(random, 0, 1) == 0;

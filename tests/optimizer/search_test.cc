@@ -22,6 +22,7 @@ CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
   inputs.latency_seconds = pick(random, 0, 1) == 0 ? 0 : 3e-4;
   inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
   inputs.optimizer_slots = pick(random, 0, 2);
+  inputs.buffered_bytes = profile.nodes.size() % 3 * 3000;  // links that hold messages by themselves
   return inputs;
 }
 
