@@ -210,7 +210,7 @@ ProbedPair PairMeter::look_closely(bool beside_computing) {
         break;
       }
     }
-    pair.messages.push_back(one_way(bytes, Effort{}));
+    pair.messages.push_back(one_way(bytes, {0.2, 3, 1000}));
   }
   pair.both_ways = both_ways(kLinkBytes, {0.3, 3, 30});
   if (!beside_computing) return pair;

@@ -13,9 +13,9 @@ namespace pipewright {
 
 /// How much is repeated: as often as fits into `seconds`, `least` to `most` times.
 struct Effort {
-  double seconds = 0.2;
-  int64_t least = 3;
-  int64_t most = 200;
+  double seconds = 0;
+  int64_t least = 1;
+  int64_t most = 1;
 
   /// Of what took `seconds_each` once.
   int64_t repetitions(double seconds_each) const;

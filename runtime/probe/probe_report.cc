@@ -99,8 +99,8 @@ std::string crowd_text(const ProbedCrowd& probed) {
   if (crowd.kind == Crowd::Kind::kRanksOfTwoHosts)
     return text + (probed.cores_had_time ? "" : "; their cores were busy");
   switch (probed.verdict()) {
-    case ProbedCrowd::Verdict::kLinkEach:
-      return text + "; a link each";
+    case ProbedCrowd::Verdict::kNotOneLink:
+      return text + "; not one link for all";
     case ProbedCrowd::Verdict::kOneLink:
       return text + "; one link for all";
     case ProbedCrowd::Verdict::kNotKnown:

@@ -121,7 +121,7 @@ bool between_hosts(const Measurements& measurements, int64_t rank, int64_t other
 }
 
 ProbedCrowd::Verdict ProbedCrowd::verdict() const {
-  if (together_bytes_per_second >= kMostOfOneLink * alone_bytes_per_second) return Verdict::kLinkEach;
+  if (together_bytes_per_second >= kMostOfOneLink * alone_bytes_per_second) return Verdict::kNotOneLink;
   return cores_had_time ? Verdict::kOneLink : Verdict::kNotKnown;
 }
 

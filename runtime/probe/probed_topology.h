@@ -27,7 +27,7 @@ struct ProbedCrowd {
 
   /// One link for all: several at a time get hardly more together than one gets alone. It is not known
   /// where they may have waited for cores.
-  enum class Verdict { kLinkEach, kOneLink, kNotKnown };
+  enum class Verdict { kNotOneLink, kOneLink, kNotKnown };
   Verdict verdict() const;
 };
 /// One for each crowd of the plan that there are samples of.
