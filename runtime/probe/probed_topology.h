@@ -25,8 +25,8 @@ struct ProbedCrowd {
   /// less than half was used. Else a slow-down says nothing of the link.
   bool cores_had_time = false;
 
-  /// One link for all: several at a time get hardly more together than one gets alone. It is not known
-  /// where they may have waited for cores.
+  /// There is one link for all where several at a time get hardly more together than one gets alone, unless
+  /// they may have waited for cores.
   enum class Verdict { kNotOneLink, kOneLink, kNotKnown };
   Verdict verdict() const;
 };

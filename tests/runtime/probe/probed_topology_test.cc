@@ -5,6 +5,7 @@
 
 #include "graph/random.h"
 #include "graph/statistics.h"
+#include "runtime/probe/probe_report.h"
 
 using namespace pipewright;
 
@@ -278,6 +279,7 @@ TEST_CASE("probe: whatever was measured, on whatever hosts, makes a sound docume
       measurements.exchanges.push_back({ranks, 16 * kMiB, 1e-3 + random.uniform()});
     measurements.sort();
     const Topology topology = topology_of(measurements);
+    CHECK_THAT(probe_report(measurements), Catch::Contains("noise: half of"));
     REQUIRE_NOTHROW(topology.validate("topology"));
     REQUIRE(topology.device_count() == static_cast<int64_t>(hosts.size()));
     for (size_t rank = 0; rank < hosts.size(); ++rank) CHECK(topology.devices[rank].host == hosts[rank]);
