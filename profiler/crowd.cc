@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 #include "profiler/thread_count.h"
 
 namespace pipewright {

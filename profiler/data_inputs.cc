@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "graph/error.h"
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 

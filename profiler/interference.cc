@@ -11,13 +11,13 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "graph/statistics.h"
 #include "interference/core_features.h"
 #include "interference/hogs.h"
 #include "interference/work.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
 #include "profiler/bench.h"
-#include "profiler/statistics.h"
 #include "profiler/thread_count.h"
 
 namespace pipewright {

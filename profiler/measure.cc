@@ -14,6 +14,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/statistics.h"
 #include "graph/units.h"
 #include "models/device/device.h"
 #include "profiler/bench.h"
@@ -22,7 +23,6 @@
 #include "profiler/measured_rounds.h"
 #include "profiler/part_plan.h"
 #include "profiler/repeats.h"
-#include "profiler/statistics.h"
 #include "profiler/thread_count.h"
 
 namespace pipewright {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 
 namespace pipewright {
 namespace {

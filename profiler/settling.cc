@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "graph/error.h"
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 
 namespace pipewright {
 

@@ -25,7 +25,7 @@
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
-#include "runtime/launch/probe.h"
+#include "runtime/probe/probe.h"
 #include "runtime/train/training.h"
 #include "runtime/transport/open_files.h"
 

@@ -18,6 +18,8 @@ namespace {
 
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
 
+}  // namespace
+
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -28,8 +30,6 @@ std::vector<int> usable_cores() {
   }
   return cores;
 }
-
-}  // namespace
 
 int64_t host_cores() {
   if (const char* cores = std::getenv(kCoresVariable)) return std::atoll(cores);

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace pipewright {
 
 /// "I/N": this is rank I of the N ranks on its host, which may take a core each.
 inline constexpr const char* kPinVariable = "PIPEWRIGHT_PIN";
+
+/// That this process may run on, by number.
+std::vector<int> usable_cores();
 
 /// Cores that the processes of this job may use on this host: all of them, also for a rank that is bound to
 /// one.

@@ -48,14 +48,19 @@ ProcessState state_of(const Stat& stat) {
 }
 
 std::string identity_of(const std::string& host) {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   char names[128] = {};  // containers of one machine do not see each other's processes
   const ssize_t length = readlink("/proc/self/ns/pid", names, sizeof names - 1);
-  return host + "/" + boot + "/" + std::string(names, length > 0 ? static_cast<size_t>(length) : 0);
+  return host + "/" + machine_identity() + "/" +
+         std::string(names, length > 0 ? static_cast<size_t>(length) : 0);
 }
 
 }  // namespace
+
+std::string machine_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
 
 std::string ProcessName::to_text() const {
   Json json;

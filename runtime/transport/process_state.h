@@ -22,6 +22,9 @@ struct ProcessName {
 /// that are to be on different hosts.
 ProcessName this_process();
 
+/// Equal for all processes of one machine, in whatever containers; "" where the system does not tell.
+std::string machine_identity();
+
 enum class ProcessState {
   kRunning,
   kStopped,  ///< by SIGSTOP, a terminal or a debugger

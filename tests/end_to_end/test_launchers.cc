@@ -239,6 +239,40 @@ TEST_CASE("probe measures the links, by level where ranks are on several hosts")
   CHECK(topology.devices[2].host == "right");
 }
 
+TEST_CASE("probe looks at a link closely, over each transport") {
+  const TemporaryFolder folder;
+  const auto [transport, ranks, held] =
+      GENERATE(table<std::string, std::string, int64_t>({{"shm", "4", 16 << 20}, {"gloo", "2", 0}}));
+  INFO(transport);
+  Process process({program("runtime"), "probe", "--ranks", ranks, "--transport", transport, "--output",
+                   (folder / "topology.json").string()},
+                  folder / "out", folder / "err");
+  const int code = process.wait(120s);
+  INFO(process.output() << process.error());
+  REQUIRE(code == 0);
+  const auto topology = read_document<Topology>(folder / "topology.json");
+  REQUIRE(topology.levels.size() == 1);
+  const TopologyLevel& level = topology.levels[0];
+  CHECK(level.count == std::stoll(ranks));
+  CHECK(level.buffered_bytes == held);
+  CHECK(level.both_ways_bytes_per_second > 0);
+  CHECK(level.exchange_bytes_per_second > 0);
+  for (const double seconds : {level.core_seconds_per_message, level.core_seconds_per_byte}) {
+    CHECK(seconds >= 0);
+    CHECK(seconds < 1);
+  }
+  REQUIRE(level.messages.size() > 1);
+  CHECK(level.messages[0].bytes == 8);
+  for (size_t i = 0; i < level.messages.size(); ++i) {
+    CHECK(level.messages[i].seconds > 0);
+    if (i > 0) CHECK(level.messages[i].bytes > level.messages[i - 1].bytes);
+  }
+  CHECK_THAT(process.output(), Catch::Contains("ranks 0 and 1:") && Catch::Contains("8 B") &&
+                                   Catch::Contains("both ways at once") && Catch::Contains("noise: half of"));
+  // Two pairs at once, of four ranks.
+  CHECK((process.output().find("2 pairs of a host's ranks at once") != std::string::npos) == (ranks == "4"));
+}
+
 TEST_CASE("two launches at the same time on one host do not meet") {
   const TemporaryFolder folder;
   write_launched_plan(folder, {1, 1});

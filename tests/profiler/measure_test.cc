@@ -13,7 +13,6 @@
 #include "graph/document.h"
 #include "models/zoo/registry.h"
 #include "profiler/settling.h"
-#include "profiler/statistics.h"
 #include "profiler/synthetic_inputs.h"
 #include "tests/models/hand_graph.h"
 
@@ -254,15 +253,6 @@ TEST_CASE("series that fall to a level and stay there settle soon after, noise d
           rule.most_passes);
     CHECK(how == Settling::kGivesUp);
   }
-}
-
-TEST_CASE("median and spread") {
-  CHECK(median({3}) == 3);
-  CHECK(median({5, 1, 3}) == 3);
-  CHECK(median({4, 1, 3, 2}) == 2.5);
-  CHECK(relative_spread({2, 2, 2}) == 0);
-  CHECK(relative_spread({1, 2, 4, 100}) == Approx(1.5 / 3));  // deviations 2, 1, 1, 97
-  CHECK(relative_spread({0, 0, 0}) == 0);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <functional>
 #include <random>
 
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 
 namespace pipewright::testing {
 namespace {

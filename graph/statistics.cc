@@ -1,4 +1,4 @@
-#include "profiler/statistics.h"
+#include "graph/statistics.h"
 
 #include <algorithm>
 #include <cmath>
