@@ -220,8 +220,9 @@ class PartByPart {
     repeats_.add(rounds.repeats());
     settled_ = settled_ && rounds.settled() == Settling::kSettled;
     // Parts may be off in one direction all of them.
-    const double sum = median(rounds.node_sums());
-    const std::optional<double> within = median_known_within(rounds.node_sums());
+    const RepeatSeries series = rounds.node_series();
+    const double sum = sum_of_medians(series);
+    const std::optional<double> within = sum_known_within(series);
     sums_ += sum;
     if (sum > 0 && known_) known_ = within ? std::optional(*known_ + *within * sum) : std::nullopt;
   }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "profiler/repeats.h"
-
 namespace pipewright {
 namespace {
 
@@ -44,7 +42,7 @@ void MeasuredRounds::run() {
     // For the progress: as many as the time allows, if all of it is needed.
     const RepeatRule rule = rule_of(options_);
     repeats_ = static_cast<int64_t>(
-        std::clamp(static_cast<double>(sums_.size()) * rule.most_seconds / seconds_since(begin),
+        std::clamp(static_cast<double>(rounds_ - warmup_) * rule.most_seconds / seconds_since(begin),
                    static_cast<double>(rule.least), static_cast<double>(rule.most)));
   } while (goes_on(seconds_since(begin)));
   repeats_ = rounds_ - warmup_;
@@ -52,7 +50,14 @@ void MeasuredRounds::run() {
 
 bool MeasuredRounds::goes_on(double elapsed_seconds) const {
   if (options_.repeats > 0) return rounds_ < warmup_ + options_.repeats;
-  return repeating(sums_, elapsed_seconds, rule_of(options_)) == Repeating::kGoesOn;
+  return repeating(node_series(), elapsed_seconds, rule_of(options_)) == Repeating::kGoesOn;
+}
+
+RepeatSeries MeasuredRounds::node_series() const {
+  RepeatSeries series;
+  for (const Samples& node : nodes_) series.push_back(node.forward);
+  for (const Samples& node : nodes_) series.push_back(node.backward);
+  return series;
 }
 
 void MeasuredRounds::warm_up() {
@@ -88,16 +93,13 @@ void MeasuredRounds::report(int third) const {
 }
 
 void MeasuredRounds::take(const Round& round) {
-  double sum = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i].forward.push_back(round.nodes.forward[i].device_seconds);
     nodes_[i].backward.push_back(round.nodes.backward[i].device_seconds);
     nodes_[i].input_part.push_back(round.input_parts[i].device_seconds);
     nodes_[i].forward_launch.push_back(round.nodes.forward[i].host_seconds);
     nodes_[i].backward_launch.push_back(round.nodes.backward[i].host_seconds);
-    sum += round.nodes.forward[i].device_seconds + round.nodes.backward[i].device_seconds;
   }
-  sums_.push_back(sum);
   whole_.forward.push_back(round.whole.forward.device_seconds);
   whole_.backward.push_back(round.whole.backward.device_seconds);
   whole_.forward_launch.push_back(round.whole.forward.host_seconds);

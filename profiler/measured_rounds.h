@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profiler/bench.h"
+#include "profiler/repeats.h"
 #include "profiler/settling.h"
 
 namespace pipewright {
@@ -49,8 +50,8 @@ class MeasuredRounds {
   const Samples& node(size_t i) const { return nodes_[i]; }
   const Samples& whole() const { return whole_; }
   const UpdateSamples& updates() const { return updates_; }
-  /// Of all nodes, forward and backward.
-  const std::vector<double>& node_sums() const { return sums_; }
+  /// Forward of all nodes, then backward.
+  RepeatSeries node_series() const;
 
  private:
   struct Round {
@@ -74,7 +75,6 @@ class MeasuredRounds {
   int64_t rounds_ = 0;
   Settling settled_ = Settling::kSettled;
   std::vector<Samples> nodes_;
-  std::vector<double> sums_;
   Samples whole_;
   UpdateSamples updates_;
 };

@@ -35,9 +35,9 @@ int64_t bytes_of_values(const Graph& graph, size_t begin, size_t end, at::Device
   return bytes;
 }
 
-/// By types, for the whole: each value, its gradient, and as much again for what operators keep.
+/// By types, for the whole: each value, and as much again for what operators keep for themselves.
 int64_t rough_bytes(const Graph& graph, at::Device device) {
-  int64_t bytes = 4 * bytes_of_values(graph, 0, graph.nodes.size(), device);
+  int64_t bytes = 2 * bytes_of_values(graph, 0, graph.nodes.size(), device);
   for (const Parameter& parameter : graph.parameters) bytes += measuring_bytes_of(parameter, device);
   return bytes;
 }

@@ -2,46 +2,64 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <random>
 
+#include "graph/error.h"
 #include "graph/statistics.h"
 
 namespace pipewright {
 namespace {
 
-constexpr double kDoubt = 0.05;
+size_t repeats_of(const RepeatSeries& series) { return series.empty() ? 0 : series.front().size(); }
 
-/// The most values at each end, of `count`, of which both ends together are beyond the median with no more
-/// than kDoubt: a value is below the median or above it as a coin falls.
-size_t values_beyond(size_t count) {
-  const auto n = static_cast<double>(count);
-  double doubt = 0;
-  for (size_t beyond = 0;; ++beyond) {
-    const auto k = static_cast<double>(beyond);
-    doubt +=
-        2 * std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) - n * std::log(2.0));
-    if (doubt > kDoubt) return beyond;
-  }
+bool is_time_to_look(size_t repeats, const RepeatRule& rule) {
+  size_t look = rule.least_to_know;
+  while (look < repeats) look += std::max<size_t>(1, look / 10);
+  return look == repeats;
 }
 
 }  // namespace
 
-std::optional<double> median_known_within(std::vector<double> values) {
-  const size_t beyond = values_beyond(values.size());
-  if (beyond == 0) return std::nullopt;
-  std::sort(values.begin(), values.end());
-  const double centre = median(values);
-  if (centre == 0) return std::nullopt;
-  return std::max(values[values.size() - beyond] - centre, centre - values[beyond - 1]) / centre;
+double sum_of_medians(const RepeatSeries& series) {
+  double sum = 0;
+  for (const std::vector<double>& one : series) sum += median(one);
+  return sum;
 }
 
-Repeating repeating(const std::vector<double>& seconds, double elapsed_seconds, const RepeatRule& rule) {
-  if (seconds.size() < rule.least) return Repeating::kGoesOn;
-  if (seconds.size() >= rule.least_to_know) {
-    const std::optional<double> within = median_known_within(seconds);
+std::optional<double> sum_known_within(const RepeatSeries& series) {
+  constexpr size_t kLeast = 6, kDraws = 200, kBeyond = 5;  // 2.5 % at each end
+  const size_t repeats = repeats_of(series);
+  if (repeats < kLeast) return std::nullopt;
+  const double sum = sum_of_medians(series);
+  if (sum <= 0) return std::nullopt;
+  std::mt19937_64 random(1);
+  std::vector<double> sums;
+  std::vector<size_t> drawn(repeats);
+  std::vector<double> values(repeats);
+  for (size_t draw = 0; draw < kDraws; ++draw) {
+    for (size_t& repeat : drawn) repeat = random() % repeats;  // the same with every standard library
+    double drawn_sum = 0;
+    for (const std::vector<double>& one : series) {
+      PW_CHECK_EQ(one.size(), repeats);
+      for (size_t i = 0; i < repeats; ++i) values[i] = one[drawn[i]];
+      drawn_sum += median(values);
+    }
+    sums.push_back(drawn_sum);
+  }
+  std::sort(sums.begin(), sums.end());
+  return std::max(sums[kDraws - 1 - kBeyond] - sum, sum - sums[kBeyond]) / sum;
+}
+
+Repeating repeating(const RepeatSeries& series, double elapsed_seconds, const RepeatRule& rule) {
+  const size_t repeats = repeats_of(series);
+  if (repeats < rule.least) return Repeating::kGoesOn;
+  if (is_time_to_look(repeats, rule)) {
+    const std::optional<double> within = sum_known_within(series);
     if (within && *within <= rule.aim) return Repeating::kKnown;
   }
-  return seconds.size() >= rule.most || elapsed_seconds >= rule.most_seconds ? Repeating::kGivesUp
-                                                                             : Repeating::kGoesOn;
+  return repeats >= rule.most || elapsed_seconds >= rule.most_seconds ? Repeating::kGivesUp
+                                                                      : Repeating::kGoesOn;
 }
 
 }  // namespace pipewright

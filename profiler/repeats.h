@@ -1,4 +1,4 @@
-// How often to measure: until the median is known well enough.
+// How often to measure: until the sum of the medians is known well enough.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,21 @@
 
 namespace pipewright {
 
-/// How far the true median may lie from that of `values`, as a part of the latter, at 95 % confidence: the
-/// farther of the two order statistics that enclose it whatever the distribution is (David and Nagaraja,
-/// Order Statistics, 7.1). Nothing of fewer than 6 values, of which none do, and of a median that is 0.
-std::optional<double> median_known_within(std::vector<double> values);
+/// One series for each thing that is measured, an entry per repeat; all of one length.
+using RepeatSeries = std::vector<std::vector<double>>;
+
+/// The sum over the series of their medians.
+double sum_of_medians(const RepeatSeries& series);
+
+/// How far that sum may be off, as a part of it: the farther end of the interval that holds 95 % of the sums
+/// of as many repeats drawn from these, with repetition (Efron's percentile bootstrap). Repeats are drawn as
+/// they are, so series that are slow together count so; nothing is assumed of how times are distributed. The
+/// draws are always the same. Nothing of fewer than 6 repeats, of which the extremes are too few, and of a
+/// sum that is 0.
+std::optional<double> sum_known_within(const RepeatSeries& series);
 
 struct RepeatRule {
-  double aim = 0.01;          ///< median_known_within() at most: known
+  double aim = 0.01;          ///< sum_known_within() at most: known
   size_t least = 3;           ///< repeats, whatever they take
   size_t least_to_know = 20;  ///< fewer tell too little of single layers, and a lucky start would end it
   size_t most = 1000;
@@ -26,7 +34,8 @@ enum class Repeating {
   kGivesUp  ///< it is not, and repeats or time have run out
 };
 
-/// `seconds`: what the repeats so far took, each. `elapsed_seconds`: since the first of them began.
-Repeating repeating(const std::vector<double>& seconds, double elapsed_seconds, const RepeatRule& rule = {});
+/// `elapsed_seconds`: since the first repeat began. Whether the sum is known is looked at every tenth more
+/// repeats only: a look takes longer than a repeat of a small model.
+Repeating repeating(const RepeatSeries& series, double elapsed_seconds, const RepeatRule& rule = {});
 
 }  // namespace pipewright

@@ -17,6 +17,7 @@
 #include "models/memory/memory_meter.h"
 #include "models/run/autocast.h"
 #include "profiler/measure.h"
+#include "profiler/part_plan.h"
 #include "profiler/pieces.h"
 #include "profiler/synthetic_inputs.h"
 #include "test_paths.h"
@@ -223,6 +224,22 @@ TEST_CASE("where one node alone does not fit, it is named, with the bytes that i
     CHECK(needs < 7 * 64 * 64 * 4 + 8192);
     CHECK_THAT(error.remedy(), Catch::Contains("--batch-size"));
   }
+}
+
+TEST_CASE("a model that surely fits what is free is not tried first, one that does not is cut") {
+  const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
+  const std::vector<at::Tensor> inputs = synthetic_inputs(model.graph, 1);
+  const auto parts = [&](int64_t bytes, bool is_asked_for) {
+    return plan_parts(model, inputs, 1, at::kCPU, {{bytes, "are there"}, is_asked_for});
+  };
+  const int64_t roomy = int64_t{1} << 40;
+  REQUIRE(parts(roomy, false).size() == 1);
+  CHECK(parts(roomy, false)[0].need_bytes == 0);  // nobody has looked
+  REQUIRE(parts(roomy, true).size() == 1);
+  const int64_t need = parts(roomy, true)[0].need_bytes;
+  CHECK(need >= measured_within(model, roomy).peak_bytes);
+  CHECK(parts(need, true).size() == 1);
+  CHECK(parts(need - 1, false).size() > 1);
 }
 
 TEST_CASE("others train beside each part where the memory has room for them, or beside none") {
