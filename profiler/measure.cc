@@ -161,10 +161,7 @@ class PartByPart {
     };
     const std::unique_ptr<Bench> bench = make_bench();
     bench->find_gradient_flow();
-    // Of several parts it is not known: what came in may be a view of what an earlier part made.
-    const bool tells = parts_.size() == 1 && options_.device.is_cpu();
-    const std::vector<std::vector<std::string>> keeps =
-        tells ? bench->keeps() : std::vector<std::vector<std::string>>(bench->size());
+    const std::vector<std::vector<std::string>> keeps = bench->keeps();
     SavedPass saved = bench->saved();
     NodePeaks peaks = bench->peaks();
     if (parts_.size() == 1) profile_.whole.allocated_bytes = bench->allocated_bytes();

@@ -51,10 +51,8 @@ Measured measured_within(const Model& model, std::optional<int64_t> memory, int6
 
 /// All that is no time.
 std::string bytes_of(Profile profile) {
-  for (ProfiledNode& node : profile.nodes) {
+  for (ProfiledNode& node : profile.nodes)
     node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
-    node.keeps.clear();  // of several parts it is not known
-  }
   profile.whole = {};
   profile.provenance.clear();
   return document_text(profile);
