@@ -108,6 +108,7 @@ void Bench::take_inputs(const std::vector<at::Tensor>& inputs, const CrossingVal
       arriving_.push_back(
           {value.memory, value.memory->bytes.to(device_), {}, value.memory->saved || !value.memory->maker});
     arriving_[place->second].values.emplace(name, value);
+    if (value.owner != name) view_of_.emplace(name, value.owner);
   }
 }
 
@@ -240,14 +241,17 @@ void Bench::find_gradient_flow() {
       });
 }
 
-std::vector<std::vector<std::string>> Bench::keeps() const {
+std::string Bench::owner(const std::string& value) const {
+  const auto found = view_of_.find(value);
+  return found == view_of_.end() ? value : found->second;
+}
+
+std::vector<std::vector<std::string>> Bench::keeps() {
   using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
   const auto memory_of = [](const at::Tensor& tensor) {
     return Memory(tensor.storage().getWeakStorageImpl());
   };
   std::vector<std::vector<std::string>> kept(size());
-  std::map<std::string, std::string> view_of;  // of a value that shares its memory with an earlier one: which
-  const auto owner = [&](const std::string& name) { return view_of.count(name) ? view_of.at(name) : name; };
   Tensors there = receive().values;
   for (const auto& [name, value] : values_) there.emplace(name, value);
   for (size_t i = 0; i < size(); ++i) {
@@ -269,7 +273,7 @@ std::vector<std::vector<std::string>> Bench::keeps() const {
       if (!outputs[o].defined()) continue;
       const Memory memory = memory_of(outputs[o]);
       for (const auto& [name, other] : memories)
-        if (other == memory && name != names[o]) view_of.emplace(names[o], owner(name));
+        if (other == memory && name != names[o]) view_of_.emplace(names[o], owner(name));
       memories.emplace(names[o], memory);
       if (outputs[o].requires_grad()) functions.push_back(outputs[o].grad_fn());
       there[names[o]] = outputs[o].detach().clone();
@@ -323,7 +327,7 @@ SavedPass Bench::saved() {
         memory->allocated_bytes = block->bytes;
       }
     }
-    pass.leaving.emplace(name, crossing_value(value, memory));
+    pass.leaving.emplace(name, crossing_value(value, memory, owner(name)));
   }
   received.held.clear();
 

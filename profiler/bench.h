@@ -82,9 +82,10 @@ class Bench {
 
   /// By node: the values, read or made, whose memory its backward needs, as ProfiledNode::keeps. Each node
   /// runs by itself on copies of what it reads. After find_gradient_flow().
-  std::vector<std::vector<std::string>> keeps() const;
+  std::vector<std::vector<std::string>> keeps();
 
-  /// Before any other pass but find_gradient_flow().
+  /// Before any other pass but find_gradient_flow() and keeps(), which says whose memory values are that
+  /// leave.
   SavedPass saved();
   NodePeaks peaks();
   /// The most that a forward and backward allocate at a time, beside weights, what comes in, and the
@@ -118,6 +119,7 @@ class Bench {
   RandomKey key() const { return {seed_, 0}; }
   void take_inputs(const std::vector<at::Tensor>& inputs, const CrossingValues& arriving);
   void make_weights(const Model& model);
+  std::string owner(const std::string& value) const;
   void pass_once(Received received);
   Received receive() const;
   /// Returns a tensor for each value that leaves. Keeps none of `arriving` beyond its last reader.
@@ -146,6 +148,7 @@ class Bench {
   std::map<std::string, size_t> last_reader_;
   Tensors values_;  // of the minibatch
   std::vector<Arriving> arriving_;
+  std::map<std::string, std::string> view_of_;   // of a value that lies in an earlier one's memory: which
   std::map<std::string, at::Tensor> gradients_;  // of the values that leave
   Tensors parameters_, buffers_;
   std::vector<at::Tensor> whole_parameters_, whole_buffers_;

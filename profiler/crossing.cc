@@ -42,9 +42,15 @@ at::Tensor bytes_around(const at::Tensor& tensor) {
   return placed(tensor.storage(), at::kByte, {bytes}, {1}, 0);
 }
 
-CrossingValue crossing_value(const at::Tensor& tensor, std::shared_ptr<CrossingMemory> memory) {
-  return {std::move(memory),      tensor.scalar_type(),    tensor.sizes().vec(),
-          tensor.strides().vec(), tensor.storage_offset(), tensor.requires_grad()};
+CrossingValue crossing_value(const at::Tensor& tensor, std::shared_ptr<CrossingMemory> memory,
+                             const std::string& owner) {
+  return {std::move(memory),
+          tensor.scalar_type(),
+          tensor.sizes().vec(),
+          tensor.strides().vec(),
+          tensor.storage_offset(),
+          tensor.requires_grad(),
+          owner};
 }
 
 at::Tensor value_in(const at::Tensor& bytes, const CrossingValue& value) {

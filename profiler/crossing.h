@@ -31,13 +31,15 @@ struct CrossingValue {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   bool requires_grad = false;
+  std::string owner;  ///< the value whose memory it is, as ProfiledNode::keeps names it: itself or an earlier
 };
 using CrossingValues = std::map<std::string, CrossingValue>;
 
 /// All memory that the tensor's storage has, as bytes: no copy.
 at::Tensor bytes_around(const at::Tensor& tensor);
-/// `tensor` as it lies in `memory`, which keeps its bytes.
-CrossingValue crossing_value(const at::Tensor& tensor, std::shared_ptr<CrossingMemory> memory);
+/// `tensor` as it lies in `memory`, which keeps its bytes and is the value's of the name `owner`.
+CrossingValue crossing_value(const at::Tensor& tensor, std::shared_ptr<CrossingMemory> memory,
+                             const std::string& owner);
 /// The value in `bytes`, a copy of its memory on some device: no copy, and no view for autograd.
 at::Tensor value_in(const at::Tensor& bytes, const CrossingValue& value);
 

@@ -242,6 +242,7 @@ TEST_CASE("on a device a profile has the structure of the CPU's, with the host's
       node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
       // The same where a device saves and needs what the CPU does; it may be something else.
       node.saved_bytes = node.workspace_bytes = 0;
+      node.keeps.clear();
       node.forward_launch_seconds = node.backward_launch_seconds = {};
     }
     profile.whole = {};
