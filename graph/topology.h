@@ -34,8 +34,8 @@ struct TopologyLevel {
   double core_seconds_per_byte = 0;
   /// Per direction while both directions are busy. 0: not measured.
   double both_ways_bytes_per_second = 0;
-  std::vector<MessageTime> messages =
-      {};  ///< measured, by ascending size; empty: latency and bandwidth say it
+  /// Measured, by ascending size; empty: latency and bandwidth say it.
+  std::vector<MessageTime> messages = {};
 };
 
 struct TopologyDevice {

@@ -108,6 +108,30 @@ TEST_CASE(
   CHECK(crowded(alone, 3, inputs).backward_seconds == Approx(1.2 * 0.2));
   CHECK(crowded(alone, 9, inputs).step_seconds == Approx(1.5 * 0.04));
 
+  // An end of a message takes 1 ms and 1 us a byte; 2000 B come in, 3000 B go out, and their gradients.
+  inputs = example_inputs();
+  inputs.core_seconds_per_message = 1e-3;
+  inputs.core_seconds_per_byte = 1e-6;
+  const auto with_ends = [&](const StageLoad& of, int in_level, int out_level) {
+    StageTimes times = stage_times(of, 1, inputs);
+    add_message_ends(of, in_level, out_level, inputs, &times);
+    return times;
+  };
+  CHECK(with_ends(load, 0, 0).forward_seconds == Approx(0.1 + 3e-3 + 4e-3));
+  CHECK(with_ends(load, 0, 0).backward_seconds == Approx(0.2 + 3e-3 + 4e-3));
+  CHECK(with_ends(last, 0, 0).forward_seconds == Approx(0.1 + 3e-3));
+  StageLoad frozen = load;
+  frozen.frozen = true;
+  CHECK(with_ends(frozen, 0, 0).backward_seconds == Approx(0.2));
+  StageLoad behind = load;
+  behind.after_frozen = true;
+  CHECK(with_ends(behind, 0, 0).backward_seconds == Approx(0.2 + 4e-3));
+  inputs.levels = {{2, 1e4, 0.01}, {2, 1e3, 0.01}};
+  inputs.levels[1].core_seconds_per_byte = 1e-5;
+  CHECK(with_ends(load, 0, 1).forward_seconds == Approx(0.1 + 0.03));
+  inputs.one_at_a_time = true;  // nothing computes meanwhile
+  CHECK(with_ends(load, 0, 1).forward_seconds == Approx(0.1));
+
   inputs = example_inputs();
   inputs.exchange_factor = 3;
   CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "optimizer/search/few_cuts.h"
 #include "tests/optimizer/brute_force.h"
 #include "tests/optimizer/random_profile.h"
 
@@ -217,6 +218,33 @@ TEST_CASE("Sums of states are those of their nodes") {
           const bool listed = std::find(after.begin(), after.end(), j) != after.end();
           CHECK(listed == state.done.is_subset_of(states.states[j].done));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("Some of the states give stages the loads that all of them do") {
+  std::mt19937 random(41);
+  for (int c = 0; c < 200; ++c) {
+    const Profile profile =
+        testing::random_profile(random, static_cast<int>(pick(random, 2, 8)), c % 2 == 0, 40);
+    const Dataflow flow(profile);
+    const States all = enumerate_states(flow, cost_models()[0], true);
+    std::vector<int> numbers = {0};
+    for (int i = 1; i < all.last(); ++i)
+      if (pick(random, 0, 1) == 0) numbers.push_back(i);
+    if (all.last() > 0) numbers.push_back(all.last());
+    const States some = some_of(all, numbers);
+    for (int i = 0; i < some.size(); ++i) {
+      for (const int j : some.after(i)) {
+        const int from = numbers[static_cast<size_t>(i)], to = numbers[static_cast<size_t>(j)];
+        const StageLoad mine = load_between(some, i, j), theirs = load_between(all, from, to);
+        CHECK(mine.saved_bytes == theirs.saved_bytes);
+        CHECK(mine.held_bytes == theirs.held_bytes);
+        CHECK(mine.out_bytes == theirs.out_bytes);
+        CHECK(workspace_between(some, i, j).alone_bytes == workspace_between(all, from, to).alone_bytes);
+        CHECK(workspace_between(some, i, j).with_gradients_bytes ==
+              workspace_between(all, from, to).with_gradients_bytes);
       }
     }
   }
