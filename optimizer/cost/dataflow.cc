@@ -196,10 +196,13 @@ void Dataflow::count_saved() {
       DataflowValue& value = values[static_cast<size_t>(number)];
       if (!known) value.keepers.clear();
       sort_unique(&value.keepers);
-      value.freed_at = value.keepers.empty() ? v : value.keepers.front();
-      const int64_t moved = value.keepers.empty() ? 0 : value.saved_bytes;
-      bytes.freed[static_cast<size_t>(v)] -= moved;
-      bytes.freed[static_cast<size_t>(value.freed_at)] += moved;
+      // A node that keeps it through a view may be in a stage which has the view alone.
+      const bool reads =
+          !value.keepers.empty() &&
+          std::binary_search(value.readers.begin(), value.readers.end(), value.keepers.front());
+      value.freed_at = reads ? value.keepers.front() : v;
+      bytes.freed[static_cast<size_t>(v)] -= value.saved_bytes;
+      bytes.freed[static_cast<size_t>(value.freed_at)] += value.saved_bytes;
     }
   }
 }

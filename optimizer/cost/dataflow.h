@@ -20,7 +20,8 @@ struct DataflowValue {
   std::vector<int> readers;       ///< ascending, each once; the producer is smaller than all of them
   int64_t saved_bytes = 0;        ///< of it, what its producer's saved bytes may have
   std::vector<int> keepers = {};  ///< ascending: whose backward needs its memory; none: not known
-  int freed_at = 0;  ///< with this node's backward saved_bytes are free: first of keepers, or producer
+  int freed_at = 0;  ///< with this node's backward saved_bytes are free: first of keepers if it reads the
+                     ///< value, or producer
 };
 /// Of a value that a stage makes and sends on: what is saved for the backward of none of `done`, the nodes up
 /// to the end of that stage.

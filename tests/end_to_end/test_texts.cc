@@ -85,8 +85,8 @@ const std::set<std::string> kWithout = {"bandwidth",   "batch-size", "class-prof
                                         "predictions", "profile",    "rank",
                                         "ranks",       "replicas",   "report",
                                         "resume",      "run",        "runs",
-                                        "slot",        "stages",     "topology",
-                                        "trace",       "world-size"};
+                                        "sailor",      "slot",       "stages",
+                                        "topology",    "trace",      "world-size"};
 
 }  // namespace
 

@@ -270,6 +270,24 @@ TEST_CASE("Workspace: a backward walked through, node by node") {
   }
 }
 
+TEST_CASE("Workspace: a large value that a later stage keeps through a small view is nothing that it frees") {
+  Profile profile;
+  profile.model = "view";
+  profile.nodes = {node("large", {}, 1000, 0.1), node("view", {"large.out"}, 10, 0.1),
+                   node("wide", {"view.out"}, 500, 0.1), node("head", {"wide.out", "view.out"}, 1, 0.1)};
+  profile.nodes[0].saved_bytes = 1000;
+  profile.nodes[3].keeps = {"large.out"};
+  const Dataflow flow(profile);
+  NodeSet from(4, 3), all = ~NodeSet(4);
+  // While `wide` runs: what it makes, and the view, which the head reads later.
+  CHECK(stage_workspace(flow.bytes, flow.values, from, all).alone_bytes == 511);
+  // One that reads the large value itself has it, and frees it.
+  profile.nodes[3].inputs.push_back("large.out");
+  const Dataflow direct(profile);
+  CHECK(direct.bytes.freed[3] == 1000);
+  CHECK(direct.bytes.freed[0] == 0);
+}
+
 TEST_CASE("Memory of a rank") {
   const StageMemory one = stage_memory(example_load(), 1, 3, example_inputs());
   CHECK(one.weights_bytes == 5100);
