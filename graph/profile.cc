@@ -106,11 +106,17 @@ ProfiledUpdate update_from_json(JsonReader reader) {
 }
 
 ProfiledCrowd crowd_from_json(JsonReader reader) {
-  reader.expect({"ranks", "compute_factor", "update_factor"});
+  reader.expect(
+      {"ranks", "compute_factor", "update_factor", "replicas_compute_factor", "replicas_update_factor"});
   ProfiledCrowd crowd;
   crowd.ranks = reader.integer("ranks", 2, kMostRanks);
   crowd.compute_factor = reader.number("compute_factor", 1, kMostCrowdFactor);
   crowd.update_factor = reader.number("update_factor", 1, kMostCrowdFactor);
+  const auto of_replicas = [&](const char* key, double otherwise) {
+    return reader.has(key) ? reader.number(key, 1, kMostCrowdFactor) : otherwise;
+  };
+  crowd.replicas_compute_factor = of_replicas("replicas_compute_factor", crowd.compute_factor);
+  crowd.replicas_update_factor = of_replicas("replicas_update_factor", crowd.update_factor);
   reader.finish();
   return crowd;
 }
@@ -175,7 +181,9 @@ Json Profile::to_json() const {
   if (whole.crowd) {
     json["whole"]["crowd"] = {{"ranks", whole.crowd->ranks},
                               {"compute_factor", whole.crowd->compute_factor},
-                              {"update_factor", whole.crowd->update_factor}};
+                              {"update_factor", whole.crowd->update_factor},
+                              {"replicas_compute_factor", whole.crowd->replicas_compute_factor},
+                              {"replicas_update_factor", whole.crowd->replicas_update_factor}};
   }
   if (!together.empty()) json["together"] = together;
   return json;

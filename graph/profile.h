@@ -69,6 +69,9 @@ struct ProfiledCrowd {
   int64_t ranks = 2;          ///< at a time
   double compute_factor = 1;  ///< of forward and backward, against alone
   double update_factor = 1;
+  /// The same of replicas, which begin each pass and each update together: the same operators want the same
+  /// of caches and memory at the same moment. With gradients copied to where they are summed, and divided.
+  double replicas_compute_factor = 1, replicas_update_factor = 1;
 };
 
 /// The unpartitioned model, measured in one piece, for one minibatch.

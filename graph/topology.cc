@@ -22,6 +22,28 @@ double Topology::exchange_factor() const {
   return factor;
 }
 
+double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_bytes) {
+  double factor = 1;
+  for (const TopologyLevel& level : levels) {
+    if (level.count < 2 || level.exchanges.empty()) continue;
+    const auto seconds_of = [&](const MessageTime& sum) {
+      return std::max(0.0, sum.seconds - 2 * level.latency_seconds);
+    };
+    const auto bytes_of = [](const MessageTime& sum) { return static_cast<double>(sum.bytes); };
+    const MessageTime &first = level.exchanges.front(), &last = level.exchanges.back();
+    const MessageTime& nearest = sent_bytes <= bytes_of(first) ? first : last;
+    double seconds_per_byte = seconds_of(nearest) / bytes_of(nearest);
+    for (size_t i = 1; i < level.exchanges.size(); ++i) {
+      const MessageTime &before = level.exchanges[i - 1], &after = level.exchanges[i];
+      if (sent_bytes <= bytes_of(before) || sent_bytes > bytes_of(after)) continue;
+      const double part = (sent_bytes - bytes_of(before)) / (bytes_of(after) - bytes_of(before));
+      seconds_per_byte = (seconds_of(before) + part * (seconds_of(after) - seconds_of(before))) / sent_bytes;
+    }
+    factor = std::max(factor, seconds_per_byte * level.bandwidth_bytes_per_second);
+  }
+  return factor;
+}
+
 double HostFactors::least() const {
   double least = kMost;
   for (const HostFactorRow& row : host_factor_rows()) least = std::min(least, this->*row.factor);
@@ -51,9 +73,19 @@ const std::vector<LevelSecondsRow>& level_seconds_rows() {
   return rows;
 }
 
-std::vector<MessageTime> messages_from_json(JsonReader& level) {
+struct LevelTimesRow {
+  std::vector<MessageTime> TopologyLevel::*times;
+  const char* key;
+};
+const std::vector<LevelTimesRow>& level_times_rows() {
+  static const std::vector<LevelTimesRow> rows = {{&TopologyLevel::messages, "messages"},
+                                                  {&TopologyLevel::exchanges, "exchanges"}};
+  return rows;
+}
+
+std::vector<MessageTime> times_from_json(JsonReader& level, const char* key) {
   std::vector<MessageTime> messages;
-  for (JsonReader& entry : level.objects("messages")) {
+  for (JsonReader& entry : level.objects(key)) {
     entry.expect({"bytes", "seconds", "spread"});
     MessageTime& message = messages.emplace_back();
     message.bytes = entry.integer("bytes", 1, kMostBytes);
@@ -83,7 +115,7 @@ Topology Topology::from_json(JsonReader& reader) {
   for (JsonReader& entry : reader.objects("levels")) {
     entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared",
                   "exchange_bytes_per_second", "buffered_bytes", "core_seconds_per_message",
-                  "core_seconds_per_byte", "both_ways_bytes_per_second", "messages"});
+                  "core_seconds_per_byte", "both_ways_bytes_per_second", "messages", "exchanges"});
     TopologyLevel level;
     level.count = entry.integer("count", 1, kMostRanks);
     level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);
@@ -96,7 +128,8 @@ Topology Topology::from_json(JsonReader& reader) {
       if (entry.has(row.key)) level.*row.seconds = entry.number(row.key, 0, kMostSeconds);
     if (entry.has("both_ways_bytes_per_second"))
       level.both_ways_bytes_per_second = entry.number("both_ways_bytes_per_second", 0, kMostBytesPerSecond);
-    if (entry.has("messages")) level.messages = messages_from_json(entry);
+    for (const LevelTimesRow& row : level_times_rows())
+      if (entry.has(row.key)) level.*row.times = times_from_json(entry, row.key);
     entry.finish();
     topology.levels.push_back(level);
   }
@@ -132,9 +165,11 @@ Json Topology::to_json() const {
       if (level.*row.seconds > 0) json["levels"].back()[row.key] = level.*row.seconds;
     if (level.both_ways_bytes_per_second > 0)
       json["levels"].back()["both_ways_bytes_per_second"] = level.both_ways_bytes_per_second;
-    for (const MessageTime& message : level.messages) {
-      json["levels"].back()["messages"].push_back(
-          {{"bytes", message.bytes}, {"seconds", message.seconds}, {"spread", message.spread}});
+    for (const LevelTimesRow& row : level_times_rows()) {
+      for (const MessageTime& time : level.*row.times) {
+        json["levels"].back()[row.key].push_back(
+            {{"bytes", time.bytes}, {"seconds", time.seconds}, {"spread", time.spread}});
+      }
     }
   }
   json["memory_bytes"] = memory_bytes;
@@ -175,12 +210,13 @@ void Topology::validate(const std::string& where) const {
     check_range(where, path + ".buffered_bytes", levels[i].buffered_bytes, 0, kMostBytes);
     for (const LevelSecondsRow& row : level_seconds_rows())
       check_range(where, path + "." + row.key, levels[i].*row.seconds, 0.0, kMostSeconds);
-    for (size_t m = 1; m < levels[i].messages.size(); ++m) {
-      const int64_t before = levels[i].messages[m - 1].bytes, bytes = levels[i].messages[m].bytes;
-      if (bytes <= before) {
-        fail_document(where, path + ".messages[" + std::to_string(m) + "].bytes",
-                      "got " + std::to_string(bytes) + " behind " + std::to_string(before) +
-                          "; expected ascending sizes");
+    for (const LevelTimesRow& row : level_times_rows()) {
+      const std::vector<MessageTime>& times = levels[i].*row.times;
+      for (size_t m = 1; m < times.size(); ++m) {
+        if (times[m].bytes > times[m - 1].bytes) continue;
+        fail_document(where, path + "." + row.key + "[" + std::to_string(m) + "].bytes",
+                      "got " + std::to_string(times[m].bytes) + " behind " +
+                          std::to_string(times[m - 1].bytes) + "; expected ascending sizes");
       }
     }
     if (levels[i].count > 1 && levels[i].bandwidth_bytes_per_second == 0) {

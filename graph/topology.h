@@ -36,6 +36,9 @@ struct TopologyLevel {
   double both_ways_bytes_per_second = 0;
   /// Measured, by ascending size; empty: latency and bandwidth say it.
   std::vector<MessageTime> messages = {};
+  /// Sums over replicas, measured, by ascending bytes that a rank sends in them; empty:
+  /// exchange_bytes_per_second says it.
+  std::vector<MessageTime> exchanges = {};
 };
 
 struct TopologyDevice {
@@ -84,6 +87,11 @@ struct Topology {
   Json to_json() const;
   void validate(const std::string& where) const;
 };
+
+/// How many times as long as by itself a byte takes in a sum in which a rank sends so many: of the levels
+/// where that was measured the most, at least 1; more where caches are too small for such a sum. Between
+/// measured sums times grow in a straight line, before and behind them in proportion.
+double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_bytes);
 
 /// N devices behind one kind of link: what `--gpus N --bandwidths B --latency T --memory M` means.
 Topology flat_topology(int64_t devices, double bandwidth_bytes_per_second, double latency_seconds,

@@ -182,6 +182,29 @@ void Bench::train() {
   if (!rule_) prepare_updates(gradients);
 }
 
+ReplicaPass Bench::time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
+  Received received = receive();
+  marks_.clear();
+  const size_t begin = marks_.set();
+  const at::Tensor root = root_of(forward(std::move(received.values), nullptr));
+  std::vector<at::Tensor> gradients = backward(root, targets(received));
+  if (!rule_) prepare_updates(gradients);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].copy_(gradients[updated_[i]]);
+    gradients[updated_[i]].reset();
+  }
+  const size_t compute_end = marks_.set();
+  marks_.wait();
+  sum(sums_);
+  const size_t update_begin = marks_.set();
+  for (at::Tensor& gradient : sums_) gradient.div_(2.0);
+  rule_->step(weights_, sums_, 0, weights_);
+  const size_t end = marks_.set();
+  marks_.wait();
+  return {marks_.between(begin, compute_end), marks_.between(update_begin, end)};
+}
+
 NodesPass Bench::time_nodes() {
   std::vector<SequenceRange> ranges(size());
   NodeObserver observer;

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,11 @@ namespace pipewright {
 struct WholePass {
   Stretch forward, backward, step, step_in_place;
   Stretch gradient_copy, gradient_add, gradient_divide;
+};
+
+/// A minibatch of a replica: forward, backward and the copies of its gradients; then what follows their sum.
+struct ReplicaPass {
+  Stretch compute, update;
 };
 
 /// Per node.
@@ -74,6 +80,9 @@ class Bench {
   WholePass time_whole();
   /// Forward, backward and an update in place, untimed: no more than training does.
   void train();
+  /// What one of several replicas does. Between its two stretches, untimed, `sum` is called with its
+  /// gradients, to make their sum over the replicas of them, in place.
+  ReplicaPass time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);
   /// The same pass with each node timed where it stands.
   NodesPass time_nodes();
   /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What

@@ -15,13 +15,55 @@
 namespace pipewright {
 namespace {
 
+enum class Pace {
+  kFree,    ///< the others train as they like
+  kInStep,  ///< as replicas: all wait for each other before each pass, and sum their gradients after it
+};
+
+/// Replicas that wait for each other and sum their gradients, each in a thread.
+class Replicas {
+ public:
+  explicit Replicas(size_t count) : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count) {}
+
+  void meet() { barrier_.arrive_and_wait(); }
+  void leave() { barrier_.arrive_and_drop(); }
+  /// As an all-reduce between processes: each replica sums its part of all gradients, then takes the other
+  /// parts from those who have them. What is left in the caches is what matters.
+  void sum(size_t replica, const std::vector<at::Tensor>& gradients) {
+    const at::NoGradGuard no_grad;
+    gradients_[replica] = gradients;
+    meet();
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      for (size_t other = 0; other < gradients_.size(); ++other)
+        if (other != replica) part_of(replica, i, replica).add_(part_of(other, i, replica));
+    }
+    meet();
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      for (size_t other = 0; other < gradients_.size(); ++other)
+        if (other != replica) part_of(replica, i, other).copy_(part_of(other, i, other));
+    }
+    meet();
+  }
+
+ private:
+  /// Of gradient `i` of a replica, what replica `part` sums.
+  at::Tensor part_of(size_t replica, size_t i, size_t part) const {
+    const at::Tensor flat = gradients_[replica][i].view({-1});
+    const auto count = static_cast<int64_t>(gradients_.size()), number = static_cast<int64_t>(part);
+    return flat.slice(0, flat.numel() * number / count, flat.numel() * (number + 1) / count);
+  }
+
+  std::barrier<> barrier_;
+  std::vector<std::vector<at::Tensor>> gradients_;  // by replica
+};
+
 /// Others that train the same until the object ends, each in a thread with weights of its own.
 class Others {
  public:
   /// Borrows `another`. They have made a pass each when it returns.
-  Others(const std::function<std::unique_ptr<Bench>()>& another, int64_t count, int64_t threads)
-      : ready_(static_cast<ptrdiff_t>(count) + 1) {
-    const auto train = [this, &another, threads] {
+  Others(const std::function<std::unique_ptr<Bench>()>& another, int64_t count, int64_t threads, Pace pace)
+      : pace_(pace), ready_(static_cast<ptrdiff_t>(count) + 1), replicas_(static_cast<size_t>(count) + 1) {
+    const auto train = [this, &another, threads](size_t replica) {
       bool begun = false;
       try {
         const ThreadCount own(threads);  // OpenMP counts by thread
@@ -30,26 +72,55 @@ class Others {
         bench->train();
         begun = true;
         ready_.arrive_and_wait();
-        while (!ended_) bench->train();
+        if (pace_ == Pace::kInStep)
+          keep_step(*bench, replica);
+        else
+          while (!ended_) bench->train();
       } catch (const std::exception&) {  // no memory for another one
         failed_ = true;
         if (!begun) ready_.arrive_and_drop();
+        if (pace_ == Pace::kInStep) replicas_.leave();
       }
     };
-    for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train);
+    for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train, static_cast<size_t>(i) + 1);
     ready_.arrive_and_wait();
   }
   ~Others() {
     ended_ = true;
+    if (pace_ == Pace::kInStep) replicas_.meet();
     for (std::thread& thread : threads_) thread.join();
+  }
+
+  /// One pass in step with them, kInStep.
+  ReplicaPass time_in_step(Bench& bench) {
+    replicas_.meet();
+    return time_replica(bench, 0);
   }
   /// One of them no longer trains.
   bool failed() const { return failed_; }
 
  private:
+  ReplicaPass time_replica(Bench& bench, size_t replica) {
+    return bench.time_replica(
+        [&](const std::vector<at::Tensor>& gradients) { replicas_.sum(replica, gradients); });
+  }
+  void keep_step(Bench& bench, size_t replica) {
+    while (true) {
+      replicas_.meet();
+      if (ended_) return;
+      time_replica(bench, replica);
+    }
+  }
+
+  const Pace pace_;
   std::barrier<> ready_;
+  Replicas replicas_;
   std::atomic<bool> ended_ = false, failed_ = false;
   std::vector<std::thread> threads_;
+};
+
+struct PassSamples {
+  std::vector<double> compute, update;
 };
 
 }  // namespace
@@ -59,7 +130,18 @@ CrowdSeconds& CrowdSeconds::operator+=(const CrowdSeconds& other) {
   compute_beside += other.compute_beside;
   update_alone += other.update_alone;
   update_beside += other.update_beside;
+  replica_compute_alone += other.replica_compute_alone;
+  replica_compute_in_step += other.replica_compute_in_step;
+  replica_update_alone += other.replica_update_alone;
+  replica_update_in_step += other.replica_update_in_step;
   return *this;
+}
+
+ProfiledCrowd CrowdSeconds::factors(int64_t ranks) const {
+  const auto factor = [](double beside, double alone) { return std::max(1.0, beside / alone); };
+  return {ranks, factor(compute_beside, compute_alone), factor(update_beside, update_alone),
+          factor(replica_compute_in_step, replica_compute_alone),
+          factor(replica_update_in_step, replica_update_alone)};
 }
 
 std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
@@ -67,21 +149,36 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
                                           int64_t others, int64_t threads, int64_t repeats) {
   constexpr int64_t kTurns = 3;
   const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
-  std::vector<double> compute[2], update[2];
-  const auto take = [&](bool beside) {
+  PassSamples alone, beside, replica_alone, in_step;
+  const auto take = [&](PassSamples& samples, PassSamples* replica) {
     for (int64_t i = 0; i < passes; ++i) {
       const WholePass pass = bench.time_whole();
-      compute[beside].push_back(pass.forward.device_seconds + pass.backward.device_seconds);
-      update[beside].push_back(pass.step_in_place.device_seconds);
+      const double compute = pass.forward.device_seconds + pass.backward.device_seconds;
+      samples.compute.push_back(compute);
+      samples.update.push_back(pass.step_in_place.device_seconds);
+      if (!replica) continue;
+      replica->compute.push_back(compute + pass.gradient_copy.device_seconds);
+      replica->update.push_back(pass.gradient_divide.device_seconds + pass.step_in_place.device_seconds);
     }
   };
   for (int64_t turn = 0; turn < kTurns; ++turn) {
-    take(false);
-    const Others crowd(another, others, threads);
-    take(true);
-    if (crowd.failed()) return std::nullopt;
+    take(alone, &replica_alone);
+    {
+      const Others crowd(another, others, threads, Pace::kFree);
+      take(beside, nullptr);
+      if (crowd.failed()) return std::nullopt;
+    }
+    Others replicas(another, others, threads, Pace::kInStep);
+    for (int64_t i = 0; i < passes; ++i) {
+      const ReplicaPass pass = replicas.time_in_step(bench);
+      in_step.compute.push_back(pass.compute.device_seconds);
+      in_step.update.push_back(pass.update.device_seconds);
+    }
+    if (replicas.failed()) return std::nullopt;
   }
-  return CrowdSeconds{median(compute[0]), median(compute[1]), median(update[0]), median(update[1])};
+  return CrowdSeconds{median(alone.compute),        median(beside.compute),        median(alone.update),
+                      median(beside.update),        median(replica_alone.compute), median(in_step.compute),
+                      median(replica_alone.update), median(in_step.update)};
 }
 
 }  // namespace pipewright

@@ -6,20 +6,27 @@
 #include <memory>
 #include <optional>
 
+#include "graph/profile.h"
 #include "profiler/bench.h"
 
 namespace pipewright {
 
-/// Medians of a pass, alone and beside the others.
+/// Medians of a pass: alone, beside others, and in step with others.
 struct CrowdSeconds {
-  double compute_alone = 0, compute_beside = 0;
-  double update_alone = 0, update_beside = 0;
+  double compute_alone = 0, compute_beside = 0;  ///< forward and backward
+  double update_alone = 0, update_beside = 0;    ///< in place
+  /// As a replica (Bench::time_replica()).
+  double replica_compute_alone = 0, replica_compute_in_step = 0;
+  double replica_update_alone = 0, replica_update_in_step = 0;
 
   CrowdSeconds& operator+=(const CrowdSeconds& other);
+  /// Factors of 1 or more.
+  ProfiledCrowd factors(int64_t ranks) const;
 };
 
-/// Passes of `bench` take turns, alone and beside `others` more benches, each made by `another` and trained
-/// in a thread with `threads` of LibTorch's: what the machine does meanwhile hits both. `repeats`: as many as
+/// Passes of `bench` take turns: alone, beside `others` more benches, each made by `another` and trained
+/// in a thread with `threads` of LibTorch's, and as one of so many replicas, all of which begin each pass and
+/// each update together. So what the machine does meanwhile hits all of them. `repeats`: as many as
 /// were worth while before; about as many are made. Nothing where there was no memory for the others.
 std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
                                           const std::function<std::unique_ptr<Bench>()>& another,

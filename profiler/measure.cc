@@ -141,11 +141,7 @@ class PartByPart {
       node.workspace_bytes =
           std::max({int64_t{0}, peaks_.forward_bytes[i] - node.saved_bytes, peaks_.backward_bytes[i]});
     }
-    if (crowd_) {
-      const auto factor = [](double beside, double alone) { return std::max(1.0, beside / alone); };
-      profile_.whole.crowd = {others_ + 1, factor(crowd_->compute_beside, crowd_->compute_alone),
-                              factor(crowd_->update_beside, crowd_->update_alone)};
-    }
+    if (crowd_) profile_.whole.crowd = crowd_->factors(others_ + 1);
     if (sums_ > 0 && known_) profile_.whole.known_within = *known_ / sums_;
   }
 

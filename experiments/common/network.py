@@ -41,7 +41,8 @@ class Network:
                 self.fault = f"{' '.join(map(str, words))}: {done.stderr.strip() or done.returncode}"
 
     def shape(self, before, device):
-        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "128kb", "latency", "200ms")
+        # A bucket of so little lets nothing through faster than its rate: with room for a message's bytes, a message after a pause would take no time.
+        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
 
     def __enter__(self):
         bridge = f"{self.tag}br"

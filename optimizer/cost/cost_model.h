@@ -87,7 +87,9 @@ struct CostInputs {
   double core_seconds_per_byte = 0;
   /// Of messages from one rank to another, on every level: their senders are free of so many.
   int64_t buffered_bytes = 0;
-  double exchange_factor = 1;        ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
+  double exchange_factor = 1;  ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
+  /// Those where sums of several sizes were measured; prices have them where such a sum takes longer.
+  std::vector<TopologyLevel> exchange_levels = {};
   double step_seconds_per_byte = 0;  ///< weight update in place, per trainable byte
   // Where the profile has them, per trainable byte; searches leave them out, prices have them.
   double new_version_seconds_per_byte = 0;  ///< more for an update that leaves the old weights as they are

@@ -22,6 +22,12 @@ double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
   return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
 }
 
+double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  const auto bytes = static_cast<double>(load.trainable_bytes);
+  const double sent = 2 * crossing_part(1, replicas) * bytes;
+  return std::max(inputs.exchange_factor, exchange_factor(inputs.exchange_levels, sent)) * bytes;
+}
+
 double step_seconds(const StageLoad& load, const CostInputs& inputs) {
   return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
 }
@@ -84,7 +90,7 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.backward_seconds = load.backward_seconds + gather;
   times.backward_weight_seconds = load.backward_weight_seconds + gather;
   times.recompute_seconds = load.recompute_seconds();
-  times.reduce_seconds = all_reduce_seconds(exchanged_bytes(load, inputs), replicas, inputs);
+  times.reduce_seconds = all_reduce_seconds(priced_exchange_bytes(load, replicas, inputs), replicas, inputs);
   times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
   times.tied_seconds = tied_seconds(load, inputs);
   if (!load.last)
@@ -111,16 +117,16 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
   times->backward_seconds += out + (load.after_frozen ? 0 : in);
 }
 
-StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs) {
+StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs) {
   if (!inputs.crowd || ranks < 2) return times;
+  const ProfiledCrowd& crowd = *inputs.crowd;
   // Measured alone and with so many; in between in proportion, and beyond no worse.
-  const double part =
-      std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(inputs.crowd->ranks - 1));
-  const double compute = 1 + part * (inputs.crowd->compute_factor - 1);
+  const double part = std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(crowd.ranks - 1));
+  const double compute = 1 + part * ((in_step ? crowd.replicas_compute_factor : crowd.compute_factor) - 1);
   for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
                           &times.recompute_seconds})
     *seconds *= compute;
-  times.step_seconds *= 1 + part * (inputs.crowd->update_factor - 1);
+  times.step_seconds *= 1 + part * ((in_step ? crowd.replicas_update_factor : crowd.update_factor) - 1);
   return times;
 }
 

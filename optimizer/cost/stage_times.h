@@ -14,8 +14,11 @@ namespace pipewright {
 double message_seconds(double bytes, const CostInputs& inputs);
 /// Of one minibatch on the innermost links, messages one way.
 bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
-/// Of gradients in a sum over replicas, as many as take so long on a link by themselves.
+/// Of gradients in a sum over replicas, as many as take so long on a link by themselves, by the rate that
+/// searches have.
 double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
+/// The same as prices have it: at least as many, by what was measured of sums of about this size.
+double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// One update of all its weights, in place.
 double step_seconds(const StageLoad& load, const CostInputs& inputs);
 /// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
@@ -33,8 +36,8 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 /// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
 /// priced with.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// The same where `ranks` ranks of its host train at a time.
-StageTimes crowded(StageTimes times, int64_t ranks, const CostInputs& inputs);
+/// The same where `ranks` ranks of its host train at a time, `in_step` some of them as replicas of the stage.
+StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs);
 /// Which factor goes with a stage of so many replicas, on whose host `ranks` of the plan are.
 double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs);
 /// The times with computing and update taking that much longer.

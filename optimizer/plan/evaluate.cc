@@ -49,6 +49,13 @@ std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoa
   return periods;
 }
 
+/// Two or more of the stage are in one innermost group.
+bool has_replicas_on_one_host(const Stage& stage, const CostInputs& inputs) {
+  std::set<int64_t> hosts;
+  for (const int64_t rank : stage.ranks) hosts.insert(rank / inputs.host_ranks);
+  return hosts.size() < stage.ranks.size();
+}
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
   std::vector<StageTimes> times;
@@ -63,7 +70,8 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
   const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
   for (size_t s = 0; s < times.size(); ++s) {
     // One minibatch at a time is on one rank at a time.
-    if (!one_at_a_time(plan)) times[s] = crowded(times[s], ranks, inputs);
+    if (!one_at_a_time(plan))
+      times[s] = crowded(times[s], ranks, has_replicas_on_one_host(plan.stages[s], inputs), inputs);
     times[s] = calibrated(times[s], static_cast<int64_t>(plan.stages[s].ranks.size()), ranks, inputs);
   }
   return times;
@@ -114,9 +122,11 @@ SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>
   SimulationOptions how;
   if (inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared)) return how;
   how.network = inputs.levels;
-  for (const StageLoad& load : loads)
-    how.messages.push_back(
-        {load.out_bytes, load.in_bytes, static_cast<int64_t>(exchanged_bytes(load, inputs))});
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    how.messages.push_back({loads[s].out_bytes, loads[s].in_bytes,
+                            static_cast<int64_t>(priced_exchange_bytes(loads[s], replicas, inputs))});
+  }
   for (const Placement& at : placements(shape_of(plan)))
     how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
   return how;

@@ -40,8 +40,8 @@ constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one
 constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::kUsual,
                                       Candidate::Room::kPlenty, Candidate::Room::kOne};
 
-/// The bound knows nothing of what ranks of one host take from each other, which is the same for all of them,
-/// nor of what calibration found for all kinds of plans.
+/// The bound knows nothing of what ranks of one host take from each other, which is about the same for all of
+/// them (replicas in step take more), nor of what calibration found for all kinds of plans.
 double near_bound(const Question& q) {
   const double crowd = q.inputs.crowd && q.devices > 1 ? q.inputs.crowd->compute_factor : 1;
   return crowd * q.inputs.factors.least() + kNearBound;

@@ -24,6 +24,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kMessageBytes[] = {8,          64,       512,       4 * kKiB, 32 * kKiB,
                                      256 * kKiB, 2 * kMiB, 16 * kMiB, 64 * kMiB};
 constexpr double kLongestMessageSeconds = 0.5;
+constexpr double kLongestSumSeconds = 1;
 constexpr int64_t kLinkBytes = 4 * kMiB;
 constexpr int64_t kCoreBytes[] = {4 * kKiB, 64 * kKiB, 256 * kKiB, kMiB};
 constexpr double kLongestBesideComputing = 0.025;
@@ -222,8 +223,26 @@ ProbedPair PairMeter::look_closely(bool beside_computing) {
   return pair;
 }
 
-ProbedExchange exchange(Transport& transport, const std::vector<int64_t>& ranks, int64_t bytes,
-                        const Effort& effort) {
+namespace {
+
+/// What the first of the ranks says, to all of them.
+int64_t said_by_first(Transport& transport, const std::vector<int64_t>& ranks, int64_t own) {
+  const at::Tensor word = at::full({1}, own, at::kLong);
+  if (transport.rank() == ranks[0]) {
+    for (const int64_t peer : ranks)
+      if (peer != ranks[0]) transport.send(word, peer, 0)->wait();
+  } else {
+    transport.receive(word, ranks[0], 0)->wait();
+  }
+  return word.item<int64_t>();
+}
+
+}  // namespace
+
+std::optional<ProbedExchange> exchange(Transport& transport, const std::vector<int64_t>& ranks, int64_t bytes,
+                                       double expected_seconds, const Effort& effort) {
+  if (said_by_first(transport, ranks, expected_seconds > kLongestSumSeconds ? 1 : 0) != 0)
+    return std::nullopt;
   const at::Tensor flat = at::full({bytes / 4}, 0.0f);  // remains 0 when it is summed again and again
   const auto timed = [&] {
     const auto begin = Clock::now();
@@ -231,16 +250,10 @@ ProbedExchange exchange(Transport& transport, const std::vector<int64_t>& ranks,
     return seconds_since(begin);
   };
   timed();
-  const at::Tensor repetitions = at::full({1}, effort.repetitions(timed()), at::kLong);
-  if (transport.rank() == ranks[0]) {
-    for (const int64_t peer : ranks)
-      if (peer != ranks[0]) transport.send(repetitions, peer, 0)->wait();
-  } else {
-    transport.receive(repetitions, ranks[0], 0)->wait();
-  }
+  const int64_t repetitions = said_by_first(transport, ranks, effort.repetitions(timed()));
   std::vector<double> seconds;
-  for (int64_t i = 0; i < repetitions.item<int64_t>(); ++i) seconds.push_back(timed());
-  return {ranks, bytes, median(seconds), relative_spread(seconds)};
+  for (int64_t i = 0; i < repetitions; ++i) seconds.push_back(timed());
+  return ProbedExchange{ranks, bytes, median(seconds), relative_spread(seconds)};
 }
 
 double stream(Transport& transport, const Flow& flow, double seconds) {

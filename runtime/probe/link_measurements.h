@@ -53,9 +53,10 @@ class PairMeter {
   const bool leads_;
 };
 
-/// Of the sum over `ranks`, of which this is one: as the first of them sees it.
-ProbedExchange exchange(Transport& transport, const std::vector<int64_t>& ranks, int64_t bytes,
-                        const Effort& effort);
+/// Of the sum over `ranks`, of which this is one: as the first of them sees it. Nothing, at all of them,
+/// where the first expects it to take too long.
+std::optional<ProbedExchange> exchange(Transport& transport, const std::vector<int64_t>& ranks, int64_t bytes,
+                                       double expected_seconds, const Effort& effort);
 
 /// A stream of messages of 1 MiB, several of them always under way, for `seconds` and eight messages at
 /// least. Returns what arrives in a second, without beginning and end; 0 at the end that sends.

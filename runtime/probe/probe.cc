@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kExchangedBytes[] = {int64_t{1} << 20, int64_t{16} << 20};
+constexpr int64_t kExchangedBytes[] = {int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20};
 constexpr int64_t kCrowdRounds = 3;
 constexpr double kCrowdSeconds = 0.3;
 
@@ -83,11 +83,15 @@ class ProbingRank {
     }
     for (size_t group = 0; group < plan_.groups.size(); ++group) {
       const auto& ranks = plan_.groups[group];
+      double seconds_per_byte = 0;  // of the size before
       for (const int64_t bytes : kExchangedBytes) {
         meet("sum", static_cast<int64_t>(group), bytes);
         if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;
-        const ProbedExchange found = exchange(transport_, ranks, bytes, {0.4, 3, 30});
-        if (rank_ == ranks[0]) control_.post(line_of(found));
+        const auto found =
+            exchange(transport_, ranks, bytes, seconds_per_byte * static_cast<double>(bytes), {0.4, 3, 30});
+        if (!found) continue;
+        seconds_per_byte = found->seconds / static_cast<double>(bytes);
+        if (rank_ == ranks[0]) control_.post(line_of(*found));
       }
     }
   }

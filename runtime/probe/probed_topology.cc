@@ -13,9 +13,17 @@ namespace {
 // What of one link several get together may seem to be more than one gets.
 constexpr double kMostOfOneLink = 1.2;
 constexpr double kBusyCores = 0.5;
+// The rate of sums is that of the first of so many bytes, which all levels have.
+constexpr double kExchangeRateBytes = 8 << 20;
 
 // The links that a level is made of.
 enum class Reach { kWithinHosts, kBetweenHosts, kAny };
+
+// By each of its ranks.
+double sent_bytes(const ProbedExchange& exchange) {
+  const auto members = static_cast<double>(exchange.ranks.size());
+  return 2 * (members - 1) / members * static_cast<double>(exchange.bytes);
+}
 
 TopologyLevel level_of(const Measurements& measurements, Reach reach, size_t count) {
   const auto is_between = [&](int64_t rank, int64_t other) {
@@ -47,8 +55,12 @@ TopologyLevel level_of(const Measurements& measurements, Reach reach, size_t cou
                                                         pair.both_ways.seconds, level.latency_seconds);
     level.messages = pair.messages;
   }
-  for (const ProbedExchange& sum : measurements.exchanges) {  // the longest comes last
+  double rate_of_bytes = 0;  // the longest comes last
+  for (const ProbedExchange& sum : measurements.exchanges) {
     if (is_between(sum.ranks.at(0), sum.ranks.at(1)) != between) continue;
+    level.exchanges.push_back({static_cast<int64_t>(sent_bytes(sum)), sum.seconds, sum.spread});
+    if (rate_of_bytes >= kExchangeRateBytes) continue;
+    rate_of_bytes = static_cast<double>(sum.bytes);
     level.exchange_bytes_per_second = exchange_bytes_per_second(sum, level.latency_seconds);
   }
   return level;
@@ -172,9 +184,7 @@ CoreLine core_line(const std::vector<CoreTime>& times) {
 }
 
 double exchange_bytes_per_second(const ProbedExchange& exchange, double latency_seconds) {
-  const auto members = static_cast<double>(exchange.ranks.size());
-  const double sent = 2 * (members - 1) / members * static_cast<double>(exchange.bytes);
-  return bytes_per_second(sent, exchange.seconds, 2 * latency_seconds);
+  return bytes_per_second(sent_bytes(exchange), exchange.seconds, 2 * latency_seconds);
 }
 
 Topology topology_of(const Measurements& measurements) {

@@ -353,6 +353,7 @@ Topology random_topology(std::mt19937_64& random) {
     level.both_ways_bytes_per_second = positive(random, 1e12);
     for (int64_t size = 1 + below(random, 8); size < 1000; size *= 3 + below(random, 9))
       level.messages.push_back({size, positive(random, 1), fraction(random)});
+    level.exchanges = level.messages;
   }
   topology.memory_bytes = bytes(random);
   if (coin(random)) {

@@ -101,12 +101,15 @@ TEST_CASE(
   CHECK(stage_times(load, 2, inputs).backward_seconds == Approx(0.2 + (0.02 + 0.012) / 2));
 
   inputs = example_inputs();
-  inputs.crowd = ProfiledCrowd{3, 1.2, 1.5};
+  inputs.crowd = ProfiledCrowd{3, 1.2, 1.5, 1.4, 1.8};
   const StageTimes alone = stage_times(load, 1, inputs);
-  CHECK(crowded(alone, 1, inputs).forward_seconds == alone.forward_seconds);
-  CHECK(crowded(alone, 2, inputs).forward_seconds == Approx(1.1 * 0.1));
-  CHECK(crowded(alone, 3, inputs).backward_seconds == Approx(1.2 * 0.2));
-  CHECK(crowded(alone, 9, inputs).step_seconds == Approx(1.5 * 0.04));
+  CHECK(crowded(alone, 1, false, inputs).forward_seconds == alone.forward_seconds);
+  CHECK(crowded(alone, 2, false, inputs).forward_seconds == Approx(1.1 * 0.1));
+  CHECK(crowded(alone, 3, false, inputs).backward_seconds == Approx(1.2 * 0.2));
+  CHECK(crowded(alone, 9, false, inputs).step_seconds == Approx(1.5 * 0.04));
+  CHECK(crowded(alone, 1, true, inputs).forward_seconds == alone.forward_seconds);
+  CHECK(crowded(alone, 2, true, inputs).backward_seconds == Approx(1.2 * 0.2));
+  CHECK(crowded(alone, 9, true, inputs).step_seconds == Approx(1.8 * 0.04));
 
   // An end of a message takes 1 ms and 1 us a byte; 2000 B come in, 3000 B go out, and their gradients.
   inputs = example_inputs();
@@ -137,6 +140,19 @@ TEST_CASE(
   CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));
   CHECK(cost_model_named("pipewright").period(load, 4, inputs).gradient_sync_seconds ==
         Approx((0.02 + 3 * 0.6) / 4));
+  // Measured sums of more bytes take longer for each of them than searches know.
+  const double sent = 2 * 0.75 * static_cast<double>(load.trainable_bytes);
+  inputs.exchange_levels = {{4, 1e4, 0.01}};
+  const auto measured = [&](double bytes, double times_as_long) {
+    return MessageTime{static_cast<int64_t>(bytes), 2 * 0.01 + times_as_long * bytes / 1e4};
+  };
+  inputs.exchange_levels[0].exchanges = {measured(sent / 2, 2), measured(sent * 2, 5)};
+  const double between = (2 * 0.5 + (5 * 2 - 2 * 0.5) / 3) / 1;
+  CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + between * 0.6));
+  inputs.exchange_levels[0].exchanges = {measured(sent / 2, 2), measured(sent / 1.5, 5)};
+  CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 5 * 0.6));
+  inputs.exchange_levels[0].exchanges = {measured(sent * 2, 2)};  // never less than searches say
+  CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));
 }
 
 TEST_CASE("pipewright: a slow rank's updates, and what its sums take beyond messages, are slow too") {

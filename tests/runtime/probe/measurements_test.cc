@@ -66,7 +66,8 @@ TEST_CASE("probe: two ranks agree on every step, over every transport") {
     MessageTime small, both;
     std::optional<CoreTime> core;
     double there = 0, back = 0;
-    ProbedExchange sum;
+    std::optional<ProbedExchange> sum;
+    bool left_out = false;
   };
   std::vector<Found> found(2);  // by rank
   spawn(make_world(name, 2), [&](int64_t rank, Transport& transport) {
@@ -76,7 +77,9 @@ TEST_CASE("probe: two ranks agree on every step, over every transport") {
     own.both = meter.both_ways(1 << 16, {0.01, 3, 20});
     own.core = meter.core_time(1 << 16, {0.01, 3, 5});
     own.there = stream(transport, {0, 1}, 0.01);
-    own.sum = exchange(transport, {0, 1}, 1 << 16, {0.01, 3, 20});
+    own.sum = exchange(transport, {0, 1}, 1 << 16, 0, {0.01, 3, 20});
+    // Too long, says the first, and the other does not wait for it.
+    own.left_out = !exchange(transport, {0, 1}, 1 << 16, rank == 0 ? 1e3 : 0, {0.01, 3, 20});
     own.back = stream(transport, {1, 0}, 0.01);
   });
   CHECK(found[0].there == 0);
@@ -88,7 +91,10 @@ TEST_CASE("probe: two ranks agree on every step, over every transport") {
   CHECK(found[0].both.seconds > 0);
   CHECK(found[0].core.has_value() == found[1].core.has_value());
   if (found[0].core) CHECK(std::isfinite(found[0].core->seconds));
-  CHECK(found[0].sum.seconds > 0);
+  REQUIRE(found[0].sum);
+  CHECK(found[0].sum->seconds > 0);
+  CHECK(found[0].left_out);
+  CHECK(found[1].left_out);
 }
 
 TEST_CASE("probe: a close look at a pair has sizes that ascend, and times") {

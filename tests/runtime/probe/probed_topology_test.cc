@@ -131,6 +131,7 @@ TEST_CASE(
   measurements.exchanges = {{{0, 2}, bytes, 100e-6 + 0.16},
                             {{0, 1}, bytes, 2e-6 + 0.032},
                             {{0, 1}, bytes / 16, 1},
+                            {{0, 1}, bytes * 4, 1},  // longer ones neither, but stand in the list
                             {{0, 2}, bytes / 16, 1}};
   measurements.sort();
   const Topology topology = topology_of(measurements);
@@ -138,6 +139,8 @@ TEST_CASE(
   CHECK(topology.levels[0].exchange_bytes_per_second == Approx(5e8));
   CHECK(topology.levels[1].exchange_bytes_per_second == Approx(1e8));
   CHECK(topology.exchange_factor() == Approx(2));
+  CHECK((topology.levels[0].exchanges ==
+         std::vector<MessageTime>{{bytes / 16, 1}, {bytes, 2e-6 + 0.032}, {bytes * 4, 1}}));
   CHECK_NOTHROW(topology.validate("topology"));
   CHECK(probed(hosts).exchange_factor() == 1);
 }
