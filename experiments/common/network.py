@@ -7,6 +7,7 @@ import subprocess
 import ranks
 
 SUBNET = "10.213.77"
+MTU = 9000
 
 
 def quiet(*words):
@@ -41,8 +42,8 @@ class Network:
                 self.fault = f"{' '.join(map(str, words))}: {done.stderr.strip() or done.returncode}"
 
     def shape(self, before, device):
-        # A bucket of so little lets nothing through faster than its rate: with room for a message's bytes, a message after a pause would take no time.
-        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
+        # What the bucket holds goes through at once after a pause, so it must be little against a message; but it takes cores to cut what TCP hands down into packets that small: so two jumbo packets.
+        self.do(*before, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "20kb", "latency", "200ms")
 
     def __enter__(self):
         bridge = f"{self.tag}br"
@@ -52,7 +53,7 @@ class Network:
             name, outside = self.name(rank), f"{self.tag}v{rank}"
             inside = ["ip", "netns", "exec", name]
             self.do("ip", "netns", "add", name)
-            self.do("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.do("ip", "link", "add", outside, "mtu", MTU, "type", "veth", "peer", "name", "eth0", "mtu", MTU, "netns", name)
             self.do("ip", "link", "set", outside, "master", bridge, "up")
             self.do(*inside, "ip", "addr", "add", f"{SUBNET}.{rank + 1}/24", "dev", "eth0")
             self.do(*inside, "ip", "link", "set", "eth0", "up")
