@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -146,7 +147,9 @@ ProfiledCrowd CrowdSeconds::factors(int64_t ranks) const {
 
 std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
                                           const std::function<std::unique_ptr<Bench>()>& another,
-                                          int64_t others, int64_t threads, int64_t repeats) {
+                                          int64_t others, int64_t threads, int64_t repeats,
+                                          double least_seconds) {
+  using Clock = std::chrono::steady_clock;
   constexpr int64_t kTurns = 3;
   const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
   PassSamples alone, beside, replica_alone, in_step;
@@ -161,7 +164,11 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
       replica->update.push_back(pass.gradient_divide.device_seconds + pass.step_in_place.device_seconds);
     }
   };
-  for (int64_t turn = 0; turn < kTurns; ++turn) {
+  const Clock::time_point start = Clock::now();
+  const auto goes_on = [&](int64_t turn) {
+    return turn < kTurns || std::chrono::duration<double>(Clock::now() - start).count() < least_seconds;
+  };
+  for (int64_t turn = 0; goes_on(turn); ++turn) {
     take(alone, &replica_alone);
     {
       const Others crowd(another, others, threads, Pace::kFree);

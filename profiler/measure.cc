@@ -30,6 +30,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kLeastCrowdSeconds = 2;
+
 /// But for its saved and its workspace bytes, which later parts have a say in.
 ProfiledNode profiled_node(const Graph& graph, const Part& part, size_t i, const Bench& bench,
                            const Samples& samples, bool on_host) {
@@ -246,7 +248,9 @@ class PartByPart {
       if (others_ > 0) crowd_.emplace();
     }
     if (!crowd_) return;
-    const auto seconds = crowd_seconds(bench, another, others_, options_.threads, repeats);
+    const auto seconds =
+        crowd_seconds(bench, another, others_, options_.threads, repeats,
+                      options_.repeats > 0 ? 0 : kLeastCrowdSeconds / static_cast<double>(parts_.size()));
     if (seconds)
       *crowd_ += *seconds;
     else
