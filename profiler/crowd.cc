@@ -27,6 +27,7 @@ class Replicas {
   explicit Replicas(size_t count) : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count) {}
 
   void meet() { barrier_.arrive_and_wait(); }
+  /// The others no longer wait for this one.
   void leave() { barrier_.arrive_and_drop(); }
   /// As an all-reduce between processes: each replica sums its part of all gradients, then takes the other
   /// parts from those who have them. What is left in the caches is what matters.
@@ -34,22 +35,28 @@ class Replicas {
     const at::NoGradGuard no_grad;
     gradients_[replica] = gradients;
     meet();
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      for (size_t other = 0; other < gradients_.size(); ++other)
-        if (other != replica) part_of(replica, i, replica).add_(part_of(other, i, replica));
-    }
+    for_others(replica, [&](size_t other, size_t i) {
+      part_of(replica, i, replica).add_(part_of(other, i, replica));
+    });
     meet();
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      for (size_t other = 0; other < gradients_.size(); ++other)
-        if (other != replica) part_of(replica, i, other).copy_(part_of(other, i, other));
-    }
+    for_others(replica,
+               [&](size_t other, size_t i) { part_of(replica, i, other).copy_(part_of(other, i, other)); });
     meet();
   }
 
  private:
-  /// Of gradient `i` of a replica, what replica `part` sums.
+  /// Each gradient of each other replica; one that left before it had any has none.
+  template <typename Visit>
+  void for_others(size_t replica, const Visit& visit) const {
+    for (size_t i = 0; i < gradients_[replica].size(); ++i) {
+      for (size_t other = 0; other < gradients_.size(); ++other)
+        if (other != replica && !gradients_[other].empty()) visit(other, i);
+    }
+  }
+  /// Of gradient `i` of a replica, what replica `part` sums. They have no gaps, in whatever order they lie.
   at::Tensor part_of(size_t replica, size_t i, size_t part) const {
-    const at::Tensor flat = gradients_[replica][i].view({-1});
+    const at::Tensor& all = gradients_[replica][i];
+    const at::Tensor flat = all.as_strided({all.numel()}, {1});
     const auto count = static_cast<int64_t>(gradients_.size()), number = static_cast<int64_t>(part);
     return flat.slice(0, flat.numel() * number / count, flat.numel() * (number + 1) / count);
   }
@@ -88,7 +95,7 @@ class Others {
   }
   ~Others() {
     ended_ = true;
-    if (pace_ == Pace::kInStep) replicas_.meet();
+    if (pace_ == Pace::kInStep) replicas_.leave();  // wherever this one was interrupted, the others go on
     for (std::thread& thread : threads_) thread.join();
   }
 
