@@ -306,15 +306,10 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     // A slow rank's updates are slow too, and what a sum takes beyond its messages is the ranks' own work.
     const double slowest = slowest_speed(stages[s], inputs);
     const double on_links = price.exchange_seconds[s] / inputs.exchange_factor;
-    const double searched = exchanged_bytes(loads[s], inputs);
-    const double priced =
-        searched > 0
-            ? price.exchange_seconds[s] *
-                  priced_exchange_bytes(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs) /
-                  searched
-            : 0;
+    const double factor =
+        priced_exchange_factor(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
     mine.step_seconds /= slowest;
-    mine.reduce_seconds = on_links + (priced - on_links) / slowest;
+    mine.reduce_seconds = on_links * (1 + (factor - 1) / slowest);
     if (loads[s].tied_sent_bytes > 0) {
       int level = 0;
       for (const int64_t other : loads[s].tied_with)

@@ -22,10 +22,13 @@ double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
   return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
 }
 
+double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  const double sent = 2 * crossing_part(1, replicas) * static_cast<double>(load.trainable_bytes);
+  return std::max(inputs.exchange_factor, exchange_factor(inputs.exchange_levels, sent));
+}
+
 double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  const auto bytes = static_cast<double>(load.trainable_bytes);
-  const double sent = 2 * crossing_part(1, replicas) * bytes;
-  return std::max(inputs.exchange_factor, exchange_factor(inputs.exchange_levels, sent)) * bytes;
+  return priced_exchange_factor(load, replicas, inputs) * static_cast<double>(load.trainable_bytes);
 }
 
 double step_seconds(const StageLoad& load, const CostInputs& inputs) {

@@ -17,7 +17,10 @@ bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs
 /// Of gradients in a sum over replicas, as many as take so long on a link by themselves, by the rate that
 /// searches have.
 double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
-/// The same as prices have it: at least as many, by what was measured of sums of about this size.
+/// How many times as long a byte of it takes there as by itself, as prices have it: by what was measured of
+/// sums of about this size, at least exchange_factor.
+double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// exchanged_bytes() with that.
 double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// One update of all its weights, in place.
 double step_seconds(const StageLoad& load, const CostInputs& inputs);

@@ -37,6 +37,18 @@ constexpr int64_t kLeastStreamed = 8;
 constexpr double kLeastComputingSeconds = 2e-3;
 constexpr double kComputingOverMessage = 4;
 
+/// What the first of the ranks says, to all of them.
+int64_t said_by_first(Transport& transport, const std::vector<int64_t>& ranks, int64_t own) {
+  const at::Tensor word = at::full({1}, own, at::kLong);
+  if (transport.rank() == ranks[0]) {
+    for (const int64_t peer : ranks)
+      if (peer != ranks[0]) transport.send(word, peer, 0)->wait();
+  } else {
+    transport.receive(word, ranks[0], 0)->wait();
+  }
+  return word.item<int64_t>();
+}
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -88,9 +100,8 @@ int64_t Effort::repetitions(double seconds_each) const {
 }
 
 int64_t PairMeter::agreed(int64_t value) {
-  const at::Tensor message = at::full({1}, value, at::kLong);
-  (leads_ ? transport_.send(message, peer_, 0) : transport_.receive(message, peer_, 0))->wait();
-  return message.item<int64_t>();
+  const int64_t own = transport_.rank();
+  return said_by_first(transport_, leads_ ? std::vector{own, peer_} : std::vector{peer_, own}, value);
 }
 
 void PairMeter::ping_pong(const at::Tensor& out, const at::Tensor& in, int64_t rounds,
@@ -222,22 +233,6 @@ ProbedPair PairMeter::look_closely(bool beside_computing) {
   }
   return pair;
 }
-
-namespace {
-
-/// What the first of the ranks says, to all of them.
-int64_t said_by_first(Transport& transport, const std::vector<int64_t>& ranks, int64_t own) {
-  const at::Tensor word = at::full({1}, own, at::kLong);
-  if (transport.rank() == ranks[0]) {
-    for (const int64_t peer : ranks)
-      if (peer != ranks[0]) transport.send(word, peer, 0)->wait();
-  } else {
-    transport.receive(word, ranks[0], 0)->wait();
-  }
-  return word.item<int64_t>();
-}
-
-}  // namespace
 
 std::optional<ProbedExchange> exchange(Transport& transport, const std::vector<int64_t>& ranks, int64_t bytes,
                                        double expected_seconds, const Effort& effort) {

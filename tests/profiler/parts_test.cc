@@ -4,7 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <memory>
+#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -16,6 +19,7 @@
 #include "models/load.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/autocast.h"
+#include "profiler/crowd.h"
 #include "profiler/measure.h"
 #include "profiler/part_plan.h"
 #include "profiler/pieces.h"
@@ -251,6 +255,29 @@ TEST_CASE("others train beside each part where the memory has room for them, or 
   const Measured roomy = measured_within(model, 20 * alone.peak_bytes, 1);
   REQUIRE(roomy.profile.whole.crowd);
   CHECK(roomy.profile.whole.crowd->ranks == 2);
+}
+
+TEST_CASE("nobody waits for a bench that cannot be made, trained as it likes or in step") {
+  const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
+  const std::vector<at::Tensor> inputs = synthetic_inputs(model.graph, 1);
+  const auto make = [&] { return std::make_unique<Bench>(model, inputs, 1, at::Device(at::kCPU)); };
+  for (const int fails_at : {1, 2, 4, 6, 12, 0}) {  // of the calls: two others, three turns, two paces
+    const std::unique_ptr<Bench> bench = make();
+    bench->train();
+    std::atomic<int> calls = 0;
+    const auto another = [&] {
+      if (++calls == fails_at) throw std::bad_alloc();
+      return make();
+    };
+    CAPTURE(fails_at);
+    const auto found = crowd_seconds(*bench, another, 2, 1, 6, 0);
+    CHECK(found.has_value() == (fails_at == 0));
+    if (!found) continue;
+    const ProfiledCrowd factors = found->factors(3);
+    CHECK(factors.ranks == 3);
+    CHECK(factors.replicas_compute_factor >= 1);
+    CHECK(factors.replicas_update_factor >= 1);
+  }
 }
 
 TEST_CASE("parts are as long as the memory allows, and what they need is what their definition says") {
