@@ -25,10 +25,8 @@
 #include "profiler/layers.h"
 #include "profiler/measure.h"
 #include "profiler/option_values.h"
-#include "profiler/profile_comparison.h"
 #include "profiler/progress_line.h"
 #include "profiler/repeats.h"
-#include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
 
 namespace pipewright {
@@ -238,55 +236,6 @@ void graph_command(const std::vector<std::string>& arguments) {
   if (options.count("dot")) write_file(options["dot"].as<std::string>(), graph_dot(graph));
   std::cout << (options["json"].as<bool>() ? document_text(graph)
                                            : graph_listing(graph, output_width(options)));
-}
-
-void report_command(const std::vector<std::string>& arguments) {
-  po::options_description description("Options");
-  description.add_options()                                                                             //
-      ("profile", po::value<std::string>()->value_name("FILE"), "a profile")                            //
-      ("output", po::value<std::string>()->value_name("FILE"), "the report: .html, .md, .svg or .dot")  //
-      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
-  const auto options =
-      parse_options(arguments, description,
-                    "pipewright-profiler report: a profile as a page, a table or a drawing.\n"
-                    "Example: pipewright-profiler report --profile profile.json --output report.html");
-  if (options["print-config"].as<bool>()) {
-    print_config(options, description);
-    return;
-  }
-  const std::string file =
-      required_option(options, "profile", "Next: pipewright-profiler --model SPEC --batch-size N makes one.");
-  const fs::path output = required_option(options, "output", "Likely: --output report.html");
-  check_report_suffix(output);
-  check_writable(output, "--output");
-  const Profile profile = read_document<Profile>(file);
-  write_file(output, report_text(profile, output));
-  std::cout << "written: " << output.string() << "\n";
-}
-
-void compare_command(const std::vector<std::string>& arguments) {
-  po::options_description description("Options");
-  description.add_options()                                                                             //
-      ("profile", po::value<std::vector<std::string>>()->value_name("FILE"), "a profile; given twice")  //
-      ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
-  add_wide_option(&description);
-  const auto options = parse_options(
-      arguments, description,
-      "pipewright-profiler compare: how well two profiles of a model agree: the sum of all nodes, "
-      "and\nthe layers that differ most.\n"
-      "Example: pipewright-profiler compare --profile first.json --profile second.json");
-  if (options["print-config"].as<bool>()) {
-    print_config(options, description);
-    return;
-  }
-  std::vector<std::string> files;
-  if (options.count("profile")) files = options["profile"].as<std::vector<std::string>>();
-  if (files.size() != 2)
-    throw InputError("--profile: got " + std::to_string(files.size()) + ", expected two",
-                     "Likely: --profile first.json --profile second.json");
-  std::cout << comparison_text(
-      compare_profiles(read_document<Profile>(files[0]), read_document<Profile>(files[1])),
-      output_width(options));
 }
 
 void models_command(const std::vector<std::string>& arguments) {

@@ -10,6 +10,7 @@ void profile_command(const std::vector<std::string>& arguments);
 void graph_command(const std::vector<std::string>& arguments);
 void report_command(const std::vector<std::string>& arguments);
 void compare_command(const std::vector<std::string>& arguments);
+void combine_command(const std::vector<std::string>& arguments);
 void make_images_command(const std::vector<std::string>& arguments);
 void interference_command(const std::vector<std::string>& arguments);
 void train_predictor_command(const std::vector<std::string>& arguments);

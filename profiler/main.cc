@@ -15,6 +15,8 @@ int main(int argc, char** argv) {
       {"graph", "print a model: layers, operators, shapes, parameter counts", pipewright::graph_command},
       {"report", "a profile as .html, .md, .svg or .dot", pipewright::report_command},
       {"compare", "two profiles of a model: how well they agree", pipewright::compare_command},
+      {"combine", "one profile of several that were measured at different times",
+       pipewright::combine_command},
       {"interference", "measure a model beside hogs: the data set of a predictor",
        pipewright::interference_command},
       {"train-predictor", "train the forest that predicts slowdowns, and say how good it is",

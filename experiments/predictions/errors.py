@@ -5,8 +5,15 @@ import statistics
 
 from pages import markdown_table
 
-COLUMNS = ("model", "link", "plan", "stages", "predicted, ms", "measured, ms", "error", "machine", "error without", "computing, measured / predicted", "memory, predicted / measured")
+COLUMNS = ("model", "link", "plan", "stages", "predicted, ms", "measured, ms", "error", "by the first profile", "computing, measured / predicted", "memory, predicted / measured")
 NEAR = 0.03  # plans that are nearer than this may come in any order
+
+
+def predicted_computed(plan, number):
+    """Seconds that a rank of the stage computes for each of its own minibatches."""
+    replicas, expected = len(plan["stages"][number]["ranks"]), plan["predicted"]["stages"][number]
+    round_length = plan["microbatches"] if plan["weights"] in ("flush", "2bw") else replicas
+    return expected["compute_seconds"] + expected["step_seconds"] * replicas / round_length
 
 
 def of_run(folder):
@@ -14,14 +21,10 @@ def of_run(folder):
     plan, summary = json.loads((folder / "plan.json").read_text()), json.loads((folder / "summary.json").read_text())
     ranks = []
     for rank in summary["ranks"]:
-        times, stage = rank["times"], plan["stages"][rank["stage"]]
-        expected = plan["predicted"]["stages"][rank["stage"]]
-        round_length = plan["microbatches"] if plan["weights"] in ("flush", "2bw") else len(stage["ranks"])
-        # What a rank takes is counted for each of its own minibatches.
-        own_updates = len(stage["ranks"]) / round_length
+        times = rank["times"]
         ranks.append({"rank": rank["rank"], "stage": rank["stage"],
                       "computed_seconds": (times["busy_seconds"] - times["load_wait_seconds"]) / times["minibatches"],
-                      "predicted_computed_seconds": expected["compute_seconds"] + expected["step_seconds"] * own_updates,
+                      "predicted_computed_seconds": predicted_computed(plan, rank["stage"]),
                       "receive_wait_seconds": rank["receive_wait_seconds"] / times["minibatches"], "sync_wait_seconds": rank["sync_wait_seconds"] / times["minibatches"],
                       "cpu_seconds": times["cpu_seconds"] / times["minibatches"],
                       "peak_memory_bytes": rank["peak_memory_bytes"], "predicted_memory_bytes": rank["predicted_memory_bytes"],
@@ -31,10 +34,14 @@ def of_run(folder):
 
 
 def median_of(runs):
-    """The run whose time is in the middle, all times, and the middle of the times over how much slower the machine was beside each."""
-    runs = sorted(runs, key=lambda run: run["measured_seconds"])
-    return {**runs[len(runs) // 2], "all_measured_seconds": [run["measured_seconds"] for run in runs], "all_machine": [run["machine"] for run in runs],
-            "corrected_seconds": statistics.median(run["measured_seconds"] / run["machine"] for run in runs)}
+    """The run whose time is in the middle, and all times in the order of the rounds."""
+    return {**sorted(runs, key=lambda run: run["measured_seconds"])[len(runs) // 2], "all_measured_seconds": [run["measured_seconds"] for run in runs]}
+
+
+def priced_by(line, plan):
+    """With the prediction of `plan` in place of the run's own, which becomes `planned_seconds`."""
+    ranks = [{**rank, "predicted_computed_seconds": predicted_computed(plan, rank["stage"])} for rank in line["ranks"]]
+    return {**line, "planned_seconds": line["predicted_seconds"], "predicted_seconds": plan["predicted"]["minibatch_seconds"], "ranks": ranks}
 
 
 def error_of(line):
@@ -42,9 +49,9 @@ def error_of(line):
     return line["measured_seconds"] / line["predicted_seconds"] - 1
 
 
-def corrected(line):
-    """The line as if the machine were as fast as when the model was profiled."""
-    return {**line, "measured_seconds": line["corrected_seconds"]}
+def by_first_profile(line):
+    """The line with what its plan said before anything ran."""
+    return {**line, "predicted_seconds": line["planned_seconds"]}
 
 
 def memory_ratios(line):
@@ -58,10 +65,10 @@ def sentence(line):
 
 def cells(line):
     if line["status"] != "done":
-        return [line["model"], line["link"], line["plan"], "-", "-", f"{line['status']}: {line['reason']}", "-", "-", "-", "-", "-"]
+        return [line["model"], line["link"], line["plan"], "-", "-", f"{line['status']}: {line['reason']}", "-", "-", "-", "-"]
     computing = [rank["computed_seconds"] / rank["predicted_computed_seconds"] for rank in line["ranks"]]
     return [line["model"], line["link"], line["plan"], line["shape"], f"{1000 * line['predicted_seconds']:.3g}", f"{1000 * line['measured_seconds']:.3g}",
-            f"{100 * error_of(line):+.1f} %", f"{line['machine']:.2f}", f"{100 * error_of(corrected(line)):+.1f} %", ", ".join(f"{ratio:.2f}" for ratio in computing), ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(line))]
+            f"{100 * error_of(line):+.1f} %", f"{100 * error_of(by_first_profile(line)):+.1f} %", ", ".join(f"{ratio:.2f}" for ratio in computing), ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(line))]
 
 
 def questions(done):
@@ -115,7 +122,7 @@ def markdown(lines):
     text = ["# Predictions", "", "Two ranks on two pinned cores. Error: how much longer a minibatch takes than predicted. Computing and memory: of each rank.", ""]
     if done:
         text += summary_of(done)
-        text += ["Without what the machine itself became slower or faster since the model was profiled, which a run on one device beside each says:", ""]
-        text += summary_of([corrected(line) for line in done])
+        text += ["By the first round's profile alone, as the plans themselves say:", ""]
+        text += summary_of([by_first_profile(line) for line in done])
     text += markdown_table(COLUMNS, [cells(line) for line in lines])
     return "\n".join(text) + "\n"

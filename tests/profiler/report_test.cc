@@ -4,7 +4,10 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "graph/document.h"
 #include "graph/error.h"
+#include "graph/random.h"
+#include "profiler/combined_profile.h"
 #include "profiler/layers.h"
 #include "profiler/profile_comparison.h"
 
@@ -186,6 +189,109 @@ TEST_CASE("two profiles are compared by their sums and by the layers that weigh"
   for (ProfiledNode& one : first.nodes)
     one.forward_seconds = one.backward_input_seconds = one.backward_weight_seconds = 0;
   CHECK_THROWS_WITH(compare_profiles(first, first), Contains("no times"));
+}
+
+/// `count` profiles of it, as a machine gives that is up to twice as slow at times, and at other nodes.
+std::vector<MeasuredProfile> measured_at_times(size_t count, KeyedRandom& random) {
+  std::vector<MeasuredProfile> measured;
+  for (size_t i = 0; i < count; ++i) {
+    Profile profile = sample();
+    profile.provenance.emplace_back("repeats", std::to_string(20 + i));
+    profile.whole.update = {0.001, 0.002, 0.003, 0.004};
+    profile.whole.crowd = {2, 1 + random.uniform(), 1 + random.uniform(), 1 + random.uniform(),
+                           1 + random.uniform()};
+    profile.whole.allocated_bytes = static_cast<int64_t>(random.below(1000));
+    for (ProfiledNode& one : profile.nodes) {
+      one.forward_seconds *= 1 + random.uniform();
+      one.backward_weight_seconds *= 1 + random.uniform();
+      one.workspace_bytes = static_cast<int64_t>(random.below(1000));
+    }
+    measured.push_back({std::to_string(i) + ".json", profile});
+  }
+  return measured;
+}
+
+TEST_CASE("a combined profile has of each time and factor the one in the middle, of bytes the most") {
+  KeyedRandom random({1});
+  for (int trial = 0; trial < 200; ++trial) {
+    const size_t count = 2 + random.below(5);
+    const std::vector<MeasuredProfile> measured = measured_at_times(count, random);
+    const Profile combined = combined_profile(measured);
+    const auto middle = [&](auto number) {
+      std::vector<double> numbers;
+      for (const MeasuredProfile& one : measured) numbers.push_back(number(one.profile));
+      std::sort(numbers.begin(), numbers.end());
+      return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
+    };
+    const auto most = [&](auto number) {
+      int64_t found = 0;
+      for (const MeasuredProfile& one : measured) found = std::max(found, number(one.profile));
+      return found;
+    };
+    for (size_t i = 0; i < combined.nodes.size(); ++i) {
+      CHECK(combined.nodes[i].forward_seconds ==
+            Approx(middle([&](const Profile& p) { return p.nodes[i].forward_seconds; })));
+      CHECK(combined.nodes[i].backward_weight_seconds ==
+            Approx(middle([&](const Profile& p) { return p.nodes[i].backward_weight_seconds; })));
+      CHECK(combined.nodes[i].workspace_bytes ==
+            most([&](const Profile& p) { return p.nodes[i].workspace_bytes; }));
+      CHECK(combined.nodes[i].inputs == sample().nodes[i].inputs);
+    }
+    REQUIRE(combined.whole.crowd);
+    CHECK(combined.whole.crowd->replicas_update_factor ==
+          Approx(middle([](const Profile& p) { return p.whole.crowd->replicas_update_factor; })));
+    CHECK(*combined.whole.allocated_bytes == most([](const Profile& p) { return *p.whole.allocated_bytes; }));
+    double least = 1e9, largest = 0;
+    for (const MeasuredProfile& one : measured) {
+      least = std::min(least, one.profile.compute_seconds());
+      largest = std::max(largest, one.profile.compute_seconds());
+    }
+    CHECK(*combined.whole.known_within == Approx((largest - least) / 2 / combined.compute_seconds()));
+    CHECK(combined.provenance.back() ==
+          std::pair<std::string, std::string>("profiles", std::to_string(count)));
+    if (count == 2) CHECK(combined.provenance[1].second == "20, 21");
+    CHECK_NOTHROW(combined.validate("combined"));
+  }
+}
+
+TEST_CASE("of equal profiles the combined one is each of them") {
+  Profile one = sample();
+  one.whole.known_within = 0.5;
+  const Profile combined = combined_profile({{"a", one}, {"b", one}, {"c", one}});
+  one.whole.known_within = 0;
+  one.provenance.emplace_back("profiles", "3");
+  CHECK(document_text(combined) == document_text(one));
+  CHECK_THAT(sums_text({{"a", one}, {"b", one}}, combined),
+             Contains("a ") && Contains("10 ms") && Contains("combined") && Contains("+0.0 %"));
+}
+
+TEST_CASE("what only some profiles have is in no combined one, and what differs is refused with its place") {
+  Profile one = sample(), other = sample();
+  one.whole.crowd = {2, 1.5, 1.5, 1.5, 1.5};
+  one.nodes[0].forward_launch_seconds = one.nodes[0].backward_launch_seconds = 0.1;
+  const Profile combined = combined_profile({{"a", one}, {"b", other}});
+  CHECK(!combined.whole.crowd);
+  CHECK(!combined.nodes[0].launch_seconds());
+  CHECK_THROWS_WITH(combined_profile({{"a", one}}), Contains("got 1 profiles, expected two or more"));
+
+  const auto refused = [&](auto change, const std::string& words) {
+    Profile changed = sample();
+    change(changed);
+    CHECK_THROWS_WITH(combined_profile({{"a.json", sample()}, {"b.json", changed}}),
+                      Contains("b.json: ") && Contains(words));
+    if (changed.nodes.size() != sample().nodes.size())
+      CHECK_THROWS_AS(combined_profile({{"b.json", changed}, {"a.json", sample()}}), InputError);
+  };
+  refused([](Profile& p) { p.minibatch_samples = 7; },
+          "minibatch_samples: got \"7\", expected \"0\", as in a.json");
+  refused([](Profile& p) { p.threads = 2; }, "threads: got \"2\"");
+  refused([](Profile& p) { p.provenance[0].second = "a slow one"; },
+          "provenance.processor: got \"a slow one\"");
+  refused([](Profile& p) { p.nodes.pop_back(); }, "nodes[3].name: got \"\", expected \"h\"");
+  refused([](Profile& p) { p.nodes.push_back(node("x", "x", {"h"}, 1, 1)); },
+          "nodes[4].name: got \"x\", expected \"\"");
+  refused([](Profile& p) { p.nodes[1].parameter_bytes = 5; },
+          "nodes[1]: node \"b1\" is not the one of a.json");
 }
 
 }  // namespace
