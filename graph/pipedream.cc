@@ -314,7 +314,7 @@ Profile parse_pipedream_profile(const std::string& text, const std::string& wher
   const Parser parser(text, where);
   Profile profile;
   profile.model = model_name(where);
-  profile.device = "unknown";
+  profile.device = kUnknownDevice;
   profile.provenance = {{"source", "graph.txt of PipeDream's profiler"}};
   for (const size_t i : parser.order()) {
     const Entry& entry = parser.entries()[i];

@@ -107,6 +107,9 @@ struct FrozenPrefix {
   std::string profile_digest;  ///< of the profile as it was measured
 };
 
+/// The device of a profile that another program measured.
+constexpr const char* kUnknownDevice = "unknown";
+
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";
 

@@ -288,6 +288,11 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
   inputs.factors = topology.factors;
+  inputs.loads_beside = profile.device != "cpu";
+  // What other programs' profiles say of their loaders is nothing about ours.
+  if (profile.device != kUnknownDevice)
+    inputs.input_seconds =
+        profile.input_seconds / static_cast<double>(inputs.loads_beside ? 1 : profile.threads);
   // An update takes what it takes in the slowest class that is there.
   std::vector<double> ratios = {pace_of(flow, {})};
   for (const auto& [name, measured] : classes) {

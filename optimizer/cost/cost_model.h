@@ -101,6 +101,10 @@ struct CostInputs {
   std::optional<ProfiledCrowd> crowd = {};
   int64_t host_ranks = 1;    ///< devices of an innermost group
   HostFactors factors = {};  ///< Topology::factors; prices have them
+  /// A minibatch of input, made by a thread beside the first stage: on a host (`loads_beside` false) it takes
+  /// so much of the cores that compute, beside a device it goes on meanwhile. Prices have it.
+  double input_seconds = 0;
+  bool loads_beside = false;
   int64_t optimizer_slots = 1;
   // How the plan is to run (docs/semantics.md).
   WeightRule weights = WeightRule::kStash;

@@ -68,6 +68,7 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
   frozen.whole.allocated_bytes.reset();
   frozen.whole.known_within.reset();
   if (cached) {
+    frozen.input_seconds = 0;
     std::vector<std::string> prefix;
     for (size_t v = 0; v < end; ++v) prefix.push_back(frozen.nodes[v].name);
     if (prefix.size() > 1) frozen.together.push_back(std::move(prefix));

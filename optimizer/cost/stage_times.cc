@@ -120,6 +120,18 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
   times->backward_seconds += out + (load.after_frozen ? 0 : in);
 }
 
+void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times) {
+  if (!load.first || inputs.one_at_a_time) return;
+  const double seconds = inputs.input_seconds / (load.split ? static_cast<double>(replicas) : 1);
+  const double passes = times->forward_seconds + times->recompute_seconds + times->backward_seconds;
+  times->forward_seconds += inputs.loads_beside ? std::max(0.0, seconds - passes) : seconds;
+}
+
+double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs) {
+  const double beside = inputs.loads_beside ? 0 : first.compute_seconds();
+  return (inputs.input_seconds + beside) / static_cast<double>(replicas);
+}
+
 StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs) {
   if (!inputs.crowd || ranks < 2) return times;
   const ProfiledCrowd& crowd = *inputs.crowd;

@@ -39,6 +39,12 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 /// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
 /// priced with.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// Adds what making the input takes of the first stage's time: one thread makes minibatches ahead. Of one
+/// minibatch at a time it makes the next one while others compute.
+void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times);
+/// Seconds of a minibatch below which inputs do not come: the first stage's ranks have a thread each that
+/// makes them, on a host on the cores that compute.
+double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs);
 /// The same where `ranks` ranks of its host train at a time, `in_step` some of them as replicas of the stage.
 StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs);
 /// Which factor goes with a stage of so many replicas, on whose host `ranks` of the plan are.

@@ -69,10 +69,12 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
   }
   const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
   for (size_t s = 0; s < times.size(); ++s) {
+    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    add_loading(loads[s], replicas, inputs, &times[s]);
     // One minibatch at a time is on one rank at a time.
     if (!one_at_a_time(plan))
       times[s] = crowded(times[s], ranks, has_replicas_on_one_host(plan.stages[s], inputs), inputs);
-    times[s] = calibrated(times[s], static_cast<int64_t>(plan.stages[s].ranks.size()), ranks, inputs);
+    times[s] = calibrated(times[s], replicas, ranks, inputs);
   }
   return times;
 }
@@ -219,6 +221,14 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
                     flushes ? "fill and drain" : "waiting");
       prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
     }
+  }
+  if (model.simulated && inputs.input_seconds > 0) {
+    const double loading =
+        loading_seconds(loads[0], static_cast<int64_t>(plan.stages[0].ranks.size()), inputs);
+    if (loading >= prediction.minibatch_seconds ||
+        (loading >= 0.99 * prediction.minibatch_seconds && inputs.input_seconds > loads[0].compute_seconds()))
+      prediction.bottleneck = "stage 0: loading of input";
+    prediction.minibatch_seconds = std::max(prediction.minibatch_seconds, loading);
   }
   if (!one_at_a_time(plan)) work = shared_out_seconds(work, plan.stages, inputs);
   prediction.lower_bound_seconds = std::min(work, prediction.minibatch_seconds);

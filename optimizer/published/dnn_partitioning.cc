@@ -123,7 +123,7 @@ Profile dnn_partitioning_profile(const std::string& text, const std::string& whe
 
   Profile profile;
   profile.model = std::filesystem::path(where).stem().string();
-  profile.device = "unknown";
+  profile.device = kUnknownDevice;
   profile.provenance = {{"source", "input of dnn-partitioning"}};
   std::vector<ProfiledNode> made(count);
   std::map<std::string, int> names;

@@ -159,7 +159,7 @@ Profile piper_profile(const std::string& text, const std::string& where) {
   }
   Profile profile;
   profile.model = std::filesystem::path(where).stem().string();
-  profile.device = "unknown";
+  profile.device = kUnknownDevice;
   profile.provenance = {{"source", "input of Piper"}};
   profile.minibatch_samples = 1;
   std::map<std::string, int> names;

@@ -135,6 +135,30 @@ TEST_CASE(
   inputs.one_at_a_time = true;  // nothing computes meanwhile
   CHECK(with_ends(load, 0, 1).forward_seconds == Approx(0.1));
 
+  // Input takes 60 ms a minibatch on the first stage's cores; beside a device only what passes do not hide.
+  inputs = example_inputs();
+  inputs.input_seconds = 0.06;
+  const auto with_loading = [&](const StageLoad& of, int64_t replicas) {
+    StageTimes times = stage_times(of, replicas, inputs);
+    add_loading(of, replicas, inputs, &times);
+    return times.forward_seconds;
+  };
+  StageLoad entry = load;
+  entry.first = true;
+  CHECK(with_loading(entry, 1) == Approx(0.1 + 0.06));
+  CHECK(with_loading(load, 1) == Approx(0.1));
+  CHECK(loading_seconds(entry, 2, inputs) == Approx((0.06 + 0.3) / 2));
+  StageLoad parts = entry;
+  parts.split = true;
+  CHECK(with_loading(parts, 3) == Approx(0.1 + 0.02));
+  inputs.loads_beside = true;
+  CHECK(with_loading(entry, 1) == Approx(0.1));
+  inputs.input_seconds = 0.5;
+  CHECK(with_loading(entry, 1) == Approx(0.1 + (0.5 - 0.3)));
+  CHECK(loading_seconds(entry, 2, inputs) == Approx(0.25));
+  inputs.one_at_a_time = true;
+  CHECK(with_loading(entry, 1) == Approx(0.1));
+
   inputs = example_inputs();
   inputs.exchange_factor = 3;
   CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));
