@@ -106,17 +106,18 @@ ProfiledUpdate update_from_json(JsonReader reader) {
 }
 
 ProfiledCrowd crowd_from_json(JsonReader reader) {
-  reader.expect(
-      {"ranks", "compute_factor", "update_factor", "replicas_compute_factor", "replicas_update_factor"});
+  reader.expect({"ranks", "compute_factor", "update_factor", "replicas_compute_factor",
+                 "replicas_update_factor", "by_turns_compute_factor"});
   ProfiledCrowd crowd;
   crowd.ranks = reader.integer("ranks", 2, kMostRanks);
   crowd.compute_factor = reader.number("compute_factor", 1, kMostCrowdFactor);
   crowd.update_factor = reader.number("update_factor", 1, kMostCrowdFactor);
-  const auto of_replicas = [&](const char* key, double otherwise) {
+  const auto optional = [&](const char* key, double otherwise) {
     return reader.has(key) ? reader.number(key, 1, kMostCrowdFactor) : otherwise;
   };
-  crowd.replicas_compute_factor = of_replicas("replicas_compute_factor", crowd.compute_factor);
-  crowd.replicas_update_factor = of_replicas("replicas_update_factor", crowd.update_factor);
+  crowd.replicas_compute_factor = optional("replicas_compute_factor", crowd.compute_factor);
+  crowd.replicas_update_factor = optional("replicas_update_factor", crowd.update_factor);
+  crowd.by_turns_compute_factor = optional("by_turns_compute_factor", 1);
   reader.finish();
   return crowd;
 }
@@ -183,7 +184,8 @@ Json Profile::to_json() const {
                               {"compute_factor", whole.crowd->compute_factor},
                               {"update_factor", whole.crowd->update_factor},
                               {"replicas_compute_factor", whole.crowd->replicas_compute_factor},
-                              {"replicas_update_factor", whole.crowd->replicas_update_factor}};
+                              {"replicas_update_factor", whole.crowd->replicas_update_factor},
+                              {"by_turns_compute_factor", whole.crowd->by_turns_compute_factor}};
   }
   if (!together.empty()) json["together"] = together;
   return json;

@@ -72,6 +72,9 @@ struct ProfiledCrowd {
   /// The same of replicas, which begin each pass and each update together: the same operators want the same
   /// of caches and memory at the same moment. With gradients copied to where they are summed, and divided.
   double replicas_compute_factor = 1, replicas_update_factor = 1;
+  /// Optional key: of a forward and a backward that each come after a pass of another rank, as where ranks
+  /// compute by turns: what the other has read and made is in the caches.
+  double by_turns_compute_factor = 1;
 };
 
 /// The unpartitioned model, measured in one piece, for one minibatch.

@@ -182,6 +182,25 @@ void Bench::train() {
   if (!rule_) prepare_updates(gradients);
 }
 
+Stretch Bench::time_by_turns(const std::function<void()>& others) {
+  update_before_pass();
+  Received received = receive();
+  marks_.clear();
+  others();
+  const size_t forward_begin = marks_.set();
+  const at::Tensor root = root_of(forward(std::move(received.values), nullptr));
+  const size_t forward_end = marks_.set();
+  others();
+  const size_t backward_begin = marks_.set();
+  const std::vector<at::Tensor> gradients = backward(root, targets(received));
+  const size_t backward_end = marks_.set();
+  if (!rule_) prepare_updates(gradients);
+  marks_.wait();
+  Stretch both = marks_.between(forward_begin, forward_end);
+  both += marks_.between(backward_begin, backward_end);
+  return both;
+}
+
 ReplicaPass Bench::time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
   Received received = receive();
   marks_.clear();

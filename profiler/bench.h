@@ -80,6 +80,9 @@ class Bench {
   WholePass time_whole();
   /// Forward, backward and an update in place, untimed: no more than training does.
   void train();
+  /// Forward and backward, as a rank makes them that computes by turns with others: `others` is called before
+  /// each of the two, untimed, and returns when it is this one's turn.
+  Stretch time_by_turns(const std::function<void()>& others);
   /// What one of several replicas does. Between its two stretches, untimed, `sum` is called with its
   /// gradients, to make their sum over the replicas of them, in place.
   ReplicaPass time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);

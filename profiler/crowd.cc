@@ -19,6 +19,7 @@ namespace {
 enum class Pace {
   kFree,    ///< the others train as they like
   kInStep,  ///< as replicas: all wait for each other before each pass, and sum their gradients after it
+  kByTurns  ///< while the one that is timed waits
 };
 
 /// Replicas that wait for each other and sum their gradients, each in a thread.
@@ -80,14 +81,14 @@ class Others {
         bench->train();
         begun = true;
         ready_.arrive_and_wait();
-        if (pace_ == Pace::kInStep)
-          keep_step(*bench, replica);
-        else
+        if (pace_ == Pace::kFree)
           while (!ended_) bench->train();
+        else
+          keep_step(*bench, replica);
       } catch (const std::exception&) {  // no memory for another one
         failed_ = true;
         if (!begun) ready_.arrive_and_drop();
-        if (pace_ == Pace::kInStep) replicas_.leave();
+        if (pace_ != Pace::kFree) replicas_.leave();
       }
     };
     for (int64_t i = 0; i < count; ++i) threads_.emplace_back(train, static_cast<size_t>(i) + 1);
@@ -95,7 +96,7 @@ class Others {
   }
   ~Others() {
     ended_ = true;
-    if (pace_ == Pace::kInStep) replicas_.leave();  // wherever this one was interrupted, the others go on
+    if (pace_ != Pace::kFree) replicas_.leave();  // wherever this one was interrupted, the others go on
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -103,6 +104,13 @@ class Others {
   ReplicaPass time_in_step(Bench& bench) {
     replicas_.meet();
     return time_replica(bench, 0);
+  }
+  /// One pass whose forward and backward each come after one of theirs, kByTurns.
+  Stretch time_by_turns(Bench& bench) {
+    return bench.time_by_turns([&] {
+      replicas_.meet();
+      replicas_.meet();
+    });
   }
   /// One of them no longer trains.
   bool failed() const { return failed_; }
@@ -116,7 +124,12 @@ class Others {
     while (true) {
       replicas_.meet();
       if (ended_) return;
-      time_replica(bench, replica);
+      if (pace_ == Pace::kInStep) {
+        time_replica(bench, replica);
+        continue;
+      }
+      bench.train();
+      replicas_.meet();
     }
   }
 
@@ -142,14 +155,18 @@ CrowdSeconds& CrowdSeconds::operator+=(const CrowdSeconds& other) {
   replica_compute_in_step += other.replica_compute_in_step;
   replica_update_alone += other.replica_update_alone;
   replica_update_in_step += other.replica_update_in_step;
+  compute_by_turns += other.compute_by_turns;
   return *this;
 }
 
 ProfiledCrowd CrowdSeconds::factors(int64_t ranks) const {
   const auto factor = [](double beside, double alone) { return std::max(1.0, beside / alone); };
-  return {ranks, factor(compute_beside, compute_alone), factor(update_beside, update_alone),
+  return {ranks,
+          factor(compute_beside, compute_alone),
+          factor(update_beside, update_alone),
           factor(replica_compute_in_step, replica_compute_alone),
-          factor(replica_update_in_step, replica_update_alone)};
+          factor(replica_update_in_step, replica_update_alone),
+          factor(compute_by_turns, compute_alone)};
 }
 
 std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
@@ -160,6 +177,7 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
   constexpr int64_t kTurns = 3;
   const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
   PassSamples alone, beside, replica_alone, in_step;
+  std::vector<double> by_turns;
   const auto take = [&](PassSamples& samples, PassSamples* replica) {
     for (int64_t i = 0; i < passes; ++i) {
       const WholePass pass = bench.time_whole();
@@ -189,10 +207,13 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
       in_step.update.push_back(pass.update.device_seconds);
     }
     if (replicas.failed()) return std::nullopt;
+    Others turns(another, 1, threads, Pace::kByTurns);
+    for (int64_t i = 0; i < passes; ++i) by_turns.push_back(turns.time_by_turns(bench).device_seconds);
+    if (turns.failed()) return std::nullopt;
   }
   return CrowdSeconds{median(alone.compute),        median(beside.compute),        median(alone.update),
                       median(beside.update),        median(replica_alone.compute), median(in_step.compute),
-                      median(replica_alone.update), median(in_step.update)};
+                      median(replica_alone.update), median(in_step.update),        median(by_turns)};
 }
 
 }  // namespace pipewright

@@ -121,15 +121,33 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
 }
 
 void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times) {
-  if (!load.first || inputs.one_at_a_time) return;
+  if (!load.first) return;
   const double seconds = inputs.input_seconds / (load.split ? static_cast<double>(replicas) : 1);
   const double passes = times->forward_seconds + times->recompute_seconds + times->backward_seconds;
-  times->forward_seconds += inputs.loads_beside ? std::max(0.0, seconds - passes) : seconds;
+  if (!inputs.loads_beside)
+    times->forward_seconds += seconds;
+  else if (!inputs.one_at_a_time)
+    times->forward_seconds += std::max(0.0, seconds - passes);
 }
 
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs) {
   const double beside = inputs.loads_beside ? 0 : first.compute_seconds();
   return (inputs.input_seconds + beside) / static_cast<double>(replicas);
+}
+
+namespace {
+
+StageTimes with_passes_longer(StageTimes times, double factor) {
+  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
+                          &times.recompute_seconds})
+    *seconds *= factor;
+  return times;
+}
+
+}  // namespace
+
+StageTimes by_turns(StageTimes times, const CostInputs& inputs) {
+  return with_passes_longer(times, inputs.crowd ? inputs.crowd->by_turns_compute_factor : 1);
 }
 
 StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs) {
@@ -138,9 +156,7 @@ StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInpu
   // Measured alone and with so many; in between in proportion, and beyond no worse.
   const double part = std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(crowd.ranks - 1));
   const double compute = 1 + part * ((in_step ? crowd.replicas_compute_factor : crowd.compute_factor) - 1);
-  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
-                          &times.recompute_seconds})
-    *seconds *= compute;
+  times = with_passes_longer(times, compute);
   times.step_seconds *= 1 + part * ((in_step ? crowd.replicas_update_factor : crowd.update_factor) - 1);
   return times;
 }
@@ -154,9 +170,8 @@ double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostI
 
 StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const CostInputs& inputs) {
   const double factor = inputs.factors.*host_factor_of(replicas, ranks, inputs);
-  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
-                          &times.recompute_seconds, &times.step_seconds})
-    *seconds *= factor;
+  times = with_passes_longer(times, factor);
+  times.step_seconds *= factor;
   return times;
 }
 
@@ -175,7 +190,7 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
 }
 
 double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs) {
-  double seconds = 0;
+  double seconds = inputs.loads_beside ? 0 : inputs.input_seconds;
   for (const StageLoad& load : loads) {
     seconds += load.compute_seconds();
     if (!load.last)

@@ -39,14 +39,17 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 /// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
 /// priced with.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// Adds what making the input takes of the first stage's time: one thread makes minibatches ahead. Of one
-/// minibatch at a time it makes the next one while others compute.
+/// Adds what making the input takes of the first stage's time: one thread makes minibatches ahead, and begins
+/// a new one when one is taken, on a host on the core that then begins its forward. Beside a device of one
+/// minibatch at a time nobody waits for it but in the end (loading_seconds()).
 void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times);
 /// Seconds of a minibatch below which inputs do not come: the first stage's ranks have a thread each that
 /// makes them, on a host on the cores that compute.
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs);
 /// The same where `ranks` ranks of its host train at a time, `in_step` some of them as replicas of the stage.
 StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs);
+/// The same where one minibatch is under way at a time, and ranks wait for it by turns.
+StageTimes by_turns(StageTimes times, const CostInputs& inputs);
 /// Which factor goes with a stage of so many replicas, on whose host `ranks` of the plan are.
 double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs);
 /// The times with computing and update taking that much longer.
@@ -61,8 +64,8 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
 void add_message_ends(const StageLoad& load, int in_level, int out_level, const CostInputs& inputs,
                       StageTimes* times);
 
-/// One minibatch at a time through all stages, forward and back: the model-parallel schedule without the
-/// updates.
+/// One minibatch at a time through all stages, forward and back, with its loading where that takes the first
+/// stage's core: the model-parallel schedule without the updates.
 double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
 
 }  // namespace pipewright

@@ -72,8 +72,9 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     add_loading(loads[s], replicas, inputs, &times[s]);
     // One minibatch at a time is on one rank at a time.
-    if (!one_at_a_time(plan))
-      times[s] = crowded(times[s], ranks, has_replicas_on_one_host(plan.stages[s], inputs), inputs);
+    times[s] = one_at_a_time(plan)
+                   ? by_turns(times[s], inputs)
+                   : crowded(times[s], ranks, has_replicas_on_one_host(plan.stages[s], inputs), inputs);
     times[s] = calibrated(times[s], replicas, ranks, inputs);
   }
   return times;
@@ -82,7 +83,7 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
 double formula_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                        const CostInputs& inputs) {
   if (one_at_a_time(plan) && inputs.placed()) {
-    double seconds = 0;
+    double seconds = inputs.loads_beside ? 0 : inputs.input_seconds;
     for (const StageTimes& times : placed_times(loads, plan.stages, inputs)) {
       seconds += times.forward_seconds + times.backward_seconds + times.send_activation_seconds +
                  times.send_gradient_seconds;

@@ -110,6 +110,11 @@ TEST_CASE(
   CHECK(crowded(alone, 1, true, inputs).forward_seconds == alone.forward_seconds);
   CHECK(crowded(alone, 2, true, inputs).backward_seconds == Approx(1.2 * 0.2));
   CHECK(crowded(alone, 9, true, inputs).step_seconds == Approx(1.8 * 0.04));
+  CHECK(by_turns(alone, inputs).forward_seconds == alone.forward_seconds);
+  inputs.crowd->by_turns_compute_factor = 1.3;
+  CHECK(by_turns(alone, inputs).forward_seconds == Approx(1.3 * 0.1));
+  CHECK(by_turns(alone, inputs).backward_seconds == Approx(1.3 * 0.2));
+  CHECK(by_turns(alone, inputs).step_seconds == alone.step_seconds);
 
   // An end of a message takes 1 ms and 1 us a byte; 2000 B come in, 3000 B go out, and their gradients.
   inputs = example_inputs();
@@ -148,6 +153,11 @@ TEST_CASE(
   CHECK(with_loading(entry, 1) == Approx(0.1 + 0.06));
   CHECK(with_loading(load, 1) == Approx(0.1));
   CHECK(loading_seconds(entry, 2, inputs) == Approx((0.06 + 0.3) / 2));
+  inputs.one_at_a_time = true;
+  CHECK(with_loading(entry, 1) == Approx(0.1 + 0.06));
+  CHECK(one_at_a_time_seconds({entry}, inputs) - inputs.input_seconds ==
+        Approx(0.3 + 2 * message_seconds(3000, inputs)));
+  inputs.one_at_a_time = false;
   StageLoad parts = entry;
   parts.split = true;
   CHECK(with_loading(parts, 3) == Approx(0.1 + 0.02));

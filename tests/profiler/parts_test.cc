@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
 #include <new>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graph/document.h"
@@ -261,7 +263,8 @@ TEST_CASE("nobody waits for a bench that cannot be made, trained as it likes or 
   const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
   const std::vector<at::Tensor> inputs = synthetic_inputs(model.graph, 1);
   const auto make = [&] { return std::make_unique<Bench>(model, inputs, 1, at::Device(at::kCPU)); };
-  for (const int fails_at : {1, 2, 4, 6, 12, 0}) {  // of the calls: two others, three turns, two paces
+  for (const int fails_at :
+       {1, 2, 4, 5, 6, 14, 15, 0}) {  // of the calls: two others twice and one, three turns
     const std::unique_ptr<Bench> bench = make();
     bench->train();
     std::atomic<int> calls = 0;
@@ -277,7 +280,26 @@ TEST_CASE("nobody waits for a bench that cannot be made, trained as it likes or 
     CHECK(factors.ranks == 3);
     CHECK(factors.replicas_compute_factor >= 1);
     CHECK(factors.replicas_update_factor >= 1);
+    CHECK(factors.by_turns_compute_factor >= 1);
   }
+}
+
+TEST_CASE("what others do before a pass is no part of its time") {
+  const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
+  Bench bench(model, synthetic_inputs(model.graph, 1), 1, at::Device(at::kCPU));
+  bench.train();
+  int turns = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const double seconds = bench
+                             .time_by_turns([&] {
+                               ++turns;
+                               std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                             })
+                             .device_seconds;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK(turns == 2);
+  CHECK(seconds > 0);
+  CHECK(seconds <= took.count() - 0.4);
 }
 
 TEST_CASE("parts are as long as the memory allows, and what they need is what their definition says") {

@@ -198,7 +198,11 @@ std::vector<MeasuredProfile> measured_at_times(size_t count, KeyedRandom& random
     Profile profile = sample();
     profile.provenance.emplace_back("repeats", std::to_string(20 + i));
     profile.whole.update = {0.001, 0.002, 0.003, 0.004};
-    profile.whole.crowd = {2, 1 + random.uniform(), 1 + random.uniform(), 1 + random.uniform(),
+    profile.whole.crowd = {2,
+                           1 + random.uniform(),
+                           1 + random.uniform(),
+                           1 + random.uniform(),
+                           1 + random.uniform(),
                            1 + random.uniform()};
     profile.whole.allocated_bytes = static_cast<int64_t>(random.below(1000));
     for (ProfiledNode& one : profile.nodes) {
@@ -240,6 +244,8 @@ TEST_CASE("a combined profile has of each time and factor the one in the middle,
     REQUIRE(combined.whole.crowd);
     CHECK(combined.whole.crowd->replicas_update_factor ==
           Approx(middle([](const Profile& p) { return p.whole.crowd->replicas_update_factor; })));
+    CHECK(combined.whole.crowd->by_turns_compute_factor ==
+          Approx(middle([](const Profile& p) { return p.whole.crowd->by_turns_compute_factor; })));
     CHECK(*combined.whole.allocated_bytes == most([](const Profile& p) { return *p.whole.allocated_bytes; }));
     double least = 1e9, largest = 0;
     for (const MeasuredProfile& one : measured) {
