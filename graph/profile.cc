@@ -133,7 +133,7 @@ Json to_json(const ProfiledUpdate& update) {
 
 Profile Profile::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "minibatch_samples", "device", "threads", "provenance",
-                 "input_seconds", "nodes", "whole", "together"});
+                 "input_seconds", "nodes", "whole", "combines", "together"});
   Profile profile;
   profile.model = reader.string("model");
   profile.graph_digest = reader.string("graph_digest");
@@ -156,6 +156,7 @@ Profile Profile::from_json(JsonReader& reader) {
   if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
   if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
   whole.finish();
+  if (reader.has("combines")) profile.combines = reader.strings("combines");
   profile.together = node_sets_from_json(reader, "together");
   return profile;
 }
@@ -187,6 +188,7 @@ Json Profile::to_json() const {
                               {"replicas_update_factor", whole.crowd->replicas_update_factor},
                               {"by_turns_compute_factor", whole.crowd->by_turns_compute_factor}};
   }
+  if (!combines.empty()) json["combines"] = combines;
   if (!together.empty()) json["together"] = together;
   return json;
 }

@@ -126,6 +126,9 @@ struct Profile {
   double input_seconds = 0;         ///< to make one minibatch of input
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;
+  /// Optional key: digests of the profiles that it is the combination of (profiler/combined_profile.h); none
+  /// of one that was measured.
+  std::vector<std::string> combines;
   std::vector<std::vector<std::string>>
       together;  ///< as Graph::together: sets of nodes that one stage must hold
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "graph/document.h"
 #include "graph/error.h"
 #include "graph/statistics.h"
 #include "graph/units.h"
@@ -174,7 +175,7 @@ Profile combined_profile(const Measured& measured) {
   combined.whole = combined_whole(measured);
   combined.whole.known_within = half_range(measured, combined);
   for (auto& [key, value] : combined.provenance) value = entries_of(measured, key);
-  combined.provenance.emplace_back("profiles", std::to_string(measured.size()));
+  for (const MeasuredProfile& one : measured) combined.combines.push_back(document_digest(one.profile));
   return combined;
 }
 

@@ -19,7 +19,7 @@ struct MeasuredProfile {
 
 /// Each time, spread and factor is the median of theirs; what the allocator said the most that any has; all
 /// else as in the first. `whole.known_within` is half of how far apart their sums of all nodes lie. The
-/// provenance has what each said (`repeats`, `date`), and `profiles`, how many there were. What only some
+/// provenance has what each said (`repeats`, `date`), and `combines` the digest of each. What only some
 /// have (launch times, `update`, `crowd`, ...) is left out. InputError, naming file and field,
 /// for fewer than two, and where they are not of the same model, minibatch, device, threads, machine and
 /// versions.

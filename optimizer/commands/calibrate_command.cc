@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using Words = std::vector<std::string>;
-using Profiles = std::map<std::string, Profile>;  // by measured_digest()
+using Profiles = std::map<std::string, Profile>;  // by the digest of what was measured
 
 /// Whether a plan with this digest was made for these links: calibrated before, or not.
 bool is_of(const std::string& digest, Topology topology) {
@@ -142,6 +142,7 @@ void run_calibrate(const Arguments& arguments) {
   Profiles profiles;
   for (const std::string& file : values["profile"].as<Words>()) {
     Profile profile = read_profile(file);
+    for (const std::string& digest : profile.combines) profiles.emplace(digest, profile);
     profiles.emplace(measured_digest(profile), std::move(profile));
   }
   std::vector<MeasuredRun> runs;

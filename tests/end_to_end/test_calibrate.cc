@@ -57,6 +57,14 @@ TEST_CASE("calibrate: runs of two plans into a topology, by which the next plan 
   CHECK_THAT(step(others, 2), Catch::Contains("its plan was made for other links than --topology has"));
   step({program("profiler"), "--model", "mlp:layers=2,width=16,image=8,channels=1", "--batch-size", "32",
         "--repeats", "3", "--output", file("small.json")});
+  // Of a combined profile all its parts count as itself.
+  step({program("profiler"), "--model", model, "--batch-size", "32", "--repeats", "3", "--output",
+        file("later.json")});
+  step({program("profiler"), "combine", "--profile", file("later.json"), "--profile", file("profile.json"),
+        "--output", file("combined.json")});
+  others = calibrate;
+  *(std::find(others.begin(), others.end(), "--profile") + 1) = file("combined.json");
+  CHECK_THAT(step(others), Catch::Contains("Mean error "));
   others = calibrate;
   others.push_back(file("no run"));
   CHECK_THAT(step(others, 2), Catch::Contains("no run/plan.json"));
