@@ -175,7 +175,11 @@ Profile combined_profile(const Measured& measured) {
   combined.whole = combined_whole(measured);
   combined.whole.known_within = half_range(measured, combined);
   for (auto& [key, value] : combined.provenance) value = entries_of(measured, key);
-  for (const MeasuredProfile& one : measured) combined.combines.push_back(document_digest(one.profile));
+  combined.combines.clear();
+  for (const MeasuredProfile& one : measured) {
+    combined.combines.push_back(document_digest(one.profile));
+    combined.combines.insert(combined.combines.end(), one.profile.combines.begin(), one.profile.combines.end());
+  }
   return combined;
 }
 

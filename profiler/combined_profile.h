@@ -19,10 +19,10 @@ struct MeasuredProfile {
 
 /// Each time, spread and factor is the median of theirs; what the allocator said the most that any has; all
 /// else as in the first. `whole.known_within` is half of how far apart their sums of all nodes lie. The
-/// provenance has what each said (`repeats`, `date`), and `combines` the digest of each. What only some
-/// have (launch times, `update`, `crowd`, ...) is left out. InputError, naming file and field,
-/// for fewer than two, and where they are not of the same model, minibatch, device, threads, machine and
-/// versions.
+/// provenance has what each said (`repeats`, `date`), and `combines` the digest of each, and of what that
+/// combines. What only some have (launch times, `update`, `crowd`, ...) is left out. InputError, naming file
+/// and field, for fewer than two, and where they are not of the same model, minibatch, device, threads,
+/// machine and versions.
 Profile combined_profile(const std::vector<MeasuredProfile>& measured);
 
 /// For people, in lines of `width` characters: the sum of all nodes of each, against that of `combined`.

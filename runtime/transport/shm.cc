@@ -69,7 +69,7 @@ class ShmTransport : public Transport {
 
   std::unique_ptr<Request> send(at::Tensor tensor, int64_t peer, int64_t tag) override;
   std::unique_ptr<Request> receive(at::Tensor tensor, int64_t peer, int64_t tag) override;
-  int64_t buffered_bytes(int64_t) const override { return own_.ring_bytes(); }
+  int64_t buffered_bytes(int64_t) const override { return own_.ring_bytes() / 2; }
   void abort(const std::string& why) override {
     {
       const std::lock_guard lock(mutex_);

@@ -23,8 +23,10 @@ constexpr size_t kPiece = 128 << 10;
 // A head with this tag: go on at the ring's beginning.
 constexpr int64_t kRestart = std::numeric_limits<int64_t>::min();
 // So much of a ring stays in a core's cache and address translations; beyond it a ring that is empty
-// restarts.
+// restarts. What lies behind the restart is no room until the receiver has seen it, which a receiver that
+// computes does not for a while: so what lies before it must be enough for some messages.
 constexpr size_t kWarmBytes = 512 << 10;
+constexpr size_t kRoomForMessages = 8;
 
 size_t padding(size_t bytes) { return (kLine - bytes % kLine) % kLine; }
 
@@ -52,8 +54,10 @@ void RingWriter::copy_in(const std::byte* from, size_t bytes) {
 }
 
 void RingWriter::restart_if_empty(size_t needed_bytes) {
+  largest_bytes_ = std::max(largest_bytes_, needed_bytes);
   const auto at = static_cast<size_t>(written_ % capacity_);
-  if (at < kWarmBytes || needed_bytes > at || ring_->read.load() != written_) return;
+  const size_t enough = std::max(kWarmBytes, std::min(kRoomForMessages * largest_bytes_, capacity_ / 2));
+  if (at < enough || needed_bytes > at || ring_->read.load() != written_) return;
   const Head head{kRestart, 0};
   copy_in(reinterpret_cast<const std::byte*>(&head), sizeof head);
   written_ += capacity_ - at;

@@ -21,7 +21,8 @@ struct Outgoing {
   std::atomic<bool> done = false;
 };
 
-/// The sender's end of one ring. One thread at a time.
+/// The sender's end of one ring. One thread at a time. Room for eight messages as large as the largest that it
+/// has had, or half of the ring if that is less, is there whenever the receiver has taken all.
 class RingWriter {
  public:
   /// Both outlive the writer.
@@ -42,6 +43,7 @@ class RingWriter {
   size_t capacity_;
   Bell* bell_;
   uint64_t written_ = 0;
+  size_t largest_bytes_ = 0;  // of messages so far, with their heads
 };
 
 /// A message on its way in: into the receiver's tensor if it was posted, otherwise into a buffer.

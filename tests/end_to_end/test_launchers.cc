@@ -242,7 +242,7 @@ TEST_CASE("probe measures the links, by level where ranks are on several hosts")
 TEST_CASE("probe looks at a link closely, over each transport") {
   const TemporaryFolder folder;
   const auto [transport, ranks, held] =
-      GENERATE(table<std::string, std::string, int64_t>({{"shm", "4", 16 << 20}, {"gloo", "2", 0}}));
+      GENERATE(table<std::string, std::string, int64_t>({{"shm", "4", 8 << 20}, {"gloo", "2", 0}}));
   INFO(transport);
   Process process({program("runtime"), "probe", "--ranks", ranks, "--transport", transport, "--output",
                    (folder / "topology.json").string()},

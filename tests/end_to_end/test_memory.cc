@@ -74,7 +74,7 @@ TEST_CASE("memory: ranks need what their plans say") {
     }
     // Shared memory holds what was sent, TCP leaves it to the sender.
     Topology links = flat_topology(static_cast<int64_t>(ranks), 2e9, 1e-5, 0);
-    if (shared) links.levels[0].buffered_bytes = int64_t{16} << 20;
+    if (shared) links.levels[0].buffered_bytes = int64_t{8} << 20;
     write_document(topology, links);
     Words words = {program("optimizer"),
                    "plan",

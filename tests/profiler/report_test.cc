@@ -267,6 +267,7 @@ TEST_CASE("of equal profiles the combined one is each of them") {
   one.combines = {document_digest(one), document_digest(one), document_digest(one)};
   one.whole.known_within = 0;
   CHECK(document_text(combined) == document_text(one));
+  CHECK(combined_profile({{"a", sample()}, {"abc", combined}}).combines.size() == 2 + 3);
   CHECK_THAT(sums_text({{"a", one}, {"b", one}}, combined),
              Contains("a ") && Contains("10 ms") && Contains("combined") && Contains("+0.0 %"));
 }

@@ -262,6 +262,29 @@ TEST_CASE("shm: a send that does not fit returns at once and goes on while its r
   send->wait();
 }
 
+TEST_CASE("shm: a receiver that has taken all, and computes, leaves senders free of eight messages") {
+  constexpr int64_t kRounds = 40;
+  const int64_t floats = GENERATE(100, 20000, 200000);  // 400 B; 80 kB, 800 kB: beyond where rings restart
+  CAPTURE(floats);
+  auto world = make_world("shm", 2);
+  for (int64_t round = 0; round < kRounds; ++round) {
+    const int64_t count = 1 + round % 8;
+    std::vector<std::unique_ptr<Request>> sends;
+    for (int64_t i = 0; i < count; ++i) {
+      at::Tensor message = at::full({floats}, static_cast<float>(10 * round + i));
+      const auto memory = c10::weak_intrusive_ptr<c10::StorageImpl>(message.storage().getWeakStorageImpl());
+      sends.push_back(world[0]->send(std::move(message), 1, 7));
+      CHECK(memory.expired());  // it is in the ring, though nobody has looked
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const at::Tensor into = at::empty({floats});
+      world[1]->receive(into, 0, 7)->wait();
+      CHECK(into.eq(static_cast<float>(10 * round + i)).all().item<bool>());
+    }
+    for (const auto& send : sends) send->wait();
+  }
+}
+
 TEST_CASE("shm: what a rank sent before it left still arrives, then it is missed") {
   auto world = make_world("shm", 2);
   world[0]->send(numbered(5, {100}), 1, 0)->wait();
