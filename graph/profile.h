@@ -70,7 +70,8 @@ struct ProfiledCrowd {
   double compute_factor = 1;  ///< of forward and backward, against alone
   double update_factor = 1;
   /// The same of replicas, which begin each pass and each update together: the same operators want the same
-  /// of caches and memory at the same moment. With gradients copied to where they are summed, and divided.
+  /// of caches and memory at the same moment. With gradients copied to where they are summed, and divided;
+  /// computing ends when the slowest replica's does.
   double replicas_compute_factor = 1, replicas_update_factor = 1;
   /// Optional key: of a forward and a backward that each come after a pass of another rank, as where ranks
   /// compute by turns: what the other has read and made is in the caches.

@@ -201,7 +201,8 @@ Stretch Bench::time_by_turns(const std::function<void()>& others) {
   return both;
 }
 
-ReplicaPass Bench::time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
+ReplicaPass Bench::time_replica(const std::function<void()>& meet,
+                                const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
   Received received = receive();
   marks_.clear();
   const size_t begin = marks_.set();
@@ -213,6 +214,9 @@ ReplicaPass Bench::time_replica(const std::function<void(const std::vector<at::T
     sums_[i].copy_(gradients[updated_[i]]);
     gradients[updated_[i]].reset();
   }
+  marks_.set();
+  marks_.wait();
+  meet();
   const size_t compute_end = marks_.set();
   marks_.wait();
   sum(sums_);

@@ -83,9 +83,11 @@ class Bench {
   /// Forward and backward, as a rank makes them that computes by turns with others: `others` is called before
   /// each of the two, untimed, and returns when it is this one's turn.
   Stretch time_by_turns(const std::function<void()>& others);
-  /// What one of several replicas does. Between its two stretches, untimed, `sum` is called with its
-  /// gradients, to make their sum over the replicas of them, in place.
-  ReplicaPass time_replica(const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);
+  /// What one of several replicas does. `meet` is called when its gradients are there and returns when those
+  /// of all are: the wait for the slowest is a part of computing. Between the two stretches, untimed, `sum`
+  /// is called with its gradients, to make their sum over the replicas of them, in place.
+  ReplicaPass time_replica(const std::function<void()>& meet,
+                           const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);
   /// The same pass with each node timed where it stands.
   NodesPass time_nodes();
   /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What

@@ -118,6 +118,7 @@ class Others {
  private:
   ReplicaPass time_replica(Bench& bench, size_t replica) {
     return bench.time_replica(
+        [&] { replicas_.meet(); },
         [&](const std::vector<at::Tensor>& gradients) { replicas_.sum(replica, gradients); });
   }
   void keep_step(Bench& bench, size_t replica) {
