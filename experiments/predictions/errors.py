@@ -122,6 +122,7 @@ def markdown(lines):
     text = ["# Predictions", "", "Two ranks on two pinned cores. Error: how much longer a minibatch takes than predicted. Computing and memory: of each rank.", ""]
     if done:
         text += summary_of(done)
+    if any(line["planned_seconds"] != line["predicted_seconds"] for line in done):  # several rounds
         text += ["By the first round's profile alone, as the plans themselves say:", ""]
         text += summary_of([by_first_profile(line) for line in done])
     text += markdown_table(COLUMNS, [cells(line) for line in lines])
