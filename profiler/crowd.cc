@@ -176,7 +176,11 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
                                           double least_seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kTurns = 3;
-  const int64_t passes = std::clamp<int64_t>(repeats / kTurns, 2, 6);
+  constexpr double kSecondsOfTurn = 1;  // of each pace, about: slow passes scatter less
+  const WholePass first = bench.time_whole();
+  const double pass_seconds = std::max(1e-6, first.forward.device_seconds + first.backward.device_seconds);
+  const int64_t passes = std::clamp<int64_t>(
+      std::min(repeats / kTurns, static_cast<int64_t>(kSecondsOfTurn / pass_seconds)), 2, 6);
   PassSamples alone, beside, replica_alone, in_step;
   std::vector<double> by_turns;
   const auto take = [&](PassSamples& samples, PassSamples* replica) {
