@@ -30,8 +30,8 @@ struct CrowdSeconds {
 /// each update together and wait for the slowest between the two, and by turns with one of them, which makes
 /// a pass before each forward and each backward. What the machine does meanwhile hits all of them, and turns
 /// go on for `least_seconds`, so that one slow moment of it is not all that is seen. `repeats`: as many as
-/// were worth while before; about as many are made at least. Nothing where there was no memory for the
-/// others.
+/// were worth while before; about as many are made at least, of slow passes fewer. Nothing where there was no
+/// memory for the others.
 std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
                                           const std::function<std::unique_ptr<Bench>()>& another,
                                           int64_t others, int64_t threads, int64_t repeats,
