@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/statistics.h"
 #include "graph/units.h"
+#include "profiler/profile_comparison.h"
 
 namespace pipewright {
 namespace {
@@ -52,8 +53,7 @@ std::string entries_of(const Measured& measured, const std::string& key) {
 
 /// The node with nothing that a look at a clock or an allocator gives.
 ProfiledNode described(ProfiledNode node) {
-  node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
-  node.forward_launch_seconds = node.backward_launch_seconds = std::nullopt;
+  node = without_times(std::move(node));
   node.saved_bytes = node.workspace_bytes = 0;
   node.keeps.clear();
   return node;
@@ -178,7 +178,8 @@ Profile combined_profile(const Measured& measured) {
   combined.combines.clear();
   for (const MeasuredProfile& one : measured) {
     combined.combines.push_back(document_digest(one.profile));
-    combined.combines.insert(combined.combines.end(), one.profile.combines.begin(), one.profile.combines.end());
+    combined.combines.insert(combined.combines.end(), one.profile.combines.begin(),
+                             one.profile.combines.end());
   }
   return combined;
 }

@@ -12,16 +12,6 @@
 namespace pipewright {
 namespace {
 
-bool same_but_times(ProfiledNode a, const ProfiledNode& b) {
-  a.forward_seconds = b.forward_seconds;
-  a.backward_input_seconds = b.backward_input_seconds;
-  a.backward_weight_seconds = b.backward_weight_seconds;
-  a.spread = b.spread;
-  a.forward_launch_seconds = b.forward_launch_seconds;
-  a.backward_launch_seconds = b.backward_launch_seconds;
-  return a == b;
-}
-
 std::string percent_of(const char* format, double part) {
   char text[32];
   std::snprintf(text, sizeof text, format, 100 * part);
@@ -29,6 +19,12 @@ std::string percent_of(const char* format, double part) {
 }
 
 }  // namespace
+
+ProfiledNode without_times(ProfiledNode node) {
+  node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
+  node.forward_launch_seconds = node.backward_launch_seconds = std::nullopt;
+  return node;
+}
 
 ProfileComparison compare_profiles(const Profile& first, const Profile& second) {
   for (size_t i = 0; i < std::max(first.nodes.size(), second.nodes.size()); ++i) {
@@ -51,7 +47,7 @@ ProfileComparison compare_profiles(const Profile& first, const Profile& second) 
                      return std::abs(x.part()) > std::abs(y.part());
                    });
   for (size_t i = 0; i < first.nodes.size(); ++i)
-    if (!same_but_times(first.nodes[i], second.nodes[i]))
+    if (without_times(first.nodes[i]) != without_times(second.nodes[i]))
       comparison.other_bytes.push_back(first.nodes[i].name);
   return comparison;
 }

@@ -30,6 +30,9 @@ struct ProfileComparison {
 
 constexpr double kWeightyShare = 0.01, kNotableDifference = 0.05;
 
+/// The node with nothing that a look at a clock gives.
+ProfiledNode without_times(ProfiledNode node);
+
 /// InputError, naming the first node, where they are not of the same nodes, or where the first has no times.
 ProfileComparison compare_profiles(const Profile& first, const Profile& second);
 
