@@ -1,3 +1,7 @@
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <catch2/catch.hpp>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -122,4 +126,17 @@ TEST_CASE("store: a rank with another secret, or none, is told") {
   }
   // A server that is not ours (torchrun's agent) greets nobody.
   CHECK_NOTHROW(Store::join("127.0.0.1", server.port(), 10s, "another job", "secret"));
+}
+
+// What LibTorch calls is what the dynamic linker finds first.
+TEST_CASE("store: no name server is asked who is at the other end of a connection") {
+  auto* const found = reinterpret_cast<decltype(&getnameinfo)>(::dlsym(RTLD_DEFAULT, "getnameinfo"));
+  REQUIRE(found);
+  sockaddr_in loopback{};
+  loopback.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  char host[NI_MAXHOST] = {};
+  REQUIRE(found(reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback, host, sizeof host, nullptr, 0,
+                0) == 0);
+  CHECK(std::string(host) == "127.0.0.1");  // "localhost", of /etc/hosts, if names were looked up
 }
