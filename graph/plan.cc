@@ -58,7 +58,7 @@ StagePrediction stage_prediction_from_json(JsonReader& reader) {
 
 Prediction prediction_from_json(JsonReader& reader) {
   reader.expect({"minibatch_seconds", "bottleneck", "transfers", "lower_bound_seconds", "samples_per_second",
-                 "stages"});
+                 "shared_cores", "stages"});
   Prediction prediction;
   prediction.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
   prediction.bottleneck = reader.string("bottleneck");
@@ -67,6 +67,7 @@ Prediction prediction_from_json(JsonReader& reader) {
   }
   prediction.lower_bound_seconds = reader.number("lower_bound_seconds", 0, kMostSeconds);
   prediction.samples_per_second = reader.number("samples_per_second", 0, kLargestNumber);
+  if (reader.has("shared_cores")) prediction.shared_cores = reader.integer("shared_cores", 1, kMostRanks);
   for (JsonReader& stage : reader.objects("stages"))
     prediction.stages.push_back(stage_prediction_from_json(stage));
   reader.finish();
@@ -80,6 +81,7 @@ Json prediction_to_json(const Prediction& prediction) {
   if (prediction.transfers != Prediction().transfers) json["transfers"] = prediction.transfers;
   json["lower_bound_seconds"] = prediction.lower_bound_seconds;
   json["samples_per_second"] = prediction.samples_per_second;
+  if (prediction.shared_cores > 0) json["shared_cores"] = prediction.shared_cores;
   json["stages"] = Json::array();
   for (const StagePrediction& stage : prediction.stages) {
     Json entry;

@@ -48,6 +48,7 @@ struct Prediction {
   std::string transfers = "overlapped";  ///< assumed: beside compute, or "blocking" both ends
   double lower_bound_seconds = 0;        ///< no plan of the searched family is faster
   double samples_per_second = 0;         ///< 0 when the profile does not know its minibatch size
+  int64_t shared_cores = 0;              ///< that ranks of a machine take turns on; 0: each has its own
   std::vector<StagePrediction> stages;
 };
 
@@ -65,7 +66,7 @@ struct Stage {
   bool recompute = false;  ///< activations are dropped after the forward and made again before the backward
   /// With `recompute`, in (0, 1]: of this part of its nodes, the last ones (graph/recomputed_part.h).
   double recompute_ratio = 1;
-  bool frozen = false;     ///< nothing of it is trained: no gradient enters or leaves it
+  bool frozen = false;  ///< nothing of it is trained: no gradient enters or leaves it
 };
 
 /// A parameter that nodes of several stages read. Each of them keeps a copy; the gradients of an update are
@@ -117,8 +118,9 @@ Plan single_stage_plan(const Graph& graph, int64_t replicas);
 
 /// PlanError unless the plan covers exactly the nodes of `graph` and no value flows from a later stage to an
 /// earlier one, `tied_parameters` are exactly those read by several stages, no set of graph.together is
-/// separated, and stages with `split` can have it (check_split_stages of graph/sample_ranges.h). If the plan has a graph_digest, it is that of the graph (graph/graph_identity.h), whatever its model
-/// is called. The message names the node, the new layer or the two minibatch sizes.
+/// separated, and stages with `split` can have it (check_split_stages of graph/sample_ranges.h). If the plan
+/// has a graph_digest, it is that of the graph (graph/graph_identity.h), whatever its model is called. The
+/// message names the node, the new layer or the two minibatch sizes.
 void check_plan_for_graph(const Plan& plan, const Graph& graph);
 
 }  // namespace pipewright

@@ -13,6 +13,12 @@ int64_t Topology::device_count() const {
   return count;
 }
 
+bool Topology::is_one_host() const {
+  return levels.size() == 1 && std::all_of(devices.begin(), devices.end(), [&](const TopologyDevice& device) {
+           return device.host == devices[0].host;
+         });
+}
+
 double Topology::exchange_factor() const {
   double factor = 1;
   for (const TopologyLevel& level : levels) {
@@ -110,7 +116,7 @@ HostFactors factors_from_json(JsonReader reader) {
 }  // namespace
 
 Topology Topology::from_json(JsonReader& reader) {
-  reader.expect({"schema", "levels", "memory_bytes", "devices", "calibration"});
+  reader.expect({"schema", "levels", "memory_bytes", "devices", "calibration", "shared_cores"});
   Topology topology;
   for (JsonReader& entry : reader.objects("levels")) {
     entry.expect({"count", "bandwidth_bytes_per_second", "latency_seconds", "shared",
@@ -147,6 +153,13 @@ Topology Topology::from_json(JsonReader& reader) {
     }
   }
   if (reader.has("calibration")) topology.factors = factors_from_json(reader.object("calibration"));
+  if (reader.has("shared_cores")) {
+    JsonReader shared = reader.object("shared_cores");
+    shared.expect({"devices", "cores"});
+    topology.cores.devices = shared.integer("devices", 1, kMostRanks);
+    topology.cores.cores = shared.integer("cores", 1, kMostRanks);
+    shared.finish();
+  }
   return topology;
 }
 
@@ -187,6 +200,7 @@ Json Topology::to_json() const {
     calibration["runs"] = factors.runs;
     for (const HostFactorRow& row : host_factor_rows()) calibration[row.key] = factors.*row.factor;
   }
+  if (cores.devices > 0) json["shared_cores"] = {{"devices", cores.devices}, {"cores", cores.cores}};
   return json;
 }
 
@@ -225,6 +239,10 @@ void Topology::validate(const std::string& where) const {
     }
   }
   check_range(where, "memory_bytes", memory_bytes, 0, kMostBytes);
+  if (cores.devices > 0) {
+    check_range(where, "shared_cores.devices", cores.devices, 1, kMostRanks);
+    check_range(where, "shared_cores.cores", cores.cores, 1, kMostRanks);
+  }
   for (const HostFactorRow& row : host_factor_rows())
     check_range(where, std::string("calibration.") + row.key, factors.*row.factor, 1.0, HostFactors::kMost);
   if (!devices.empty() && static_cast<int64_t>(devices.size()) != count) {

@@ -1,6 +1,7 @@
 // Devices and the links between them. Holds no layers.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <string>
@@ -70,6 +71,16 @@ struct HostFactorRow {
 };
 const std::vector<HostFactorRow>& host_factor_rows();
 
+/// Cores that consecutive devices have in common: ranks of one machine that are more than its cores.
+struct SharedCores {
+  int64_t devices = 0;  ///< of each machine; 0: every rank has a core of its own
+  int64_t cores = 0;
+
+  auto operator<=>(const SharedCores&) const = default;
+  /// Whether so many ranks, all on devices of their own, may ever want more cores than there are.
+  bool too_few_for(int64_t ranks) const { return devices > 0 && std::min(ranks, devices) > cores; }
+};
+
 struct Topology {
   static constexpr const char* kSchema = "pipewright.topology/1";
 
@@ -77,8 +88,11 @@ struct Topology {
   int64_t memory_bytes = 0;             ///< per device; 0 = no limit
   std::vector<TopologyDevice> devices;  ///< empty, or one per device
   HostFactors factors = {};             ///< optional key "calibration"
+  SharedCores cores = {};               ///< optional key "shared_cores"
 
   int64_t device_count() const;  ///< product of the counts
+  /// All devices are of one host, so that a sum over replicas is work for its cores, not for a network.
+  bool is_one_host() const;
   /// How many times as long a byte takes in a sum over replicas as by itself, at least 1; of the levels where
   /// it was measured, the most.
   double exchange_factor() const;

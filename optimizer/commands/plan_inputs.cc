@@ -74,6 +74,6 @@ MeasuredPlan::MeasuredPlan(const Plan& plan, const Inputs& inputs)
       loads(loads_of_plan(plan, Dataflow(inputs.profile, inputs.request.class_profiles),
                           cost_model_named("pipewright"))),
       times(times_of(plan, loads, cost)),
-      how(links_in_common(plan, loads, cost)) {}
+      how(shared_by_ranks(plan, loads, cost)) {}
 
 }  // namespace pipewright

@@ -288,6 +288,8 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
   inputs.factors = topology.factors;
+  inputs.cores = topology.cores;
+  inputs.sums_take_cores = topology.is_one_host();
   inputs.loads_beside = profile.device != "cpu";
   // What other programs' profiles say of their loaders is nothing about ours.
   if (profile.device != kUnknownDevice)

@@ -99,8 +99,10 @@ struct CostInputs {
   /// What ranks of one host take from each other: those of an innermost group. Prices have it, for as many as
   /// the plan has there; searches leave it out.
   std::optional<ProfiledCrowd> crowd = {};
-  int64_t host_ranks = 1;    ///< devices of an innermost group
-  HostFactors factors = {};  ///< Topology::factors; prices have them
+  int64_t host_ranks = 1;        ///< devices of an innermost group
+  HostFactors factors = {};      ///< Topology::factors; prices have them
+  SharedCores cores = {};        ///< Topology::cores; prices have them
+  bool sums_take_cores = false;  ///< a sum over replicas is work for the cores of one host
   /// A minibatch of input, made by a thread beside the first stage: on a host (`loads_beside` false) it takes
   /// so much of the cores that compute, beside a device it goes on meanwhile. Prices have it.
   double input_seconds = 0;

@@ -120,18 +120,22 @@ bool worth_simulating(const PipelineShape& shape) {
   return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;
 }
 
-SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>& loads,
+SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>& loads,
                                   const CostInputs& inputs) {
   SimulationOptions how;
-  if (inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared)) return how;
+  how.cores = inputs.cores;
+  how.sums_take_cores = inputs.sums_take_cores;
+  const bool own_links = inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared);
+  if (own_links && !how.cores.too_few_for(plan.world_size)) return how;
+  for (const Placement& at : placements(shape_of(plan)))
+    how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
+  if (own_links) return how;
   how.network = inputs.levels;
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     how.messages.push_back({loads[s].out_bytes, loads[s].in_bytes,
                             static_cast<int64_t>(priced_exchange_bytes(loads[s], replicas, inputs))});
   }
-  for (const Placement& at : placements(shape_of(plan)))
-    how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
   return how;
 }
 
@@ -170,6 +174,7 @@ double busiest_seconds(const Plan& plan, const std::vector<StageTimes>& times, c
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                    const CostInputs& inputs, int64_t minibatch_samples) {
   Prediction prediction;
+  if (inputs.cores.too_few_for(plan.world_size)) prediction.shared_cores = inputs.cores.cores;
   double work = 0;  // of one minibatch in all stages, one rank at a time
   double slowest = -1;
   const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
@@ -209,7 +214,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     if (!inputs.speeds.empty()) {
       for (Stage& stage : even.stages) stage.shares.clear();
     }
-    const double steady = simulated_seconds(even, times, links_in_common(even, loads, inputs));
+    const double steady = simulated_seconds(even, times, shared_by_ranks(even, loads, inputs));
     // With links of their own the formula also knows that both directions of a boundary share one, and the
     // simulation knows waiting. On a network the simulation knows both, and which replicas talk to which,
     // where the formula takes traffic for evenly spread. An update interval's exchange is too long in it.
@@ -219,7 +224,9 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
       char waiting[64];
       std::snprintf(waiting, sizeof waiting, "; %.3g %% more for %s",
                     100 * (prediction.minibatch_seconds / formula - 1),
-                    flushes ? "fill and drain" : "waiting");
+                    flushes                       ? "fill and drain"
+                    : prediction.shared_cores > 0 ? "waiting, for cores too"
+                                                  : "waiting");
       prediction.bottleneck += " (" + format_seconds(formula) + waiting + ")";
     }
   }

@@ -34,9 +34,9 @@ bool worth_simulating(const PipelineShape& shape);
 double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
                          const SimulationOptions& how = {});
 
-/// Where ranks have links in common (several levels, shared links): these links, what the stages send and the
-/// devices of the ranks. Nothing where each device has one link of its own.
-SimulationOptions links_in_common(const Plan& plan, const std::vector<StageLoad>& loads,
+/// What ranks have in common: links (several levels, shared links), with what the stages send, and cores that
+/// are too few for them, with the devices of the ranks. Nothing where each has a link and a core of its own.
+SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>& loads,
                                   const CostInputs& inputs);
 
 /// Period of the plan by the formula alone: of its slowest stage, or of the way there and back where only one

@@ -1,6 +1,7 @@
 #include "optimizer/plan/lower_bound.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "graph/pipeline_rules.h"
@@ -20,10 +21,19 @@ bool in_turn(const Question& q, const PlanRequest& request) {
          !weight_rule_facts(request.weights).needs_equal_turns();
 }
 
-}  // namespace
+/// Of all machines together, where ranks are more than these; infinite where each rank has its own.
+double shared_core_count(const Question& q) {
+  const SharedCores& shared = q.inputs.cores;
+  if (!shared.too_few_for(q.devices) || !q.inputs.paces.empty())
+    return std::numeric_limits<double>::infinity();
+  const int64_t machines = q.devices / shared.devices, rest = q.devices % shared.devices;
+  return static_cast<double>(machines * std::min(shared.cores, shared.devices) +
+                             std::min(shared.cores, rest));
+}
 
-double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
-                     const Answer& answer) {
+/// As if each rank had a core of its own, but for the work that all of them share.
+double bound_on_own_cores(const Question& q, const PlanRequest& request, const WideAnswer* wide,
+                          const Answer& answer) {
   const State& whole = q.states->states.back();
   double pace = 0;  // of all devices, not those of this plan alone
   double fastest = 0;
@@ -54,7 +64,16 @@ double bound_seconds(const Question& q, const PlanRequest& request, const WideAn
   }
   // On one level the search takes the exchange of update intervals for too long.
   if (q.inputs.minibatches_per_update > 0) return shared;
-  return wide != nullptr ? std::max(wide->bound_seconds, shared) : answer.period_seconds * (1 - kBoundRounding);
+  return wide != nullptr ? std::max(wide->bound_seconds, shared)
+                         : answer.period_seconds * (1 - kBoundRounding);
+}
+
+}  // namespace
+
+double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
+                     const Answer& answer) {
+  const double least = q.states->states.back().least_seconds / shared_core_count(q);
+  return std::max(least * (1 - kBoundRounding), bound_on_own_cores(q, request, wide, answer));
 }
 
 std::string family_of(const PlanRequest& request, const Question& q) {

@@ -25,7 +25,7 @@ double span_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const
                     int64_t minibatches) {
   const int64_t simulated = std::min(minibatches, kMostSimulated);
   const Simulation run = simulate(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
-                                  {0, simulated}, links_in_common(plan, loads, inputs));
+                                  {0, simulated}, shared_by_ranks(plan, loads, inputs));
   return run.total_seconds + static_cast<double>(minibatches - simulated) * plan.predicted->minibatch_seconds;
 }
 

@@ -169,7 +169,7 @@ std::optional<CandidatePrice> Pricer::with_all_depth(const std::vector<StageLoad
   }
   most.back() = 1;  // the last stage holds nothing back; running ahead it would keep gradients waiting
   const std::vector<StageTimes> times = times_of(plan, loads, inputs);
-  const SimulationOptions how = links_in_common(plan, loads, inputs);
+  const SimulationOptions how = shared_by_ranks(plan, loads, inputs);
   CandidatePrice price{std::numeric_limits<double>::infinity(), {}};
   for (const std::vector<int64_t>& depths : {most, usual}) {
     shape.in_flight = depths;
@@ -208,7 +208,7 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
   double seconds = drains_ && searched ? 0 : aim.seconds;
   if (seconds == 0) {  // or too large for choosing depths
     seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
-                                        links_in_common(plan, loads, inputs), &spent_);
+                                        shared_by_ranks(plan, loads, inputs), &spent_);
   }
   if (loads_ == nullptr && !drains_)
     seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));

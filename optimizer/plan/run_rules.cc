@@ -265,7 +265,7 @@ bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loa
   if (worth_simulating(shape) && inputs.speeds.empty()) {
     shape.in_flight = most;
     depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs),
-                              links_in_common(*plan, loads, inputs), aim);
+                              shared_by_ranks(*plan, loads, inputs), aim);
   } else {
     for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
     depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;

@@ -35,8 +35,9 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
     const auto on_host = std::count_if(summary.ranks.begin(), summary.ranks.end(),
                                        [&](const RankSummary& other) { return other.host == rank.host; });
     const bool crowded = summary.cores > 0 && on_host > summary.cores;
+    const bool expected_that = crowded && plan.predicted->shared_cores > 0;
     causes.push_back(
-        {computing * (1 - times.core_share()),
+        {expected_that ? 0 : computing * (1 - times.core_share()),
          name + " got " + number(times.core_share()) + " of a core" +
              (crowded ? ": " + std::to_string(on_host) + " ranks share " + std::to_string(summary.cores) +
                             (summary.cores == 1 ? " core" : " cores")
@@ -86,12 +87,15 @@ std::string how_true_text(const Summary& summary, const Plan& plan) {
   return slow.empty() ? prediction_text(summary, plan) : slow;
 }
 
-std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores) {
+std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores, const Plan& plan) {
   if (cores <= 0 || ranks * threads <= cores) return "";
+  const bool expected_that = plan.predicted && plan.predicted->shared_cores > 0;
   return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
          (threads > 1 ? " of " + std::to_string(threads) + " threads" : "") + " on " + std::to_string(cores) +
          (cores == 1 ? " core" : " cores") +
-         ": they take turns, so the run is slower than its plan, and its times say nothing of it";
+         (expected_that
+              ? ": they take turns, as the plan says"
+              : ": they take turns, so the run is slower than its plan, and its times say nothing of it");
 }
 
 }  // namespace pipewright

@@ -21,7 +21,8 @@ std::string slowness_text(const Summary& summary, const Plan& plan);
 /// Of a slow run slowness_text(), of another prediction_text() (runtime/journal/predicted_times.h).
 std::string how_true_text(const Summary& summary, const Plan& plan);
 
-/// "16 ranks of 2 threads on 2 cores ..." where ranks on one host need more cores than it has; else "".
-std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores);
+/// "16 ranks of 2 threads on 2 cores ..." where ranks on one host need more cores than it has; else "". Says
+/// whether the plan knows.
+std::string crowding_text(int64_t ranks, int64_t threads, int64_t cores, const Plan& plan);
 
 }  // namespace pipewright

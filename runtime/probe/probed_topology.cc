@@ -187,9 +187,44 @@ double exchange_bytes_per_second(const ProbedExchange& exchange, double latency_
   return bytes_per_second(sent_bytes(exchange), exchange.seconds, 2 * latency_seconds);
 }
 
-Topology topology_of(const Measurements& measurements) {
+namespace {
+
+// Where all machines have the same number of ranks, in a row, and fewer cores than that.
+SharedCores shared_cores(const std::vector<RankFacts>& ranks) {
+  std::map<std::string, Machine> machines;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    Machine& machine = machines[ranks[rank].machine];
+    machine.ranks.insert(static_cast<int64_t>(rank));
+    machine.cores.insert(ranks[rank].cores.begin(), ranks[rank].cores.end());
+    machine.host_cores = std::max(machine.host_cores, ranks[rank].host_cores);
+  }
+  const auto devices = static_cast<int64_t>(machines.begin()->second.ranks.size());
+  int64_t cores = devices;
+  for (const auto& [name, machine] : machines) {
+    const int64_t row = *machine.ranks.rbegin() - *machine.ranks.begin() + 1;
+    if (row != devices || static_cast<int64_t>(machine.ranks.size()) != devices) return {};
+    cores = std::min(cores, machine.core_count());
+  }
+  return cores < devices && cores > 0 ? SharedCores{devices, cores} : SharedCores{};
+}
+
+// Sums over more ranks of a host than it has cores had to take turns; prices know that by themselves.
+void give_cores_to_sums(const SharedCores& shared, Measurements* measurements) {
+  for (ProbedExchange& sum : measurements->exchanges) {
+    const auto ranks = static_cast<int64_t>(sum.ranks.size());
+    if (shared.too_few_for(ranks))
+      sum.seconds *= static_cast<double>(shared.cores) / static_cast<double>(ranks);
+  }
+}
+
+}  // namespace
+
+Topology topology_of(const Measurements& measured) {
+  Measurements measurements = measured;
   const HostLayout layout = layout_of(measurements.hosts());
   Topology topology;
+  topology.cores = shared_cores(measurements.ranks);
+  if (layout.names.size() == 1) give_cores_to_sums(topology.cores, &measurements);
   if (layout.even) {
     const size_t per_host = layout.ranks[0].size();
     if (per_host > 1) topology.levels.push_back(level_of(measurements, Reach::kWithinHosts, per_host));

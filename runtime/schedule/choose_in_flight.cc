@@ -147,7 +147,8 @@ class Search {
  private:
   /// Exact and quick, where the pipeline never drains, links are not shared and the period is short.
   std::optional<double> endless_seconds(const PipelineShape& shape, double enough) {
-    const bool plain = options_.network.empty() && options_.send_queue == 0 && !options_.blocking_transfers;
+    const bool plain =
+        !shares_anything(shape_, options_) && options_.send_queue == 0 && !options_.blocking_transfers;
     if (!plain || facts_of(shape.weights).drains()) return std::nullopt;
     return endless_.minibatch_seconds(shape, times_, enough);
   }
@@ -342,8 +343,9 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
     int64_t& depth = bounded.in_flight[shape.frozen_stages];
     depth = StageTurns(shape, shape.frozen_stages).depth_that_runs_ahead(shape.microbatches, depth);
   }
-  if (options.network.empty()) return search(schedule, bounded, times, options, false, aim);
+  if (!shares_anything(shape, options)) return search(schedule, bounded, times, options, false, aim);
   SimulationOptions alone = options;
+  alone.cores = {};
   alone.network.clear();
   alone.messages.clear();
   alone.devices.clear();

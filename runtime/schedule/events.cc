@@ -31,6 +31,7 @@ class Events {
     for (int64_t stage = 0; stage < timeline.shape().stages(); ++stage)
       turns_.emplace_back(timeline.shape(), stage);
     if (!options.network.empty()) open_network();
+    if (options.cores.too_few_for(static_cast<int64_t>(ranks_.size()))) open_cores();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) open_streams(static_cast<int64_t>(rank));
   }
 
@@ -60,6 +61,7 @@ class Events {
       if (at.position == timeline_.lists()[rank].size()) return false;
       add_action(rank, at.position);
       add_left(at.until);
+      if (cores_) state->left.push_back(cores_->part_left(static_cast<int32_t>(rank), now_));
       for (const int64_t kind : {0, 1, 2}) {
         const bool empty = kind < 2 && at.link[kind].empty();
         state->at.push_back(empty ? 1 : 0);
@@ -71,6 +73,8 @@ class Events {
         state->left.push_back(network_->part_left(static_cast<int32_t>(flow), now_));
       }
     }
+    for (int64_t stage = 0; cores_ && stage < timeline_.shape().stages(); ++stage)
+      state->left.push_back(cores_->part_left(sum_on_cores(stage), now_));
     return true;
   }
 
@@ -82,12 +86,17 @@ class Events {
     begun_ = true;
     while (timeline_.completed() < completed) {
       // Rates change once for all that happens at the same time.
-      if (network_ && network_->unsettled() && (queue_.empty() || queue_.top().seconds > now_))
-        network_->settle(now_);
-      if (network_ &&
-          network_->next_arrival() < (queue_.empty() ? FairNetwork::kNever : queue_.top().seconds)) {
-        now_ = network_->next_arrival();
-        arrive(network_->next_flow());
+      const double next = queue_.empty() ? FairNetwork::kNever : queue_.top().seconds;
+      if (network_ && network_->unsettled() && next > now_) network_->settle(now_);
+      if (cores_ && cores_->unsettled() && next > now_) cores_->settle(now_);
+      const double arrives = network_ ? network_->next_arrival() : FairNetwork::kNever;
+      const double computed = cores_ ? cores_->next_arrival() : FairNetwork::kNever;
+      if (std::min(arrives, computed) < next) {
+        now_ = std::min(arrives, computed);
+        if (computed < arrives)
+          finish_on_cores(cores_->next_flow());
+        else
+          arrive(network_->next_flow());
         continue;
       }
       if (queue_.empty()) break;
@@ -180,6 +189,20 @@ class Events {
              options_.devices.size() << " devices for " << ranks_.size() << " ranks");
   }
 
+  /// A link for each rank, its one core at most, and one for each host.
+  void open_cores() {
+    std::vector<double> bandwidths(ranks_.size(), 1);
+    int64_t hosts = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      hosts = std::max(hosts, device(static_cast<int64_t>(rank)) / options_.cores.devices + 1);
+    bandwidths.resize(ranks_.size() + static_cast<size_t>(hosts), static_cast<double>(options_.cores.cores));
+    cores_ = std::make_unique<FairNetwork>(bandwidths);
+  }
+
+  int32_t cores_of(int64_t rank) const {
+    return static_cast<int32_t>(static_cast<int64_t>(ranks_.size()) + device(rank) / options_.cores.devices);
+  }
+
   /// No stage splits here, so there is one.
   size_t message_of(int64_t rank, const Action& action) const {
     return messages_.of(action, timeline_.stage_of(rank, action), 0).first;
@@ -233,8 +256,30 @@ class Events {
       default:
         break;
     }
-    push(now_ + timeline_.seconds_of(rank, action, stage, now_), kRankGoesOn, rank);
+    compute(rank, timeline_.seconds_of(rank, action, stage, now_));
     return false;
+  }
+
+  /// The rank's action takes so long with a core to itself.
+  void compute(int64_t rank, double seconds) {
+    if (cores_ && seconds > 0)
+      cores_->add(static_cast<int32_t>(rank), {static_cast<int32_t>(rank), cores_of(rank)}, seconds, now_);
+    else
+      push(now_ + seconds, kRankGoesOn, rank);
+  }
+
+  // On cores ranks compute, and stages sum.
+  int32_t sum_on_cores(int64_t stage) const {
+    return static_cast<int32_t>(static_cast<int64_t>(ranks_.size()) + stage);
+  }
+
+  void finish_on_cores(int32_t flow) {
+    cores_->remove(flow);
+    const auto ranks = static_cast<int32_t>(ranks_.size());
+    if (flow < ranks)
+      finish_action(flow);
+    else
+      finish_reduce(flow - ranks);
   }
 
   /// The rank's action has taken its time.
@@ -443,10 +488,32 @@ class Events {
     reduce.begin = now_;
     const bool nothing = network_ && options_.messages[stage].reduce_bytes == 0;
     if (!network_ || nothing) {
-      push(now_ + (nothing ? 0 : timeline_.times_of(stage).reduce_seconds), kReduced, stage);
+      const double seconds = nothing ? 0 : timeline_.times_of(stage).reduce_seconds;
+      if (cores_ && options_.sums_take_cores && seconds > 0)
+        sum_on_their_cores(stage, seconds);
+      else
+        push(now_ + seconds, kReduced, stage);
       return;
     }
     push(now_ + 2 * exchange_of(stage).latency_seconds, kBegins, flow_of(begin, 2));
+  }
+
+  /// All replicas send, receive and add at once, each on its core.
+  void sum_on_their_cores(int64_t stage, double seconds) {
+    const int64_t begin = first_rank_[stage], end = begin + timeline_.shape().replicas[stage];
+    std::vector<int32_t> links = {static_cast<int32_t>(begin)};
+    std::vector<double> weights = {1};
+    for (int64_t rank = begin; rank < end; ++rank) {
+      const int32_t host = cores_of(rank);
+      const auto known = std::find(links.begin() + 1, links.end(), host);
+      if (known != links.end()) {
+        ++weights[static_cast<size_t>(known - links.begin())];
+        continue;
+      }
+      links.push_back(host);
+      weights.push_back(1);
+    }
+    cores_->add(sum_on_cores(stage), links, seconds, now_, weights);
   }
 
   const Action& current(int64_t rank) const { return timeline_.lists()[rank][ranks_[rank].position]; }
@@ -477,8 +544,7 @@ class Events {
     for (const int64_t rank : meetings_.ranks(meeting)) {
       timeline_.waited_to_update(rank, ranks_[rank].since, now_);
       ranks_[rank].since = now_;
-      push(now_ + timeline_.seconds_of(ActionKind::kUpdate, timeline_.stage_of(rank, current(rank))),
-           kRankGoesOn, rank);
+      compute(rank, timeline_.seconds_of(ActionKind::kUpdate, timeline_.stage_of(rank, current(rank))));
     }
   }
 
@@ -494,6 +560,7 @@ class Events {
   std::vector<StageTurns> turns_;
   std::unique_ptr<LinkTree> tree_;
   std::unique_ptr<FairNetwork> network_;
+  std::unique_ptr<FairNetwork> cores_;  // where they are too few: seconds of work instead of bytes
   std::priority_queue<Event, std::vector<Event>, Later> queue_;
   int64_t order_ = 0;
   double now_ = 0;

@@ -21,6 +21,7 @@ SimulationOptions on_own_links(SimulationOptions options) {
   options.network.clear();
   options.messages.clear();
   options.devices.clear();
+  options.cores = {};
   options.send_queue = 0;
   options.disturbances = nullptr;  // of ranks, by their numbers
   return options;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -96,7 +97,7 @@ class Repetition {
   std::deque<Seen> seen_;  // the last ones, latest first
 };
 
-/// Part by part, on shared links. What is in flight when the lists end is beyond what is looked at.
+/// Part by part, on shared links or cores. What is in flight when the lists end is beyond what is looked at.
 class NetworkRun {
  public:
   NetworkRun(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
@@ -149,7 +150,7 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
                         int64_t* simulated, double most_seconds) {
   const auto total = [&](int64_t count) {
     if (simulated != nullptr)
-      *simulated += count * shape.stages() / (options.network.empty() ? kSweepsForEvents : 1);
+      *simulated += count * shape.stages() / (shares_anything(shape, options) ? 1 : kSweepsForEvents);
     return total_seconds(schedule, shape, times, count, options);
   };
   // Intervals repeat when every stage's round robin is back where it was.
@@ -159,7 +160,7 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
     if (together > 16 * shape.microbatches) break;
     repeat = together;
   }
-  if (!options.network.empty() && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {
+  if (shares_anything(shape, options) && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {
     NetworkRun run(schedule, shape, times, options, kIntervals * repeat, simulated);
     const double first = run.seconds_until(repeat) / static_cast<double>(repeat);
     if (first > kFirstInterval * most_seconds) return first;
@@ -180,11 +181,42 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
   }
 }
 
-double settled_on_a_network(const std::string& schedule, const PipelineShape& shape,
-                            const std::vector<StageTimes>& times, const SimulationOptions& options,
-                            int64_t* simulated, double most_seconds) {
+/// Ranks of a host have no more than its cores, however they take turns.
+double cores_floor_seconds(const PipelineShape& shape, const std::vector<StageTimes>& given,
+                           const SimulationOptions& options) {
+  if (!options.cores.too_few_for(shape.ranks()) || !shape.shares.empty()) return 0;
+  const std::vector<StageTimes> times = times_with_frozen(shape, given);
+  std::map<int64_t, double> hosts;  // core seconds of a minibatch
+  const std::vector<int64_t> first = first_ranks(shape);
+  for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+    const StageTimes& t = times[static_cast<size_t>(stage)];
+    const StageTurns turns(shape, stage);
+    const auto replicas = static_cast<double>(turns.replicas());
+    const bool sums = options.network.empty() && options.sums_take_cores && turns.replicas() > 1;
+    const double round = t.step_seconds + (sums ? t.reduce_seconds : 0);
+    const double each = (t.forward_seconds + t.recompute_seconds + t.backward_seconds) / replicas +
+                        round / static_cast<double>(turns.round_length());
+    for (int64_t q = 0; q < turns.replicas(); ++q) {
+      const int64_t rank = first[static_cast<size_t>(stage)] + q;
+      const int64_t device = options.devices.empty() ? rank : options.devices[static_cast<size_t>(rank)];
+      hosts[device / options.cores.devices] += each;
+    }
+  }
+  double most = 0;
+  for (const auto& [host, seconds] : hosts) most = std::max(most, seconds);
+  return most / static_cast<double>(options.cores.cores);
+}
+
+double settled_with_others(const std::string& schedule, const PipelineShape& shape,
+                           const std::vector<StageTimes>& times, const SimulationOptions& options,
+                           int64_t* simulated, double most_seconds) {
   const int64_t first = first_span(shape);
-  const double floor = schedule_named(schedule).trains() ? network_floor_seconds(shape, times, options) : 0;
+  double floor = 0;
+  if (schedule_named(schedule).trains()) {
+    floor = options.network.empty() ? bottleneck_seconds(shape, times, options.blocking_transfers)
+                                    : network_floor_seconds(shape, times, options);
+    floor = std::max(floor, cores_floor_seconds(shape, times, options));
+  }
   if (most_seconds < std::numeric_limits<double>::infinity()) {
     NetworkRun glance(schedule, shape, times, options, first / 2, simulated);
     for (const Glance& each : kGlances) {
@@ -221,8 +253,8 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
   }
   if (facts_of(shape.weights).drains())
     return interval_seconds(schedule, shape, times, options, simulated, most_seconds);
-  if (!options.network.empty())
-    return settled_on_a_network(schedule, shape, times, options, simulated, most_seconds);
+  if (shares_anything(shape, options))
+    return settled_with_others(schedule, shape, times, options, simulated, most_seconds);
   const bool plain =
       options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;
   if (plain && schedule_facts(schedule).kind == ScheduleKind::k1F1B) {

@@ -60,6 +60,12 @@ struct SimulationOptions {
   std::vector<TopologyLevel> network = {};
   std::vector<StageMessages> messages = {};  ///< by stage, for the network
   std::vector<int64_t> devices = {};         ///< by rank, all different; empty: rank k is device k
+  /// Where they are too few: forwards, backwards and updates have at most one core each, and while more of a
+  /// machine's go on than it has cores, all equally much of them. Not counted where a stage splits its
+  /// minibatches, nor for messages.
+  SharedCores cores = {};
+  /// So do sums over replicas, each rank's, that are not a network's. Otherwise they wait for links alone.
+  bool sums_take_cores = true;
   /// Not null: forwards and backwards take longer, as it says. Borrowed. Counts in simulate() alone.
   const Disturbances* disturbances = nullptr;
 };

@@ -9,11 +9,15 @@
 
 namespace pipewright {
 
+bool shares_anything(const PipelineShape& shape, const SimulationOptions& options) {
+  return !options.network.empty() || options.cores.too_few_for(shape.ranks());
+}
+
 void run_timeline(Timeline& timeline, const SimulationOptions& options) {
   timeline.disturb(options.disturbances);
   // A frozen stage waits for room, which is the only thing that holds it back.
   const bool waits_for_room = options.send_queue > 0 || timeline.shape().frozen_stages > 0;
-  if (timeline.shape().any_splits() || (options.network.empty() && !waits_for_room))
+  if (timeline.shape().any_splits() || (!shares_anything(timeline.shape(), options) && !waits_for_room))
     run_sweep(timeline, options.blocking_transfers);
   else
     run_events(timeline, options);

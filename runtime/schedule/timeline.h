@@ -188,6 +188,8 @@ class EventRun {
  private:
   std::unique_ptr<class Events> events_;
 };
+/// Whether ranks influence each other beside their messages: then times come of events alone.
+bool shares_anything(const PipelineShape& shape, const SimulationOptions& options);
 /// The one of both that the options need. Where a stage splits its minibatches the first, whatever they say:
 /// links are the ranks' own then.
 void run_timeline(Timeline& timeline, const SimulationOptions& options);

@@ -365,6 +365,7 @@ Topology random_topology(std::mt19937_64& random) {
     const auto factor = [&] { return 1 + fraction(random); };
     topology.factors = {factor(), factor(), factor(), factor(), factor(), 1 + below(random, 90)};
   }
+  if (coin(random)) topology.cores = {1 + below(random, 9), 1 + below(random, 9)};
   return topology;
 }
 
@@ -404,6 +405,7 @@ Plan random_plan(std::mt19937_64& random) {
     plan.predicted->minibatch_seconds = positive(random, 1e3);
     plan.predicted->bottleneck = odd_text(random);
     plan.predicted->samples_per_second = positive(random, 1e6);
+    if (coin(random)) plan.predicted->shared_cores = 1 + below(random, 9);
     for (size_t i = 0; i < plan.stages.size(); ++i) {
       plan.predicted->stages.push_back({positive(random, 1e3),
                                         positive(random, 1),

@@ -1,7 +1,7 @@
+#include "runtime/journal/slowness.h"
+
 #include <catch2/catch.hpp>
 #include <random>
-
-#include "runtime/journal/slowness.h"
 
 using namespace pipewright;
 
@@ -139,10 +139,14 @@ TEST_CASE("figures at random: one line, whatever they are, and never for a run t
 }
 
 TEST_CASE("ranks beyond the cores are warned of") {
-  CHECK(crowding_text(2, 1, 2).empty());
-  CHECK(crowding_text(1, 8, 0).empty());
-  CHECK(crowding_text(0, 1, 2).empty());
-  CHECK_THAT(crowding_text(16, 1, 2), Catch::StartsWith("16 ranks on 2 cores: they take turns"));
-  CHECK_THAT(crowding_text(2, 2, 3), Catch::StartsWith("2 ranks of 2 threads on 3 cores: "));
-  CHECK_THAT(crowding_text(1, 2, 1), Catch::StartsWith("1 rank of 2 threads on 1 core: "));
+  Plan plan;
+  CHECK(crowding_text(2, 1, 2, plan).empty());
+  CHECK(crowding_text(1, 8, 0, plan).empty());
+  CHECK(crowding_text(0, 1, 2, plan).empty());
+  CHECK_THAT(crowding_text(16, 1, 2, plan), Catch::StartsWith("16 ranks on 2 cores: they take turns"));
+  plan.predicted.emplace();
+  CHECK_THAT(crowding_text(2, 2, 3, plan), Catch::StartsWith("2 ranks of 2 threads on 3 cores: "));
+  CHECK_THAT(crowding_text(1, 2, 1, plan), Catch::StartsWith("1 rank of 2 threads on 1 core: "));
+  plan.predicted->shared_cores = 2;
+  CHECK(crowding_text(16, 1, 2, plan) == "16 ranks on 2 cores: they take turns, as the plan says");
 }

@@ -204,6 +204,21 @@ TEST_CASE("probe: ranks that want more cores than there are say nothing of a lin
   CHECK(probed_crowds(measurements)[0].cores_had_time);
 }
 
+TEST_CASE("probe: ranks that are more than the cores of their machine share these") {
+  const auto cores_of = [](const std::vector<std::string>& hosts, int64_t cores) {
+    return topology_of(measured(hosts, cores)).cores;
+  };
+  CHECK(cores_of(even_hosts(1, 3), 2) == SharedCores{3, 2});
+  CHECK(cores_of(even_hosts(1, 3), 3) == SharedCores{});
+  CHECK(cores_of(even_hosts(2, 4), 2) == SharedCores{4, 2});
+  CHECK(cores_of({"a", "a", "a", "b"}, 2) == SharedCores{});  // not all alike
+  CHECK(cores_of({"a", "b", "a", "b"}, 1) == SharedCores{});  // not in a row
+  // Hosts that are one machine.
+  Measurements measurements = measured(even_hosts(4, 1), 2);
+  for (RankFacts& rank : measurements.ranks) rank.machine = "one";
+  CHECK(topology_of(measurements).cores == SharedCores{4, 2});
+}
+
 TEST_CASE("probe: a host's link is what its ranks get together, and no less than what one gets") {
   KeyedRandom random({2});
   for (int i = 0; i < 200; ++i) {
