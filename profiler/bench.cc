@@ -182,6 +182,30 @@ void Bench::train() {
   if (!rule_) prepare_updates(gradients);
 }
 
+Bench::InFlight Bench::set_out() {
+  Received received = receive();
+  InFlight in_flight;
+  in_flight.root = root_of(forward(std::move(received.values), nullptr));
+  in_flight.targets = targets(received);
+  in_flight.held = std::move(received.held);
+  return in_flight;
+}
+
+Stretch Bench::time_in_pipeline(InFlight& in_flight) {
+  if (!in_flight.root.defined()) in_flight = set_out();
+  update_before_pass();
+  marks_.clear();
+  const size_t begin = marks_.set();
+  InFlight next = set_out();
+  std::vector<at::Tensor> gradients = backward(in_flight.root, in_flight.targets);
+  in_flight = {};
+  const size_t end = marks_.set();
+  if (!rule_) prepare_updates(gradients);
+  in_flight = std::move(next);
+  marks_.wait();
+  return marks_.between(begin, end);
+}
+
 Stretch Bench::time_by_turns(const std::function<void()>& others) {
   update_before_pass();
   Received received = receive();

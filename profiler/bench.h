@@ -80,6 +80,17 @@ class Bench {
   WholePass time_whole();
   /// Forward, backward and an update in place, untimed: no more than training does.
   void train();
+  /// A minibatch whose backward is to come.
+  class InFlight {
+    friend class Bench;
+    at::Tensor root;
+    torch::autograd::edge_list targets;
+    std::vector<at::Tensor> held;
+  };
+  /// Forward of another minibatch, then backward of the one in flight, as a rank of a pipeline makes them
+  /// that has two in flight: what the backward reads has left the caches since. The first time that is a
+  /// minibatch made for it, untimed.
+  Stretch time_in_pipeline(InFlight& in_flight);
   /// Forward and backward, as a rank makes them that computes by turns with others: `others` is called before
   /// each of the two, untimed, and returns when it is this one's turn.
   Stretch time_by_turns(const std::function<void()>& others);
@@ -135,6 +146,7 @@ class Bench {
   void make_weights(const Model& model);
   std::string owner(const std::string& value) const;
   void pass_once(Received received);
+  InFlight set_out();
   Received receive() const;
   /// Returns a tensor for each value that leaves. Keeps none of `arriving` beyond its last reader.
   std::vector<at::Tensor> forward(Tensors arriving, const NodeObserver* observer) const;

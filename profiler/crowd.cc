@@ -17,7 +17,7 @@ namespace pipewright {
 namespace {
 
 enum class Pace {
-  kFree,    ///< the others train as they like
+  kFree,    ///< the others train as they like, as ranks of a pipeline
   kInStep,  ///< as replicas: all wait for each other before each pass, and sum their gradients after it
   kByTurns  ///< while the one that is timed waits
 };
@@ -78,11 +78,12 @@ class Others {
         const ThreadCount own(threads);  // OpenMP counts by thread
         const at::AutoGradMode grad_mode(true);
         const std::unique_ptr<Bench> bench = another();
+        Bench::InFlight in_flight;
         bench->train();
         begun = true;
         ready_.arrive_and_wait();
         if (pace_ == Pace::kFree)
-          while (!ended_) bench->train();
+          while (!ended_) bench->time_in_pipeline(in_flight);
         else
           keep_step(*bench, replica);
       } catch (const std::exception&) {  // no memory for another one
@@ -181,28 +182,28 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
   const double pass_seconds = std::max(1e-6, first.forward.device_seconds + first.backward.device_seconds);
   const int64_t passes = std::clamp<int64_t>(
       std::min(repeats / kTurns, static_cast<int64_t>(kSecondsOfTurn / pass_seconds)), 2, 6);
-  PassSamples alone, beside, replica_alone, in_step;
-  std::vector<double> by_turns;
-  const auto take = [&](PassSamples& samples, PassSamples* replica) {
-    for (int64_t i = 0; i < passes; ++i) {
-      const WholePass pass = bench.time_whole();
-      const double compute = pass.forward.device_seconds + pass.backward.device_seconds;
-      samples.compute.push_back(compute);
-      samples.update.push_back(pass.step_in_place.device_seconds);
-      if (!replica) continue;
-      replica->compute.push_back(compute + pass.gradient_copy.device_seconds);
-      replica->update.push_back(pass.gradient_divide.device_seconds + pass.step_in_place.device_seconds);
-    }
-  };
+  PassSamples alone, replica_alone, in_step;
+  std::vector<double> compute_beside, update_beside, by_turns;
   const Clock::time_point start = Clock::now();
   const auto goes_on = [&](int64_t turn) {
     return turn < kTurns || std::chrono::duration<double>(Clock::now() - start).count() < least_seconds;
   };
   for (int64_t turn = 0; goes_on(turn); ++turn) {
-    take(alone, &replica_alone);
+    for (int64_t i = 0; i < passes; ++i) {
+      const WholePass pass = bench.time_whole();
+      const double compute = pass.forward.device_seconds + pass.backward.device_seconds;
+      alone.compute.push_back(compute);
+      alone.update.push_back(pass.step_in_place.device_seconds);
+      replica_alone.compute.push_back(compute + pass.gradient_copy.device_seconds);
+      replica_alone.update.push_back(pass.gradient_divide.device_seconds + pass.step_in_place.device_seconds);
+    }
     {
       const Others crowd(another, others, threads, Pace::kFree);
-      take(beside, nullptr);
+      Bench::InFlight in_flight;
+      for (int64_t i = 0; i < passes; ++i) {
+        update_beside.push_back(bench.time_whole().step_in_place.device_seconds);
+        compute_beside.push_back(bench.time_in_pipeline(in_flight).device_seconds);
+      }
       if (crowd.failed()) return std::nullopt;
     }
     Others replicas(another, others, threads, Pace::kInStep);
@@ -216,8 +217,8 @@ std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
     for (int64_t i = 0; i < passes; ++i) by_turns.push_back(turns.time_by_turns(bench).device_seconds);
     if (turns.failed()) return std::nullopt;
   }
-  return CrowdSeconds{median(alone.compute),        median(beside.compute),        median(alone.update),
-                      median(beside.update),        median(replica_alone.compute), median(in_step.compute),
+  return CrowdSeconds{median(alone.compute),        median(compute_beside),        median(alone.update),
+                      median(update_beside),        median(replica_alone.compute), median(in_step.compute),
                       median(replica_alone.update), median(in_step.update),        median(by_turns)};
 }
 

@@ -85,7 +85,7 @@ ProfiledNode profiled_node(const Graph& graph, const Part& part, size_t i, const
 int64_t others_that_fit(const std::vector<ProfiledNode>& nodes) {
   double bytes = 1;
   for (const ProfiledNode& node : nodes)
-    bytes += static_cast<double>(5 * node.parameter_bytes + node.saved_bytes);
+    bytes += static_cast<double>(5 * node.parameter_bytes + 2 * node.saved_bytes);  // two in flight
   const double free_bytes =
       static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   return static_cast<int64_t>(free_bytes / 2 / bytes);
@@ -243,7 +243,7 @@ class PartByPart {
     if (number_ == 0) {
       others_ = options_.beside;
       for (const Part& part : parts_)
-        if (part.need_bytes > 0) others_ = std::min(others_, limit_.memory.bytes / part.need_bytes - 1);
+        if (part.need_bytes > 0) others_ = std::min(others_, limit_.memory.bytes / (2 * part.need_bytes) - 1);
       if (parts_.size() == 1) others_ = std::min(others_, others_that_fit(nodes));
       if (others_ > 0) crowd_.emplace();
     }

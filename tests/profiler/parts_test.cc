@@ -284,6 +284,25 @@ TEST_CASE("nobody waits for a bench that cannot be made, trained as it likes or 
   }
 }
 
+TEST_CASE("in a pipeline one more minibatch is in flight between passes, and gone with who holds it") {
+  const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
+  Bench bench(model, synthetic_inputs(model.graph, 1), 1, at::Device(at::kCPU));
+  for (int i = 0; i < 2; ++i) bench.train();  // its update has what it keeps
+  MemoryMeter meter(at::kCPU);
+  const MemoryMeter::Attached attached(meter);
+  {
+    Bench::InFlight in_flight;
+    CHECK(bench.time_in_pipeline(in_flight).device_seconds > 0);
+    const int64_t held = meter.live_bytes();
+    CHECK(held > 0);
+    meter.reset_peak();
+    CHECK(bench.time_in_pipeline(in_flight).device_seconds > 0);
+    CHECK(meter.live_bytes() == held);
+    CHECK(meter.peak_bytes() >= 2 * held);
+  }
+  CHECK(meter.live_bytes() == 0);
+}
+
 TEST_CASE("what others do before a pass is no part of its time") {
   const Model model = load_model("mlp:layers=4,width=64,image=8,channels=1", 4);
   Bench bench(model, synthetic_inputs(model.graph, 1), 1, at::Device(at::kCPU));
