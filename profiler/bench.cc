@@ -2,13 +2,9 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn_like.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -19,7 +15,7 @@
 #include "graph/error.h"
 #include "graph/run.h"
 #include "models/initialise.h"
-#include "models/memory/memory_meter.h"
+#include "profiler/backward.h"
 #include "profiler/backward_clock.h"
 
 namespace pipewright {
@@ -37,35 +33,6 @@ std::vector<size_t> nodes_of(const Part& part) {
 
 bool trains(const Parameter& parameter) {
   return parameter.trainable && dtype_is_floating(parameter.type.dtype);
-}
-
-/// Gradients at `targets`, undefined where none comes to. Without a root to none.
-std::vector<at::Tensor> backward(const at::Tensor& root, const autograd::edge_list& targets) {
-  if (!root.defined() || targets.empty()) return std::vector<at::Tensor>(targets.size());
-  const auto first_line = [](const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    return "the backward failed: " + message.substr(0, message.find('\n'));
-  };
-  try {
-    TORCH_CHECK(root.requires_grad(), "the loss depends on nothing that has a gradient");
-    return autograd::Engine::get_default_engine().execute({autograd::impl::gradient_edge(root)},
-                                                          {at::ones_like(root)}, /*keep_graph=*/false,
-                                                          /*create_graph=*/false,
-                                                          /*accumulate_grad=*/false, targets);
-  } catch (const c10::OutOfMemoryError& error) {
-    throw RunError(first_line(error), "Next: a smaller --batch-size, or a device with more memory.");
-  } catch (const c10::Error& error) {
-    throw RunError(first_line(error),
-                   "Likely cause: the model changes in place what its backward needs; PyTorch cannot train "
-                   "it either.");
-  }
-}
-
-// The engine's thread for the device holds a backward's last tensors for a moment after it has handed out the
-// gradients. When it runs another one, which has no memory of its own, it has let go of them.
-void wait_for_engine(at::Device device) {
-  const at::Tensor nothing = at::empty({0}, at::TensorOptions().device(device)).requires_grad_();
-  autograd::grad({nothing.neg()}, {nothing}, {at::empty_like(nothing)});
 }
 
 }  // namespace
@@ -174,84 +141,6 @@ WholePass Bench::time_whole() {
   return pass;
 }
 
-void Bench::train() {
-  update_before_pass();
-  Received received = receive();
-  const at::Tensor root = root_of(forward(std::move(received.values), nullptr));
-  const std::vector<at::Tensor> gradients = backward(root, targets(received));
-  if (!rule_) prepare_updates(gradients);
-}
-
-Bench::InFlight Bench::set_out() {
-  Received received = receive();
-  InFlight in_flight;
-  in_flight.root = root_of(forward(std::move(received.values), nullptr));
-  in_flight.targets = targets(received);
-  in_flight.held = std::move(received.held);
-  return in_flight;
-}
-
-Stretch Bench::time_in_pipeline(InFlight& in_flight) {
-  if (!in_flight.root.defined()) in_flight = set_out();
-  update_before_pass();
-  marks_.clear();
-  const size_t begin = marks_.set();
-  InFlight next = set_out();
-  std::vector<at::Tensor> gradients = backward(in_flight.root, in_flight.targets);
-  in_flight = {};
-  const size_t end = marks_.set();
-  if (!rule_) prepare_updates(gradients);
-  in_flight = std::move(next);
-  marks_.wait();
-  return marks_.between(begin, end);
-}
-
-Stretch Bench::time_by_turns(const std::function<void()>& others) {
-  update_before_pass();
-  Received received = receive();
-  marks_.clear();
-  others();
-  const size_t forward_begin = marks_.set();
-  const at::Tensor root = root_of(forward(std::move(received.values), nullptr));
-  const size_t forward_end = marks_.set();
-  others();
-  const size_t backward_begin = marks_.set();
-  const std::vector<at::Tensor> gradients = backward(root, targets(received));
-  const size_t backward_end = marks_.set();
-  if (!rule_) prepare_updates(gradients);
-  marks_.wait();
-  Stretch both = marks_.between(forward_begin, forward_end);
-  both += marks_.between(backward_begin, backward_end);
-  return both;
-}
-
-ReplicaPass Bench::time_replica(const std::function<void()>& meet,
-                                const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
-  Received received = receive();
-  marks_.clear();
-  const size_t begin = marks_.set();
-  const at::Tensor root = root_of(forward(std::move(received.values), nullptr));
-  std::vector<at::Tensor> gradients = backward(root, targets(received));
-  if (!rule_) prepare_updates(gradients);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < sums_.size(); ++i) {
-    sums_[i].copy_(gradients[updated_[i]]);
-    gradients[updated_[i]].reset();
-  }
-  marks_.set();
-  marks_.wait();
-  meet();
-  const size_t compute_end = marks_.set();
-  marks_.wait();
-  sum(sums_);
-  const size_t update_begin = marks_.set();
-  for (at::Tensor& gradient : sums_) gradient.div_(2.0);
-  rule_->step(weights_, sums_, 0, weights_);
-  const size_t end = marks_.set();
-  marks_.wait();
-  return {marks_.between(begin, compute_end), marks_.between(update_begin, end)};
-}
-
 NodesPass Bench::time_nodes() {
   std::vector<SequenceRange> ranges(size());
   NodeObserver observer;
@@ -357,139 +246,6 @@ std::vector<std::vector<std::string>> Bench::keeps() {
       if (last_reader_.at(name) == i) there.erase(name);
   }
   return kept;
-}
-
-SavedPass Bench::saved() {
-  constexpr int64_t kNobody = -1, kReceived = -2;
-  MemoryMeter meter(device_.type());
-  const MemoryMeter::Attached attached(meter);
-  NodeObserver observer;
-  observer.before = [&](size_t i) { meter.set_tag(static_cast<int64_t>(i)); };
-  observer.after = [&](size_t) { meter.set_tag(kNobody); };
-  meter.set_tag(kReceived);
-  Received received = receive();
-  meter.set_tag(kNobody);
-  std::vector<at::Tensor> leaving = forward(std::move(received.values), &observer);
-
-  SavedPass pass;
-  // The functions hold what backward needs; the loss itself, and what leaves, is not among it.
-  std::vector<std::shared_ptr<autograd::Node>> functions;
-  std::map<const void*, std::shared_ptr<CrossingMemory>> arrived, made;  // by where they are
-  for (size_t j = 0; j < arriving_.size(); ++j) arrived[received.places[j]] = arriving_[j].memory;
-  for (size_t v = 0; v < leaving.size(); ++v) {
-    const std::string& name = part_.leaving[v];
-    const at::Tensor value = std::exchange(leaving[v], at::Tensor());
-    if (part_.with_gradient.count(name)) functions.push_back(value.grad_fn());
-    const std::set<const autograd::Node*> behind = functions_behind(value);
-    for (size_t e = 0; e < received.edges.size(); ++e)
-      if (behind.count(received.edges[e].function.get()))
-        pass.gradient_reaches[name].insert(received.names[e]);
-    if (name == graph_.outputs[0]) continue;
-    const void* const place = value.storage().data();
-    const auto block = meter.block_at(place);
-    const bool passes = block && block->tag == kReceived;
-    std::shared_ptr<CrossingMemory>& memory = passes ? arrived.at(place) : made[place];
-    if (!memory) {
-      memory = std::make_shared<CrossingMemory>();
-      memory->bytes = bytes_around(value).to(at::kCPU, at::kByte, false, /*copy=*/true);
-      if (block && block->tag >= 0) {
-        memory->maker = part_.begin + static_cast<size_t>(block->tag);
-        memory->allocated_bytes = block->bytes;
-      }
-    }
-    pass.leaving.emplace(name, crossing_value(value, memory, owner(name)));
-  }
-  received.held.clear();
-
-  // Nothing is allocated from here on: a block that is there has not changed hands.
-  const auto live = [&](const void* place, int64_t tag) {
-    const auto block = meter.block_at(place);
-    return block && block->tag == tag;
-  };
-  for (size_t j = 0; j < arriving_.size(); ++j)
-    if (live(received.places[j], kReceived)) pass.kept.push_back(arriving_[j].memory);
-  for (const auto& [place, memory] : made)
-    if (memory->maker) memory->saved = live(place, static_cast<int64_t>(*memory->maker - part_.begin));
-  pass.bytes.assign(size(), 0);
-  for (const auto& [tag, bytes] : meter.live_bytes_by_tag())
-    if (tag >= 0) pass.bytes[static_cast<size_t>(tag)] = bytes;
-  return pass;
-}
-
-NodePeaks Bench::peaks() {
-  MemoryMeter meter(device_.type());
-  const MemoryMeter::Attached attached(meter);
-  // Most bytes above those that were there when the node began.
-  std::vector<int64_t> forward_bytes(size(), 0), backward_bytes(size(), 0);
-  int64_t before = 0;
-  std::vector<SequenceRange> ranges(size());
-  NodeObserver observer;
-  observer.before = [&](size_t i) {
-    ranges[i].begin = at::sequence_number::peek();
-    before = meter.live_bytes();
-    meter.reset_peak();
-  };
-  observer.after = [&](size_t i) {
-    ranges[i].end = at::sequence_number::peek();
-    forward_bytes[i] = meter.peak_bytes() - before;
-  };
-  Received received = receive();
-  const at::Tensor root = root_of(forward(std::move(received.values), &observer));
-  int64_t before_function = 0;
-  std::optional<size_t> last;
-  const auto started = [&] {
-    before_function = meter.live_bytes();
-    meter.reset_peak();
-  };
-  const auto ended = [&](std::optional<size_t> node) {
-    // Functions of one node after another are one piece, in which its inner gradients come and go.
-    if (node != last) before = before_function;
-    if (node) backward_bytes[*node] = std::max(backward_bytes[*node], meter.peak_bytes() - before);
-    last = node;
-  };
-  {
-    const BackwardWatch watch(ranges, started, ended);
-    backward(root, targets(received));
-    wait_for_engine(device_);
-  }
-
-  // As profiles count them: neither the minibatch nor what every stage computes itself.
-  std::map<std::string, int64_t> value_bytes;
-  for (const Node& node : graph_.nodes) {
-    const bool stays = std::count(graph_.everywhere.begin(), graph_.everywhere.end(), node.name) > 0;
-    for (const std::string& name : node.outputs)
-      value_bytes[name] = stays ? 0 : graph_.computed_type(name).bytes();
-  }
-  for (size_t i = 0; i < size(); ++i) {
-    int64_t read = 0, made = 0, gradients = 0;
-    for (const std::string& name : singles_[i].inputs())
-      if (value_bytes.count(name)) read += value_bytes.at(name);
-    for (const std::string& name : graph_.nodes[part_.begin + i].outputs) made += value_bytes.at(name);
-    for (const at::Tensor& parameter : pick(parameters_, singles_[i].parameters()))
-      if (parameter.requires_grad()) gradients += static_cast<int64_t>(parameter.nbytes());
-    forward_bytes[i] -= made;
-    backward_bytes[i] -= read + gradients;
-  }
-  return {std::move(forward_bytes), std::move(backward_bytes)};
-}
-
-int64_t Bench::peak_bytes() {
-  pass_once(receive());  // values that leave have their gradients from now on
-  Received received = receive();
-  const Tensors held = received.values;  // in the meter's sight nothing of it comes and goes
-  MemoryMeter meter(device_.type());
-  const MemoryMeter::Attached attached(meter);
-  pass_once(std::move(received));
-  return meter.peak_bytes();
-}
-
-std::optional<int64_t> Bench::allocated_bytes() {
-  if (!allocator_bytes(device_)) return std::nullopt;
-  pass_once(receive());  // libraries keep workspaces from their first call on, one a thread
-  reset_allocator_peaks(device_);
-  const std::optional<AllocatorBytes> before = allocator_bytes(device_);
-  pass_once(receive());
-  return allocator_bytes(device_)->peak_allocated - before->allocated;
 }
 
 void Bench::pass_once(Received received) {

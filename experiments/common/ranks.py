@@ -71,7 +71,10 @@ def free_port():
 
 
 def run(runtime, words, log, seconds, ranks, share=1, master="127.0.0.1", before=lambda rank: [], environment=()):
-    """Starts a rank on each core in turn; `before`: the beginning of a rank's command. The worst exit code; what they print goes to `log`. None is left running."""
+    """Starts each rank on a core of its own, or with its share of one; ranks that are more than the cores and have no shares take turns on all of them. `before`: the beginning of a rank's command.
+    The worst exit code; what they print goes to `log`. None is left running."""
+    there = cores()
+    turns = share >= 1 and ranks > len(there)
     common = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR=master, MASTER_PORT=str(free_port()), PIPEWRIGHT_JOB_SECRET=secrets.token_hex(32), **dict(environment))
     with Shares(ranks, share) as shares, open(log, "a") as out:
         if shares.fault:
@@ -80,7 +83,8 @@ def run(runtime, words, log, seconds, ranks, share=1, master="127.0.0.1", before
         processes, codes = [], []
         try:
             for rank in range(ranks):
-                start = [*shares.words(rank), *before(rank), "taskset", "-c", str(cores()[rank % len(cores())]), runtime, *words]
+                own = there if turns else [there[rank % len(there)]]
+                start = [*shares.words(rank), *before(rank), "taskset", "-c", ",".join(map(str, own)), runtime, *words]
                 processes.append(subprocess.Popen([str(word) for word in start], env={**common, "RANK": str(rank)}, stdout=out, stderr=subprocess.STDOUT))
             for process in processes:
                 try:

@@ -32,7 +32,7 @@ def cell(line):
         return f"{line['status']} ({predicted})"
     measured = pages.number(rate(line, "measured_seconds"))
     plan = f"{line['plan']}: " if line["strategy"] in ("straight", "hybrid") else ""
-    crowded = ranks_of(line["plan"]) * line.get("share", 1) > line["cores"]
+    crowded = ranks_of(line["plan"]) * line.get("share", 1) > line["cores"] and not line.get("take_turns")
     return f"{plan}{f'({measured})' if crowded else measured} ({predicted})"
 
 

@@ -119,7 +119,7 @@ def summary_of(done):
 
 def markdown(lines):
     done = [line for line in lines if line["status"] == "done"]
-    text = ["# Predictions", "", "Two ranks on two pinned cores. Error: how much longer a minibatch takes than predicted. Computing and memory: of each rank.", ""]
+    text = ["# Predictions", "", "Two ranks on a core each, 2-1 and 1-2 three on both. Error: how much longer a minibatch takes than predicted. Computing and memory: of each rank.", ""]
     if done:
         text += summary_of(done)
     if any(line["planned_seconds"] != line["predicted_seconds"] for line in done):  # several rounds
