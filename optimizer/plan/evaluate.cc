@@ -174,7 +174,6 @@ double busiest_seconds(const Plan& plan, const std::vector<StageTimes>& times, c
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                    const CostInputs& inputs, int64_t minibatch_samples) {
   Prediction prediction;
-  if (inputs.cores.too_few_for(plan.world_size)) prediction.shared_cores = inputs.cores.cores;
   double work = 0;  // of one minibatch in all stages, one rank at a time
   double slowest = -1;
   const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
@@ -214,7 +213,10 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
     if (!inputs.speeds.empty()) {
       for (Stage& stage : even.stages) stage.shares.clear();
     }
-    const double steady = simulated_seconds(even, times, shared_by_ranks(even, loads, inputs));
+    const SimulationOptions how = shared_by_ranks(even, loads, inputs);
+    const double steady = simulated_seconds(even, times, how);
+    if (how.cores.too_few_for(plan.world_size) && !shape_of(even).any_splits())
+      prediction.shared_cores = how.cores.cores;
     // With links of their own the formula also knows that both directions of a boundary share one, and the
     // simulation knows waiting. On a network the simulation knows both, and which replicas talk to which,
     // where the formula takes traffic for evenly spread. An update interval's exchange is too long in it.

@@ -271,6 +271,29 @@ TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below
   CHECK(static_cast<double>(beaten) <= 0.005 * static_cast<double>(all));
 }
 
+TEST_CASE("A plan says which cores its ranks share, where its price knows them") {
+  std::mt19937 random(33);
+  for (int round = 0; round < 30; ++round) {
+    const Profile profile = tiny_profile(random);
+    Topology topology = flat_topology(3, 1e9, 0, 0);
+    PlanRequest request;
+    request.strategy = "dp";
+    const Plan alone = make_plan(profile, topology, request);
+    CHECK(alone.predicted->shared_cores == 0);
+    topology.cores = {3, 2};
+    Plan shared = make_plan(profile, topology, request);
+    REQUIRE(shared.world_size == 3);
+    CHECK(shared.predicted->shared_cores == 2);
+    // Three ranks that do the same on two cores.
+    CHECK(shared.predicted->minibatch_seconds ==
+          Approx(1.5 * alone.predicted->minibatch_seconds).epsilon(0.01));
+    shared.stages[0].split = {1, 1, 1};
+    CHECK(evaluate_plan(shared, profile, topology, request).shared_cores == 0);
+    topology.cores = {3, 3};
+    CHECK(make_plan(profile, topology, request).predicted->shared_cores == 0);
+  }
+}
+
 TEST_CASE("A stage recomputes for depth while the last, which needs none, does not") {
   struct Row {
     unsigned seed;
