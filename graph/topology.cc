@@ -20,18 +20,26 @@ bool Topology::is_one_host() const {
 }
 
 double Topology::exchange_factor() const {
-  double factor = 1;
+  double link = 0, exchange = 0;  // seconds of a byte, where they are longest
   for (const TopologyLevel& level : levels) {
-    if (level.count > 1 && level.exchange_bytes_per_second > 0)
-      factor = std::max(factor, level.bandwidth_bytes_per_second / level.exchange_bytes_per_second);
+    if (level.count < 2) continue;
+    const double alone = 1 / level.bandwidth_bytes_per_second;
+    link = std::max(link, alone);
+    exchange =
+        std::max(exchange, level.exchange_bytes_per_second > 0 ? 1 / level.exchange_bytes_per_second : alone);
   }
-  return factor;
+  return link > 0 ? std::max(1.0, exchange / link) : 1;
 }
 
 double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_bytes) {
-  double factor = 1;
+  double link = 0, exchange = 0;  // seconds of a byte, where they are longest
   for (const TopologyLevel& level : levels) {
-    if (level.count < 2 || level.exchanges.empty()) continue;
+    if (level.count < 2) continue;
+    link = std::max(link, 1 / level.bandwidth_bytes_per_second);
+    if (level.exchanges.empty()) {
+      exchange = std::max(exchange, 1 / level.bandwidth_bytes_per_second);
+      continue;
+    }
     const auto seconds_of = [&](const MessageTime& sum) {
       return std::max(0.0, sum.seconds - 2 * level.latency_seconds);
     };
@@ -45,9 +53,9 @@ double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_byt
       const double part = (sent_bytes - bytes_of(before)) / (bytes_of(after) - bytes_of(before));
       seconds_per_byte = (seconds_of(before) + part * (seconds_of(after) - seconds_of(before))) / sent_bytes;
     }
-    factor = std::max(factor, seconds_per_byte * level.bandwidth_bytes_per_second);
+    exchange = std::max(exchange, seconds_per_byte);
   }
-  return factor;
+  return link > 0 ? std::max(1.0, exchange / link) : 1;
 }
 
 double HostFactors::least() const {

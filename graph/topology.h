@@ -93,8 +93,8 @@ struct Topology {
   int64_t device_count() const;  ///< product of the counts
   /// All devices are of one host, so that a sum over replicas is work for its cores, not for a network.
   bool is_one_host() const;
-  /// How many times as long a byte takes in a sum over replicas as by itself, at least 1; of the levels where
-  /// it was measured, the most.
+  /// How many times as long a byte takes in a sum over replicas of all levels as by itself, at least 1: where
+  /// a sum is slowest against where a message is.
   double exchange_factor() const;
 
   static Topology from_json(JsonReader& reader);
@@ -102,9 +102,9 @@ struct Topology {
   void validate(const std::string& where) const;
 };
 
-/// How many times as long as by itself a byte takes in a sum in which a rank sends so many: of the levels
-/// where that was measured the most, at least 1; more where caches are too small for such a sum. Between
-/// measured sums times grow in a straight line, before and behind them in proportion.
+/// The same of sums in which a rank sends so many bytes, by what was measured on these levels; more where
+/// caches are too small for such a sum. Between measured sums times grow in a straight line, before and
+/// behind them in proportion.
 double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_bytes);
 
 /// N devices behind one kind of link: what `--gpus N --bandwidths B --latency T --memory M` means.

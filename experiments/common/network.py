@@ -28,12 +28,13 @@ def missing():
 class Network:
     """`rate` as tc takes it: 200mbit. A context; `fault` says what failed, or is None."""
 
-    def __init__(self, ranks, rate):
-        self.ranks, self.rate, self.fault = ranks, rate, None
+    def __init__(self, ranks, rate, ranks_of_host=1):
+        self.ranks, self.rate, self.ranks_of_host, self.fault = ranks, rate, ranks_of_host, None
+        self.hosts = -(-ranks // ranks_of_host)
         self.tag = f"pw{os.getpid() % 100000}"
 
-    def name(self, rank):
-        return f"{self.tag}n{rank}"
+    def name(self, host):
+        return f"{self.tag}n{host}"
 
     def do(self, *words):
         if self.fault is None:
@@ -49,13 +50,13 @@ class Network:
         bridge = f"{self.tag}br"
         self.do("ip", "link", "add", bridge, "type", "bridge")
         self.do("ip", "link", "set", bridge, "up")
-        for rank in range(self.ranks):
-            name, outside = self.name(rank), f"{self.tag}v{rank}"
+        for host in range(self.hosts):
+            name, outside = self.name(host), f"{self.tag}v{host}"
             inside = ["ip", "netns", "exec", name]
             self.do("ip", "netns", "add", name)
             self.do("ip", "link", "add", outside, "mtu", MTU, "type", "veth", "peer", "name", "eth0", "mtu", MTU, "netns", name)
             self.do("ip", "link", "set", outside, "master", bridge, "up")
-            self.do(*inside, "ip", "addr", "add", f"{SUBNET}.{rank + 1}/24", "dev", "eth0")
+            self.do(*inside, "ip", "addr", "add", f"{SUBNET}.{host + 1}/24", "dev", "eth0")
             self.do(*inside, "ip", "link", "set", "eth0", "up")
             self.do(*inside, "ip", "link", "set", "lo", "up")
             self.shape(inside, "eth0")
@@ -63,14 +64,15 @@ class Network:
         return self
 
     def __exit__(self, *_):
-        for rank in range(self.ranks):
-            quiet("ip", "link", "del", f"{self.tag}v{rank}")
-            quiet("ip", "netns", "del", self.name(rank))
+        for host in range(self.hosts):
+            quiet("ip", "link", "del", f"{self.tag}v{host}")
+            quiet("ip", "netns", "del", self.name(host))
         quiet("ip", "link", "del", f"{self.tag}br")
 
     def run(self, runtime, words, log, seconds, share=1):
-        """ranks.run with each rank in its namespace."""
+        """ranks.run with each rank in its host's namespace."""
         def before(rank):
-            # A host name for each, as ranks of one host would take the loopback interface or shared memory.
-            return ["ip", "netns", "exec", self.name(rank), "unshare", "--uts", "sh", "-c", f"hostname {self.name(rank)} && exec \"$@\"", "sh"]
+            # A host name for each host, as ranks of one would take the loopback interface or shared memory.
+            host = self.name(rank // self.ranks_of_host)
+            return ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", f"hostname {host} && exec \"$@\"", "sh"]
         return ranks.run(runtime, [*words, "--transport", "gloo"], log, seconds, self.ranks, share, f"{SUBNET}.1", before, {"GLOO_SOCKET_IFNAME": "eth0"})

@@ -265,7 +265,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   inputs.optimizer_slots = optimizer_slots;
   inputs.exchange_factor = topology.exchange_factor();
   for (const TopologyLevel& level : topology.levels)
-    if (!level.exchanges.empty()) inputs.exchange_levels.push_back(level);
+    if (level.count > 1) inputs.exchange_levels.push_back(level);
   const Dataflow flow(profile, classes);
   int64_t trainable = 0;
   for (int v = 0; v < flow.size(); ++v) {

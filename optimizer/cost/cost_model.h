@@ -88,7 +88,7 @@ struct CostInputs {
   /// Of messages from one rank to another, on every level: their senders are free of so many.
   int64_t buffered_bytes = 0;
   double exchange_factor = 1;  ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
-  /// Those where sums of several sizes were measured; prices have them where such a sum takes longer.
+  /// Of two members or more; prices have what sums of several sizes take there, where that is longer.
   std::vector<TopologyLevel> exchange_levels = {};
   double step_seconds_per_byte = 0;  ///< weight update in place, per trainable byte
   // Where the profile has them, per trainable byte; searches leave them out, prices have them.

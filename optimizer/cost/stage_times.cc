@@ -22,13 +22,18 @@ double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
   return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
 }
 
-double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
+                              bool on_one_host) {
   const double sent = 2 * crossing_part(1, replicas) * static_cast<double>(load.trainable_bytes);
-  return std::max(inputs.exchange_factor, exchange_factor(inputs.exchange_levels, sent));
+  std::vector<TopologyLevel> levels = inputs.exchange_levels;
+  if (on_one_host && levels.size() > 1) levels.resize(1);
+  return std::max(inputs.exchange_factor, exchange_factor(levels, sent));
 }
 
-double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  return priced_exchange_factor(load, replicas, inputs) * static_cast<double>(load.trainable_bytes);
+double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
+                             bool on_one_host) {
+  return priced_exchange_factor(load, replicas, inputs, on_one_host) *
+         static_cast<double>(load.trainable_bytes);
 }
 
 double step_seconds(const StageLoad& load, const CostInputs& inputs) {

@@ -18,10 +18,12 @@ bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs
 /// searches have.
 double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);
 /// How many times as long a byte of it takes there as by itself, as prices have it: by what was measured of
-/// sums of about this size, at least exchange_factor.
-double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// sums of about this size, at least exchange_factor. `on_one_host`: the replicas are in one innermost group.
+double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
+                              bool on_one_host = false);
 /// exchanged_bytes() with that.
-double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
+                             bool on_one_host = false);
 /// One update of all its weights, in place.
 double step_seconds(const StageLoad& load, const CostInputs& inputs);
 /// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round

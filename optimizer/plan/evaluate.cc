@@ -49,6 +49,12 @@ std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoa
   return periods;
 }
 
+bool on_one_host(const Stage& stage, const CostInputs& inputs) {
+  return std::all_of(stage.ranks.begin(), stage.ranks.end(), [&](int64_t rank) {
+    return rank / inputs.host_ranks == stage.ranks[0] / inputs.host_ranks;
+  });
+}
+
 /// Two or more of the stage are in one innermost group.
 bool has_replicas_on_one_host(const Stage& stage, const CostInputs& inputs) {
   std::set<int64_t> hosts;
@@ -134,7 +140,8 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     how.messages.push_back({loads[s].out_bytes, loads[s].in_bytes,
-                            static_cast<int64_t>(priced_exchange_bytes(loads[s], replicas, inputs))});
+                            static_cast<int64_t>(priced_exchange_bytes(
+                                loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs)))});
   }
   return how;
 }

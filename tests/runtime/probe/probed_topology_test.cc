@@ -138,7 +138,10 @@ TEST_CASE(
   REQUIRE(topology.levels.size() == 2);
   CHECK(topology.levels[0].exchange_bytes_per_second == Approx(5e8));
   CHECK(topology.levels[1].exchange_bytes_per_second == Approx(1e8));
-  CHECK(topology.exchange_factor() == Approx(2));
+  // Over all, links between hosts are what a sum waits for; within a host it takes twice what its bytes do.
+  CHECK(topology.exchange_factor() == Approx(1));
+  CHECK(exchange_factor({topology.levels[0]}, static_cast<double>(bytes)) == Approx(2).epsilon(0.01));
+  CHECK(exchange_factor(topology.levels, static_cast<double>(bytes)) == Approx(1).epsilon(0.01));
   CHECK((topology.levels[0].exchanges ==
          std::vector<MessageTime>{{bytes / 16, 1}, {bytes, 2e-6 + 0.032}, {bytes * 4, 1}}));
   CHECK_NOTHROW(topology.validate("topology"));
