@@ -19,43 +19,54 @@ bool Topology::is_one_host() const {
          });
 }
 
-double Topology::exchange_factor() const {
-  double link = 0, exchange = 0;  // seconds of a byte, where they are longest
+namespace {
+
+/// Of a byte in a sum, as one rate for sums of all sizes.
+double exchange_seconds_per_byte(const TopologyLevel& level) {
+  return 1 / (level.exchange_bytes_per_second > 0 ? level.exchange_bytes_per_second
+                                                  : level.bandwidth_bytes_per_second);
+}
+
+/// Of sums in which a rank sends so many.
+double exchange_seconds_per_byte(const TopologyLevel& level, double sent_bytes) {
+  if (level.exchanges.empty()) return exchange_seconds_per_byte(level);
+  const auto seconds_of = [&](const MessageTime& sum) {
+    return std::max(0.0, sum.seconds - 2 * level.latency_seconds);
+  };
+  const auto bytes_of = [](const MessageTime& sum) { return static_cast<double>(sum.bytes); };
+  const MessageTime &first = level.exchanges.front(), &last = level.exchanges.back();
+  const MessageTime& nearest = sent_bytes <= bytes_of(first) ? first : last;
+  double seconds_per_byte = seconds_of(nearest) / bytes_of(nearest);
+  for (size_t i = 1; i < level.exchanges.size(); ++i) {
+    const MessageTime &before = level.exchanges[i - 1], &after = level.exchanges[i];
+    if (sent_bytes <= bytes_of(before) || sent_bytes > bytes_of(after)) continue;
+    const double part = (sent_bytes - bytes_of(before)) / (bytes_of(after) - bytes_of(before));
+    seconds_per_byte = (seconds_of(before) + part * (seconds_of(after) - seconds_of(before))) / sent_bytes;
+  }
+  return seconds_per_byte;
+}
+
+/// The slowest level in sums against the slowest in messages.
+template <typename SecondsPerByte>
+double factor_of(const std::vector<TopologyLevel>& levels, const SecondsPerByte& in_sums) {
+  double link = 0, exchange = 0;
   for (const TopologyLevel& level : levels) {
     if (level.count < 2) continue;
-    const double alone = 1 / level.bandwidth_bytes_per_second;
-    link = std::max(link, alone);
-    exchange =
-        std::max(exchange, level.exchange_bytes_per_second > 0 ? 1 / level.exchange_bytes_per_second : alone);
+    link = std::max(link, 1 / level.bandwidth_bytes_per_second);
+    exchange = std::max(exchange, in_sums(level));
   }
   return link > 0 ? std::max(1.0, exchange / link) : 1;
 }
 
+}  // namespace
+
+double Topology::exchange_factor() const {
+  return factor_of(levels, [](const TopologyLevel& level) { return exchange_seconds_per_byte(level); });
+}
+
 double exchange_factor(const std::vector<TopologyLevel>& levels, double sent_bytes) {
-  double link = 0, exchange = 0;  // seconds of a byte, where they are longest
-  for (const TopologyLevel& level : levels) {
-    if (level.count < 2) continue;
-    link = std::max(link, 1 / level.bandwidth_bytes_per_second);
-    if (level.exchanges.empty()) {
-      exchange = std::max(exchange, 1 / level.bandwidth_bytes_per_second);
-      continue;
-    }
-    const auto seconds_of = [&](const MessageTime& sum) {
-      return std::max(0.0, sum.seconds - 2 * level.latency_seconds);
-    };
-    const auto bytes_of = [](const MessageTime& sum) { return static_cast<double>(sum.bytes); };
-    const MessageTime &first = level.exchanges.front(), &last = level.exchanges.back();
-    const MessageTime& nearest = sent_bytes <= bytes_of(first) ? first : last;
-    double seconds_per_byte = seconds_of(nearest) / bytes_of(nearest);
-    for (size_t i = 1; i < level.exchanges.size(); ++i) {
-      const MessageTime &before = level.exchanges[i - 1], &after = level.exchanges[i];
-      if (sent_bytes <= bytes_of(before) || sent_bytes > bytes_of(after)) continue;
-      const double part = (sent_bytes - bytes_of(before)) / (bytes_of(after) - bytes_of(before));
-      seconds_per_byte = (seconds_of(before) + part * (seconds_of(after) - seconds_of(before))) / sent_bytes;
-    }
-    exchange = std::max(exchange, seconds_per_byte);
-  }
-  return link > 0 ? std::max(1.0, exchange / link) : 1;
+  return factor_of(levels,
+                   [&](const TopologyLevel& level) { return exchange_seconds_per_byte(level, sent_bytes); });
 }
 
 double HostFactors::least() const {

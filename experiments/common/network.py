@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import ranks
+from experiment import Failed, programs
 
 SUBNET = "10.213.77"
 MTU = 9000
@@ -76,3 +77,15 @@ class Network:
             host = self.name(rank // self.ranks_of_host)
             return ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", f"hostname {host} && exec \"$@\"", "sh"]
         return ranks.run(runtime, [*words, "--transport", "gloo"], log, seconds, self.ranks, share, f"{SUBNET}.1", before, {"GLOO_SOCKET_IFNAME": "eth0"})
+
+
+def run_in(world_size, rate, words, log, ranks_of_host=1):
+    """The runtime in such a network; what it prints goes to `log`. Throws Failed."""
+    with Network(world_size, rate, ranks_of_host) as links:
+        if links.fault:
+            raise Failed(links.fault)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        code = links.run(programs / "pipewright-runtime", words, log, 600)
+    if code != 0:
+        raise Failed(f"exit code {code}, see {log}")

@@ -1,5 +1,7 @@
 // Ranks that somebody else starts: mpirun, Slurm (its environment, without it), ssh (a script that stands for
 // it).
+#include <sched.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -234,6 +236,11 @@ TEST_CASE("probe measures the links, by level where ranks are on several hosts")
     CHECK(level.bandwidth_bytes_per_second > 1e6);
     CHECK(level.latency_seconds > 0);
   }
+  // All four are on this machine, whatever its hosts are called.
+  cpu_set_t usable;
+  REQUIRE(sched_getaffinity(0, sizeof usable, &usable) == 0);
+  const int64_t cores = CPU_COUNT(&usable);
+  CHECK(topology.cores == (cores < 4 ? SharedCores{4, cores} : SharedCores{}));
   REQUIRE(topology.devices.size() == 4);
   CHECK(topology.devices[1].host == "left");
   CHECK(topology.devices[2].host == "right");

@@ -267,7 +267,13 @@ TEST_CASE("more ranks than cores are warned of at the start, and a slow run says
              Catch::Contains("crowded: ") && Catch::Contains(" times slower than predicted"));
   // As predicted: nothing is said.
   plan.predicted->minibatch_seconds = 1e3;
+  plan.predicted->shared_cores = 1;
   write_document(folder / "plan.json", plan);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const Outcome planned = runtime(folder, job + Words{"--output", (folder / "planned").string()});
+  REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+  CHECK_THAT(planned.error, Catch::Contains("2 ranks on 1 core: they take turns, as the plan says"));
+  CHECK_THAT(planned.output, !Catch::Contains("slower than predicted"));
   CHECK_THAT(runtime(folder, job + Words{"--output", (folder / "fast").string()}).output,
              !Catch::Contains("slower than predicted"));
 }
