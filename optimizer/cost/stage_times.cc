@@ -25,9 +25,10 @@ double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
 double priced_exchange_factor(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
                               bool on_one_host) {
   const double sent = 2 * crossing_part(1, replicas) * static_cast<double>(load.trainable_bytes);
-  std::vector<TopologyLevel> levels = inputs.exchange_levels;
-  if (on_one_host && levels.size() > 1) levels.resize(1);
-  return std::max(inputs.exchange_factor, exchange_factor(levels, sent));
+  const std::vector<TopologyLevel>& levels = inputs.exchange_levels;
+  const bool inner = on_one_host && levels.size() > 1;
+  const double priced = inner ? exchange_factor({levels[0]}, sent) : exchange_factor(levels, sent);
+  return std::max(inputs.exchange_factor, priced);
 }
 
 double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
