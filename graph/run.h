@@ -25,8 +25,13 @@ struct OptimizerSettings {
 };
 
 struct LearningRatePolicy {
-  std::string name = "constant";   ///< "constant", "step", "polynomial", "exponential", "cosine"
-  int64_t warmup_minibatches = 0;  ///< linear from 0
+  /// "constant", "step", "milestones", "polynomial", "exponential", "cosine"
+  std::string name = "constant";
+  int64_t warmup_minibatches = 0;    ///< linear from 0
+  int64_t constant_minibatches = 0;  ///< behind the warm-up, before the policy begins
+  int64_t decay_minibatches = 0;     ///< what the policy takes from there on; 0 = the rest of the run
+  double lowest_learning_rate = 0;   ///< the policy never falls below it
+  std::string milestones;            ///< "milestones": minibatches at which gamma multiplies, "3000,6000"
   double gamma = 0.1;              ///< factor of "step" and "exponential"
   double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
   int64_t step_minibatches = 0;    ///< above 0: every so many minibatches instead
@@ -55,6 +60,9 @@ struct UpdateSettings {
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
       1;                            ///< rounds of a stage that make one update (weights "stash", "vertical")
+  /// Over what the loss of an update is averaged where its minibatches count unequal numbers of labels:
+  /// "minibatches" (the mean of their means) or "labels" (each counts as many as it has).
+  std::string loss_average = "minibatches";
   std::string sync = "all-reduce";  ///< how replicas are held together (graph/sync_rules.h)
   bool nan_guard = true;            ///< stop at the first loss or gradient that is not finite
   int64_t gradient_bucket_bytes =
