@@ -113,6 +113,8 @@ const std::vector<RunField>& run_fields() {
        number(0.0, 1e12), "largest norm of a gradient; 0 = any"},
       {"", "gradient_accumulation", "gradient-accumulation", kPlain, PW_FIELD(gradient_accumulation),
        integer(1, kMostCount), "rounds that make one update"},
+      {"", "loss_average", "loss-average", kPlain, PW_FIELD(loss_average), one_of({"minibatches", "labels"}),
+       "of an update: minibatches, the mean of their losses; labels, each counts as many labels as it has"},
       {"", "sync", "sync", kPlain, PW_FIELD(sync),
        not_empty("how replicas are held together, such as \"all-reduce\""), help_of(sync_rules())},
       {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of({"float32", "bfloat16"}),

@@ -45,7 +45,9 @@ void print_taken(const po::variables_map& options, const ResumedRun& resumed) {
   if (!taken.empty()) std::cerr << "as in the " << resumed.base->from << ": " << taken << "\n";
 }
 
-void warn_of_crowding(int64_t ranks, const Job& job) {
+void tell_before_training(int64_t ranks, const Job& job) {
+  const std::string loss = loss_average_text(job);
+  if (!loss.empty()) std::cerr << loss << "\n";
   if (job.run.device != "cpu") return;
   const std::string text = crowding_text(ranks, job.run.threads, host_cores(), job.plan);
   if (!text.empty()) std::cerr << "warning: " << text << "\n";
@@ -120,7 +122,7 @@ void run_train(const std::vector<std::string>& arguments) {
   }
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();
-  if (!place.launched && place.rank == 0) warn_of_crowding(ranks_on_this_host(), job);
+  if (!place.launched && place.rank == 0) tell_before_training(ranks_on_this_host(), job);
   install_signal_handlers();
   train(job, place);
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
@@ -143,7 +145,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
   job.overwrite = options["overwrite"].as<bool>();
-  if (launch_settings_from(options).hosts.empty()) warn_of_crowding(job.world_size(), job);
+  tell_before_training(launch_settings_from(options).hosts.empty() ? job.world_size() : 0, job);
   // Ranks of other hosts have devices of their own.
   if (launch_settings_from(options).hosts.empty()) open_device(run.device, "device");
 

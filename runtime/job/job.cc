@@ -18,6 +18,8 @@
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
+#include "runtime/schedule/turns.h"
+#include "runtime/stage/loss_shares.h"
 #include "runtime/stage/sample_split.h"
 #include "runtime/update/update_rule.h"
 #include "runtime/worker/worker.h"
@@ -42,9 +44,13 @@ void check_plan_fits(const Plan& plan, const std::string& file, const Graph& gra
   }
 }
 
-void check_plan_splits(const Plan& plan, const std::string& where, const Model& model) {
+// `gradient_accumulation`: as it is under the plan.
+void check_plan_splits(const Plan& plan, const std::string& where, const Model& model, const Run& run,
+                       int64_t gradient_accumulation) {
   try {
-    check_split_model(frozen_model(model, plan.frozen_layers), plan);
+    const Model frozen = frozen_model(model, plan.frozen_layers);
+    check_split_model(frozen, plan);
+    const LossShares shares(frozen, plan, run.loss_average, gradient_accumulation);
   } catch (const PlanError& error) {
     throw PlanError(where + ": " + error.what(), error.remedy());
   }
@@ -78,7 +84,7 @@ void settle(PlannedChange& change, const Plan& before, int64_t& gradient_accumul
                     "A layer that is frozen stays so: its optimizer state is gone.");
   }
   check_plan_fits(change.plan, change.file, graph, run);
-  check_plan_splits(change.plan, where, model);
+  check_plan_splits(change.plan, where, model, run, gradient_accumulation);
   check_change_runs(change.plan, where, run, gradient_accumulation);
   if (frozen > change.plan.frozen_layers) change.plan = with_used_depths(std::move(change.plan));
   change.plan = frozen_plan(std::move(change.plan), graph, frozen);
@@ -201,6 +207,14 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                          "': weights are replaced at every drain, recordings know where they lie",
                      "Leave out --cuda-graphs, or --sync.");
   }
+  if (run.loss_average == "labels" && (run.cuda_graphs || run.sync != "all-reduce")) {
+    throw InputError(
+        "loss_average 'labels' does not go with " +
+            (run.cuda_graphs
+                 ? std::string("cuda_graphs: recordings begin each backward with the same gradient")
+                 : "sync '" + run.sync + "': replicas make updates of their own"),
+        "Leave out one of the two.");
+  }
   if (cache_rules(run.cache).kind != CacheKind::kNone && run.cuda_graphs) {
     throw InputError("cuda_graphs does not go with cache '" + run.cache +
                          "': recordings are of the whole stage, frozen layers too",
@@ -235,7 +249,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
             std::to_string(ranks) + " ranks, the world has " + std::to_string(*world_size),
         "start " + std::to_string(ranks) + " ranks, or plan for --gpus " + std::to_string(*world_size));
   }
-  check_plan_splits(job.plan, where, job.model);
+  check_plan_splits(job.plan, where, job.model, run, run.gradient_accumulation);
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
   for (int64_t generation = 0; generation < job.generations(); ++generation)
@@ -244,6 +258,23 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
   job.model.graph = with_precision(job.model, run.precision, device);
   return job;
+}
+
+std::string loss_average_text(const Job& job) {
+  const PipelineShape shape = shape_of(job.plan, job.run.gradient_accumulation);
+  const int64_t minibatches = StageTurns(shape, shape.stages() - 1).round_length();
+  if (minibatches == 1 || job.run.sync != "all-reduce") return {};
+  try {
+    const LossShares shares(job.model_of(0), job.plan, "labels", job.run.gradient_accumulation);
+    if (!shares.by_labels()) return {};
+    const std::string all = "its " + std::to_string(minibatches) + " minibatches";
+    return job.run.loss_average == "labels"
+               ? "loss of an update: the mean over the " + shares.divisor() + " of all " + all
+               : "loss of an update: the mean of " + all + "' losses, each the mean over its " +
+                     shares.divisor() + " (--loss-average labels: over all of them)";
+  } catch (const PlanError&) {
+    return {};  // there is no other
+  }
 }
 
 void settle_changes(Job& job) {

@@ -30,7 +30,7 @@ struct Job {
   bool decides = false;              ///< whether run.adapt decides on the way
   int64_t decide_every =
       0;  ///< of a policy that decides where the pipeline is empty: AdaptPolicy::decides_every()
-  int64_t started_ranks = 1;         ///< of a run whose policy may want more than the first plan has
+  int64_t started_ranks = 1;  ///< of a run whose policy may want more than the first plan has
   /// Where run.adapt decides: the graph as plans are made for, before run.precision.
   std::shared_ptr<const Graph> graph_of_plans{};
 
@@ -59,6 +59,10 @@ struct Job {
 /// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
 /// bfloat16 depends on it.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+
+/// What an update of the job takes the mean of, and what the other --loss-average would, where they differ;
+/// else "".
+std::string loss_average_text(const Job& job);
 
 /// What the changes of `job` leave open: a change without a plan goes on with the one before, and each plan
 /// takes as frozen what is frozen by then (models/definition/frozen.h). PlanError where a layer that is

@@ -1,5 +1,6 @@
 #include "runtime/stage/sample_split.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -8,14 +9,11 @@
 #include "graph/error.h"
 #include "graph/graph_identity.h"
 #include "models/definition/frozen.h"
-#include "runtime/data/sequences.h"
+#include "models/run/batch_analysis.h"
 #include "runtime/stage/partition.h"
 
 namespace pipewright {
 namespace {
-
-constexpr const char* kTakeTurns =
-    "Leave out `split` of the stage: its replicas then take whole minibatches in turns.";
 
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text;
@@ -52,7 +50,8 @@ int64_t other_size(const Plan& plan, int64_t samples) {
 class Checker {
  public:
   Checker(const Model& model, const Plan& plan)
-      : plan_(plan),
+      : model_(model),
+        plan_(plan),
         graph_(model.graph),
         samples_(samples_of(model.graph)),
         part_samples_(other_size(plan, samples_)),
@@ -61,7 +60,6 @@ class Checker {
         differentiable_(differentiable_values(model.graph)) {}
 
   void check() const {
-    if (plan_.stages.back().splits()) check_labels();
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       if (plan_.stages[s].splits()) check_nodes(s);
       const bool next = s + 1 < plan_.stages.size();
@@ -74,18 +72,6 @@ class Checker {
     const auto whole = graph_.values.find(value);
     if (whole == graph_.values.end()) return {};  // a parameter or buffer
     return differing(whole->second.shape, part_.values.at(value).shape);
-  }
-
-  // A part's loss counts by its labels, which the last stage has to see.
-  void check_labels() const {
-    const auto reads = [](const std::vector<std::string>& names) {
-      return std::find(names.begin(), names.end(), "labels") != names.end();
-    };
-    if (!reads(graph_.inputs) || reads(stages_.back().fields)) return;
-    throw PlanError(
-        "plan: the last stage has `split`, and `labels`, by which the loss of a part counts, are "
-        "read by an earlier stage only",
-        "Give the node that reads `labels` to the last stage, or leave out `split`.");
   }
 
   void check_crossing(size_t s) const {
@@ -107,26 +93,40 @@ class Checker {
   }
 
   void check_nodes(size_t s) const {
-    for (const size_t i : stages_[s].nodes) {
-      const Node& node = graph_.nodes[i];
-      const auto read = node.reads();
-      const bool of_samples = std::any_of(read.begin(), read.end(),
-                                          [&](const auto& name) { return !differing_of(name).empty(); });
-      if (!of_samples) continue;
-      for (const std::string& value : node.outputs) {
-        const auto& type = graph_.values.at(value);
-        const bool loss =
-            s + 1 == plan_.stages.size() && type.shape.empty() && dtype_has_gradients(type.dtype);
-        if (loss || !differing_of(value).empty()) continue;
-        throw PlanError("plan: stage " + std::to_string(s) + " has `split`, and its node '" + node.name +
-                            "' (" + node.op + ") makes '" + value +
-                            "' of all samples of a minibatch, of which each replica "
-                            "has a part",
-                        kTakeTurns);
+    std::set<int64_t> sizes;
+    for (const SampleRange& range : sample_ranges(samples_, plan_.stages[s].split))
+      sizes.insert(range.size());
+    sizes.erase(samples_);
+    const std::string at = "plan: stage " + std::to_string(s) + " has `split`, and ";
+    for (const int64_t size : sizes) {
+      const Graph part = graph_of_part(model_, plan_, size);
+      const BatchAnalysis found = analyse_batch(graph_, part, stages_[s].nodes);
+      for (const std::string& value : stages_[s].sent) {
+        const auto relation = found.values.find(value);
+        if (relation != found.values.end()) check_sent(at, value, relation->second);
       }
+      for (const auto& [buffer, why] : found.buffers)
+        throw PlanError(at + "its buffer '" + buffer +
+                            "' is made of all samples of a minibatch, of which each replica has a "
+                            "part: " +
+                            why,
+                        kTakeTurns);
     }
   }
 
+  static void check_sent(const std::string& at, const std::string& value, const BatchRelation& relation) {
+    using Kind = BatchRelation::Kind;
+    const bool apart =
+        relation.is(Kind::kWhole) || (relation.is(Kind::kRows) && relation.outer == 1 && relation.inner == 1);
+    if (apart) return;
+    throw PlanError(at + "'" + value +
+                        "', which it sends, is made of several samples of a minibatch, of which each replica "
+                        "has a part" +
+                        (relation.is(Kind::kMixed) ? ": " + relation.why : ""),
+                    kTakeTurns);
+  }
+
+  const Model& model_;
   const Plan& plan_;
   const Graph& graph_;
   int64_t samples_, part_samples_;
@@ -153,6 +153,11 @@ void check_split_model(const Model& model, const Plan& plan) {
   Checker(model, plan).check();
 }
 
+int64_t sample_dimension(const Graph& whole, const Graph& part, const std::string& value) {
+  const auto dimensions = differing(whole.values.at(value).shape, part.values.at(value).shape);
+  return dimensions.size() == 1 ? dimensions[0] : SampleSplit::kWhole;
+}
+
 SampleSplit::SampleSplit(const Model& model, const Plan& plan) : samples_(samples_of(model.graph)) {
   for (const Stage& stage : plan.stages) {
     any_ = any_ || stage.splits();
@@ -161,8 +166,7 @@ SampleSplit::SampleSplit(const Model& model, const Plan& plan) : samples_(sample
   if (!any_) return;
   const Graph part = graph_of_part(model, plan, other_size(plan, samples_));
   for (const auto& [name, type] : model.graph.values) {
-    const std::vector<int64_t> dimensions = differing(type.shape, part.values.at(name).shape);
-    if (dimensions.size() == 1) dimensions_[name] = dimensions[0];
+    if (const int64_t d = sample_dimension(model.graph, part, name); d != kWhole) dimensions_[name] = d;
   }
 }
 
@@ -213,14 +217,6 @@ at::Tensor joined(const std::vector<at::Tensor>& pieces, int64_t dimension) {
     begin += piece.size(dimension);
   }
   return whole;
-}
-
-double weight_of_part(const at::Tensor& labels, SampleRange part, int64_t samples) {
-  if (part.size() == samples) return 1;
-  if (!labels.defined() || labels.is_floating_point() || labels.dim() == 0 || labels.size(0) != samples)
-    return static_cast<double>(part.size()) / static_cast<double>(samples);
-  const auto asked = [](const at::Tensor& of) { return of.ne(kNoLabel).sum().item<double>(); };
-  return asked(labels.narrow(0, part.begin, part.size())) / asked(labels);
 }
 
 }  // namespace pipewright

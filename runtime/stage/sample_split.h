@@ -18,11 +18,20 @@ namespace pipewright {
 /// model.graph, frozen as the plan says it is, for minibatches of so many samples.
 Graph graph_of_part(const Model& model, const Plan& plan, int64_t samples);
 
+/// The way out of a plan with `split` that a model cannot follow.
+inline constexpr const char* kTakeTurns =
+    "Leave out `split` of the stage: its replicas then take whole minibatches in turns.";
+
 /// PlanError unless the model can run on parts of a minibatch where the plan splits it: graphs of other sizes
-/// can be made of it, what crosses to or from a stage that splits has one dimension that counts samples (or
-/// none, and no gradient), and no node of such a stage makes one value of all samples but the loss. `model`
-/// as for graph_of_part(), and the plan fits it.
+/// can be made of it, and of a stage that splits what it sends and the buffers that it writes are of one
+/// sample each, or the same whatever the part is (models/run/batch_analysis.h). What crosses to or from such
+/// a stage has one dimension that counts samples (or none, and no gradient). Its loss: LossShares. `model` as
+/// for graph_of_part(), and the plan fits it.
 void check_split_model(const Model& model, const Plan& plan);
+
+/// Along which dimension a value (an input too) counts samples in both graphs; SampleSplit::kWhole: along
+/// none.
+int64_t sample_dimension(const Graph& whole, const Graph& part, const std::string& value);
 
 class SampleSplit {
  public:
@@ -63,10 +72,5 @@ at::Tensor rows_of(const at::Tensor& value, int64_t dimension, SampleRange of, S
 /// The value whose rows these are, one after the other: the only one as it is, of several a new tensor that
 /// lies in memory as the first does. Where no dimension counts samples: the first.
 at::Tensor joined(const std::vector<at::Tensor>& pieces, int64_t dimension);
-
-/// What the mean over a part of a minibatch counts in that over all of it: labels that ask something in the
-/// part / in all, where there are whole-number labels; else samples. `labels`: of the whole minibatch, or
-/// undefined.
-double weight_of_part(const at::Tensor& labels, SampleRange part, int64_t samples);
 
 }  // namespace pipewright

@@ -317,7 +317,8 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
     roots.edges.push_back(edge);
     roots.gradients.push_back(std::move(gradient));
   };
-  if (last_)
+  // A loss that counts nothing may be 0 / 0, and so would be its gradient.
+  if (last_ && pass.loss_weight != 0)
     add(pass.roots[0],
         pass.loss_weight == 1 ? at::ones_like(pass.loss) : at::full_like(pass.loss, pass.loss_weight));
   std::map<std::string, Edge>

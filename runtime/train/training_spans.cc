@@ -136,6 +136,14 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
     times->wait_for_samples([&] { fields = loaders.next(stage, k); });
     return fields;
   };
+  int64_t asked_for = 0;
+  Loader of_losses(
+      data_.dataset(), field_numbers(data_.dataset(), worker.loss_shares().fields()),
+      [&] { return std::optional(data_.request(asked_for)); }, /*workers=*/0, /*ahead=*/0);
+  hooks.loss_fields = [&](int64_t k) {
+    asked_for = k;
+    return of_losses.next();
+  };
   const StageReplica& last = worker.stage(worker.stage_count() - 1);
   const LossPart part = last.turns().splits() ? LossPart{last.place(), last.turns().replicas()} : LossPart{};
   // Lines wait for their norm; those of a span that fails on the way go without.

@@ -23,8 +23,12 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialTies& ties, Spa
   std::vector<double> losses(static_cast<size_t>(span.count));
   std::map<int64_t, MinibatchFields> asked_for;
   int64_t ask_next = span.first;
-  const auto fields_of = [&](int64_t k) {
+  const auto look_at = [&](int64_t k) -> const MinibatchFields& {
     for (; ask_next <= k; ++ask_next) asked_for[ask_next] = fields(ask_next);
+    return asked_for.at(k);
+  };
+  const auto fields_of = [&](int64_t k) {
+    look_at(k);
     return asked_for.extract(k).mapped();
   };
   std::vector<int64_t> next;
@@ -39,6 +43,7 @@ std::vector<double> train_span(SerialPipelines& pipelines, SerialTies& ties, Spa
       SerialPipeline& pipeline = *pipelines[i];
       if (next[i] < pipeline.span().end() && pipeline.can_train(next[i])) {
         const int64_t own = next[i]++, k = pipeline.in_run(own);
+        pipeline.count_labels(own, look_at);
         losses[static_cast<size_t>(k - span.first)] = pipeline.train(own, fields_of(k));
         moves = true;
       }

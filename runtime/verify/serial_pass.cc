@@ -27,7 +27,8 @@ at::Tensor SerialPass::gathered(const std::vector<Crossing>& crossing, const std
   return joined(pieces, dimension);
 }
 
-double SerialPass::forward(const MinibatchFields& fields, const RandomKey& key) {
+double SerialPass::forward(const MinibatchFields& fields, const RandomKey& key,
+                           const std::function<LossWeight(SampleRange)>& weight_of) {
   std::vector<Crossing> crossing;  // what the next stage receives
   for (size_t s = 0; s < stages_.size(); ++s) {
     const SerialStage& stage = stages_[s];
@@ -43,12 +44,9 @@ double SerialPass::forward(const MinibatchFields& fields, const RandomKey& key) 
   }
   double loss = 0;
   for (Part& part : parts_.back()) {
-    const auto labels = fields.find("labels");
-    const auto& inputs = part.of.segment->inputs();
-    const bool reads = std::find(inputs.begin(), inputs.end(), "labels") != inputs.end();
-    part.loss_weight = weight_of_part(reads && labels != fields.end() ? labels->second : at::Tensor(),
-                                      part.of.samples, stages_.back().samples);
-    if (part.loss_weight != 0) loss += part.loss_weight * part.outputs[0].item<double>();
+    part.loss_weight = weight_of(part.of.samples);
+    const double counts = part.loss_weight.in_minibatch;
+    if (counts != 0) loss += counts * part.outputs[0].item<double>();
   }
   return loss;
 }
@@ -101,9 +99,10 @@ MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::v
     roots.push_back(root);
     root_gradients.push_back(gradient);
   };
-  if (s + 1 == stages_.size())
-    add_root(outputs[0], part.loss_weight == 1 ? at::ones_like(outputs[0])
-                                               : at::full_like(outputs[0].detach(), part.loss_weight));
+  const double begins_with = part.loss_weight.gradient;
+  if (s + 1 == stages_.size() && begins_with != 0)
+    add_root(outputs[0],
+             begins_with == 1 ? at::ones_like(outputs[0]) : at::full_like(outputs[0].detach(), begins_with));
   const auto& sent = stage.interface.sent;
   for (size_t i = 0; i < sent.size(); ++i) {
     if (differentiable_.count(sent[i]) > 0)

@@ -1,10 +1,12 @@
 // One minibatch forward and backward through all stages of the reference, autograd cut at every cut.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "runtime/stage/loss_shares.h"
 #include "runtime/stage/sample_split.h"
 #include "runtime/verify/reference.h"
 #include "runtime/verify/serial_stage.h"
@@ -19,8 +21,14 @@ class SerialPass {
   SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
              const SampleSplit& split, int64_t k);
 
+  /// What a part's loss counts in that of the minibatch, and the gradient that its backward begins with.
+  struct LossWeight {
+    double in_minibatch = 1;
+    double gradient = 1;
+  };
   /// Returns the loss.
-  double forward(const MinibatchFields& fields, const RandomKey& key);
+  double forward(const MinibatchFields& fields, const RandomKey& key,
+                 const std::function<LossWeight(SampleRange)>& weight_of);
   /// Adds the gradients of the weights to the sums of the rounds.
   void backward();
 
@@ -35,7 +43,7 @@ class SerialPass {
     SerialStage::Part of;
     MinibatchFields received;
     Tensors outputs;
-    double loss_weight = 1;
+    LossWeight loss_weight;
   };
   // The rows of a value that lie in what several replicas have of it, put together.
   at::Tensor gathered(const std::vector<Crossing>& crossing, const std::string& value,

@@ -19,7 +19,8 @@ SerialPipeline::SerialPipeline(const Model& model, const Plan& plan, const Train
       index_(index),
       count_(count),
       differentiable_(differentiable_values(model.graph)),
-      split_(model, plan) {
+      split_(model, plan),
+      loss_shares_(model, plan, rules.loss_average, rules.gradient_accumulation) {
   const auto interfaces = partition(model.graph, plan);
   const auto weight_rule = weight_rule_of(plan, rules.gradient_accumulation);
   for (size_t s = 0; s < plan.stages.size(); ++s)
@@ -72,6 +73,7 @@ void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out) {
       if (k % count_ == index_) minibatches_.push_back(k);
     first = (span.first + count_ - 1 - index_) / count_;
   }
+  labels_.clear();
   span_ = {first, static_cast<int64_t>(minibatches_.size())};
   for (SerialStage& stage : stages_) stage.begin(first);
 }
@@ -82,10 +84,44 @@ bool SerialPipeline::can_train(int64_t k) const {
   });
 }
 
+LossFields SerialPipeline::of_loss(const MinibatchFields& fields) const {
+  LossFields tensors = fields;
+  const SerialStage& last = stages_.back();
+  for (const std::string& name : loss_shares_.tables()) {
+    for (size_t i = 0; i < last.segment.parameters().size(); ++i)
+      if (last.segment.parameters()[i] == name) tensors[name] = last.latest()[i].detach();
+    for (size_t b = 0; b < last.segment.buffers().size(); ++b)
+      if (last.segment.buffers()[b] == name) tensors[name] = last.buffers[0][b];
+  }
+  return tensors;
+}
+
+void SerialPipeline::count_labels(int64_t k, const std::function<const MinibatchFields&(int64_t)>& fields) {
+  const int64_t length = stages_.back().rule.round_length;
+  const int64_t round = k / length;
+  if (!loss_shares_.by_labels() || labels_.count(round) > 0) return;
+  for (int64_t j = std::max(round * length, span_.first); j < std::min((round + 1) * length, span_.end());
+       ++j)
+    labels_[round] += loss_shares_.count(of_loss(fields(in_run(j))));
+}
+
 double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
   for (SerialStage& stage : stages_) stage.forget_before(k);
   SerialPass pass(stages_, differentiable_, split_, k);
-  const double loss = pass.forward(fields, {rules_.random_seed(), in_run(k)});
+  const int64_t length = stages_.back().rule.round_length;
+  const int64_t begin = std::max(k / length * length, span_.first);
+  const int64_t end = std::min((k / length + 1) * length, span_.end());
+  const auto weight_of = [&](SampleRange part) -> SerialPass::LossWeight {
+    const bool whole = part.size() == stages_.back().samples;
+    if (whole && !loss_shares_.by_labels()) return {};
+    const LossFields minibatch = of_loss(fields);
+    const double share = loss_shares_.share(minibatch, part);
+    if (!loss_shares_.by_labels()) return {share, share};
+    const double count = loss_shares_.count(minibatch, part);
+    const double gradient = static_cast<double>(end - begin) * (count / labels_.at(k / length));
+    return {gradient == 0 ? 0 : share, gradient};
+  };
+  const double loss = pass.forward(fields, {rules_.random_seed(), in_run(k)}, weight_of);
   pass.backward();
   end_rounds(k);
   return loss;

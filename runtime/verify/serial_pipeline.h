@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/schedule/shape.h"
+#include "runtime/stage/loss_shares.h"
 #include "runtime/stage/sample_split.h"
 #include "runtime/verify/reference.h"
 #include "runtime/verify/serial_stage.h"
@@ -42,6 +43,9 @@ class SerialPipeline {
   int64_t in_run(int64_t own) const { return minibatches_.at(static_cast<size_t>(own - span_.first)); }
   /// All weights are there that minibatch k reads, as they will stay.
   bool can_train(int64_t k) const;
+  /// Where an update's loss is averaged over labels: before minibatch k of its own is trained. `fields`: of
+  /// any minibatch of the run from k's on.
+  void count_labels(int64_t k, const std::function<const MinibatchFields&(int64_t)>& fields);
   /// Minibatch k of its own, but for its updates; returns the loss.
   double train(int64_t k, const MinibatchFields& fields);
   /// Makes the next update of stage s, if one is due and the one before is done with.
@@ -60,6 +64,7 @@ class SerialPipeline {
 
  private:
   void end_rounds(int64_t k);
+  LossFields of_loss(const MinibatchFields& fields) const;
   double learning_rate(const SerialStage& stage, int64_t begin) const;
 
   Plan plan_;
@@ -69,6 +74,8 @@ class SerialPipeline {
   std::vector<int64_t> minibatches_;  // of the span, as the run counts, from span_.first on
   std::set<std::string> differentiable_;
   SampleSplit split_;
+  LossShares loss_shares_;
+  std::map<int64_t, double> labels_;  // by round of the last stage, of this span
   std::vector<SerialStage> stages_;
   std::map<int64_t, double> gradient_norms_;
 };

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "graph/model_layers.h"
+#include "runtime/worker/stage_loaders.h"
 
 namespace pipewright {
 namespace {
@@ -18,18 +19,6 @@ int64_t layers_before(const Graph& graph, size_t end) {
   const auto layers = model_layers(graph);
   return std::count_if(layers.begin(), layers.end(),
                        [&](const ModelLayer& layer) { return layer.end <= end; });
-}
-
-std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::string>& names) {
-  std::vector<size_t> numbers;
-  for (const std::string& name : names) {
-    const auto& fields = data.fields();
-    const auto field =
-        std::find_if(fields.begin(), fields.end(), [&](const DataField& f) { return f.name == name; });
-    PW_CHECK(field != fields.end(), "the data set has no field '" << name << "'");
-    numbers.push_back(static_cast<size_t>(field - fields.begin()));
-  }
-  return numbers;
 }
 
 PrefixSources sources_of(const PrefixInputs& inputs, const StageReplica& stage) {

@@ -1,5 +1,9 @@
 #include "runtime/worker/stage_loaders.h"
 
+#include <algorithm>
+
+#include "graph/error.h"
+
 namespace pipewright {
 
 std::function<std::optional<int64_t>()> minibatches_of(const StageReplica& stage, const StageTurns& turns,
@@ -19,6 +23,18 @@ RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
   };
 }
 
+std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::string>& names) {
+  std::vector<size_t> numbers;
+  for (const std::string& name : names) {
+    const auto& fields = data.fields();
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&](const DataField& f) { return f.name == name; });
+    PW_CHECK(field != fields.end(), "the data set has no field '" << name << "'");
+    numbers.push_back(static_cast<size_t>(field - fields.begin()));
+  }
+  return numbers;
+}
+
 StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
                            const std::shared_ptr<const PipelineSpan>& span,
                            const std::function<LoadRequest(int64_t)>& request, LoadObserver observer,
@@ -26,12 +42,7 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
     : observer_(std::move(observer)) {
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
-    std::vector<size_t> numbers;
-    for (const std::string& name : stage.program().fields()) {
-      for (size_t field = 0; field < data.fields().size(); ++field) {
-        if (data.fields()[field].name == name) numbers.push_back(field);
-      }
-    }
+    std::vector<size_t> numbers = field_numbers(data, stage.program().fields());
     if (numbers.empty() || stage.stage() == but) continue;
     // Where they are handed out, few: who is slow should not hold what others could train.
     const int64_t ahead = span->is_shared() ? 1 : 4;

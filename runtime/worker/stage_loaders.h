@@ -29,6 +29,9 @@ RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
                           const std::shared_ptr<const PipelineSpan>& span,
                           const std::function<LoadRequest(int64_t)>& request);
 
+/// Which of the set's fields these are; it has all of them.
+std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::string>& names);
+
 class StageLoaders {
  public:
   /// For one span of the worker's, to train or to evaluate. `request(k)`: what minibatch k consists of;

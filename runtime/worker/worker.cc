@@ -38,6 +38,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* transport,
                const TrainingRules& rules, StateSource* source, PipelineServices services)
     : split_(model, plan),
+      loss_shares_(model, plan, rules.loss_average, rules.gradient_accumulation),
       tags_(static_cast<int64_t>(plan.stages.size())),
       clipping_norm_(rules.gradient_clipping_norm),
       averages_weights_(sync_facts(rules.sync).averages_weights),
@@ -337,23 +338,72 @@ class Worker::Execution {
       outbox.send(rank_of(other, crossing->piece(i), own), ((*crossing).*cut)(i, message));
   }
 
-  /// What the loss of this replica's part counts in the minibatch's, whose fields these are.
-  double loss_weight(const StageProgram& program, const std::vector<at::Tensor>& fields,
-                     const StageReplica& stage) const {
-    if (stage.stage() + 1 < shape().stages()) return 1;
-    const auto labels = std::find(program.fields().begin(), program.fields().end(), "labels");
-    return weight_of_part(labels == program.fields().end()
-                              ? at::Tensor()
-                              : fields.at(static_cast<size_t>(labels - program.fields().begin())),
-                          stage.samples(), worker_.split_.samples());
+  /// What the loss of a pass counts in that of its minibatch, and the gradient that its backward begins with.
+  struct LossWeight {
+    double in_minibatch = 1;
+    double gradient = 1;
+  };
+  LossWeight loss_weight(const StageProgram& program, const std::vector<at::Tensor>& fields,
+                         const StageReplica& stage, int64_t own) {
+    const LossShares& shares = worker_.loss_shares_;
+    const bool splits = shape().splits(stage.stage());
+    if (!training() || stage.stage() + 1 < shape().stages() || !(splits || shares.by_labels())) return {};
+    LossFields minibatch = tables_of_loss(stage);
+    if (shares.by_labels()) {
+      add_loss_fields(minibatch, own);
+    } else {
+      for (size_t i = 0; i < fields.size(); ++i) minibatch[program.fields()[i]] = fields[i];
+    }
+    LossWeight weight;
+    if (splits) weight.in_minibatch = weight.gradient = shares.share(minibatch, stage.samples());
+    if (shares.by_labels()) {
+      const int64_t round = stage.turns().round_of(own);
+      const double count = shares.count(minibatch, stage.samples());
+      const auto size = static_cast<double>(stage.turns().round_size(round, listed_));
+      weight.gradient = size * (count / count_of_round(stage, round));
+      if (weight.gradient == 0) weight.in_minibatch = 0;  // its own loss is 0 / 0
+    }
+    return weight;
+  }
+  LossFields tables_of_loss(const StageReplica& stage) {
+    for (const std::string& name : worker_.loss_shares_.tables()) {
+      if (loss_tables_.count(name) > 0) continue;
+      const auto& parameters = stage.program().parameters();
+      const auto& buffers = stage.program().buffers();
+      const auto parameter = std::find(parameters.begin(), parameters.end(), name);
+      const auto buffer = std::find(buffers.begin(), buffers.end(), name);
+      const at::Tensor& table = parameter != parameters.end()
+                                    ? stage.weights().at(static_cast<size_t>(parameter - parameters.begin()))
+                                    : stage.buffers().at(static_cast<size_t>(buffer - buffers.begin()));
+      loss_tables_[name] = table.detach().cpu();
+    }
+    return loss_tables_;
+  }
+  void add_loss_fields(LossFields& minibatch, int64_t own) {
+    const auto fields = hooks_.loss_fields(*to_run(own));
+    for (size_t i = 0; i < fields.size(); ++i) minibatch[worker_.loss_shares_.fields()[i]] = fields[i];
+  }
+  /// Over all of its minibatches, whichever replica has them.
+  double count_of_round(const StageReplica& stage, int64_t round) {
+    if (counted_round_ != round) {
+      counted_round_ = round;
+      labels_of_round_ = 0;
+      const int64_t begin = stage.turns().round_begin(round, listed_);
+      for (int64_t k = begin; k < begin + stage.turns().round_size(round, listed_); ++k) {
+        LossFields minibatch = tables_of_loss(stage);
+        add_loss_fields(minibatch, k);
+        labels_of_round_ += worker_.loss_shares_.count(minibatch);
+      }
+    }
+    return labels_of_round_;
   }
 
   void forward(int64_t own, int64_t k, Lane& lane) {
     const StageProgram& stage = program(*lane.stage, own);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
-    double weight = 1;
+    const LossWeight weights = loss_weight(stage, fields, *lane.stage, own);
+    const double weight = weights.in_minibatch;
     if (training() && shape().splits(lane.stage->stage())) {
-      weight = loss_weight(stage, fields, *lane.stage);
       for (size_t i = 0; i < fields.size(); ++i)
         fields[i] = rows_of(fields[i], worker_.split_.dimension_of(stage.fields()[i]),
                             {0, worker_.split_.samples()}, lane.stage->samples())
@@ -366,7 +416,7 @@ class Worker::Execution {
     const std::vector<at::Tensor> received_kept = training() ? received : std::vector<at::Tensor>();
     const std::vector<at::Tensor> fields_kept = training() ? fields : std::vector<at::Tensor>();
     StageReplica::Forwarded forwarded =
-        training() ? lane.stage->forward(k, std::move(received), std::move(fields), weight)
+        training() ? lane.stage->forward(k, std::move(received), std::move(fields), weights.gradient)
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
     // The mean over no labels is no number.
     if (forwarded.loss.defined() && weight == 0) forwarded.loss = at::zeros_like(forwarded.loss);
@@ -475,6 +525,10 @@ class Worker::Execution {
   const WorkerHooks& hooks_;
   std::vector<Action> actions_;
   std::vector<Lane> lanes_;
+  // Where an update's loss is averaged over labels: of the last stage's round under way.
+  std::optional<int64_t> counted_round_;
+  double labels_of_round_ = 0;
+  LossFields loss_tables_;
 };
 
 std::shared_ptr<PipelineSpan> Worker::open(Span span) {

@@ -11,6 +11,7 @@
 #include "graph/plan.h"
 #include "models/definition/model.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/stage/loss_shares.h"
 #include "runtime/stage/sample_split.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/stage/streams.h"
@@ -35,6 +36,9 @@ struct WorkerHooks {
   /// The stage's fields of one minibatch, whole, one per StageProgram::fields(). Called for stages that have
   /// some, in the order of the stage's forwards.
   std::function<std::vector<at::Tensor>(int64_t stage, int64_t minibatch)> fields;
+  /// LossShares::fields() of any minibatch, whole. Only the last stage asks, where an update's loss is
+  /// averaged over labels.
+  std::function<std::vector<at::Tensor>(int64_t minibatch)> loss_fields;
   /// Last stage only: the loss of a forward; where the stage splits its minibatches, of this replica's part,
   /// times what that counts: the minibatch's is the sum over the replicas, in their order. While training on
   /// a device some actions later, in order; the last ones at the end of the span. In an evaluation also its
@@ -92,6 +96,8 @@ class Worker {
   size_t stage_count() const { return stages_.size(); }
   const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
   StageReplica& stage(size_t i = 0) { return *stages_[i]; }
+  /// What losses count in their minibatches and updates.
+  const LossShares& loss_shares() const { return loss_shares_; }
   /// How the rank's replicas take turns in evaluations.
   StageTurns evaluation_turns(const StageReplica& stage) const {
     return StageTurns(evaluation_shape_, stage.stage());
@@ -132,6 +138,7 @@ class Worker {
   PipelineShape shape_;
   PipelineShape evaluation_shape_;  // the same for evaluation
   SampleSplit split_;
+  LossShares loss_shares_;
   StreamTags tags_;
   double clipping_norm_;
   bool averages_weights_;

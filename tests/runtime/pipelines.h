@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "models/zoo/builder.h"
+#include "runtime/data/sequences.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
@@ -93,6 +94,8 @@ inline std::vector<MinibatchFields> random_minibatches(const Graph& graph, int64
       minibatches.back()[name] =
           type.dtype == "int64" ? at::randint(classes, type.shape, generator, at::TensorOptions(at::kLong))
                                 : at::randn(type.shape, generator, at::TensorOptions());
+      // Unequal numbers of labels that ask something; all do in the first minibatch.
+      if (name == "labels" && k > 0) minibatches.back()[name].flatten().narrow(0, 0, 1).fill_(kNoLabel);
     }
   }
   return minibatches;
@@ -205,6 +208,12 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     Worker worker(model, plan, rank, transport, rules, nullptr, {groups.get(), handed_out.get()});
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
+    hooks.loss_fields = [&](int64_t k) {
+      std::vector<at::Tensor> fields;
+      for (const std::string& name : worker.loss_shares().fields())
+        fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
+      return fields;
+    };
     hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
       const std::lock_guard lock(mutex);
       if (const auto whole = loss_parts.add(worker.stage(worker.stage_count() - 1), k, loss))

@@ -65,6 +65,7 @@ class RandomJobs {
     job.plan = plan(job.model, kind.schedule, kind.weights, most_ranks);
     if (kind.one_update_for_all()) tie(job.plan, job.model.graph);
     job.rules = rules(kind.weights);
+    if (kind.one_update_for_all() && job.model.graph_for && chance(30)) job.rules.loss_average = "labels";
     deepen(job.plan, job.rules);
     int64_t begin = between(0, 3);
     for (int64_t n = between(1, 2); n > 0; --n) {
@@ -83,6 +84,7 @@ class RandomJobs {
     } while (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
                                                               : job.plan.world_size > most_ranks);
     job.rules.sync = sync;
+    job.rules.loss_average = "minibatches";
     if (!schedule_facts(job.plan.schedule).several_stages) {
       const auto stages = std::min<int64_t>(static_cast<int64_t>(job.plan.stages.size()), most_ranks / 2);
       const int64_t replicas = between(2, std::min<int64_t>(4, most_ranks / stages));
