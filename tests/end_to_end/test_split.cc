@@ -4,6 +4,7 @@
 
 #include "graph/plan_changes.h"
 #include "tests/end_to_end/changing_runs.h"
+#include "tests/support/skip.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -93,4 +94,39 @@ TEST_CASE("split: what a run cannot do is refused before it starts") {
   const std::string a = write_plan(folder, "a.json", {1, 1});
   CHECK_THAT(refused(a, {"--adapt", write_changes(folder, {{5, "few.json"}})}),
              Catch::Contains("few.json: plan: stage 0 has `split`"));
+}
+
+// Programs that were reported to train otherwise in parts, without a word.
+TEST_CASE("split: what a loss divides by is read from the program, or it is refused") {
+  const fs::path reported = shared_data() / "reported" / "split_wrong_gradient";
+  if (!fs::exists(reported)) return skip("no " + reported.string());
+  const TemporaryFolder folder;
+  const auto train = [&](const std::string& command, const std::string& program, const Words& more) {
+    const fs::path run = folder / (program + "." + command);
+    const Outcome outcome =
+        runtime(folder, Words{command, "--model", (reported / (program + ".pt2")).string(), "--data",
+                              "tensors:file=" + (reported / "data.safetensors").string(), "--batch-size", "4",
+                              "--minibatches", "6", "--learning-rate", "0.05", "--output", run.string()} +
+                            more);
+    return std::pair(outcome, run);
+  };
+  for (const char* program : {"mean", "sum", "weighted", "masked", "ignore0"}) {
+    CAPTURE(program);
+    const auto [one, alone] = train("train", program, {});
+    const auto [parts, split] =
+        train("launch", program, {"--plan", (reported / (std::string(program) + ".plan.json")).string()});
+    INFO(one.error << parts.error);
+    REQUIRE(one.code == 0);
+    REQUIRE(parts.code == 0);
+    const auto expected = losses(alone), got = losses(split);
+    REQUIRE(got.size() == 6);
+    for (size_t k = 0; k < got.size(); ++k) CHECK(got[k] == Approx(expected[k]).epsilon(1e-5));
+  }
+  for (const char* program : {"softmax0", "cumsum0"}) {
+    const auto [refused, run] =
+        train("launch", program, {"--plan", (reported / (std::string(program) + ".plan.json")).string()});
+    CHECK(refused.code == 3);
+    CHECK_THAT(refused.error, Catch::Contains("computes along dimension 0, which counts samples"));
+    CHECK(!fs::exists(run));
+  }
 }
