@@ -61,6 +61,7 @@ class Training : private RankTask {
   void tell_learning_rate() const;
   void take(int64_t rank, const std::string& line) override;
   void prepare() override;
+  void begin() override;
   void work() override;
   void post_last_words() override;
   void close(const std::string& status) override;
