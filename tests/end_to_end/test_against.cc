@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMinibatches = 12;
+constexpr int kTrainedMinibatches = 12;
 
 struct Runs {
   TemporaryFolder folder;
@@ -27,7 +27,7 @@ struct Runs {
     const Outcome outcome =
         runtime(folder, Words{"launch", "--plan", (folder / (name + ".plan.json")).string(), "--model",
                               kEndlessModel, "--data", "synthetic-images:image=8,samples=256", "--batch-size",
-                              "8", "--minibatches", std::to_string(kMinibatches), "--momentum", "0.9",
+                              "8", "--minibatches", std::to_string(kTrainedMinibatches), "--momentum", "0.9",
                               "--checkpoint-every-minibatches", "4", "--output", run} +
                             more);
     INFO(outcome.error);
@@ -62,9 +62,9 @@ TEST_CASE(
   for (const std::string& other : {one, three}) {
     const Json json = parse_json(runs.against(two, {other}, {"--json"}).output, "verify");
     CHECK(json["against"]["verdict"] != "wrong");
-    CHECK(json["against"]["losses"]["compared"] == kMinibatches);
+    CHECK(json["against"]["losses"]["compared"] == kTrainedMinibatches);
     REQUIRE(json["against"]["weights"].size() == 1);
-    CHECK(json["against"]["weights"][0]["minibatches"] == kMinibatches);
+    CHECK(json["against"]["weights"][0]["minibatches"] == kTrainedMinibatches);
   }
 
   // Other rates from minibatch 6 on, say: its weights after 4 are the same, losses from the second update on

@@ -29,8 +29,8 @@ struct Mutant {
 
 std::vector<Mutant> all_mutants() {
   std::vector<Mutant> mutants;
-  std::string file, from;
-  for (const Json& json : read_json_file(kSource / "tests/mutants/mutants.json")["mutants"]) {
+  const Json list = read_json_file(kSource / "tests/mutants/mutants.json");
+  for (const Json& json : list.at("mutants")) {
     Mutant mutant{json["name"],
                   json["what"],
                   json["file"],
