@@ -14,11 +14,10 @@ struct Places {
   std::vector<StageTensor> parameters, buffers;
 };
 
-Places compared_places(const Job& job, const CheckpointManifest& manifest,
-                       const OtherTraining::Weights& weights) {
+Places compared_places(const Job& job, const OtherTraining::Weights& weights) {
   Places compared;
-  const Plan& plan = job.plan_of(job.generation_at(manifest.next_minibatch - 1));
-  for (StageTensor place : places_at(job, manifest)) {
+  const Plan& plan = job.plan_of(job.generation_at(weights.minibatches - 1));
+  for (StageTensor place : places_before(job, weights.minibatches, /*drained=*/true)) {
     if (place.trainable) compared.parameters.push_back(place);
     const bool alone = plan.stages[static_cast<size_t>(place.stage)].ranks.size() == 1;
     const auto found = weights.tensors.find(place.name);
@@ -38,18 +37,12 @@ RelativeComparison compared(const TrainedModel& got, const TrainedModel& expecte
   return all;
 }
 
-Checkpoint checkpoint_of(const std::filesystem::path& run_folder, const OtherTraining::Weights& weights) {
-  std::vector<std::string> there;
+std::optional<Checkpoint> checkpoint_of(const std::filesystem::path& run_folder, int64_t next) {
   for (const auto& folder : list_checkpoints(run_folder)) {
     Checkpoint checkpoint = open_checkpoint(folder);
-    if (checkpoint.manifest.next_minibatch == weights.minibatches) return checkpoint;
-    there.push_back(std::to_string(checkpoint.manifest.next_minibatch));
+    if (checkpoint.manifest.next_minibatch == next) return checkpoint;
   }
-  std::reverse(there.begin(), there.end());
-  throw InputError(weights.file + " is of after " + std::to_string(weights.minibatches) +
-                       " minibatches; the run has checkpoints of after " + join(there, ", "),
-                   "Train with --checkpoint-every-minibatches and enough --checkpoint-keep, or save the "
-                   "other weights after one of these.");
+  return {};
 }
 
 // Both began with the same weights, bit for bit, or nothing else can be compared.
@@ -98,21 +91,23 @@ AgainstOther compare_with_other(const Job& job, const Retraining& retraining,
       demand_start(start, weights, job.model);
       continue;
     }
-    const Checkpoint checkpoint = checkpoint_of(run_folder, weights);
-    const Places places = compared_places(job, checkpoint.manifest, weights);
+    const Places places = compared_places(job, weights);
     const bool last = weights.minibatches == minibatches.end();
-    const auto at = [&](const TrainedModel& whole, bool shift) {
+    const auto after = [&](const TrainedModel& whole, bool shift) {
       TrainedModel model =
           last ? whole : retraining.train(retraining.planned_until(weights.minibatches), "rounding", shift);
       model.losses = {};
       return model;
     };
-    TrainedModel here = written_model(job, run_folder, checkpoint, minibatches.first);
+    const TrainedModel unshifted = after(serial, false);
+    const auto checkpoint = checkpoint_of(run_folder, weights.minibatches);
+    TrainedModel here =
+        checkpoint ? written_model(job, run_folder, *checkpoint, minibatches.first) : unshifted;
     here.losses = {};
     const TrainedModel there = {{}, weights.tensors};
     UpToRounding tensors;
     tensors.found = compared(here, there, start, places);
-    tensors.rounding = compared(at(shifted, true), at(serial, false), start, places);
+    tensors.rounding = compared(after(shifted, true), unshifted, start, places);
     tensors.tolerance = tolerance;
     tensors.equal = compare_exactly(here, there, places.parameters).equal() &&
                     compare_exactly(here, there, places.buffers).equal();

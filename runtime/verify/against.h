@@ -30,8 +30,8 @@ struct AgainstOther {
 };
 
 /// `written`: what the ranks wrote of `minibatches`, `serial`: its serial reference, from which the growth of
-/// rounding is measured. InputError where the run has no checkpoint of a minibatch that the other has weights
-/// of.
+/// rounding is measured; its weights stand for the run's where that has no checkpoint of a minibatch that the
+/// other has weights of.
 AgainstOther compare_with_other(const Job& job, const Retraining& retraining,
                                 const std::filesystem::path& run_folder, const OtherTraining& other,
                                 Span minibatches, const TrainedModel& written, const TrainedModel& serial,

@@ -50,7 +50,8 @@ std::string distance_words(const UpToRounding& compared, size_t i, const std::st
          distance_text(compared.allowed(i).value());
 }
 
-std::string distance_table(const UpToRounding& compared, const std::string& from, int64_t width) {
+std::string distance_table(const UpToRounding& compared, const std::string& from, int64_t width,
+                           bool with_losses) {
   using Side = TableColumn::Side;
   TextTable table(
       {{"stage"}, {"parameter", Side::kLeft, 0, 16}, {"elements", Side::kRight, 1}, {from}, {"rounding"}});
@@ -63,7 +64,7 @@ std::string distance_table(const UpToRounding& compared, const std::string& from
                distance_text(rounding.parameters[i].difference)});
   }
   table.add({"", "the model", "", distance_text(found.model), distance_text(rounding.model)});
-  table.add({"", "losses", "", distance_text(found.loss), distance_text(rounding.loss)});
+  if (with_losses) table.add({"", "losses", "", distance_text(found.loss), distance_text(rounding.loss)});
   return table.text(width);
 }
 

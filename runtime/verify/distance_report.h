@@ -15,8 +15,10 @@ std::string distance_text(double value);  ///< two
 
 /// "parameter 'x' of stage 1 lies 2.0e-02 of its way from OTHER, more than 1.0e-03": found.parameters[i].
 std::string distance_words(const UpToRounding& compared, size_t i, const std::string& other);
-/// A row for each tensor: how far it is `from` the other, and how far rounding takes it.
-std::string distance_table(const UpToRounding& compared, const std::string& from, int64_t width);
+/// A row for each tensor: how far it is `from` the other, and how far rounding takes it. `with_losses`: and
+/// one for these.
+std::string distance_table(const UpToRounding& compared, const std::string& from, int64_t width,
+                           bool with_losses);
 std::string verdict_text(const UpToRounding& compared);
 Json distance_json(const UpToRounding& compared);
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
+#include <utility>
+#include <vector>
 
 #include "runtime/verify/serial_versions.h"
 
@@ -18,7 +19,7 @@ std::string minibatches_text(int64_t begin, int64_t end) {
 
 // What is known of a checkpoint.
 struct After {
-  bool has_slots = false;
+  bool has_slot = false;  // `parameter`, and it was looked at
   // The first that differs of the last stage that differs: gradients come from there.
   std::optional<Element> slot, parameter;
   std::optional<Element> buffer;  // of the first stage: values come from there
@@ -42,7 +43,8 @@ After compare_at(const Job& job, const Retraining& retraining, const std::filesy
   TrainedModel serial =
       retraining.train(retraining.planned_until(checkpoint.manifest.next_minibatch), "first difference");
   written.losses = serial.losses = {};
-  const std::vector<StageTensor> places = places_at(job, checkpoint.manifest);
+  const std::vector<StageTensor> places =
+      places_before(job, checkpoint.manifest.next_minibatch, is_drained(checkpoint.manifest));
   std::vector<StageTensor> parameters, buffers;
   std::partition_copy(places.begin(), places.end(), std::back_inserter(buffers),
                       std::back_inserter(parameters), [](const StageTensor& place) { return place.buffer; });
@@ -56,8 +58,8 @@ After compare_at(const Job& job, const Retraining& retraining, const std::filesy
                  [&](const StageTensor& place) {
                    return there.tensors.count(place.name) && here.tensors.count(place.name);
                  });
-    if (with_slot.empty()) continue;
-    after.has_slots = true;
+    after.has_slot =
+        after.has_slot || (after.parameter && there.tensors.count(after.parameter->place.name) > 0);
     const auto found = in_last_stage(here, there, with_slot);
     if (found && (!after.slot || after.slot->place.stage < found->place.stage)) after.slot = found;
   }
@@ -78,33 +80,43 @@ bool updates_between(const Job& job, int64_t begin, int64_t end) {
 FirstDifference first_difference(const Job& job, const Retraining& retraining,
                                  const std::filesystem::path& run_folder, Span minibatches,
                                  const std::optional<ExactComparison::Loss>& first_loss) {
-  std::map<int64_t, std::filesystem::path> checkpoints;  // by the minibatch behind them
+  std::vector<std::pair<int64_t, std::filesystem::path>> checkpoints;  // with the minibatch behind them
   for (const auto& folder : list_checkpoints(run_folder)) {
     const int64_t next = open_checkpoint(folder).manifest.next_minibatch;
-    if (next > minibatches.first && next <= minibatches.end()) checkpoints[next] = folder;
+    if (next > minibatches.first && next <= minibatches.end()) checkpoints.emplace_back(next, folder);
   }
-  int64_t begin = minibatches.first, end = minibatches.end();  // all was equal before, not all is behind
+  std::sort(checkpoints.begin(), checkpoints.end());
+  // What differs once differs from there on.
+  size_t equal = 0, different = checkpoints.size();  // so many from the front; the first, if any is
   After after;
-  for (const auto& [next, folder] : checkpoints) {
-    after = compare_at(job, retraining, run_folder, open_checkpoint(folder), minibatches.first);
-    end = next;
-    if (after.differs()) break;
-    begin = next;
+  while (equal < different) {
+    const size_t middle = (equal + different) / 2;
+    After found = compare_at(job, retraining, run_folder, open_checkpoint(checkpoints[middle].second),
+                             minibatches.first);
+    if (!found.differs()) {
+      equal = middle + 1;
+      continue;
+    }
+    different = middle;
+    after = std::move(found);
   }
+  const int64_t begin = equal == 0 ? minibatches.first : checkpoints[equal - 1].first;
+  const int64_t end = different < checkpoints.size() ? checkpoints[different].first : minibatches.end();
   FirstDifference first;
   const int64_t loss = first_loss ? minibatches.first + static_cast<int64_t>(first_loss->position) : end;
   if (!after.differs() || loss < end) {
     first.action = "the forward of minibatch " + std::to_string(loss);
     if (loss > begin && updates_between(job, begin, loss))
-      first.action += ", or a backward or update since minibatch " + std::to_string(begin);
+      first.action += ", or gradients or an update since minibatch " + std::to_string(begin);
     return first;
   }
   const std::string where = minibatches_text(begin, end);
   if (!after.parameter && !after.slot) {
     first.action = "the statistics that the forwards of " + where + " leave";
     first.element = after.buffer;
-  } else if (after.slot || !after.has_slots) {
-    first.action = "the backward of " + where + ", or what is made of its gradients";
+  } else if (after.slot || !after.has_slot) {
+    first.action = "the gradients of " + where +
+                   (after.has_slot ? ", or what the optimizer keeps of them" : ", or the update behind them");
     first.element = after.parameter ? after.parameter : after.slot;
   } else {
     first.action = "the update behind " + where + ", whose gradients are right";

@@ -17,7 +17,7 @@ struct FirstDifference {
 };
 
 /// `first_loss`: that differs, as in ExactComparison, of `minibatches`, behind which the run folder has a
-/// checkpoint. Compares with each of its checkpoints until one differs.
+/// checkpoint. Compares with its checkpoints, halving, until it has the first that differs.
 FirstDifference first_difference(const Job& job, const Retraining& retraining,
                                  const std::filesystem::path& run_folder, Span minibatches,
                                  const std::optional<ExactComparison::Loss>& first_loss);

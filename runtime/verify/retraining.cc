@@ -11,6 +11,7 @@
 #include "graph/sync_rules.h"
 #include "models/definition/frozen.h"
 #include "runtime/checkpoint/checkpoint_state.h"
+#include "runtime/checkpoint/checkpoint_tensors.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/journal/metrics_file.h"
 #include "runtime/stage/partition.h"
@@ -25,6 +26,20 @@ using Clock = std::chrono::steady_clock;
 Plan with_all_trained(Plan plan) {
   plan.frozen_layers = 0;
   return plan;
+}
+
+// A tied parameter's, of another stage than its first.
+std::string copy_name(const std::string& parameter, int64_t stage) {
+  return parameter + " (copy of stage " + std::to_string(stage) + ")";
+}
+
+// All of a plan, with what they are copies of and their stages.
+std::vector<std::pair<StageTensor, std::string>> copies_of(const Plan& plan) {
+  std::vector<std::pair<StageTensor, std::string>> copies;
+  for (const TiedParameter& tied : plan.tied_parameters)
+    for (size_t i = 1; i < tied.stages.size(); ++i)
+      copies.push_back({{copy_name(tied.name, tied.stages[i]), tied.stages[i]}, tied.name});
+  return copies;
 }
 
 // Every tensor that a stage holds, once, in the order of stages.
@@ -128,10 +143,11 @@ std::vector<StageProgram> programs_of(const Graph& model, const Plan& plan) {
   return programs;
 }
 
-std::vector<StageTensor> places_at(const Job& job, const CheckpointManifest& manifest) {
-  const Plan& plan = job.plan_of(job.generation_at(manifest.next_minibatch - 1));
+std::vector<StageTensor> places_before(const Job& job, int64_t next, bool drained) {
+  const Plan& plan = job.plan_of(job.generation_at(next - 1));
   std::vector<StageTensor> places = places_of(programs_of(job.model.graph, with_all_trained(plan)));
-  if (manifest.pipeline_began == manifest.next_minibatch) return places;
+  for (const auto& [place, parameter] : copies_of(plan)) places.push_back(place);
+  if (drained) return places;
   std::erase_if(places, [&](const StageTensor& place) {
     return place.buffer && plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
   });
@@ -197,6 +213,8 @@ TrainedModel Retraining::train(const std::vector<PlanSpans>& parts, const std::s
   model.tensors = std::move(result.weights);
   for (const auto& stage : result.buffers)
     for (const auto& [name, tensor] : stage.front()) model.tensors.emplace(name, tensor);
+  for (const auto& [place, parameter] : copies_of(parts.back().plan))
+    model.tensors[place.name] = model.tensors.at(parameter);
   model.slots = std::move(result.slots);
   return model;
 }
@@ -234,6 +252,9 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   for (size_t i = 0; i < whole.parameters().size(); ++i)
     model.tensors[whole.parameters()[i]] = state.weights[i];
   for (size_t i = 0; i < whole.buffers().size(); ++i) model.tensors[whole.buffers()[i]] = state.buffers[i];
+  CheckpointTensors tensors_of(checkpoint);
+  for (const auto& [place, parameter] : copies_of(checkpoint.manifest.plan))
+    model.tensors[place.name] = tensors_of.buffer_of(place.stage, 0, parameter);
   for (const auto& [slot, tensors] : state.optimizer.slots)
     for (size_t i = 0; i < tensors.size(); ++i)
       model.slots[slot][whole.parameters()[whole.trainable()[i]]] = tensors[i];

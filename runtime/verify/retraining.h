@@ -41,12 +41,17 @@ class Retraining {
 /// The programs of the plan's stages, as the plan trains them.
 std::vector<StageProgram> programs_of(const Graph& model, const Plan& plan);
 
-/// Every tensor that a stage holds, once, in the order of stages of the plan that was in force. Not the
-/// buffers of replicas that were averaged at the drain only, which was later.
-std::vector<StageTensor> places_at(const Job& job, const CheckpointManifest& manifest);
+/// Every tensor that a stage holds, a tied one in each of its stages, in the order of stages of the plan that
+/// was in force before minibatch `next`; unless the pipeline had drained there, without the buffers that
+/// replicas average at the drain.
+std::vector<StageTensor> places_before(const Job& job, int64_t next, bool drained);
 
-/// What the ranks wrote: the losses of minibatches from `first` on, and what the checkpoint holds. InputError
-/// unless metrics.jsonl has all these losses.
+inline bool is_drained(const CheckpointManifest& manifest) {
+  return manifest.pipeline_began == manifest.next_minibatch;
+}
+
+/// What the ranks wrote: the losses of minibatches from `first` on, and what the checkpoint holds, copies of
+/// tied parameters too. InputError unless metrics.jsonl has all these losses.
 TrainedModel written_model(const Job& job, const std::filesystem::path& run_folder,
                            const Checkpoint& checkpoint, int64_t first);
 

@@ -56,7 +56,7 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
   const auto parts = retraining.planned_until(minibatches.end());
   verification.ranks = job.world_size();
   verification.plans = static_cast<int64_t>(parts.size());
-  verification.places = places_at(job, end.manifest);
+  verification.places = places_before(job, minibatches.end(), is_drained(end.manifest));
 
   const TrainedModel written = written_model(job, run_folder, end, first);
   const TrainedModel serial = retraining.train(parts, "serial reference");

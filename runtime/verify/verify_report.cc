@@ -82,12 +82,12 @@ std::string verification_table(const Verification& verification, const Plan& pla
       << (verification.ranks == 1 ? " rank" : " ranks") << ", minibatches " << span.first << " to "
       << span.end() - 1 << ", " << verification.places.size() << " tensors\n\n";
   if (verification.one_device) {
-    out << distance_table(*verification.one_device, "from one device", width) << "\n";
+    out << distance_table(*verification.one_device, "from one device", width, /*with_losses=*/true) << "\n";
   }
   if (verification.against) {
     for (const AgainstOther::Weights& weights : verification.against->weights) {
       out << "after " << weights.minibatches << " minibatches, " << weights.file << "\n"
-          << distance_table(weights.tensors, "from the other", width) << "\n";
+          << distance_table(weights.tensors, "from the other", width, /*with_losses=*/false) << "\n";
     }
   }
   const auto& serial = verification.serial;
