@@ -15,6 +15,7 @@
 #include "graph/update_rules.h"
 #include "models/device/device.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/commands/batches_command.h"
 #include "runtime/commands/checkpoint_commands.h"
 #include "runtime/commands/evaluate_command.h"
 #include "runtime/commands/launch_options.h"
@@ -268,7 +269,9 @@ int main(int argc, char** argv) {
         {"launch", "all ranks of a job", run_launch},
         {"evaluate", "the loss and the hits of trained weights, forward only", run_evaluate},
         {"predict", "the scores of every sample, into a file", run_predict},
-        {"verify", "a plan, or a finished run, against one process", run_verify},
+        {"verify", "a plan, or a finished run, against one process or another program's training",
+         run_verify},
+        {"batches", "the minibatches of a run as a file, for another program", run_batches},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},

@@ -35,7 +35,9 @@ void demand_processor(const Run& run) {
 constexpr int64_t kMinibatches = 32;
 constexpr const char* kVerifyUsage =
     "pipewright-runtime verify --config run.json [options]\n"
-    "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT]";
+    "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT] [--against FILE ...]";
+
+using Paths = std::vector<std::string>;
 
 double tolerance_from(const po::variables_map& options) {
   if (!options.count("tolerance")) return kTolerance;
@@ -43,6 +45,10 @@ double tolerance_from(const po::variables_map& options) {
   if (!(tolerance >= 0))
     throw InputError("--tolerance " + std::to_string(tolerance) + ": expected 0 or more");
   return tolerance;
+}
+
+Paths against_from(const po::variables_map& options) {
+  return options.count("against") ? options["against"].as<Paths>() : Paths();
 }
 
 void report(const Verification& verification, const Plan& plan, const fs::path& folder,
@@ -55,7 +61,9 @@ void report(const Verification& verification, const Plan& plan, const fs::path& 
   }
   std::cout << std::flush;
   demand(verification, folder);
-  if (!json) std::cout << "the ranks have computed what one process computes\n";
+  if (!json)
+    std::cout << "the ranks have computed what one process computes"
+              << (verification.against ? ", and the other training has" : "") << "\n";
 }
 
 // Trains as the run says, but for a short while.
@@ -80,8 +88,8 @@ void verify_new_run(const po::variables_map& options) {
   if (!options.count("minibatches")) {
     const TrainingData whole(job);
     const int64_t last_change = job.changes.empty() ? 0 : job.changes.back().minibatch;
-    run.minibatches = std::min(whole.length().minibatches,
-                               std::max(whole.first_minibatch(), last_change) + kMinibatches);
+    run.minibatches =
+        std::min(whole.length().minibatches, std::max(whole.first_minibatch(), last_change) + kMinibatches);
   }
   CheckpointSettings& checkpoint = run.checkpoint;
   // One at the end, which cuts no span.
@@ -102,7 +110,7 @@ void verify_new_run(const po::variables_map& options) {
   }
   const int64_t end = TrainingData(job).length().minibatches;
   const Checkpoint written = open_checkpoint(checkpoints_of(folder) / checkpoint_name(end));
-  const Verification verification = verify(job, folder, written, tolerance);
+  const Verification verification = verify(job, folder, written, tolerance, against_from(options));
   report(verification, job.plan_of(job.generation_at(end - 1)), folder, options);
 }
 
@@ -150,7 +158,7 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   const Job job = prepare_job(run, std::nullopt);
   if (file_exists(folder / "summary.json"))
     demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
-  const Verification verification = verify(job, folder, end, tolerance_from(options));
+  const Verification verification = verify(job, folder, end, tolerance_from(options), against_from(options));
   const int64_t last = end.manifest.next_minibatch - 1;
   report(verification, job.plan_of(job.generation_at(last)), folder, options);
 }
@@ -162,9 +170,13 @@ void run_verify(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions()).add(launch_option_descriptions());
   description.add_options()("run", po::value<std::string>()->value_name("FOLDER"),
                             "compare what a finished run left, up to its last checkpoint")(
+      "against", po::value<Paths>()->value_name("PATH")->composing(),
+      "compare with another program's training of the same: losses (a list in .json, or metrics.jsonl), "
+      "weights "
+      "(.safetensors), or a folder of these; may be given several times")(
       "tolerance", po::value<double>()->value_name("X"),
-      "distance from one device's weights that is allowed, as a part of the way; 0.001 by default")(
-      "json", po::bool_switch(), "print the result as JSON");
+      "distance that is allowed from one device's weights, or the other's, as a part of the way; 0.001 by "
+      "default")("json", po::bool_switch(), "print the result as JSON");
   add_wide_option(&description);
   const auto options = parse_options(arguments, description, kVerifyUsage);
   if (!options.count("run")) return verify_new_run(options);

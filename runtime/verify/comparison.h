@@ -14,6 +14,8 @@ namespace pipewright {
 struct TrainedModel {
   std::vector<double> losses;                 ///< by minibatch, from the first that was trained
   std::map<std::string, at::Tensor> tensors;  ///< parameters and buffers by name
+  /// What the optimizer keeps, by slot and parameter; none before the first update.
+  std::map<std::string, std::map<std::string, at::Tensor>> slots = {};
 };
 
 /// A tensor and the stage that has it (a tied parameter: the first).
@@ -38,7 +40,7 @@ struct ExactComparison {
   };
   std::optional<Loss> first_loss;        ///< that differs
   std::optional<Element> first_element;  ///< that differs, of the first such tensor
-  int64_t different_tensors = 0;
+  std::vector<StageTensor> different;    ///< tensors, in the order of the places
 
   bool equal() const { return !first_loss && !first_element; }
 };

@@ -26,6 +26,8 @@ struct ReferenceResult {
   /// By stage, by replica, by buffer.
   std::vector<std::vector<std::map<std::string, at::Tensor>>> buffers;
   std::vector<double> losses;  ///< by minibatch
+  /// What the optimizer keeps, by slot and parameter. Of pipelines side by side, which drain, all the same.
+  std::map<std::string, std::map<std::string, at::Tensor>> slots;
   /// Where gradients are clipped: their norms before that, of the last stage's updates, by the minibatch
   /// behind the round. Of every pipeline where rules.sync lets them train by themselves.
   std::map<int64_t, double> gradient_norms;

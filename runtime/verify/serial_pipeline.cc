@@ -180,6 +180,8 @@ std::map<int64_t, double> SerialPipeline::take_gradient_norms() { return std::ex
 
 ReferenceResult SerialPipeline::result() const {
   ReferenceResult result;
+  for (const auto& [name, state] : carried().optimizer)
+    for (const auto& [slot, tensors] : state.slots) result.slots[slot][name] = tensors[0];
   for (const SerialStage& stage : stages_) {
     const auto& names = stage.segment.parameters();
     for (size_t i = 0; i < names.size(); ++i) {

@@ -2,260 +2,38 @@
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <set>
-
 #include "graph/error.h"
-#include "models/definition/frozen.h"
-#include "runtime/checkpoint/checkpoint_state.h"
-#include "runtime/generation/state_source.h"
 #include "runtime/generation/training_data.h"
-#include "runtime/journal/metrics_file.h"
-#include "runtime/schedule/plan_shape.h"
-#include "runtime/stage/partition.h"
-#include "runtime/verify/reference.h"
-#include "runtime/verify/rounding.h"
 
 namespace pipewright {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// As the plan trains them.
-std::vector<StageProgram> programs_of(const Graph& model, const Plan& plan) {
-  const Graph graph = frozen_graph(model, plan.frozen_layers);
-  const auto interfaces = partition(graph, plan);
-  std::vector<StageProgram> programs;
-  for (size_t s = 0; s < interfaces.size(); ++s) programs.emplace_back(graph, interfaces, s);
-  return programs;
-}
-
-// What is frozen under the plan was trained before, or may have been.
-Plan with_all_trained(Plan plan) {
-  plan.frozen_layers = 0;
-  return plan;
-}
-
-// Every tensor that a stage holds, once, in the order of stages.
-std::vector<StageTensor> places_of(const std::vector<StageProgram>& programs) {
-  std::vector<StageTensor> places;
-  std::set<std::string> known;
-  for (size_t s = 0; s < programs.size(); ++s) {
-    const StageProgram& program = programs[s];
-    const std::set<size_t> trainable(program.trainable().begin(), program.trainable().end());
-    for (size_t i = 0; i < program.parameters().size(); ++i) {
-      if (known.insert(program.parameters()[i]).second)
-        places.push_back({program.parameters()[i], static_cast<int64_t>(s), trainable.count(i) > 0});
-    }
-    for (const std::string& buffer : program.buffers()) {
-      if (known.insert(buffer).second) places.push_back({buffer, static_cast<int64_t>(s), false, true});
-    }
-  }
-  return places;
-}
-
-// Which pipelines averaged their weights or met, and what was handed out to them, as rank 0 wrote it; nothing
-// where it decides neither.
-class WrittenGroups {
- public:
-  WrittenGroups(const std::string& sync, const std::filesystem::path& run_folder, int64_t first) {
-    const bool groups = sync_facts(sync).groups_by_arrival;
-    if (!groups && !shares_minibatches(sync)) return;
-    of_whole_pipelines_ = groups && averages_whole_pipelines(sync);
-    const auto file = run_folder / kGroupLogName;
-    LoggedGroups logged = read_group_log(file);
-    if (logged.first_minibatch != first) {
-      throw InputError(
-          file.string() + ": has what was decided from minibatch " + std::to_string(logged.first_minibatch) +
-              " on, and verify would begin at " + std::to_string(first),
-          "What lies between is not written: a run whose pipelines average in groups or get their "
-          "minibatches on the way is verified from where it began.");
-    }
-    groups_ = std::move(logged.generations);
-    minibatches_ = std::move(logged.parts);
-    meetings_ = std::move(logged.meetings);
-  }
-  PartsBySpan minibatches_of(int64_t generation) const { return of_generation(minibatches_, generation); }
-  MeetingsBySpan meetings_of(int64_t generation) const { return of_generation(meetings_, generation); }
-  GroupsByStage of(int64_t generation, const Plan& plan) const {
-    const auto found = groups_.find(generation);
-    if (found == groups_.end()) return {};
-    // The last stage's are those of all.
-    if (of_whole_pipelines_) return GroupsByStage(plan.stages.size(), found->second.back());
-    return found->second;
-  }
-
- private:
-  template <typename Kind>
-  static Kind of_generation(const std::map<int64_t, Kind>& all, int64_t generation) {
-    const auto found = all.find(generation);
-    return found == all.end() ? Kind() : found->second;
-  }
-
-  bool of_whole_pipelines_ = false;
-  std::map<int64_t, GroupsByStage> groups_;
-  std::map<int64_t, PartsBySpan> minibatches_;
-  std::map<int64_t, MeetingsBySpan> meetings_;
-};
-
-// Where the pipeline drained on the way to minibatch `end`, and which plan was in force: where spans end, and
-// where a run ended that was made longer later.
-std::vector<PlanSpans> spans_until(int64_t end, const Job& job, const TrainingData& data,
-                                   const std::filesystem::path& run_folder) {
-  std::set<int64_t> drains{end};
-  for (const auto& folder : list_checkpoints(run_folder)) {
-    const CheckpointManifest manifest = open_checkpoint(folder).manifest;
-    if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
-  }
-  const WrittenGroups groups(job.run.sync, run_folder, data.first_minibatch());
-  std::vector<PlanSpans> parts;
-  int64_t generation = -1;
-  for (int64_t done = data.first_minibatch(); done < end; done = parts.back().spans.back().end()) {
-    if (generation != job.generation_at(done)) {
-      generation = job.generation_at(done);
-      parts.push_back({job.plan_of(generation),
-                       {},
-                       groups.of(generation, job.plan_of(generation)),
-                       groups.minibatches_of(generation),
-                       groups.meetings_of(generation),
-                       job.gradient_accumulation_of(generation),
-                       job.learning_rate_scale_of(generation)});
-    }
-    const Span planned = span_from(done, data.length_of(generation));
-    parts.back().spans.push_back({done, std::min(planned.end(), *drains.upper_bound(done)) - done});
-  }
-  return parts;
-}
-
-// Minibatches first, first + 1, ... as the serial program asks for them.
-std::function<MinibatchFields(int64_t)> minibatches_from(const Graph& graph, const TrainingData& data,
-                                                         int64_t first, int64_t end,
-                                                         const std::string& what) {
-  std::vector<std::string> names;
-  std::vector<size_t> numbers;
-  for (size_t i = 0; i < data.dataset().fields().size(); ++i) {
-    const std::string& name = data.dataset().fields()[i].name;
-    const auto& inputs = graph.inputs;
-    if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) continue;
-    names.push_back(name);
-    numbers.push_back(i);
-  }
-  const auto requests = [&data, end, k = first]() mutable -> std::optional<LoadRequest> {
-    return k < end ? std::optional(data.request(k++)) : std::nullopt;
-  };
-  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, /*workers=*/1, /*ahead=*/4);
-  return [=, told = Clock::now()](int64_t k) mutable {
-    if (Clock::now() - told > std::chrono::seconds(10)) {
-      told = Clock::now();
-      std::fprintf(stderr, "%s: minibatch %ld of %ld\n", what.c_str(), k - first, end - first);
-    }
-    MinibatchFields fields;
-    auto tensors = loader->next();
-    for (size_t i = 0; i < names.size(); ++i) fields[names[i]] = std::move(tensors[i]);
-    return fields;
-  };
-}
-
-TrainedModel trained_serially(const Job& job, const TrainingData& data, const std::vector<PlanSpans>& parts,
-                              const std::string& what,
-                              void (*change)(const StageProgram&, StageState&) = nullptr) {
-  const auto programs = programs_of(job.model.graph, parts.front().plan);
-  const int64_t first = parts.front().spans.front().first;
-  const auto source = start_of(job.run, job.model, job.resume);
-  ReferenceResult result = train_serially(
-      job.model, parts, data.rules_of(0),
-      minibatches_from(job.model.graph, data, first, parts.back().spans.back().end(), what),
-      [&](size_t stage) -> std::optional<StageState> {
-        auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
-        if (!change) return state;
-        if (!state) state = initial_state(job.model, programs[stage], static_cast<uint64_t>(job.run.seed));
-        change(programs[stage], *state);
-        return state;
-      });
-  TrainedModel model;
-  model.losses = std::move(result.losses);
-  model.tensors = std::move(result.weights);
-  for (const auto& stage : result.buffers)
-    for (const auto& [name, tensor] : stage.front()) model.tensors.emplace(name, tensor);
-  return model;
-}
-
-// Those of one device for each of the plans; empty where one has none.
-std::vector<PlanSpans> on_one_device(const Model& model, const TrainingData& data,
-                                     std::vector<PlanSpans> parts) {
-  for (PlanSpans& part : parts) {
-    TrainingRules rules = data.rules_of(0);
-    rules.gradient_accumulation = part.gradient_accumulation.value_or(rules.gradient_accumulation);
-    part.plan = one_device_plan(model, part.plan, rules);
-    part.gradient_accumulation = 1;
-    if (part.plan.schedule.empty()) return {};
-  }
-  return parts;
-}
-
-std::map<std::string, at::Tensor> first_tensors(const Job& job) {
-  const auto programs = programs_of(job.model.graph, single_stage_plan(job.model.graph, 1));
-  const StageProgram& whole = programs.front();
-  const StageState state =
-      start_of(job.run, job.model, job.resume)
-          ->state_of(0, 0, whole)
-          .value_or(initial_state(job.model, whole, static_cast<uint64_t>(job.run.seed)));
-  std::map<std::string, at::Tensor> start;
-  for (size_t i = 0; i < whole.parameters().size(); ++i) start[whole.parameters()[i]] = state.weights[i];
-  return start;
-}
-
-// What the ranks wrote.
-TrainedModel written_model(const Run& run, const Graph& graph, const std::filesystem::path& run_folder,
-                           const Checkpoint& checkpoint, int64_t first) {
-  TrainedModel model;
-  const int64_t end = checkpoint.manifest.next_minibatch;
-  const auto file = run_folder / "metrics.jsonl";
-  read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
-    if (json.contains("minibatch") && json.at("minibatch") >= first)
-      model.losses.push_back(number_or_nan(json.at("loss")));
-  });
-  if (static_cast<int64_t>(model.losses.size()) != end - first) {
-    throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +
-                         " to " + std::to_string(end - 1) + ", each in one line",
-                     "Was it cut, or does it belong to another run?");
-  }
-  const auto programs = programs_of(graph, single_stage_plan(graph, 1));
-  const StageProgram& whole = programs.front();
-  const StageState state = load_stage_state(checkpoint, whole, run.optimizer);
-  for (size_t i = 0; i < whole.parameters().size(); ++i)
-    model.tensors[whole.parameters()[i]] = state.weights[i];
-  for (size_t i = 0; i < whole.buffers().size(); ++i) model.tensors[whole.buffers()[i]] = state.buffers[i];
-  return model;
+std::optional<UpToRounding> compared_with_one_device(const Retraining& retraining,
+                                                     const std::vector<PlanSpans>& parts,
+                                                     const TrainedModel& written,
+                                                     const std::vector<StageTensor>& places,
+                                                     double tolerance) {
+  const auto single = retraining.on_one_device(parts);
+  if (single.empty()) return {};
+  const auto start = retraining.start();
+  const TrainedModel one = retraining.train(single, "one device");
+  const TrainedModel rounded = retraining.train(single, "rounding", /*shifted=*/true);
+  std::vector<StageTensor> parameters;
+  for (const StageTensor& place : places)
+    if (place.trainable) parameters.push_back(place);
+  return UpToRounding{compare_relatively(written, one, start, places),
+                      compare_relatively(rounded, one, start, places), tolerance,
+                      compare_exactly(written, one, parameters).equal()};
 }
 
 }  // namespace
 
-std::optional<double> Verification::allowed(size_t i) const {
-  const double rounded = std::max(rounding.parameters[i].difference, rounding.model);
-  if (!(rounded <= std::max(tolerance, kMostAllowed / 2))) return std::nullopt;
-  return std::max(tolerance, std::min(10 * rounded, kMostAllowed));
-}
-
-size_t Verification::compared() const {
-  size_t count = 0;
-  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) count += allowed(i) ? 1 : 0;
-  return count;
-}
-
 bool Verification::holds() const {
-  if (!serial.equal()) return false;
-  for (size_t i = 0; one_device && i < one_device->parameters.size(); ++i) {
-    const auto most = allowed(i);
-    if (most && !(one_device->parameters[i].difference <= *most)) return false;
-  }
-  return true;
+  return serial.equal() && (!one_device || one_device->holds()) && (!against || against->holds());
 }
 
 Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
-                    double tolerance) {
+                    double tolerance, const std::vector<std::string>& against) {
   at::set_num_threads(static_cast<int>(job.run.threads));
   const TrainingData data(job);
   const int64_t first = data.first_minibatch();
@@ -269,36 +47,31 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
                          ": minibatches were in flight there, and verify begins with an empty pipeline",
                      "Begin with a checkpoint of the end of an epoch or of a run, or at the beginning.");
   }
+  const Retraining retraining(job, data, run_folder);
   Verification verification;
-  verification.minibatches = {first, end.manifest.next_minibatch - first};
-  const auto parts = spans_until(end.manifest.next_minibatch, job, data, run_folder);
-  const Plan& plan = parts.back().plan;
+  const Span minibatches = {first, end.manifest.next_minibatch - first};
+  verification.minibatches = minibatches;
+  std::optional<OtherTraining> other;
+  if (!against.empty()) other = read_other_training(against, job.model, minibatches);
+  const auto parts = retraining.planned_until(minibatches.end());
   verification.ranks = job.world_size();
   verification.plans = static_cast<int64_t>(parts.size());
-  verification.places = places_of(programs_of(job.model.graph, with_all_trained(plan)));
-  if (end.manifest.pipeline_began != end.manifest.next_minibatch) {
-    // Buffers are averaged at the drain, which was later.
-    std::erase_if(verification.places, [&](const StageTensor& place) {
-      return place.buffer && plan.stages[static_cast<size_t>(place.stage)].ranks.size() > 1;
-    });
-  }
-  verification.tolerance = tolerance;
+  verification.places = places_before(job, minibatches.end(), is_drained(end.manifest));
 
-  const TrainedModel written = written_model(job.run, job.model.graph, run_folder, end, first);
-  const TrainedModel serial = trained_serially(job, data, parts, "serial reference");
+  const TrainedModel written = written_model(job, run_folder, end, first);
+  const TrainedModel serial = retraining.train(parts, "serial reference");
   verification.serial = compare_exactly(written, serial, verification.places);
-
-  const auto single = on_one_device(job.model, data, parts);
-  if (single.empty()) return verification;
-  const auto start = first_tensors(job);
-  const TrainedModel one = trained_serially(job, data, single, "one device");
-  verification.one_device = compare_relatively(written, one, start, verification.places);
-  const TrainedModel rounded = trained_serially(job, data, single, "rounding", shift_by_rounding);
-  verification.rounding = compare_relatively(rounded, one, start, verification.places);
-  std::vector<StageTensor> parameters;
-  for (const StageTensor& place : verification.places)
-    if (place.trainable) parameters.push_back(place);
-  verification.one_device_equal = compare_exactly(written, one, parameters).equal();
+  if (!verification.serial.equal()) {
+    verification.first =
+        first_difference(job, retraining, run_folder, minibatches, verification.serial.first_loss);
+  }
+  if (other) {
+    verification.against =
+        compare_with_other(job, retraining, run_folder, *other, minibatches, written, serial, tolerance);
+  } else {
+    verification.one_device =
+        compared_with_one_device(retraining, parts, written, verification.places, tolerance);
+  }
   return verification;
 }
 

@@ -1,4 +1,6 @@
 // The comparisons of `verify`, and the plan of one device that they need.
+#include "runtime/verify/comparison.h"
+
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -9,8 +11,8 @@
 
 #include "models/initialise.h"
 #include "models/zoo/registry.h"
-#include "runtime/verify/comparison.h"
-#include "runtime/verify/verify.h"
+#include "runtime/verify/reference.h"
+#include "runtime/verify/up_to_rounding.h"
 #include "tests/runtime/pipelines.h"
 
 using namespace pipewright;
@@ -70,7 +72,7 @@ TEST_CASE("what differs first is named: loss, tensor, stage, element, both value
   other.tensors["b"][0] = 8;
   const auto comparison = compare_exactly(other, model_of(0), kPlaces);
   CHECK_FALSE(comparison.equal());
-  CHECK(comparison.different_tensors == 2);
+  CHECK(comparison.different.size() == 2);
   REQUIRE(comparison.first_loss);
   CHECK(comparison.first_loss->position == 2);
   CHECK(comparison.first_loss->got == 2.125);
@@ -116,13 +118,12 @@ TEST_CASE("verify: a run that has learnt nothing or the wrong thing is refused, 
   const TrainedModel right = trained(model, plan, rules, 13);
   const TrainedModel untrained = trained(model, plan, still, 13);
   const auto verdict = [&](const TrainedModel& written, double rounding) {
-    Verification verification;
-    verification.places = places;
-    verification.one_device = compare_relatively(written, right, untrained.tensors, places);
-    verification.rounding = *verification.one_device;
-    for (auto& parameter : verification.rounding.parameters) parameter.difference = rounding;
-    verification.rounding.model = rounding;
-    return verification;
+    UpToRounding compared;
+    compared.found = compare_relatively(written, right, untrained.tensors, places);
+    compared.rounding = compared.found;
+    for (auto& parameter : compared.rounding.parameters) parameter.difference = rounding;
+    compared.rounding.model = rounding;
+    return compared;
   };
   // Up to what rounding is something compared with; there nothing passes that was not trained as it should.
   for (double rounding = 1e-9; rounding <= kMostAllowed / 2; rounding *= 1.5) {
@@ -136,8 +137,10 @@ TEST_CASE("verify: a run that has learnt nothing or the wrong thing is refused, 
   // Beyond it the comparison says that it says nothing.
   for (const double rounding : {0.13, 1.0, std::numeric_limits<double>::infinity(), std::nan("")})
     CHECK(verdict(right, rounding).compared() == 0);
+  const auto far = verdict(untrained, 1e-9).beyond();
+  CHECK(far.size() == places.size());
   // A tolerance that somebody asks for is theirs.
-  Verification lenient = verdict(untrained, 1e-6);
+  UpToRounding lenient = verdict(untrained, 1e-6);
   lenient.tolerance = 2;
   CHECK(lenient.holds());
 }
@@ -217,4 +220,25 @@ TEST_CASE("the serial reference goes on from a state as if it had never stopped,
       }
     }
   }
+}
+
+TEST_CASE(
+    "losses: the first that lies farther off than rounding takes them is named, later ones may lie farther") {
+  const std::vector<double> run = {2.0, 1.5, 1.0};
+  const auto compared = [&](const std::vector<double>& other, double rounding = 0) {
+    return compare_losses(run, other, run, {2.0, 1.5 + rounding, 1.0}, 4, 1e-5);
+  };
+  CHECK(compared(run).equal);
+  CHECK(compared({2.0, 1.5}).compared == 2);
+  const auto near = compared({2.0, 1.5, 1.00001});
+  CHECK_FALSE(near.equal);
+  CHECK_FALSE(near.first);
+  const auto wrong = compared({2.0, 1.49, 1.1});
+  REQUIRE(wrong.first);
+  CHECK(wrong.first->minibatch == 5);
+  CHECK(wrong.first->got == 1.5);
+  CHECK(wrong.first->expected == 1.49);
+  CHECK_FALSE(compared({2.0, 1.49, 1.001}, 1e-2).first);
+  CHECK(compared({2.0, 1.5, std::nan("")}).first->minibatch == 6);
+  CHECK(compared({2.1, 1.5, 1.0}, 1e-2).first->minibatch == 4);  // rounding has done nothing yet
 }

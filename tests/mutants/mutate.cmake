@@ -1,0 +1,20 @@
+# cmake -DMUTANTS=mutants.json -DSOURCE_DIR=... -DFOLDER=runtime/stage -DOUTPUT=... -P mutate.cmake
+# Writes all sources of the folder as one, with the defects that the list has for them, each behind mutant("NAME"). A defect whose place
+# is gone is left out: its test says so.
+file(GLOB files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/${FOLDER}/*.cc)
+file(READ ${MUTANTS} list)
+string(JSON count LENGTH "${list}" mutants)
+math(EXPR last "${count} - 1")
+file(WRITE ${OUTPUT} "#include \"tests/mutants/mutant.h\"\n")
+foreach(file ${files})
+  file(READ ${SOURCE_DIR}/${file} text)
+  foreach(i RANGE ${last})
+    string(JSON of GET "${list}" mutants ${i} file)
+    string(JSON from GET "${list}" mutants ${i} from)
+    if(of STREQUAL file AND NOT from STREQUAL "")
+      string(JSON to GET "${list}" mutants ${i} to)
+      string(REPLACE "${from}" "${to}" text "${text}")
+    endif()
+  endforeach()
+  file(APPEND ${OUTPUT} "${text}")
+endforeach()
