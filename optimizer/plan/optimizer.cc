@@ -90,12 +90,23 @@ void check_demands(const PlanRequest& request, Question* question) {
   question->all_devices = false;
 }
 
+}  // namespace
+
+CostInputs requested_cost_inputs(const Profile& profile, const Topology& topology,
+                                 const PlanRequest& request) {
+  CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
+  if (request.ignore_crowd) inputs.crowd.reset();
+  return inputs;
+}
+
+namespace {
+
 /// What the search is asked, but for the states and what depends on them.
 Question question_about(const Profile& profile, const Topology& topology, const PlanRequest& request,
                         const CostModel& model) {
   Question question;
   question.model = &model;
-  question.inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
+  question.inputs = requested_cost_inputs(profile, topology, request);
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
