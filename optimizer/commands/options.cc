@@ -32,7 +32,9 @@ void add_pricing_options(po::options_description* options) {
        ("update rule of the run, with momentum if it has one: " + join(update_rule_names(), ", "))
            .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2");
+       "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2")  //
+      ("ignore-crowd", po::bool_switch(),
+       "take ranks of a host not to slow each other, whatever the profile measured beside others");
 }
 
 namespace {
@@ -148,6 +150,9 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
   request.objective = values["objective"].as<std::string>();
   settings->push_back({"objective", request.objective, source_of(values, "objective")});
   request.optimizer_slots = optimizer_slots_from(values, settings);
+  request.ignore_crowd = values["ignore-crowd"].as<bool>();
+  settings->push_back(
+      {"ignore-crowd", request.ignore_crowd ? "yes" : "no", source_of(values, "ignore-crowd")});
   if (values.count("strategy") != 0) {
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});
