@@ -16,6 +16,7 @@
 #include "graph/profile.h"
 #include "graph/units.h"
 #include "interference/core_features.h"
+#include "models/definition/variances.h"
 #include "models/device/device.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
@@ -217,6 +218,7 @@ void profile_command(const std::vector<std::string>& arguments) {
   check_writable(output, "--output");
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
+  check_variances(model.graph);
   model.graph = with_precision(model, precision, measuring.device);
   const DataInputs inputs = inputs_from(options, model.graph, measuring);
 

@@ -16,6 +16,7 @@
 #include "interference/hog_work.h"
 #include "interference/hogs.h"
 #include "interference/predictor.h"
+#include "models/definition/variances.h"
 #include "models/device/device.h"
 #include "models/load.h"
 #include "profiler/commands.h"
@@ -147,6 +148,7 @@ InterferenceData measure_model(const std::string& spec, int64_t batch_size, Inte
   ProgressLine line;
   line.show("preparing " + spec);
   const Model model = load_model(spec, batch_size);
+  check_variances(model.graph);
   const auto inputs = synthetic_inputs(model.graph, settings.seed);
   MeasureOptions measuring;
   measuring.batch_size = batch_size;

@@ -3,13 +3,17 @@
 
     scripts/export_model.py torchvision:resnet18 --option num_classes=10 --image 64 --batch-size 32 --output resnet18.pt2
     scripts/export_model.py timm:vit_tiny_patch16_224 --option img_size=64 --option num_classes=10 --image 64 --output vit.pt2
-    scripts/export_model.py transformers:gpt2 --option n_layer=4 --tokens 64 --classes 50257 --output gpt2.pt2
+    scripts/export_model.py transformers:gpt2 --option n_layer=4 --tokens 64 --output gpt2.pt2
+    scripts/export_model.py transformers:distilbert --classes 4 --output classifier.pt2
+    scripts/export_model.py transformers:saved/my-bert --output mine.pt2
     scripts/export_model.py my_models:make_model --output mine.pt2
 
-A function of your own, `module:function` or `file.py:function`, returns the model, or the model and its example inputs: a dict of tensors, by
-the names of the fields of your data, in the order of the model's arguments. Needs torch, and what the model comes from.
+A function of your own, `module:function` or `file.py:function`, returns the model, or the model and its example inputs: a dict of tensors by
+the names of the forward's arguments, or by other names in the order of these. Modules stay in the mode, train or eval, that they are in; a
+model that is wholly in eval mode is put into train mode. Needs torch, and what the model comes from.
 """
 import argparse
+import collections
 import contextlib
 import copy
 import difflib
@@ -30,6 +34,10 @@ except ImportError:
 
 def fail(message, remedy=""):
     sys.exit(f"export_model.py: error: {message}" + (f"\n  {remedy}" if remedy else ""))
+
+
+def say(message):
+    print(f"export_model.py: {message}", file=sys.stderr)
 
 
 def parsed(text):
@@ -93,8 +101,8 @@ def with_forward(model, change):
     """The model hands out `change` of its output; its arguments stay."""
     forward = model.forward
 
-    def changed(self, *fields):
-        return change(forward(*fields))
+    def changed(self, *fields, **named):
+        return change(forward(*fields, **named))
 
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(forward).parameters.values()]
     changed.__signature__ = inspect.Signature(parameters)
@@ -102,9 +110,39 @@ def with_forward(model, change):
     return model
 
 
+def bound(model, inputs):
+    """The inputs as the forward takes them: those before the first that is not in its place, and the others by name. Names that are
+    all arguments of the forward say where they go; names of fields that are none go in the order in which they stand."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(model.forward).parameters
+    names = [name for name, one in parameters.items() if one.kind in kinds]
+    positional = [name for name in names if parameters[name].kind is kinds[0]]
+    known = [name for name in inputs if name in names]
+    if len(known) < len(inputs):
+        for place, name in enumerate(inputs):
+            if name in names and positional[place:place + 1] != [name]:
+                fail(f"example input {place}, '{name}', is another argument of the forward, which takes {', '.join(names)}",
+                     "Name all of them as the forward does, or none.")
+        return inputs, {}
+    ordered = {name: inputs[name] for name in names if name in inputs}
+    count = next((place for place, name in enumerate(ordered) if positional[place:place + 1] != [name]), len(ordered))
+    return dict(list(ordered.items())[:count]), dict(list(ordered.items())[count:])
+
+
+def leaves_of(output):
+    return torch.utils._pytree.tree_leaves(output)
+
+
+def is_plain(output):
+    """Tensors, and beside them None and numbers, in tuples, lists and dicts within these."""
+    leaves = leaves_of(output)
+    return (isinstance(output, (torch.Tensor, tuple, list)) and any(isinstance(one, torch.Tensor) for one in leaves)
+            and all(one is None or isinstance(one, (torch.Tensor, bool, int, float)) for one in leaves))
+
+
 def plain(output):
-    """Tensors only: a program hands out nothing else. Of an object or a dict its loss and its scores."""
-    if isinstance(output, torch.Tensor):
+    """What a program can hand out. Of an object or a dict its loss and its scores."""
+    if is_plain(output):
         return output
     if isinstance(output, (tuple, list)):
         tensors = tuple(one for one in output if isinstance(one, torch.Tensor))
@@ -201,20 +239,59 @@ def refuse_operators(module):
             refuse_operators(child)
 
 
-def transformers_model(name, options):
-    """By the type of a configuration (gpt2, t5, vit), with the head that one trains."""
+def loaded(kind, folder, config):
+    """With the weights of a folder; those of another shape, or that it has not, start anew."""
+    model, told = kind.from_pretrained(folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True)
+    anew = [*told["missing_keys"], *(one if isinstance(one, str) else one[0] for one in told["mismatched_keys"])]
+    if anew:
+        say(f"not in {folder}, so they start anew: {', '.join(sorted(anew))}")
+    return model
+
+
+TRAINED = "SequenceClassification ImageClassification VideoClassification AudioClassification".split()
+
+
+def transformers_model(name, options, classes):
+    """By the type of a configuration (gpt2, t5, vit) with first weights, or a folder or name that from_pretrained takes, with the head
+    that it was saved with; with classes, a classifier of so many."""
     transformers = installed("transformers")
-    if name not in transformers.CONFIG_MAPPING:
-        fail(f"transformers has no model type '{name}'", nearest(name, transformers.CONFIG_MAPPING.keys()))
-    config = transformers.AutoConfig.for_model(name, **options)
+    saved = os.path.isdir(name) or "/" in name
+    if saved:
+        if os.path.isdir(name) and not os.path.exists(os.path.join(name, "config.json")):
+            fail(f"{name} has no config.json", "Give a folder that save_pretrained() has written.")
+        config = transformers.AutoConfig.from_pretrained(name, **options)
+    elif name in transformers.CONFIG_MAPPING:
+        config = transformers.AutoConfig.for_model(name, **options)
+    else:
+        fail(f"transformers has no model type '{name}'",
+             nearest(name, transformers.CONFIG_MAPPING.keys()) or "Give a type, or a folder that save_pretrained() has written.")
     config.use_cache = False
     config._experts_implementation = "batched_mm"  # the others are operators of transformers
-    heads = ["Seq2SeqLM"] if config.is_encoder_decoder else ["MaskedLM", "CausalLM"] if name.startswith("bert") else ["CausalLM", "MaskedLM"]
-    for head in [*heads, "ImageClassification", "VideoClassification", "AudioClassification"]:
+    if classes is not None:
+        config.num_labels = classes
+    if saved and classes is None:
+        named = (config.architectures or ["none"])[0]
+        if not hasattr(transformers, named):
+            fail(f"{name} does not say which class of transformers it is: its config.json has architectures {named}",
+                 "--classes N makes it a classifier.")
+        return loaded(getattr(transformers, named), name, config)
+    type_of = config.model_type
+    language = (["Seq2SeqLM"] if config.is_encoder_decoder else
+                ["MaskedLM", "CausalLM"] if type_of.startswith("bert") else ["CausalLM", "MaskedLM"])
+    for head in TRAINED if classes is not None else [*language, *TRAINED[1:]]:
         kind = getattr(transformers, f"AutoModelFor{head}")
-        if type(config) in kind._model_mapping:
-            return kind.from_config(config)
-    fail(f"transformers' '{name}' is neither a language model nor a classifier of images, video or audio",
+        if type(config) not in kind._model_mapping:
+            continue
+        if head == "SequenceClassification" and config.is_encoder_decoder:
+            fail(f"transformers' '{type_of}' classifies by tokens that end a text, which example inputs have not",
+                 "Give the module:function of one that makes your model and its example inputs.")
+        if head == "SequenceClassification" and config.pad_token_id is None:
+            config.pad_token_id = 0
+            say("pad_token_id is 0 (--option pad_token_id=N): a decoder classifies by the last token that is another")
+        return loaded(kind, name, config) if saved else kind.from_config(config)
+    if classes is not None:
+        fail(f"transformers' '{type_of}' has no classifier of texts, images, video or audio", "Leave out --classes.")
+    fail(f"transformers' '{type_of}' is neither a language model nor a classifier of images, video or audio",
          "Give the module:function of one that makes your model and its example inputs.")
 
 
@@ -224,11 +301,13 @@ def module_of(library):
     return os.path.abspath(folder or os.getcwd()), file.removesuffix(".py")
 
 
-def find_model(source, options):
-    """The model, and its example inputs if it brings them."""
+def find_model(source, options, classes):
+    """The model, and its example inputs if it brings them. `classes`: of its head; None: as its library has it."""
     library, _, name = source.partition(":")
     if not name:
-        fail(f"'{source}' is no model", "Give torchvision:NAME, timm:NAME, transformers:TYPE or module:function.")
+        fail(f"'{source}' is no model", "Give torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER or module:function.")
+    if library in ("torchvision", "timm") and classes is not None:
+        options = {"num_classes": classes, **options}
     try:
         if library == "torchvision":
             models = installed("torchvision").models
@@ -241,7 +320,7 @@ def find_model(source, options):
                 fail(f"timm has no model '{name}'", nearest(name, timm.list_models()))
             return timm.create_model(name, **options), None
         if library == "transformers":
-            return transformers_model(name, options), None
+            return transformers_model(name, options, classes), None
         folder, library = module_of(library)
         sys.path.insert(0, folder)
         try:
@@ -256,7 +335,8 @@ def find_model(source, options):
         made = getattr(module, name)(**options)
     except Exception as error:
         fail(f"'{source}' cannot be made: {type(error).__name__}: {first_line(error)}{place_of(error)}",
-             "Look at the --option values." if options else "")
+             "Look at the --option values." if options else
+             "Give a folder that save_pretrained() has written." if library == "transformers" and "/" in name else "")
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, torch.nn.Module):
         fail(f"'{source}' returns a {type(made).__name__}; expected a torch.nn.Module, or a module and its example inputs")
@@ -274,29 +354,44 @@ def example_inputs(arguments, model):
     """By the names of the fields of Pipewright's data sets."""
     generator = torch.Generator().manual_seed(0)
     batch = arguments.batch_size
-    field = getattr(model, "main_input_name", "pixel_values")  # transformers
+
+    def numbers_below(end, *shape):
+        return torch.randint(0, end, shape, generator=generator)
+
+    field = getattr(model, "main_input_name", None)  # transformers
+    forward = model.forward
     if field == "input_ids":
-        tokens = torch.randint(0, arguments.classes, (batch, arguments.tokens), generator=generator)
-        if not model.config.is_encoder_decoder:
-            return {"tokens": tokens, "labels": tokens.clone()}
-        forward = model.forward
-        model.forward = lambda source, target: forward(input_ids=source, decoder_input_ids=target)
-        return {"source": tokens, "target": tokens.clone(), "labels": tokens.clone()}
-    if field != "pixel_values":
+        texts = model.config.get_text_config()
+        tokens = numbers_below(texts.vocab_size, batch, arguments.tokens)
+        if model.config.is_encoder_decoder and type(model).__name__.endswith("ForConditionalGeneration"):
+            model.forward = lambda source, target: forward(input_ids=source, decoder_input_ids=target)
+            return {"source": tokens, "target": tokens.clone(), "labels": tokens.clone()}
+        model.forward = lambda tokens: forward(input_ids=tokens)
+        if type(model).__name__.endswith("ForSequenceClassification"):
+            return {"tokens": tokens, "labels": numbers_below(model.config.num_labels, batch)}
+        if type(model).__name__.endswith("ForTokenClassification"):
+            return {"tokens": tokens, "labels": numbers_below(model.config.num_labels, batch, arguments.tokens)}
+        return {"tokens": tokens, "labels": tokens.clone()}
+    if field not in (None, "pixel_values"):
         fail(f"the model reads '{field}', whose shape is not known",
              "Give the module:function of one that makes the model and its example inputs.")
+    if field is not None:
+        model.forward = lambda images: forward(pixel_values=images)
+    classes = arguments.classes or getattr(model, "num_classes", None) or getattr(getattr(model, "config", None), "num_labels", 1000)
     images = torch.randn(batch, arguments.channels, arguments.image, arguments.image, generator=generator)
-    return {"images": images, "labels": torch.randint(0, arguments.classes, (batch,), generator=generator)}
+    return {"images": images, "labels": numbers_below(classes, batch)}
 
 
-def clones(inputs):
-    return [tensor.clone() for tensor in inputs.values()]
+def call(model, inputs):
+    """Its output for copies of the inputs: a forward may write into them."""
+    given, named = bound(model, {name: tensor.clone() for name, tensor in inputs.items()})
+    return model(*given.values(), **named)
 
 
 def run_once(model, inputs):
     """The model's output, or what is wrong with its inputs."""
     try:
-        return model(*clones(inputs))
+        return call(model, inputs)
     except Exception as error:
         given = ", ".join(f"{name} {str(one.dtype).replace('torch.', '')} {tuple(one.shape)}" for name, one in inputs.items())
         wanted = "as many, in the order of the forward's arguments" if isinstance(error, TypeError) else "what the model reads"
@@ -338,35 +433,83 @@ def writes(graph):
     return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in graph.nodes)
 
 
+def written(node):
+    """The tensor that a chain of operators in place has written: of `x.add_(1).mul_(2)` x."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.endswith("_") and node.args:
+        node = node.args[0]
+    return node
+
+
 def mend(program):
-    """What PyTorch 2.11 writes into a file and cannot read again: uniform_() without its bounds, and parts without gradients of
-    which nothing is used."""
+    """What PyTorch 2.11 writes into a file and cannot read again, or not train: uniform_() without its bounds, parts without
+    gradients of which nothing is used, and the copy of a buffer onto itself behind `self.count += 1`."""
     for module in graphs_of(program):
         for node in list(module.graph.nodes):
             if node.target is torch.ops.aten.uniform_.default and len(node.args) == 1 and not node.kwargs:
                 node.args = (node.args[0], 0.0, 1.0)
+            if node.target is torch.ops.aten.copy_.default and written(node.args[1]) is node.args[0]:
+                node.replace_all_uses_with(node.args[1])
+                module.graph.erase_node(node)
             if str(node.target) == "wrap_with_set_grad_enabled" and node.meta.get("val") == () and not node.users:
                 if not writes(getattr(module, node.args[1].target).graph):
                     module.graph.erase_node(node)
 
 
+@contextlib.contextmanager
+def unchanged(model):
+    """What running the model changes is put back: all tensors and other attributes of its modules, saved in a state_dict or not, lists
+    and dicts among them, and PyTorch's generator."""
+    tensors, places = {}, []
+    for module in model.modules():
+        for held in (module.__dict__, *module.__dict__.values()):
+            if type(held) not in (dict, collections.OrderedDict, list):
+                continue
+            places.append((held, copy.copy(held)))
+            values = held if isinstance(held, list) else held.values()
+            tensors.update((id(one), one) for one in values if isinstance(one, torch.Tensor))
+    kept = [(one, one.detach().clone()) for one in tensors.values()]
+    generator = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for held, before in places:
+            held.clear()
+            held.extend(before) if isinstance(held, list) else held.update(before)
+        with torch.no_grad():
+            for one, before in kept:
+                if not torch.equal(one, before):
+                    one.detach().copy_(before)
+        torch.set_rng_state(generator)
+
+
+def in_training(model):
+    """The model as it is to be trained: each module in the mode that it came in, so that a frozen batch norm stays one. What is
+    wholly in evaluation mode, as from_pretrained() leaves it, is put into training mode."""
+    if not any(module.training for module in model.modules()):
+        say("the model came in evaluation mode and is exported in training mode; modules that stay in evaluation mode: eval() these "
+            "alone, of a model in training mode")
+        model.train()
+    return model
+
+
 def export(model, inputs, output, dynamic_batch=False):
-    """Exports `model` in train mode, and checks that the file, read again, computes the same. Returns the program."""
-    model.train()
+    """Exports `model`, and checks that the file, read again, computes the same. Returns the program."""
+    model = in_training(model)
+    if any(torch.nn.parameter.is_lazy(one) for one in model.parameters()):
+        run_once(model, inputs)  # makes the parameters: what follows trains these
+    with unchanged(model):
+        once = run_once(model, inputs)
+    if not is_plain(once):
+        plain(once)
+        model = with_forward(model, plain)
+    given, named = bound(model, inputs)
     dynamic = None
     if dynamic_batch:
         batch = torch.export.Dim("batch", min=2)
-        dynamic = tuple({0: batch} for _ in inputs)
-    # Running it changes statistics (batch norm) and draws numbers (dropout): both are put back.
-    state = copy.deepcopy(model.state_dict())  # with the versions of modules, which some ask for
-    once = run_once(model, inputs)
-    if not isinstance(once, torch.Tensor) and not (isinstance(once, tuple) and all(isinstance(one, torch.Tensor) for one in once)):
-        plain(once)
-        model = with_forward(model, plain)
-    model.load_state_dict(state)
+        dynamic = {name: {0: batch} for name in {**given, **named}} if named else tuple({0: batch} for _ in given)
     try:
         with quiet():
-            program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=dynamic)
+            program = torch.export.export(model, tuple(given.values()), named or None, dynamic_shapes=dynamic)
     except Exception as error:
         remedy = next((remedy for words, remedy in EXPORT_REMEDIES if words in str(error)), EXPORT_REMEDY)
         fail(f"torch.export does not take the model: {first_line(error)}{place_of(error)}", remedy)
@@ -388,24 +531,32 @@ def export(model, inputs, output, dynamic_batch=False):
         fail(f"PyTorch cannot read the file again that it has written: {first_line(cause)}",
              "Leave out of the forward what it names, or write it otherwise.")
 
-    def first_output(module):
+    def outputs(module):
         torch.manual_seed(0)
-        result = module(*clones(inputs))
-        return result[0] if isinstance(result, (tuple, list)) else result
+        result = module(*(one.clone() for one in given.values()), **{name: one.clone() for name, one in named.items()})
+        return [one for one in leaves_of(result) if isinstance(one, torch.Tensor)]
 
-    expected, got = first_output(model), first_output(again)
-    if not torch.allclose(expected, got, rtol=1e-4, atol=1e-5, equal_nan=True):
-        fail(f"the exported program computes {got.flatten()[:3].tolist()}, the model {expected.flatten()[:3].tolist()}",
-             "The model's forward depends on more than its inputs and weights.")
-    if expected.dim() == 0:
-        compare_gradients(model, expected, again, got)
-    model.load_state_dict(state)
+    with unchanged(model):
+        check_program(model, again, outputs)
     return program
+
+
+def check_program(model, again, outputs):
+    """The program computes what the model does, and its gradients, if it has a loss: the first output of one element."""
+    expected, got = outputs(model), outputs(again)
+    for one, other in zip(expected, got, strict=True):
+        numbers = one.is_floating_point() or one.is_complex()
+        if not (torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True) if numbers else torch.equal(one, other)):
+            fail(f"the exported program computes {other.flatten()[:3].tolist()}, the model {one.flatten()[:3].tolist()}",
+                 "The model's forward depends on more than its inputs and weights.")
+    losses = [pair for k, pair in enumerate(zip(expected, got)) if pair[0].numel() == 1 and (k == 0 or pair[0].requires_grad)]
+    if losses:
+        compare_gradients(model, losses[0][0], again, losses[0][1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, module:function or file.py:function")
+    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER, module:function or file.py:function")
     parser.add_argument("--output", required=True, help="the file to write, .pt2")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model (default: none)")
     parser.add_argument("--batch-size", type=int, default=8, help="samples in a minibatch (default: 8)")
@@ -413,7 +564,7 @@ def main():
     parser.add_argument("--image", type=int, default=224, help="side of the square images (default: 224)")
     parser.add_argument("--channels", type=int, default=3, help="of the images (default: 3)")
     parser.add_argument("--tokens", type=int, default=64, help="length of texts, for transformers (default: 64)")
-    parser.add_argument("--classes", type=int, help="labels lie below it (default: the model's num_classes, or 1000)")
+    parser.add_argument("--classes", type=int, help="of the classifier (default: as its library makes it; of transformers, a language model)")
     parser.add_argument("--loss", choices=[*LOSSES, "none"], default="cross_entropy",
                         help="none: the file has scores only, and --model FILE.pt2:loss=... adds one (default: cross_entropy)")
     parser.add_argument("--seed", type=int, default=0, help="of the model's first weights (default: 0)")
@@ -424,10 +575,13 @@ def main():
         if not equals:
             fail(f"--option {option}: expected NAME=VALUE")
         options[name] = parsed(value)
-    arguments.classes = arguments.classes or options.get("num_classes") or options.get("vocab_size") or 1000
+    for name in ("num_classes", "num_labels"):
+        if options.get(name, arguments.classes) != arguments.classes and arguments.classes is not None:
+            fail(f"--classes {arguments.classes} and --option {name}={options[name]} say different things", "Give one of them.")
+        arguments.classes = arguments.classes or options.get(name)
 
     torch.manual_seed(arguments.seed)
-    model, inputs = find_model(arguments.model, options)
+    model, inputs = find_model(arguments.model, options, arguments.classes)
     if inputs is None:
         inputs = example_inputs(arguments, model)
         if arguments.loss == "none":
@@ -445,6 +599,8 @@ def main():
     fields = ", ".join(f"{name} {str(t.dtype).replace('torch.', '')} {tuple(t.shape)}" for name, t in inputs.items())
     print(f"{arguments.output}: {parameters:,} parameters, {operators} operators, {os.path.getsize(arguments.output):,} bytes")
     print(f"inputs: {fields}")
+    if still := [name for name, module in model.named_modules() if not module.training]:
+        print(f"in evaluation mode: {', '.join(still[:5])}" + (f" and {len(still) - 5} more" if len(still) > 5 else ""))
     batch = next(iter(inputs.values())).shape[0]
     print(f"next: pipewright-profiler --model {arguments.output} --batch-size {batch}")
 

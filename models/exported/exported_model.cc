@@ -1,7 +1,9 @@
 #include "models/exported/exported_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
@@ -67,7 +69,8 @@ void bind_inputs(Graph& graph, const std::vector<std::string>& inputs, SpecOptio
   }
 }
 
-bool is_scalar_loss(const TensorType& type) { return type.shape.empty() && dtype_is_floating(type.dtype); }
+// PyTorch's backward() takes (1) for a scalar, too.
+bool is_loss(const TensorType& type) { return type.elements() == 1 && dtype_is_floating(type.dtype); }
 
 /// Adds nodes of layer "loss" behind a program that has none.
 class LossBuilder {
@@ -96,6 +99,15 @@ class LossBuilder {
     }
     finish(add("cross_entropy_loss", {{"self", TensorArgument{scores}}, {"target", TensorArgument{labels}}},
                {graph_.values.at(scores).dtype, {}}));
+  }
+
+  /// The program's own.
+  void scalar(std::string loss) {
+    const TensorType type = graph_.values.at(loss);
+    if (!type.shape.empty())
+      loss = add("reshape", {{"self", TensorArgument{loss}}, {"shape", std::vector<int64_t>{}}},
+                 {type.dtype, {}});
+    finish(loss);
   }
 
   void mean_square(const std::string& prediction, const std::string& field) {
@@ -142,14 +154,41 @@ class LossBuilder {
   SpecOptions& options_;
 };
 
+// "0 float32 (), 1 no tensor, 2 float32 (4, 10)"
+std::string list_of(const Graph& graph, const std::vector<std::optional<size_t>>& returned) {
+  std::vector<std::string> texts;
+  for (const auto& place : returned) {
+    texts.push_back(std::to_string(texts.size()) + " " +
+                    (place ? graph.values.at(graph.outputs[*place]).text() : "no tensor"));
+  }
+  return join(texts, ", ");
+}
+
+// Which of what the program returns `output` means: counted as the module returns it; by default the first
+// tensor.
+std::pair<int64_t, std::string> chosen_output(const Graph& graph,
+                                              const std::vector<std::optional<size_t>>& returned,
+                                              SpecOptions& options) {
+  const auto first =
+      std::find_if(returned.begin(), returned.end(), [](const auto& one) { return one.has_value(); });
+  if (first == returned.end()) options.fail("", "the program hands out no tensor that it computes");
+  const int64_t chosen =
+      options.integer("output", first - returned.begin(), 0, static_cast<int64_t>(returned.size()) - 1);
+  const auto& place = returned[static_cast<size_t>(chosen)];
+  if (!place) {
+    options.fail("output", "output " + std::to_string(chosen) +
+                               " is no tensor that the program computes; it returns " +
+                               list_of(graph, returned));
+  }
+  return {chosen, graph.outputs[*place]};
+}
+
 // Leaves outputs: the loss and, if there are any, scores that labels can be compared with.
-void choose_outputs(Graph& graph, SpecOptions& options) {
+void choose_outputs(Graph& graph, const std::vector<std::optional<size_t>>& returned, SpecOptions& options) {
   const std::string loss = options.choice("loss", "program", {"program", "cross_entropy", "mse"});
   const std::string field = options.string("labels", loss == "mse" ? "targets" : "labels");
-  if (graph.outputs.empty()) options.fail("", "the program hands out no tensor that it computes");
-  const int64_t chosen = options.integer("output", 0, 0, static_cast<int64_t>(graph.outputs.size()) - 1);
+  const auto [chosen, output] = chosen_output(graph, returned, options);
   options.finish();
-  const std::string output = graph.outputs[static_cast<size_t>(chosen)];
   const TensorType& type = graph.values.at(output);
   if (loss != "program") {
     graph.outputs = {output};
@@ -161,11 +200,12 @@ void choose_outputs(Graph& graph, SpecOptions& options) {
     }
     return;
   }
-  if (!is_scalar_loss(type)) {
+  if (!is_loss(type)) {
     const std::string spec = options.spec().name + ":loss=";
     options.fail("",
                  "output " + std::to_string(chosen) + ", '" + output + "', is " + type.text() +
-                     "; expected the loss, a floating-point scalar",
+                     "; expected the loss, a floating-point scalar" +
+                     (returned.size() > 1 ? "; the program returns " + list_of(graph, returned) : ""),
                  "Give it a loss: --model " + spec + "cross_entropy or " + spec +
                      "mse; or export a model that computes its own.");
   }
@@ -186,7 +226,8 @@ void choose_outputs(Graph& graph, SpecOptions& options) {
         candidate.elements() / candidate.shape.back() == labels->second.elements())
       scores.push_back(other);
   }
-  graph.outputs = {output};
+  graph.outputs.clear();
+  LossBuilder(graph, options).scalar(output);
   if (!scores.empty()) graph.outputs.push_back(scores.front());
 }
 
@@ -267,7 +308,7 @@ Model build(std::shared_ptr<const Pt2Archive> archive, SpecOptions& options, int
   model.fixed_batch = program.fixed_batch;
   find_weights(model, program);
   bind_inputs(model.graph, program.inputs, options);
-  choose_outputs(model.graph, options);
+  choose_outputs(model.graph, program.returned, options);
   if (outputs != nullptr) model.graph.outputs = *outputs;
   if (drop_dead) model.graph = without_dead_nodes(std::move(model.graph));
   std::erase_if(model.stored, [&](const auto& entry) { return !is_tensor_of(model.graph, entry.first); });

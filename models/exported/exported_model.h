@@ -21,8 +21,8 @@ namespace pipewright {
 ///   number
 ///                    among the inputs that are tensors, from 0; by default the field of its name.
 ///   dead_nodes=drop|keep, shared_values=compute|send, constants=fold|run
-///                    switch the passes of models/run/passes.h and the folding of Segment; the numbers are the
-///                    same.
+///                    switch the passes of models/run/passes.h and the folding of Segment; the numbers are
+///                    the same.
 /// Weights are read when initial_parameter() asks for them. Parameters that share memory are one, under the
 /// name that comes first. InputError as Pt2Archive, read_pt2_program(), with_storage_groups() and
 /// check_calls(), and for a loss that is none, a weight that the file has not or has otherwise, and weights

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "models/exported/out_forms.h"
 #include "models/exported/pt2_arguments.h"
 #include "models/exported/pt2_types.h"
 
@@ -179,15 +181,20 @@ class ProgramReader {
   }
 
   void check_ranges() {
+    const auto refuse = [&](const char* bound, int64_t samples, const char* words) {
+      throw InputError(root_.where() + ": the program was exported for minibatches of at " + bound + " " +
+                           std::to_string(samples) + (samples == 1 ? " sample" : " samples") + ", got " +
+                           std::to_string(batch_size_),
+                       "Give --batch-size " + std::to_string(samples) + " or " + words +
+                           ", or export again with another range of the batch dimension.");
+    };
     for (auto& [symbol, range] : root_.entries("range_constraints")) {
-      if (range.has("min_val") && range.raw("min_val").is_number_integer() &&
-          batch_size_ < range.raw("min_val").get<int64_t>())
-        range.fail("min_val",
-                   "the program takes no fewer samples a minibatch, got " + std::to_string(batch_size_));
-      if (range.has("max_val") && range.raw("max_val").is_number_integer() &&
-          batch_size_ > range.raw("max_val").get<int64_t>())
-        range.fail("max_val",
-                   "the program takes no more samples a minibatch, got " + std::to_string(batch_size_));
+      const auto bound = [&](const char* key) -> std::optional<int64_t> {
+        if (!range.has(key) || !range.raw(key).is_number_integer()) return std::nullopt;
+        return range.raw(key).get<int64_t>();
+      };
+      if (const auto least = bound("min_val"); least && batch_size_ < *least) refuse("least", *least, "more");
+      if (const auto most = bound("max_val"); most && batch_size_ > *most) refuse("most", *most, "fewer");
     }
   }
 
@@ -296,7 +303,58 @@ class ProgramReader {
     }
     if (made.outputs.empty()) fail(place, "makes an empty list of tensors");
     made.name = made.outputs[0];
-    program_.graph.nodes.push_back(std::move(made));
+    add_node(std::move(made));
+  }
+
+  // What writes into tensors that it is given, as the plain operator and copies; where that is not the same,
+  // it stays, and is refused as an operator that graphs may not call.
+  void add_node(Node made) {
+    std::optional<PlainForm> plain = plain_form(made);
+    if (!plain || !has_one_type(made, plain->destinations)) {
+      program_.graph.nodes.push_back(std::move(made));
+      return;
+    }
+    std::vector<Node> copies;
+    for (size_t i = 0; i < made.outputs.size(); ++i) {
+      std::string& result = plain->call.outputs[i];
+      result = fresh(made.outputs[i] + ".result");
+      program_.graph.values.emplace(result, program_.graph.values.at(made.outputs[i]));
+      Node copy = made;
+      copy.name = made.outputs[i];
+      copy.op = "aten::copy_";
+      copy.overload.clear();
+      copy.arguments = {{"self", TensorArgument{plain->destinations[i]}}, {"src", TensorArgument{result}}};
+      copy.outputs = {made.outputs[i]};
+      copies.push_back(std::move(copy));
+    }
+    plain->call.name = plain->call.outputs[0];
+    program_.graph.nodes.push_back(std::move(plain->call));
+    for (Node& copy : copies) program_.graph.nodes.push_back(std::move(copy));
+  }
+
+  // The results have the shapes of their destinations, and all tensors one dtype: nothing is resized or
+  // converted.
+  bool has_one_type(const Node& made, const std::vector<std::string>& destinations) const {
+    const std::string& dtype = program_.graph.values.at(made.outputs[0]).dtype;
+    for (size_t i = 0; i < destinations.size(); ++i) {
+      const TensorType* type = known_type(destinations[i]);
+      if (type == nullptr || *type != program_.graph.values.at(made.outputs[i])) return false;
+    }
+    const auto converts = [](const auto& one) { return std::holds_alternative<DtypeArgument>(one.second); };
+    if (std::any_of(made.arguments.begin(), made.arguments.end(), converts)) return false;
+    const auto read = made.reads();
+    return std::all_of(read.begin(), read.end(), [&](const std::string& name) {
+      const TensorType* type = known_type(name);
+      return type != nullptr && type->dtype == dtype;
+    });
+  }
+
+  const TensorType* known_type(const std::string& name) const {
+    if (const auto value = program_.graph.values.find(name); value != program_.graph.values.end())
+      return &value->second;
+    for (const Pt2State& state : program_.state)
+      if (state.name == name) return &state.type;
+    return nullptr;
   }
 
   Argument argument(JsonReader& input, const Scope& scope, const Place& place, const std::string& name) {
@@ -404,12 +462,19 @@ class ProgramReader {
         local = spec.object("loss_output").object("arg").string("name");
       } else {
         JsonReader argument = spec.object("user_output").object("arg");
-        if (!argument.has("as_tensor")) continue;  // a constant
+        if (!argument.has("as_tensor")) {  // a number, None
+          program_.returned.emplace_back();
+          continue;
+        }
         local = argument.object("as_tensor").string("name");
       }
       const auto found = scope.tensors.find(local);
       if (found == scope.tensors.end()) spec.fail("", "nothing makes the output " + in_quotes(local));
-      if (program_.graph.values.count(found->second) != 0) program_.graph.outputs.push_back(found->second);
+      const bool computed = program_.graph.values.count(found->second) != 0;
+      program_.returned.emplace_back();
+      if (!computed) continue;
+      program_.returned.back() = program_.graph.outputs.size();
+      program_.graph.outputs.push_back(found->second);
     }
   }
 

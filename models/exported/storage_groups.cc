@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "graph/error.h"
 #include "models/run/operators.h"
@@ -14,33 +15,92 @@
 namespace pipewright {
 namespace {
 
-/// What the readers of an input that is written read instead: a copy, made first.
-void copy_input(Graph& graph, const std::string& input) {
-  std::string copy = "clone_" + input;
-  const auto taken = [&](const std::string& name) {
+std::string fresh_name(const Graph& graph, std::string name) {
+  const auto taken = [&] {
     const auto named = [&](const auto& one) { return one.name == name; };
     return graph.values.count(name) != 0 ||
            std::any_of(graph.parameters.begin(), graph.parameters.end(), named) ||
            std::any_of(graph.buffers.begin(), graph.buffers.end(), named) ||
            std::any_of(graph.nodes.begin(), graph.nodes.end(), named);
   };
-  while (taken(copy)) copy += "_";
-  for (Node& node : graph.nodes) {
-    for (auto& [key, argument] : node.arguments) {
-      if (auto* one = std::get_if<TensorArgument>(&argument); one != nullptr && one->name == input)
-        one->name = copy;
-      if (auto* many = std::get_if<TensorsArgument>(&argument))
-        std::replace(many->names.begin(), many->names.end(), input, copy);
-    }
+  while (taken()) name += "_";
+  return name;
+}
+
+void read_instead(Node& node, const std::string& name, const std::string& copy) {
+  for (auto& [key, argument] : node.arguments) {
+    if (auto* one = std::get_if<TensorArgument>(&argument); one != nullptr && one->name == name)
+      one->name = copy;
+    if (auto* many = std::get_if<TensorsArgument>(&argument))
+      std::replace(many->names.begin(), many->names.end(), name, copy);
   }
-  std::replace(graph.outputs.begin(), graph.outputs.end(), input, copy);
+}
+
+/// A new node that copies `name`; the copy is a value of the graph.
+Node clone_of(Graph& graph, const std::string& name, const TensorType& type) {
   Node clone;
-  clone.name = copy;
+  clone.name = fresh_name(graph, "clone_" + name);
   clone.op = "aten::clone";
-  clone.arguments = {{"self", TensorArgument{input}}};
-  clone.outputs = {copy};
-  graph.values[copy] = graph.values.at(input);
+  clone.arguments = {{"self", TensorArgument{name}}};
+  clone.outputs = {clone.name};
+  graph.values[clone.name] = type;
+  return clone;
+}
+
+/// What the readers of an input that is written read instead: a copy, made first.
+void copy_input(Graph& graph, const std::string& input) {
+  Node clone = clone_of(graph, input, graph.values.at(input));
+  for (Node& node : graph.nodes) read_instead(node, input, clone.name);
+  std::replace(graph.outputs.begin(), graph.outputs.end(), input, clone.name);
   graph.nodes.insert(graph.nodes.begin(), std::move(clone));
+}
+
+/// A backward may need what a forward has read of a buffer that is written, as in `x * self.count`; by then
+/// the forwards of later minibatches have written it. Where gradients may flow, a copy is read.
+void copy_written_buffers(Graph& graph) {
+  const Storages storages(graph);
+  std::map<size_t, int64_t> writes;               // so far, of classes of buffers that are written
+  std::map<size_t, std::set<size_t>> written_by;  // node -> classes
+  std::set<size_t> buffers;
+  for (const Buffer& buffer : graph.buffers) buffers.insert(storages.class_of(buffer.name));
+  for (const auto& write : storages.writes()) {
+    const size_t shared = storages.class_of(write.tensor);
+    if (buffers.count(shared) == 0) continue;
+    writes[shared] = 0;
+    written_by[write.node].insert(shared);
+  }
+  if (writes.empty()) return;
+  std::map<std::string, TensorType> types = graph.values;
+  for (const Buffer& buffer : graph.buffers) types.emplace(buffer.name, buffer.type);
+  std::map<std::pair<std::string, int64_t>, std::string> copies;  // of a tensor after so many writes
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node node = graph.nodes[i];
+    const std::set<size_t>& own = written_by[i];
+    std::set<size_t> made;
+    for (const std::string& name : node.outputs) made.insert(storages.class_of(name));
+    const bool differentiable =
+        node.gradient && std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
+          return dtype_has_gradients(graph.values.at(name).dtype);
+        });
+    for (const std::string& name : node.reads()) {
+      const size_t shared = storages.class_of(name);
+      if (!differentiable || writes.count(shared) == 0 || own.count(shared) != 0 || made.count(shared) != 0)
+        continue;
+      const auto [copy, is_new] = copies.try_emplace({name, writes[shared]});
+      if (is_new) {
+        Node clone = clone_of(graph, name, types.at(name));
+        clone.layer = node.layer;
+        clone.gradient = false;
+        copy->second = clone.name;
+        nodes.push_back(std::move(clone));
+      }
+      read_instead(node, name, copy->second);
+    }
+    for (const size_t shared : own) ++writes[shared];
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
 }
 
 std::vector<std::string> written_inputs(const Graph& graph) {
@@ -58,6 +118,7 @@ std::vector<std::string> written_inputs(const Graph& graph) {
 
 Graph with_storage_groups(Graph graph) {
   for (const std::string& input : written_inputs(graph)) copy_input(graph, input);
+  copy_written_buffers(graph);
   const Storages storages(graph);
 
   std::map<size_t, size_t>

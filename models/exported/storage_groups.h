@@ -16,8 +16,9 @@ namespace pipewright {
 /// changes a buffer and reads nothing else goes with the node behind it.
 ///
 /// An input of the graph that is written is first copied by a new node `clone_INPUT`, so that the data stays
-/// what it was. InputError that names the node: an operator that this LibTorch has not (a custom one, say), a
-/// parameter that is written.
+/// what it was. Of a buffer that is written, nodes with gradients read copies: forwards of later minibatches
+/// write it before an earlier one's backward. InputError that names the node: an operator that this LibTorch
+/// has not (a custom one, say), a parameter that is written.
 Graph with_storage_groups(Graph graph);
 
 /// For tests: a class for each value, parameter and buffer; those of one class may share memory.

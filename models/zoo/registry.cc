@@ -71,23 +71,6 @@ const std::vector<ModelRow>& model_rows() {
   return rows;
 }
 
-namespace {
-
-// What trains needs more than one value of each channel; an evaluation does not.
-void check_variances(const Graph& graph) {
-  for (const Node& node : graph.nodes) {
-    if (node.op != "aten::batch_norm") continue;
-    const TensorType& input = graph.values.at(std::get<TensorArgument>(node.arguments.front().second).name);
-    if (input.elements() != input.shape[1]) continue;
-    std::string shape;
-    for (const int64_t extent : input.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-    throw InputError(graph.name + ": " + node.layer + ": batch_norm: one value per channel, of shape (" +
-                     shape + "), has no variance; expected a larger image or minibatch");
-  }
-}
-
-}  // namespace
-
 Model build_model(const std::string& spec, int64_t batch_size) {
   ModelOptions options(parse_spec(spec, "model"));
   const std::string& name = options.spec().name;
@@ -98,7 +81,6 @@ Model build_model(const std::string& spec, int64_t batch_size) {
     Model model = row.build(options, batch_size);
     options.finish();
     model.graph.name = spec;
-    check_variances(model.graph);
     model.graph_for = [spec, build = row.build](int64_t samples) {
       ModelOptions same(parse_spec(spec, "model"));
       return build(same, samples).graph;

@@ -152,7 +152,7 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
   forward.resume.clear();
   forward.adapt = "none";  // nothing is trained
   forward.sync = Run{}.sync;
-  Job job = prepare_job(forward, world_size, device);
+  Job job = prepare_forward_job(forward, world_size, device);
   job.run.resume = run.resume;
   job.resume = find_resume(run, /*every_byte=*/false);
   if (job.resume) {

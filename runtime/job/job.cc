@@ -10,6 +10,7 @@
 #include "graph/nearest.h"
 #include "graph/regular_file.h"
 #include "models/definition/frozen.h"
+#include "models/definition/variances.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
 #include "runtime/checkpoint/initial_weights.h"
@@ -191,6 +192,12 @@ std::string Job::reason_of(int64_t generation) const {
 }
 
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
+  Job job = prepare_forward_job(run, world_size, device);
+  check_variances(job.model_of(0).graph);  // later plans freeze more
+  return job;
+}
+
+Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
   await_files_for(run.timeout_seconds);
   Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
   const auto policy = make_adapt_policy(run.adapt);

@@ -57,8 +57,11 @@ struct Job {
 /// check_resume); what run.adapt had decided in its run is known then. `world_size`: the ranks there are;
 /// absent: as many as the largest plan says, without a plan as run.world_size says, or 1. The job's run then
 /// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
-/// bfloat16 depends on it.
+/// bfloat16 depends on it. What cannot be trained is refused too: check_variances().
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+
+/// As prepare_job(), of a model that only runs forward, as evaluation_graph().
+Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 
 /// What an update of the job takes the mean of, and what the other --loss-average would, where they differ;
 /// else "".

@@ -1,6 +1,7 @@
 // verify, evaluate and predict as processes.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include "graph/run.h"
@@ -345,6 +346,12 @@ TEST_CASE("what the commands refuse, and with which words") {
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");
   refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
           "--tolerance");
+  for (const char* command : {"train", "launch"}) {
+    refused({command, "--model", "resnet18:image=32", "--batch-size", "1", "--data",
+             "synthetic-images:image=32,channels=3", "--minibatches", "2", "--output", (folder / "run").string()},
+            "layer4.0.bn1: batch_norm: one value per channel, of shape (1, 512, 1, 1), has no variance");
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
 TEST_CASE("launch: an evaluation is the same wherever the plan has the labels read, on ranks in any order") {

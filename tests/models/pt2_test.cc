@@ -1,7 +1,9 @@
 // What the reader of exported programs takes, and what it says of the rest.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -98,7 +100,8 @@ TEST_CASE("an open batch takes any number of samples, a fixed one its own") {
   for (const int64_t batch : {2, 4, 7})
     CHECK(load_model(pt2_fixture("open_batch"), batch).graph.values.at("features").shape[0] == batch);
   CHECK_FALSE(load_model(pt2_fixture("open_batch"), 4).fixed_batch);
-  CHECK_THAT(refusal(pt2_fixture("open_batch"), 1), Contains("no fewer samples"));
+  CHECK_THAT(refusal(pt2_fixture("open_batch"), 1),
+             Contains("exported for minibatches of at least 2 samples, got 1 | Give --batch-size 2 or more"));
   CHECK_THAT(refusal(pt2_fixture("residual"), 8),
              Contains("input \"images\" was exported for minibatches of 4 samples, got 8") &&
                  Contains("Give --batch-size 4") && Contains("--dynamic-batch"));
@@ -168,6 +171,57 @@ TEST_CASE("a program without a loss is given one by the SPEC") {
   CHECK_THAT(refusal(file + ":loss=mse,feature=x"),
              Contains("unknown option 'feature'") && Contains("'features'"));
   CHECK_THAT(refusal(pt2_fixture("residual") + ":loss=cross_entropy"), Contains("output=N"));
+}
+
+TEST_CASE("output=N counts all that the module returns, and a loss of one element is a scalar") {
+  const std::string file = pt2_fixture("returns");  // None, 3, {"all": [scores, loss (1)]}
+  const Graph graph = load_model(file + ":output=3", 4).graph;
+  CHECK(graph.values.at(graph.outputs[0]).shape.empty());
+  CHECK(graph.nodes.back().op == "aten::reshape");
+  CHECK(load_model(file + ":output=2,loss=mse", 4).graph.nodes.back().op == "aten::mse_loss");
+  CHECK_THAT(refusal(file), Contains("output 2, 'linear_1', is float32 (4, 5); expected the loss"));
+  CHECK_THAT(refusal(file + ":output=1"),
+             Contains("output 1 is no tensor that the program computes; it returns 0 no tensor, 1 no tensor, "
+                      "2 float32 (4, 5), 3 float32 (1)"));
+  CHECK_THAT(refusal(file + ":output=4"), Contains("0..3"));
+}
+
+TEST_CASE("a frozen batch norm stays frozen, and a buffer that is not saved begins where it was") {
+  const Model model = load_model(pt2_fixture("returns") + ":output=3", 4);
+  const auto norm = std::find_if(model.graph.nodes.begin(), model.graph.nodes.end(),
+                                 [](const Node& one) { return one.op == "aten::batch_norm"; });
+  REQUIRE(norm != model.graph.nodes.end());
+  CHECK(std::count(norm->arguments.begin(), norm->arguments.end(),
+                   std::pair<std::string, Argument>{"training", false}) == 1);
+  CHECK(initial_buffer(model, "seen").item<float>() == 0);
+}
+
+TEST_CASE("what writes its result into a tensor is the plain operator and a copy") {
+  const Graph graph = load_model(pt2_fixture("spectral"), 4).graph;
+  int copies = 0;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    CHECK(graph.nodes[i].overload.find("out") == std::string::npos);
+    if (graph.nodes[i].op != "aten::copy_") continue;
+    ++copies;
+    CHECK_FALSE(graph.nodes[i].gradient);
+    CHECK(graph.nodes[i - 1].op == "aten::div");
+    CHECK(graph.nodes[i].reads().back() == graph.nodes[i - 1].outputs[0]);
+  }
+  CHECK(copies == 4);
+  // Another shape or dtype than that of the result: PyTorch would resize it, or convert.
+  for (const auto& [key, value] : {std::pair<std::string, Json>{"sizes", {{{"as_int", 5}}}}, {"dtype", 8}}) {
+    const std::function<void(Json&)> change = [&](Json& graph) {
+      for (Json& one : graph["nodes"]) {
+        for (Json& input : one["inputs"])
+          if (input["arg"].contains("as_graph")) change(input["arg"]["as_graph"]["graph"]);
+        if (one["target"] == "torch.ops.aten.div.out")
+          graph["tensor_values"][one["outputs"][0]["as_tensor"]["name"].get<std::string>()][key] = value;
+      }
+    };
+    CHECK_THAT(
+        refusal_after("spectral", kProgram, [&](Json& program) { change(program["graph_module"]["graph"]); }),
+        Contains("a graph may not call this operator: it writes into its argument 'out'"));
+  }
 }
 
 TEST_CASE("inputs are bound to fields by their names or by their positions") {

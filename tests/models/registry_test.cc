@@ -84,13 +84,6 @@ TEST_CASE("the small forms say which images they take") {
   CHECK_THAT(spec_error("resnext50_32x4d:small=yes"), Contains("unknown option 'small'"));
 }
 
-TEST_CASE("batch norm over one value per channel is refused, not made into NaN") {
-  CHECK_THAT(spec_error("resnet18:image=32", 1),
-             Contains("layer4.0.bn1") && Contains("one value per channel"));
-  CHECK(spec_error("resnet18:image=32", 2) == "no error");
-  CHECK(spec_error("resnet18:image=33", 1) == "no error");
-}
-
 TEST_CASE("a row's option text is a SPEC of all options with their defaults") {
   for (const ModelRow& row : model_rows()) {
     INFO(row.name);

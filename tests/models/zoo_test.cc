@@ -8,6 +8,7 @@
 #include <set>
 
 #include "graph/document.h"
+#include "models/definition/variances.h"
 #include "models/zoo/registry.h"
 
 namespace pipewright {
@@ -489,7 +490,7 @@ TEST_CASE("with_batch_size is the model built for that many samples, wherever it
 
 TEST_CASE("one sample is left to evaluate, where a minibatch of one could not be trained") {
   const std::string spec = "convnet:image=8";
-  CHECK_THROWS_WITH(build_model(spec, 1),
+  CHECK_THROWS_WITH(check_variances(build_model(spec, 1).graph),
                     Catch::Contains("has no variance; expected a larger image or minibatch"));
   const Model model = build_model(spec, 3);
   const Graph one = evaluation_graph(with_batch_size(model, 1));

@@ -4,9 +4,10 @@
     python tests/models/pt2/compare_models.py --programs build/release/bin [--all] [--load] [--jobs 2] [--output table.md] [NAME ...]
 
 Without names: all of torchvision's classifiers and transformers' GPT-2, BERT and ViT; with --all also segmentation, video, 50 more of
-transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, then in two stages
-(1f1b-flush) and in three (zb-h1) that update after every minibatch. Prints a table; fails if a loss on one device differs from PyTorch's by
-more than 1e-4 of it, or a loss of a pipeline from that of one device by more than 1e-6, unless `pipewright-runtime verify`
+transformers and timm's. Small configurations, no dropout (its numbers are Pipewright's own). Each model trains on one device, then under
+three plans, drawn at random from its name: two to four stages, cut anywhere where the graph may be cut, each plan under another schedule,
+with one or two minibatches an update, stages in any order of ranks, some recomputed. Prints a table; fails if a loss of a plan differs
+from PyTorch's by more than 1e-4 of it, or from that of one device by more than 1e-6, unless `pipewright-runtime verify`
 says that it is the serial reference's to the bit and no further off than what rounding does to one device (where a plan gives
 an earlier stage the middle one of a value's uses, their gradients are added in another order, and a batch norm of four values
 makes much of it). --load only exports the models and loads the files.
@@ -14,11 +15,13 @@ makes much of it). --load only exports the models and loads the files.
 import argparse
 import concurrent.futures
 import difflib
+import importlib.util
 import itertools
 import json
 import multiprocessing
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -275,16 +278,65 @@ def largest_difference(expected, got):
     return max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(expected, got, strict=True))
 
 
-def train_in_python(model, data, batch):
+def train_in_python(model, data, batch, microbatches):
+    """Losses of STEPS updates, each of so many minibatches: of their mean gradient."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses = []
-    for step in range(STEPS):
-        loss = model(*[tensor[step * batch:(step + 1) * batch].clone() for tensor in data.values()])[0]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    for k in range(STEPS * microbatches):
+        loss = model(*[tensor[k * batch:(k + 1) * batch].clone() for tensor in data.values()])[0]
+        if k % microbatches == 0:
+            optimizer.zero_grad()
+        (loss / microbatches).backward()
+        if k % microbatches == microbatches - 1:
+            optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+# Each with the numbers of minibatches an update that it can have. What they compute is what one device does.
+SCHEDULES = {"gpipe": ("flush", (1, 2)), "1f1b-flush": ("flush", (1, 2)), "zb-h1": ("flush", (1, 2)), "interleaved": ("flush", (2,)),
+             "model-parallel": ("stash", (1,))}
+
+
+def cuts_of(graph):
+    """Numbers of nodes that may stand before a cut: no set of nodes that share memory is parted."""
+    place = {node["name"]: k for k, node in enumerate(graph["nodes"])}
+    parted = set()
+    for names in graph.get("together", []):
+        places = [place[name] for name in names]
+        parted.update(range(min(places) + 1, max(places) + 1))
+    return [k for k in range(1, len(place)) if k not in parted]
+
+
+def tensors_in(arguments):
+    for argument in arguments.values():
+        if isinstance(argument, dict):
+            yield from [argument["tensor"]] if "tensor" in argument else argument.get("tensors", [])
+
+
+def random_plan(draw, graph, schedule):
+    weights, microbatches = SCHEDULES[schedule]
+    microbatches = draw.choice(microbatches)
+    stages = 4 if schedule == "interleaved" else draw.choice((2, 3, 4))  # two on each of two ranks
+    cuts = cuts_of(graph)
+    stages = min(stages, len(cuts) + 1)
+    ends = [*sorted(draw.sample(cuts, stages - 1)), len(graph["nodes"])]
+    ranks = list(range(2 if schedule == "interleaved" else stages))
+    draw.shuffle(ranks)
+    plan = {"schema": "pipewright.plan/1", "model": graph["name"], "strategy": "manual", "schedule": schedule, "weights": weights,
+            "microbatches": microbatches, "world_size": len(ranks), "stages": []}
+    readers = {}
+    for stage, (begin, end) in enumerate(zip([0, *ends], ends)):
+        nodes = graph["nodes"][begin:end]
+        depth = microbatches if schedule != "1f1b-flush" else draw.randint(1, min(microbatches, stages - stage))
+        plan["stages"].append({"nodes": [node["name"] for node in nodes], "ranks": [ranks[stage % len(ranks)]], "in_flight": depth,
+                               "recompute": draw.random() < 0.2})
+        for node in nodes:
+            for name in tensors_in(node["arguments"]):
+                readers.setdefault(name, set()).add(stage)
+    plan["tied_parameters"] = [{"name": one["name"], "stages": sorted(readers[one["name"]])} for one in graph["parameters"]
+                               if len(readers.get(one["name"], ())) > 1]
+    return plan
 
 
 def require_memory(model):
@@ -295,15 +347,15 @@ def require_memory(model):
         raise RuntimeError(f"takes about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free")
 
 
-def compare(make, programs, folder, batch, load):
-    """Operators, parameters, the fifth loss, and how far one device, two and three stages are off; with `load` nothing: it
-    has been exported and loaded."""
+def compare(name, programs, folder, batch, load):
+    """Operators, parameters, a loss, and how far one device and each plan are off; with `load` nothing: it has been exported and
+    loaded."""
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    model, fields = make()
+    model, fields = MODELS[name]()
     require_memory(model)
-    data = {name: draw(batch * STEPS) for name, draw in fields.items()}
+    data = {name: draw(2 * batch * STEPS) for name, draw in fields.items()}
     save_file({name: tensor.clone() for name, tensor in data.items()}, folder / "data.safetensors")
     first = {name: tensor[:batch] for name, tensor in data.items()}
     model = without_chance(model).train()
@@ -318,32 +370,47 @@ def compare(make, programs, folder, batch, load):
     del program
 
     what = ["--model", folder / "model.pt2", "--batch-size", batch]
-    how = ["--data", f"tensors:file={folder / 'data.safetensors'}", "--minibatches", STEPS, "--learning-rate", RATE]
-    run(programs / "pipewright-runtime", "train", *what, *how, "--output", folder / "one")
-    one = losses_of(folder / "one")
-    expected = train_in_python(model, data, batch)
+    how = ["--data", f"tensors:file={folder / 'data.safetensors'}", "--learning-rate", RATE]
+    run(programs / "pipewright-profiler", "graph", *what, "--output", folder / "graph.json")
+    graph = json.loads((folder / "graph.json").read_text())
+    draw = random.Random(name)
+    drawn = [random_plan(draw, graph, schedule) for schedule in draw.sample(list(SCHEDULES), len(SCHEDULES))]
+    # A parameter that several stages read needs updates at the same time.
+    plans = [plan for plan in drawn if plan["weights"] == "flush" or not plan["tied_parameters"]][:3]
+
+    expected, one = {}, {}  # losses, by minibatches an update
+    for microbatches in sorted({plan["microbatches"] for plan in plans}):
+        with export_model.unchanged(model):
+            expected[microbatches] = train_in_python(model, data, batch, microbatches)
+        output = folder / f"one{microbatches}"
+        run(programs / "pipewright-runtime", "train", *what, *how, "--minibatches", STEPS * microbatches, "--gradient-accumulation",
+            microbatches, "--no-save", "--output", output)
+        one[microbatches] = losses_of(output)
     del model
 
-    run(programs / "pipewright-profiler", *what, "--warmup", 0, "--repeats", 1, "--output", folder / "profile.json")
-    differences = [largest_difference(expected, one)]
-    for stages, schedule in ((2, "1f1b-flush"), (3, "zb-h1")):
-        run(programs / "pipewright-optimizer", "plan", "--profile", folder / "profile.json", "--gpus", stages, "--strategy",
-            "straight", "--use-all-devices", "--schedule", schedule, "--weights", "flush", "--microbatches", 1,
-            "--bandwidths", "100GB/s", "--latency", "0us", "--output", folder)
-        plan = json.loads((folder / f"gpus={stages}.json").read_text())
-        if len(plan["stages"]) != stages:
-            raise RuntimeError(f"planned {len(plan['stages'])} stages instead of {stages}")
-        run(programs / "pipewright-runtime", "launch", "--timeout", "600s", *what, *how, "--plan", folder / f"gpus={stages}.json", "--output",
-            folder / f"stages{stages}")
-        difference = largest_difference(one, losses_of(folder / f"stages{stages}"))
-        if difference > 1e-6:
-            run(programs / "pipewright-runtime", "verify", "--timeout", "600s", *what, *how, "--plan", folder / f"gpus={stages}.json")
-        differences.append(difference)
-    return operators, parameters, expected[-1], differences
+    differences = [max(largest_difference(expected[count], one[count]) for count in one)]
+    for k, plan in enumerate(plans):
+        file, count = folder / f"plan{k}.json", plan["microbatches"]
+        file.write_text(json.dumps(plan))
+        words = [*what, *how, "--minibatches", STEPS * count, "--plan", file]
+        shape = f"{len(plan['stages'])} stages, {plan['schedule']}, {count} an update"
+        try:
+            run(programs / "pipewright-runtime", "launch", "--timeout", "600s", *words, "--no-save", "--output", folder / f"run{k}")
+            difference = largest_difference(one[count], losses_of(folder / f"run{k}"))
+            if difference > 1e-6:
+                run(programs / "pipewright-runtime", "verify", "--timeout", "600s", *words)
+        except Exception as error:
+            raise RuntimeError(f"{shape}: {error}") from error
+        differences.append((shape, difference))
+    return operators, parameters, expected[min(expected)][STEPS - 1], differences
 
 
-HEADER = ("| model | parameters | operators | loss of the fifth step | one device, from PyTorch | two stages, from one device "
-          "| three stages, zb-h1 |\n| --- | --- | --- | --- | --- | --- | --- |")
+HEADER = ("| model | parameters | operators | a loss | one device, from PyTorch | plans: stages, schedule, minibatches an update, from one device "
+          "|\n| --- | --- | --- | --- | --- | --- |")
+
+
+def number(difference):
+    return f"{difference:.1e}" + (" (rounding)" if difference > 1e-6 else "") if difference else "0"
 
 
 def row_of(name, programs, batch, load):
@@ -351,18 +418,18 @@ def row_of(name, programs, batch, load):
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            compared = compare(MODELS[name], programs, pathlib.Path(folder), batch, load)
+            compared = compare(name, programs, pathlib.Path(folder), batch, load)
         except (Exception, SystemExit) as error:  # the table goes on
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return f"| {name} | not compared: {reason} | | | | | |", f"{name:22} not compared: {reason}", False
+            return f"| {name} | not compared: {reason} | | | | |", f"{name:22} not compared: {reason}", False
     if compared is None:
         return "", f"{name:22} loads", True
-    operators, parameters, loss, differences = compared
-    equal = differences[0] <= 1e-4  # of the others verify has said so
-    texts = [f"{difference:.1e}" if difference else "0" for difference in differences]
-    return (f"| {name} | {parameters:,} | {operators} | {loss:.5f} | " + " | ".join(texts) + " |",
-            f"{name:22} {operators:5} operators  fifth loss {loss:.5f}  one device, two, three stages: "
-            f"{', '.join(texts):24}  {'ok' if equal else 'DIFFERS'}", equal)
+    operators, parameters, loss, (device, *plans) = compared
+    equal = device <= 1e-4  # of the others verify has said so
+    texts = "; ".join(f"{shape}: {number(difference)}" for shape, difference in plans)
+    return (f"| {name} | {parameters:,} | {operators} | {loss:.5f} | {number(device)} | {texts} |",
+            f"{name:22} {operators:5} operators  a loss {loss:.5f}  one device {number(device)}; {texts}  {'ok' if equal else 'DIFFERS'}",
+            equal)
 
 
 def main():
@@ -379,10 +446,12 @@ def main():
     if unknown:
         sys.exit(f"compare_models: error: no model '{unknown[0]}' here; nearest: {', '.join(difflib.get_close_matches(unknown[0], MODELS, 3, 0))}")
     names = arguments.names or (MODELS if arguments.all else USUAL)
+    servers = multiprocessing.get_context("forkserver")
+    servers.set_forkserver_preload([library for library in ("torchvision", "transformers", "timm") if importlib.util.find_spec(library)])
     rows, failed = [HEADER], 0
     for some, jobs in (([name for name in names if name not in LARGE], arguments.jobs), ([name for name in names if name in LARGE], 1)):
         # Each model in a process of its own: the first weights depend on PyTorch's one random generator.
-        with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        with concurrent.futures.ProcessPoolExecutor(jobs, servers, max_tasks_per_child=1) as pool:
             for row, line, equal in pool.map(row_of, some, itertools.repeat(arguments.programs), itertools.repeat(arguments.batch_size),
                                              itertools.repeat(arguments.load)):
                 rows.append(row)

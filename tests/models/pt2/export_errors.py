@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/export_model.py says of the mistakes of users: one line, and a likely way out.
+"""What scripts/export_model.py says of the mistakes of users: one line, and a likely way out; and what its files hold of a model.
 
     python tests/models/pt2/export_errors.py
 
@@ -95,6 +95,61 @@ def uneven():
     return Model(), {"features": torch.randn(4, 6), "labels": torch.randint(0, 5, (3,))}
 
 
+def swapped():
+    return Good(), {name: one for name, one in reversed(inputs().items())}
+
+
+def half_named():
+    return Good(), {"labels": torch.randn(4, 6), "classes": torch.randint(0, 5, (4,))}
+
+
+class Optional(Model):
+    def forward(self, features, weights=None, labels=None):
+        scores = self.linear(features if weights is None else features * weights)
+        return None, 2, [F.cross_entropy(scores, labels).reshape(1), scores]
+
+
+def optional():
+    return Optional(), inputs()
+
+
+class Lazy(Model):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.LazyLinear(6)
+
+    def forward(self, features, labels):
+        return F.cross_entropy(self.linear(torch.tanh(self.first(features))), labels)
+
+
+def lazy():
+    return Lazy(), inputs()
+
+
+class Counting(Model):
+    def __init__(self, frozen=True):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.norm.train(not frozen)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("unsaved", torch.zeros(2), persistent=False)
+        self.calls = []
+
+    def forward(self, features, labels):
+        self.calls.append(len(self.calls))
+        self.seen += 1
+        self.unsaved.mul_(2).add_(1)
+        return F.cross_entropy(self.linear(self.norm(features)) * self.unsaved.sum(), labels)
+
+
+def frozen():
+    return Counting(), inputs()
+
+
+def evaluating():
+    return Counting().eval(), inputs()
+
+
 def nothing():
     pass
 
@@ -116,6 +171,8 @@ COMMANDS = (
     (["my_models:goood"], ["has no function 'goood'"], "'good'"),
     (["my_models:as_tuple"], ["example inputs of 'my_models:as_tuple' are a tuple"], '{"images": ..., "labels": ...}'),
     (["my_models:uneven"], ["differ in dimension 0, the samples: features 4, labels 3"], ""),
+    (["my_models:half_named"], ["example input 0, 'labels', is another argument of the forward, which takes features, labels"], "or none"),
+    (["my_models:lazy"], [], ""),
     (["my_models:nothing"], ["returns a NoneType; expected a torch.nn.Module"], ""),
     (["my_models:failing"], ["'my_models:failing' cannot be made: KeyError", "my_models.py:"], ""),
     (["my_models:failing", "--option", "depth=2"], ["unexpected keyword argument 'depth'"], "--option"),
@@ -141,6 +198,76 @@ def export(words):
     except SystemExit as end:
         return (1, str(end.code)) if isinstance(end.code, str) else (end.code, error.getvalue())
     return 0, ""
+
+
+def norms_train(program):
+    """Whether each batch norm of the program takes the minibatch's statistics."""
+    return [node.args[5] for node in program.graph.nodes if str(node.target) == "aten.batch_norm.default"]
+
+
+def equal_losses(torch, program, module, inputs):
+    called = program.module()
+    names = program.example_inputs[1]
+    given = [one for name, one in inputs.items() if name not in names]  # in the order of the forward
+    got = [one for one in torch.utils._pytree.tree_leaves(called(*given, **{name: inputs[name] for name in names}))
+           if isinstance(one, torch.Tensor)][0]
+    with torch.no_grad():
+        module.linear.load_state_dict({name.removeprefix("linear."): one for name, one in program.state_dict.items()})
+        wanted = [one for one in torch.utils._pytree.tree_leaves(module(**inputs)) if isinstance(one, torch.Tensor)][0]
+    return torch.equal(got, wanted)
+
+
+def saved_classifier(torch):
+    """A folder as save_pretrained() writes it."""
+    import transformers
+
+    config = transformers.DistilBertConfig(vocab_size=50, dim=8, hidden_dim=16, n_layers=1, n_heads=2, num_labels=3, max_position_embeddings=16)
+    transformers.DistilBertForSequenceClassification(config).save_pretrained("saved")
+    return "transformers:saved"
+
+
+def check_programs(torch):
+    """What the files hold of models: modes, buffers, arguments, heads."""
+    import my_models
+
+    def exported(*words):
+        sys.argv = [str(SCRIPT), "--output", "out.pt2", *words]
+        said, told = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+            export_model.main()
+        return torch.export.load("out.pt2"), said.getvalue(), told.getvalue()
+
+    results = {}
+    program, said, told = exported("my_models:frozen")
+    results["a frozen norm stays frozen"] = norms_train(program) == [False] and "in evaluation mode: norm\n" in said and not told
+    buffers = [program.state_dict["seen"], program.constants["unsaved"]]
+    results["buffers begin where they were"] = all(one.abs().sum() == 0 for one in buffers)
+    model, inputs = my_models.frozen()
+    before = torch.get_rng_state()
+    with export_model.unchanged(model):
+        model(**inputs)
+        torch.rand(1)
+    results["running a model leaves no trace"] = (model.calls == [] and model.unsaved.abs().sum() == 0
+                                                  and torch.equal(torch.get_rng_state(), before))
+    program, said, told = exported("my_models:evaluating")
+    results["a model in evaluation mode is trained"] = norms_train(program) == [True] and "came in evaluation mode" in told
+    inputs = my_models.inputs()
+    results["inputs in another order"] = equal_losses(torch, exported("my_models:swapped")[0], my_models.Good(), inputs)
+    results["an argument left out"] = equal_losses(torch, exported("my_models:optional")[0], my_models.Optional(), inputs)
+    results["an open batch by names"] = "inputs: features" in exported("my_models:optional", "--dynamic-batch")[1]
+    if importlib.util.find_spec("transformers") is not None:
+        small = [word for one in ("dim=8", "hidden_dim=16", "n_layers=1", "n_heads=2", "vocab_size=50") for word in ("--option", one)]
+        scores = lambda program: [tuple(one.meta["val"].shape) for one in program.graph.output_node().args[0]][1]  # noqa: E731
+        program, said, _ = exported("transformers:distilbert", *small, "--tokens", "8", "--classes", "4")
+        results["--classes makes a classifier of texts"] = scores(program) == (8, 4) and "labels int64 (8,)" in said
+        folder = saved_classifier(torch)
+        program, said, told = exported(folder, "--tokens", "8")
+        results["a saved model with its head"] = scores(program) == (8, 3) and "start anew" not in told
+        program, said, told = exported(folder, "--tokens", "8", "--classes", "5")
+        results["a saved model with another head"] = scores(program) == (8, 5) and "start anew: classifier.bias, classifier.weight" in told
+    for name, good in results.items():
+        print(f"{name:40} {'ok' if good else 'WRONG'}", flush=True)
+    return all(results.values())
 
 
 def check(name, words, says, remedy):
@@ -179,6 +306,8 @@ def main():
                 print(f"{' '.join(words):40} not checked: {library} is not installed")
             else:
                 good &= check(" ".join(words), words, says, remedy)
+        sys.path.insert(0, folder)
+        good &= check_programs(export_model.torch)
         os.chdir("/")
     sys.exit(not good)
 

@@ -329,6 +329,37 @@ class ReadOften(nn.Module):
         return F.cross_entropy(scores, labels), scores
 
 
+class Spectral(nn.Module):
+    """Both spectral norms of PyTorch: a step of the power method with each forward, F.normalize(out=) into buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8))
+        self.second = torch.nn.utils.spectral_norm(nn.Linear(8, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, features, labels):
+        scores = self.head(torch.tanh(self.second(torch.tanh(self.first(features)))))
+        return F.cross_entropy(scores, labels), scores
+
+
+class Returns(nn.Module):
+    """A batch norm that is frozen, a counter that is not saved, and a loss of one element behind what is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.norm.running_mean.fill_(0.5)
+        self.norm.running_var.fill_(4.0)
+        self.norm.eval()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, features, labels):
+        self.seen += 1
+        scores = self.head(torch.relu(self.norm(self.up(features))) * self.seen)
+        return None, 3, {"all": [scores, F.cross_entropy(scores, labels).reshape(1)]}
+
+
 def features(count):
     return torch.randn(count, 6)
 
@@ -368,6 +399,8 @@ FIXTURES = {
     "autocast": (Autocast, lambda n: {"features": features(n), "labels": labels(n)}, {}),
     "permuted": (Permuted, lambda n: {"images": torch.randn(n, 1, 16, 16), "labels": labels(n)}, {"dynamic": True}),
     "read_often": (ReadOften, lambda n: {"features": features(n), "labels": labels(n)}, {}),
+    "spectral": (Spectral, lambda n: {"features": features(n), "labels": labels(n)}, {}),
+    "returns": (Returns, lambda n: {"features": features(n), "labels": labels(n)}, {"options": "output=3"}),
     "batch_elsewhere": (BatchElsewhere, lambda n: {"tokens": tokens(n), "labels": labels(n)}, {"dynamic": True}),
 }
 
@@ -399,18 +432,17 @@ def losses_of(name, fields):
         for buffer, value in program.constants.items():
             if buffer in dict(trained.named_buffers()):
                 trained.get_buffer(buffer).copy_(value)
-    trained.train() if not extra.get("random") else None
     optimizer = torch.optim.SGD(trained.parameters(), lr=RATE)
     losses = []
     for step in range(STEPS):
         batch = [tensor[step * BATCH:(step + 1) * BATCH].clone() for tensor in fields.values()]
-        inputs = batch[:-1] if "options" in extra else batch
+        inputs = batch[:-1] if extra.get("options", "").startswith("loss=") else batch
         if extra.get("random"):
             seeded.minibatch = step
             output = seeded.run(*inputs)
         else:
             output = trained(*inputs)
-        output = output[0] if isinstance(output, (tuple, list)) else output
+        output = export_model.leaves_of(output)[3 if extra.get("options") == "output=3" else 0]
         if extra.get("options") == "loss=cross_entropy":
             output = F.cross_entropy(output, batch[-1])
         if extra.get("options") == "loss=mse":
@@ -444,7 +476,7 @@ def main():
             save_file(fields, data)
             data.chmod(0o644)
             inputs = {field: tensor[:BATCH] for field, tensor in fields.items()}
-            if "options" in extra:
+            if extra.get("options", "").startswith("loss="):
                 inputs.popitem()
             export_model.export(module(), inputs, FOLDER / f"{name}.pt2", extra.get("dynamic", False))
         stored = load_file(data)  # sorted by name; the module's arguments are in the order of the program's inputs

@@ -315,7 +315,8 @@ TEST_CASE("what shares memory when a program runs, its operators' schemas have s
 
 TEST_CASE("evaluation draws nothing and leaves statistics alone") {
   const std::string name = GENERATE(from_range(fixture_names()));
-  if (name == "modes") return;  // its own code changes a buffer, in evaluation too
+  // Their own code changes a buffer, in evaluation too.
+  if (name == "modes" || name == "spectral" || name == "returns") return;
   CAPTURE(name);
   const Fixture one = fixture(name);
   const Graph graph = evaluation_graph(one.model.graph);
