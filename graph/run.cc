@@ -6,6 +6,7 @@
 
 #include "graph/device_name.h"
 #include "graph/error.h"
+#include "graph/learning_rate.h"
 #include "graph/nearest.h"
 #include "graph/run_fields.h"
 #include "graph/sync_rules.h"
@@ -121,6 +122,7 @@ void Run::validate(const std::string& where) const {
                   "give --evaluation-data SPEC, or leave this key out");
   }
   validate_parameter_groups(optimizer, where);
+  check_learning_rate(learning_rate_policy, optimizer.learning_rate, where);
   if (optimizer.nesterov && optimizer.momentum == 0) {
     fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/learning_rate.h"
 #include "graph/limits.h"
 #include "graph/rows.h"
 #include "graph/sync_rules.h"
@@ -96,8 +97,23 @@ const std::vector<RunField>& run_fields() {
        one_of(learning_rate_policy_names()), join(learning_rate_policy_names(), ", ")},
       {"learning_rate_policy", "warmup_minibatches", "warmup-minibatches", kPlain,
        PW_FIELD(learning_rate_policy.warmup_minibatches), count(), "linear warm-up"},
+      {"learning_rate_policy", "constant_minibatches", "constant-minibatches", kPlain,
+       PW_FIELD(learning_rate_policy.constant_minibatches), count(),
+       "behind the warm-up at the full rate, before the policy begins"},
+      {"learning_rate_policy", "decay_minibatches", "decay-minibatches", kPlain,
+       PW_FIELD(learning_rate_policy.decay_minibatches), count(),
+       "that polynomial, exponential and cosine take from there on; 0 = the rest of the run"},
+      {"learning_rate_policy", "lowest_learning_rate", "lowest-learning-rate", kPlain,
+       PW_FIELD(learning_rate_policy.lowest_learning_rate), number(0.0, 1e6), "where the policy ends"},
+      {"learning_rate_policy",
+       "milestones",
+       "milestones",
+       kPlain,
+       PW_FIELD(learning_rate_policy.milestones),
+       {},
+       "minibatches at which gamma multiplies, e.g. 3000,6000"},
       {"learning_rate_policy", "gamma", "gamma", kPlain, PW_FIELD(learning_rate_policy.gamma),
-       number(0.0, 1e6), "factor of step and exponential"},
+       number(0.0, 1e6), "factor of step, milestones and exponential"},
       {"learning_rate_policy", "step_epochs", "step-epochs", kPlain,
        PW_FIELD(learning_rate_policy.step_epochs), number(1e-9, 1e9), "epochs between two steps"},
       {"learning_rate_policy", "step_minibatches", "step-minibatches", kPlain,

@@ -97,7 +97,9 @@ int64_t TrainingData::pipeline_began() const {
 TrainingRules TrainingData::rules_of(int64_t generation) const {
   TrainingRules rules{job_.run, length_.minibatches_per_epoch, length_.minibatches, job_.device};
   rules.gradient_accumulation = job_.gradient_accumulation_of(generation);
-  rules.optimizer.learning_rate *= job_.learning_rate_scale_of(generation);
+  const double scale = job_.learning_rate_scale_of(generation);
+  rules.optimizer.learning_rate *= scale;
+  rules.learning_rate_policy.lowest_learning_rate *= scale;
   if (job_.device.is_cuda()) {
     rules.make_graphs = [](at::Device device) {
       return cuda_plugin("cuda_graphs").make_graphs(device.index());

@@ -1,22 +1,20 @@
 #include "runtime/stage/stage_learning_rate.h"
 
-#include "graph/update_rules.h"
-
 namespace pipewright {
 
+LearningRateSettings learning_rate_settings(const TrainingRules& rules) {
+  return {rules.learning_rate_policy, rules.optimizer.learning_rate, rules.minibatches_per_epoch,
+          rules.total_minibatches};
+}
+
 StageLearningRate::StageLearningRate(const TrainingRules& rules, const PipelineShape& shape, int64_t stage)
-    : policy_(rules.learning_rate_policy),
-      base_(rules.optimizer.learning_rate),
-      minibatches_per_epoch_(rules.minibatches_per_epoch),
-      total_minibatches_(rules.total_minibatches) {
+    : settings_(learning_rate_settings(rules)) {
   if (rules.learning_rate_scaling == "pipedream") {
     factor_ = static_cast<double>(StageTurns(shape, stage).round_length()) /
               static_cast<double>(StageTurns(shape, 0).round_length());
   }
 }
 
-double StageLearningRate::at(int64_t first) const {
-  return factor_ * learning_rate_at(policy_, base_, first, minibatches_per_epoch_, total_minibatches_);
-}
+double StageLearningRate::at(int64_t first) const { return factor_ * learning_rate_at(settings_, first); }
 
 }  // namespace pipewright

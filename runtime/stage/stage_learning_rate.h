@@ -3,10 +3,13 @@
 
 #include <cstdint>
 
+#include "graph/learning_rate.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/training_rules.h"
 
 namespace pipewright {
+
+LearningRateSettings learning_rate_settings(const TrainingRules& rules);
 
 class StageLearningRate {
  public:
@@ -18,9 +21,7 @@ class StageLearningRate {
   double at(int64_t first) const;
 
  private:
-  const LearningRatePolicy policy_;
-  const double base_;
-  const int64_t minibatches_per_epoch_, total_minibatches_;
+  const LearningRateSettings settings_;
   double factor_ = 1;  // learning_rate_scaling
 };
 

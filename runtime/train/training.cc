@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/groups/group_client.h"
+#include "runtime/stage/stage_learning_rate.h"
 #include "runtime/train/model_flops.h"
 #include "runtime/transport/signed_store.h"
 
@@ -72,6 +73,7 @@ void Training::open() {
     std::fprintf(stderr, "no checkpoint in %s yet: training starts from the beginning\n",
                  checkpoints_of(folder_).c_str());
   }
+  tell_learning_rate();
   if (!job_.resume && !job_.run.initial_weights.empty()) {
     const std::string taken = shared_weights_text(InitialWeights(job_.run.initial_weights), job_.model);
     if (!taken.empty()) std::fprintf(stderr, "initial weights: %s\n", taken.c_str());
@@ -96,6 +98,21 @@ void Training::open() {
       journal_->take(rank, line);
     }
   });
+}
+
+// What of it may surprise.
+void Training::tell_learning_rate() const {
+  const LearningRateSettings settings =
+      learning_rate_settings(data_.rules_of(job_.generation_at(data_.first_minibatch())));
+  std::vector<std::string> lines = learning_rate_remarks(settings);
+  if (job_.resume) {
+    const CheckpointManifest& earlier = job_.resume->manifest;
+    const int64_t total = earlier.run.minibatches > 0 ? earlier.run.minibatches
+                                                      : earlier.run.epochs * earlier.minibatches_per_epoch;
+    const std::string changed = changed_rate_text(settings, total, data_.first_minibatch());
+    if (!changed.empty()) lines.push_back(changed);
+  }
+  for (const std::string& line : lines) std::fprintf(stderr, "learning rate: %s\n", line.c_str());
 }
 
 void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }

@@ -58,6 +58,7 @@ class Training : private RankTask {
 
   // training.cc: from the run folder to the summary.
   void open() override;
+  void tell_learning_rate() const;
   void take(int64_t rank, const std::string& line) override;
   void prepare() override;
   void work() override;

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "graph/error.h"
-#include "graph/update_rules.h"
 #include "models/definition/frozen.h"
 #include "runtime/stage/partition.h"
+#include "runtime/stage/stage_learning_rate.h"
 #include "runtime/verify/serial_gradients.h"
 #include "runtime/verify/serial_pass.h"
 
@@ -160,8 +160,7 @@ bool SerialPipeline::update(size_t s) {
 
 // Of the round that begins with minibatch `begin`.
 double SerialPipeline::learning_rate(const SerialStage& stage, int64_t begin) const {
-  double rate = learning_rate_at(rules_.learning_rate_policy, rules_.optimizer.learning_rate, in_run(begin),
-                                 rules_.minibatches_per_epoch, rules_.total_minibatches);
+  double rate = learning_rate_at(learning_rate_settings(rules_), in_run(begin));
   if (rules_.learning_rate_scaling == "pipedream")
     rate *= static_cast<double>(stage.rule.round_length) / static_cast<double>(stages_[0].rule.round_length);
   return rate;

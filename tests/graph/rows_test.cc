@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/cache_rules.h"
+#include "graph/learning_rate.h"
 #include "graph/pipeline_rules.h"
 #include "graph/strategies.h"
 #include "graph/sync_rules.h"

@@ -431,6 +431,12 @@ Run random_run(std::mt19937_64& random) {
   run.optimizer.beta1 = fraction(random);
   run.learning_rate_policy.name =
       pick<std::string>(random, {"constant", "step", "polynomial", "exponential", "cosine"});
+  run.learning_rate_policy.warmup_minibatches = below(random, 100);
+  if (run.learning_rate_policy.name == "cosine") {
+    run.learning_rate_policy.constant_minibatches = below(random, 100);
+    run.learning_rate_policy.decay_minibatches = below(random, 100);
+    run.learning_rate_policy.lowest_learning_rate = run.optimizer.learning_rate / 2;
+  }
   run.learning_rate_policy.gamma = fraction(random);
   run.seed = below(random, std::numeric_limits<int64_t>::max());
   return run;

@@ -150,32 +150,6 @@ TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   }
 }
 
-TEST_CASE("learning rates: warm-up and policies at known points") {
-  LearningRatePolicy policy;
-  CHECK(learning_rate_at(policy, 0.5, 123, 10, 1000) == 0.5);
-  policy.warmup_minibatches = 4;
-  CHECK(learning_rate_at(policy, 0.8, 0, 10, 100) == Approx(0.2));
-  CHECK(learning_rate_at(policy, 0.8, 3, 10, 100) == Approx(0.8));
-  policy.warmup_minibatches = 0;
-  policy.name = "step";
-  policy.step_epochs = 2;
-  CHECK(learning_rate_at(policy, 1, 19, 10, 100) == Approx(1));
-  CHECK(learning_rate_at(policy, 1, 20, 10, 100) == Approx(0.1));
-  policy.step_minibatches = 7;
-  CHECK(learning_rate_at(policy, 1, 13, 10, 100) == Approx(0.1));
-  CHECK(learning_rate_at(policy, 1, 14, 10, 100) == Approx(0.01));
-  policy.every = "epoch";
-  CHECK(learning_rate_at(policy, 1, 19, 10, 100) == Approx(0.1));
-  CHECK(learning_rate_at(policy, 1, 20, 10, 100) == Approx(0.01));
-  policy.every = "minibatch";
-  policy.name = "polynomial";
-  CHECK(learning_rate_at(policy, 1, 50, 10, 100) == Approx(0.25));
-  policy.name = "cosine";
-  CHECK(learning_rate_at(policy, 1, 50, 10, 100) == Approx(0.5));
-  policy.name = "exponential";
-  CHECK(learning_rate_at(policy, 1, 100, 10, 100) == Approx(0.1));
-}
-
 TEST_CASE("an unknown rule is an error with the nearest") {
   OptimizerSettings settings;
   settings.name = "adamm";
