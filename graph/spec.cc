@@ -11,17 +11,50 @@
 namespace pipewright {
 namespace {
 
-// The parts between commas; "\," is a comma that does not separate.
-std::vector<std::string> split_options(const std::string& text) {
-  std::vector<std::string> parts(1);
+// Written with a backslash before it where it would mean something else.
+bool is_escaped(char c) { return c == '\\' || c == ',' || c == ':'; }
+
+// From `from` on; npos for none. What has a backslash before it does not count.
+size_t find_plain(const std::string& text, char wanted, size_t from = 0) {
+  for (size_t i = from; i < text.size(); ++i) {
+    if (text[i] == wanted) return i;
+    if (text[i] == '\\' && i + 1 < text.size() && is_escaped(text[i + 1])) ++i;
+  }
+  return std::string::npos;
+}
+
+std::string unescaped(const std::string& text) {
+  std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',') {
-      parts.back() += text[++i];
-    } else if (text[i] == ',') {
-      parts.emplace_back();
+    if (text[i] == '\\' && i + 1 < text.size() && is_escaped(text[i + 1])) ++i;
+    plain += text[i];
+  }
+  return plain;
+}
+
+// `separator`: what would end the text.
+std::string escaped(const std::string& text, char separator) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool ambiguous = text[i] == '\\' && (i + 1 == text.size() || is_escaped(text[i + 1]));
+    if (ambiguous || text[i] == separator) result += '\\';
+    result += text[i];
+  }
+  return result;
+}
+
+// As written, with their backslashes. A comma behind which there is no KEY= belongs to the value before it.
+std::vector<std::string> split_options(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(find_plain(text, ',', begin), text.size());
+    const std::string part = text.substr(begin, comma - begin);
+    if (!parts.empty() && !part.empty() && part.find('=') == std::string::npos) {
+      parts.back() += "," + part;
     } else {
-      parts.back() += text[i];
+      parts.push_back(part);
     }
+    begin = comma + 1;
   }
   return parts;
 }
@@ -42,29 +75,30 @@ std::string range_words(double minimum, double maximum) {
 }  // namespace
 
 std::string Spec::text() const {
-  std::string text = name;
-  for (size_t i = 0; i < options.size(); ++i) {
-    text += (i == 0 ? ":" : ",") + options[i].first + "=";
-    for (const char c : options[i].second) text += c == ',' ? std::string("\\,") : std::string(1, c);
-  }
+  std::string text = escaped(name, ':');
+  for (size_t i = 0; i < options.size(); ++i)
+    text += (i == 0 ? ":" : ",") + options[i].first + "=" + escaped(options[i].second, ',');
   return text;
 }
 
 Spec parse_spec(const std::string& text, const std::string& kind) {
   const auto fail = [&](const std::string& message) {
-    throw InputError(kind + " '" + text + "': " + message, "a SPEC is NAME or NAME:key=value,key=value");
+    throw InputError(
+        kind + " '" + text + "': " + message,
+        "a SPEC is NAME or NAME:key=value,key=value, with '\\,' for a comma and '\\:' for a colon "
+        "that are part of a path");
   };
   Spec spec;
   spec.kind = kind;
-  const size_t colon = text.find(':');
-  spec.name = text.substr(0, colon);
+  const size_t colon = find_plain(text, ':');
+  spec.name = unescaped(text.substr(0, colon));
   if (spec.name.empty()) fail("it has no name");
   if (colon == std::string::npos) return spec;
   for (const std::string& part : split_options(text.substr(colon + 1))) {
     const size_t equals = part.find('=');
     if (part.empty()) fail("an option is empty; expected key=value");
     if (equals == std::string::npos) fail("option '" + part + "' has no value; expected " + part + "=VALUE");
-    const std::string key = part.substr(0, equals), value = part.substr(equals + 1);
+    const std::string key = part.substr(0, equals), value = unescaped(part.substr(equals + 1));
     if (key.empty()) fail("option '" + part + "' has no key; expected key=value");
     if (value.empty()) fail("option '" + key + "' has an empty value");
     for (const auto& [earlier, unused] : spec.options) {

@@ -1,8 +1,10 @@
 // SPECs as people write them on the command line: "NAME" or "NAME:key=value,key=value". Models, data sets and
 // whatever else is picked from a table by name are given this way.
 //
-// A comma inside a value is written "\,". Options are read as strictly as documents (json.h): a reader asks
-// for each option it knows and then calls finish().
+// In names and values alike "\,", "\:" and "\\" are a comma, a colon and a backslash that separate nothing;
+// any other backslash is one. Without it the name ends at the first colon and an option at a comma behind
+// which there is another KEY=, so most paths are written as they are. Options are read as strictly as
+// documents (json.h): a reader asks for each option it knows and then calls finish().
 #pragma once
 
 #include <cstdint>
