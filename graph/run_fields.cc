@@ -207,7 +207,7 @@ const std::vector<RunField>& run_fields() {
       {"", "start_timeout_seconds", "start-timeout", kSeconds, PW_FIELD(start_timeout_seconds),
        number(1e-3, kMostSeconds), "ranks that have not all met by then end, e.g. 5min"},
       {"", "trace_minibatches", "trace-minibatches", kPlain, PW_FIELD(trace_minibatches), count(),
-       "minibatches in trace.json; 0 = none"},
+       "minibatches in trace.json, of each plan in force; 0 = none"},
       {"", "output", "output", kPlain, PW_FIELD(output), not_empty("a folder"), "run folder"},
   };
   return fields;

@@ -35,6 +35,14 @@ const std::vector<std::pair<const char*, double EpochTimes::*>>& epoch_times() {
   return times;
 }
 
+const std::vector<std::pair<const char*, double GenerationSummary::*>>& generation_seconds() {
+  static const std::vector<std::pair<const char*, double GenerationSummary::*>> seconds = {
+      {"predicted_minibatch_seconds", &GenerationSummary::predicted_minibatch_seconds},
+      {"minibatch_seconds", &GenerationSummary::minibatch_seconds},
+      {"last_minibatch_seconds", &GenerationSummary::last_minibatch_seconds}};
+  return seconds;
+}
+
 MeasuredTimes times_from_json(JsonReader reader) {
   reader.expect({"minibatches", "trained_seconds", "busy_seconds", "load_wait_seconds", "cpu_seconds",
                  "injected_seconds"});
@@ -190,7 +198,9 @@ Json CacheSummary::to_json() const {
 
 GenerationSummary GenerationSummary::from_json(JsonReader& reader) {
   reader.expect({"number", "first_minibatch", "plan", "reason", "ranks", "frozen_layers", "drain_seconds",
-                 "move_seconds", "start_seconds", "moved_bytes"});
+                 "move_seconds", "start_seconds", "moved_bytes", "period_minibatches",
+                 "predicted_minibatch_seconds", "minibatches", "minibatch_seconds",
+                 "last_minibatch_seconds"});
   GenerationSummary generation;
   generation.number = reader.integer("number", 0, kMostCount);
   generation.first_minibatch = reader.integer("first_minibatch", 0, kMostCount);
@@ -203,6 +213,11 @@ GenerationSummary GenerationSummary::from_json(JsonReader& reader) {
   generation.move_seconds = reader.number("move_seconds", 0, kMostSeconds);
   generation.start_seconds = reader.number("start_seconds", 0, kMostSeconds);
   generation.moved_bytes = reader.integer("moved_bytes", 0, kMostBytes);
+  if (reader.has("period_minibatches"))
+    generation.period_minibatches = reader.integer("period_minibatches", 1, kMostCount);
+  if (reader.has("minibatches")) generation.minibatches = reader.integer("minibatches", 0, kMostCount);
+  for (const auto& [key, seconds] : generation_seconds())
+    if (reader.has(key)) generation.*seconds = reader.number(key, 0, kMostSeconds);
   reader.finish();
   return generation;
 }
@@ -219,6 +234,10 @@ Json GenerationSummary::to_json() const {
   json["move_seconds"] = move_seconds;
   json["start_seconds"] = start_seconds;
   json["moved_bytes"] = moved_bytes;
+  if (period_minibatches > 1) json["period_minibatches"] = period_minibatches;
+  if (minibatches > 0) json["minibatches"] = minibatches;
+  for (const auto& [key, seconds] : generation_seconds())
+    if (this->*seconds > 0) json[key] = this->*seconds;
   return json;
 }
 
@@ -411,6 +430,10 @@ Json Summary::to_json() const {
   json["ranks"] = Json::array();
   for (const RankSummary& rank : ranks) json["ranks"].push_back(rank_to_json(rank));
   return json;
+}
+
+bool Summary::counts_several_plans() const {
+  return generations.size() > 1 && generations.back().reason != "resume";  // a process counts from 0
 }
 
 bool Summary::ranks_share_cores() const {

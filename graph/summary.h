@@ -146,6 +146,12 @@ struct GenerationSummary {
   double move_seconds = 0;      ///< weights, buffers and optimizer state to their new ranks
   double start_seconds = 0;     ///< until the stages were ready
   int64_t moved_bytes = 0;      ///< between all ranks
+  // Optional keys; 0: not known.
+  int64_t period_minibatches = 1;          ///< after which the pattern of its ranks' turns repeats
+  double predicted_minibatch_seconds = 0;  ///< by its plan
+  int64_t minibatches = 0;                 ///< that it has trained, until the next one or the end
+  double minibatch_seconds = 0;            ///< steady state, median
+  double last_minibatch_seconds = 0;       ///< likewise, of its last minibatches: what a change was to mend
 
   static GenerationSummary from_json(JsonReader& reader);
   Json to_json() const;
@@ -196,6 +202,8 @@ struct Summary {
 
   /// Whether rank 0's host has more ranks than cores for them: such times say nothing about a plan.
   bool ranks_share_cores() const;
+  /// Whether ranks have counted under several plans: their times then say nothing about the last one.
+  bool counts_several_plans() const;
 
   static void upgrade(Json& json);
   static Summary from_json(JsonReader& reader);

@@ -3,11 +3,14 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/regular_file.h"
+#include "graph/summary.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
@@ -47,22 +50,52 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   return simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
 }
 
-/// Minibatches in the middle of what the run's trace has, where the pipeline is full: predicted, and below as
-/// they were.
+/// What one plan of a run trained.
+struct Stretch {
+  std::string plan_file;
+  std::optional<Span> minibatches;  ///< absent: all
+};
+
+std::vector<Stretch> stretches_of(const std::filesystem::path& folder) {
+  std::vector<Stretch> stretches;
+  if (file_exists(folder / "summary.json")) {
+    for (const GenerationSummary& each : read_document<Summary>(folder / "summary.json").generations)
+      if (each.minibatches > 0)
+        stretches.push_back({each.plan, Span{each.first_minibatch, each.minibatches}});
+  }
+  if (stretches.empty()) stretches.push_back({"plan.json", {}});
+  return stretches;
+}
+
+/// What the run's trace has of `plan`: of several stretches, of the last that was traced.
+Simulation timeline_in(const std::filesystem::path& folder, const Plan& plan) {
+  std::string others;
+  std::optional<Simulation> found;
+  for (const Stretch& stretch : stretches_of(folder)) {
+    const auto trained = read_document<Plan>(folder / stretch.plan_file);
+    const bool same =
+        trained.schedule == plan.schedule &&
+        std::equal(trained.stages.begin(), trained.stages.end(), plan.stages.begin(), plan.stages.end(),
+                   [](const Stage& a, const Stage& b) { return a.nodes == b.nodes && a.ranks == b.ranks; });
+    if (!same) {
+      others += (others.empty() ? "" : ", ") + stretch.plan_file + " (" + trained.shape_text() +
+                ", schedule " + trained.schedule + ")";
+      continue;
+    }
+    Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(plan), stretch.minibatches);
+    if (!found || !run.actions.empty()) found = std::move(run);
+  }
+  if (found) return *std::move(found);
+  throw InputError("--run " + folder.string() + ": its plan is another one than --plan: " + others +
+                       ", or of other nodes or ranks",
+                   "give --plan " + (folder / stretches_of(folder).front().plan_file).string());
+}
+
+/// Minibatches in the middle of what the run's trace has of the plan, where the pipeline is full: predicted,
+/// and below as they were.
 std::vector<NamedTimeline> beside_run(const std::filesystem::path& folder, const Plan& plan,
                                       int64_t minibatches, const std::function<Simulation(Span)>& played) {
-  const auto trained = read_document<Plan>(folder / "plan.json");
-  const bool same =
-      trained.schedule == plan.schedule &&
-      std::equal(trained.stages.begin(), trained.stages.end(), plan.stages.begin(), plan.stages.end(),
-                 [](const Stage& a, const Stage& b) { return a.nodes == b.nodes && a.ranks == b.ranks; });
-  if (!same) {
-    throw InputError("--run " + folder.string() +
-                         ": its plan is another one than --plan: " + trained.shape_text() + " of schedule " +
-                         trained.schedule + ", or of other nodes or ranks",
-                     "give --plan " + (folder / "plan.json").string());
-  }
-  const Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(plan));
+  const Simulation run = timeline_in(folder, plan);
   int64_t first = -1, last = -1;
   for (const SimulatedAction& a : run.actions) {
     if (is_of_round(a.action.kind) || is_of_message(a.action.kind)) continue;
@@ -93,7 +126,7 @@ void run_show(const Arguments& arguments) {
       ("output", po::value<std::string>(),
        "file.svg: the timeline; with --profile in its times, else in equal slots")  //
       ("run", po::value<std::string>(),
-       "folder of a run of this plan: what it did, below what --profile says; needs --output");
+       "folder of a run: what it did under this plan, below what --profile says; needs --output");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer show --plan FILE [--changes FILE] "
                                                  "[--profile FILE] [--run DIR] [--output FILE.svg]");

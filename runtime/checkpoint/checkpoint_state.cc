@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "models/memory/memory_meter.h"
 #include "runtime/checkpoint/checkpoint_tensors.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -38,7 +39,10 @@ StageState load_stage_state(const Checkpoint& checkpoint, const StageProgram& st
 StageState load_stage_state(TensorsByName& tensors, const std::string& where, const StageProgram& stage,
                             const OptimizerSettings& optimizer) {
   StageState state;
-  for (const std::string& name : stage.parameters()) state.weights.push_back(tensors.take(name));
+  {
+    const MemoryScope scope(MemoryPurpose::kWeights);
+    for (const std::string& name : stage.parameters()) state.weights.push_back(tensors.take(name));
+  }
   for (const std::string& name : stage.buffers()) state.buffers.push_back(tensors.take(name));
   for (const size_t i : stage.trainable()) {
     const std::string updates = slot_tensor(kUpdatesSlot, stage.parameters()[i]);
@@ -46,6 +50,7 @@ StageState load_stage_state(TensorsByName& tensors, const std::string& where, co
     state.updates = std::max(state.updates, state.optimizer.updates.back());
   }
   if (state.updates == 0) return state;
+  const MemoryScope scope(MemoryPurpose::kOptimizer);
   for (const std::string& slot : slot_names(optimizer)) {
     std::vector<at::Tensor> values;
     for (size_t i = 0; i < stage.trainable().size(); ++i) {
@@ -74,6 +79,7 @@ void add_in_flight_state(const Checkpoint& checkpoint, int64_t stage, int64_t re
       state.buffers[i] = tensors.buffer_of(stage, replica, program.buffers()[i]);
     }
   }
+  const MemoryScope scope(MemoryPurpose::kVersions);
   for (const auto& [number, file] : written.versions) {
     std::vector<at::Tensor>& trainable = state.older[number];
     for (const size_t i : program.trainable())

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/journal/loss_curves.h"
 #include "runtime/journal/loss_text.h"
+#include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/predicted_times.h"
 #include "runtime/journal/slowness.h"
 
@@ -63,6 +64,8 @@ std::string generation_rows(const std::string& name, const Summary& summary) {
   for (const GenerationSummary& generation : summary.generations) {
     rows += "| " + name + " | " + std::to_string(generation.first_minibatch) + " | " + generation.plan +
             " | " + generation.reason + " | " + std::to_string(generation.ranks) + " |";
+    for (const double seconds : {generation.minibatch_seconds, generation.predicted_minibatch_seconds})
+      rows += seconds > 0 ? " " + format_seconds(seconds) + " |" : " - |";
     for (const double seconds : {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
       rows += " " + format_seconds(seconds) + " |";
     rows += " " + format_bytes(static_cast<double>(generation.moved_bytes)) + " |\n";
@@ -215,8 +218,9 @@ struct FurtherTable {
 
 constexpr FurtherTable kBeforeLosses[] = {
     {"\nPlans, from which minibatch on, and what the changes took:\n\n"
-     "| run | from minibatch | plan | reason | ranks | drain | move | start | moved |\n"
-     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+     "| run | from minibatch | plan | reason | ranks | minibatch | predicted | drain | move | start | moved "
+     "|\n"
+     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
      generation_rows},
     {"\nEpochs, and what the time went into, in the mean over their ranks (fetching goes on beside the "
      "rest):\n\n"
@@ -259,6 +263,8 @@ std::string how_true(const std::vector<FinishedRun>& runs) {
   for (const FinishedRun& run : runs) {
     if (const std::string sentence = how_true_text(run.summary, run.plan); !sentence.empty())
       sentences += "\n" + run.name + ": " + sentence + ".\n";
+    for (const std::string& verdict : plan_verdicts(run.summary))
+      sentences += "\n" + run.name + ": " + verdict + ".\n";
   }
   return sentences;
 }

@@ -28,6 +28,8 @@ std::string clock_text(double seconds) {
 
 // Minibatches that the progress line speaks of.
 constexpr size_t kProgressWindow = 50;
+// Of a plan, before the next one: why it was changed shows in these.
+constexpr int64_t kLastMinibatches = 16;
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -132,11 +134,10 @@ std::string spread_line(int64_t rank, int64_t minibatch, double spread) {
   return json.dump();
 }
 
-std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches) {
+std::string generation_line(const GenerationSummary& generation) {
   Json json;
   json["kind"] = "generation";
   json["generation"] = generation.to_json();
-  json["period_minibatches"] = period_minibatches;
   return json.dump();
 }
 
@@ -149,6 +150,14 @@ Journal::Journal(JournalSettings settings)
                  settings_.next_minibatch, file.c_str());
   }
   metrics_ = std::make_unique<MetricsFile>(file);
+  begin_plan(settings_.next_minibatch, settings_.period_minibatches);
+}
+
+// What is said of the plan in force is of minibatches from this one on.
+void Journal::begin_plan(int64_t first_minibatch, int64_t period_minibatches) {
+  steady_from_ = first_minibatch;
+  settings_.period_minibatches = period_minibatches;
+  recent_losses_.clear();
 }
 
 // Returns of how many minibatches there are lines.
@@ -211,8 +220,7 @@ void Journal::take(int64_t rank, const std::string& text) {
     take_evaluation(line);
   } else if (kind == "generation") {
     JsonReader reader(line.at("generation"), "line of a rank");
-    waiting_generations_.push_back(
-        {GenerationSummary::from_json(reader), line.at("period_minibatches").get<int64_t>()});
+    waiting_generations_.push_back(GenerationSummary::from_json(reader));
     write_generations();
   } else if (kind == "speed") {
     take_speed(line.at("speed"));
@@ -321,14 +329,12 @@ void Journal::take_minibatch(const Json& part) {
 }
 
 void Journal::write_generations() {
-  while (!waiting_generations_.empty() &&
-         waiting_generations_.front().generation.first_minibatch <= next_minibatch_) {
-    const Waiting next = std::move(waiting_generations_.front());
+  while (!waiting_generations_.empty() && waiting_generations_.front().first_minibatch <= next_minibatch_) {
+    const GenerationSummary next = std::move(waiting_generations_.front());
     waiting_generations_.pop_front();
-    metrics_->append(Json{{"generation", next.generation.to_json()}}.dump());
-    generations_.push_back(next.generation);
-    steady_from_ = next.generation.first_minibatch;
-    settings_.period_minibatches = next.period_minibatches;
+    metrics_->append(Json{{"generation", next.to_json()}}.dump());
+    generations_.push_back(next);
+    begin_plan(next.first_minibatch, next.period_minibatches);
   }
 }
 
@@ -438,42 +444,61 @@ void Journal::close() {
   line_open_ = false;
 }
 
-double Journal::steady_minibatch_seconds() const {
-  // Completions come in bursts of replicas, so a step is measured over whole periods of them, within an
-  // span, leaving out the first quarter of each span where the pipeline fills.
-  const auto period = static_cast<size_t>(settings_.period_minibatches);
+// Of minibatches from..end - 1; 0 where these are too few. Completions come in bursts of replicas, so a step
+// is measured over whole periods of them, within a span, leaving out the first quarter of each span where the
+// pipeline fills.
+double Journal::steady_minibatch_seconds(int64_t from, int64_t end, int64_t period_minibatches) const {
+  const auto period = static_cast<size_t>(period_minibatches);
   const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
   std::vector<double> steps;
-  for (int64_t first = std::max(first_known, steady_from_); first < next_minibatch_;) {
+  for (int64_t first = std::max(first_known, from); first < end;) {
     const int64_t end_of_span = settings_.end_of_span ? settings_.end_of_span(first)
                                                       : (first / settings_.minibatches_per_epoch + 1) *
                                                             settings_.minibatches_per_epoch;
-    const int64_t end = std::min(end_of_span, next_minibatch_);
+    const int64_t last = std::min(end_of_span, end);
     std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
-                              elapsed_seconds_.begin() + (end - first_known));
-    first = end;
+                              elapsed_seconds_.begin() + (last - first_known));
+    first = last;
     std::sort(times.begin(), times.end());
     for (size_t i = times.size() / 4; i + period < times.size(); ++i) {
       steps.push_back((times[i + period] - times[i]) / static_cast<double>(period));
     }
   }
-  if (!steps.empty()) return median(std::move(steps));
-  return elapsed_seconds_.empty() ? 0
-                                  : *std::max_element(elapsed_seconds_.begin(), elapsed_seconds_.end()) /
-                                        static_cast<double>(elapsed_seconds_.size());
+  return median(std::move(steps));
+}
+
+// A stretch ends where the next one begins.
+std::vector<GenerationSummary> Journal::timed_generations() const {
+  std::vector<GenerationSummary> timed = generations_;
+  for (size_t g = 0; g < timed.size(); ++g) {
+    GenerationSummary& each = timed[g];
+    const int64_t next = g + 1 < timed.size() ? timed[g + 1].first_minibatch : next_minibatch_;
+    const int64_t end = std::min(next, next_minibatch_);
+    each.minibatches = std::max<int64_t>(0, end - each.first_minibatch);
+    each.minibatch_seconds = steady_minibatch_seconds(each.first_minibatch, end, each.period_minibatches);
+    const int64_t last = std::max(kLastMinibatches, 4 * each.period_minibatches);
+    each.last_minibatch_seconds =
+        steady_minibatch_seconds(std::max(each.first_minibatch, end - last), end, each.period_minibatches);
+  }
+  return timed;
 }
 
 Summary Journal::summary() const {
   Summary summary;
   summary.minibatches = next_minibatch_;
   summary.samples = summary.minibatches * settings_.batch_size;
-  summary.minibatch_seconds = steady_minibatch_seconds();
+  summary.minibatch_seconds =
+      steady_minibatch_seconds(steady_from_, next_minibatch_, settings_.period_minibatches);
+  if (summary.minibatch_seconds == 0 && !elapsed_seconds_.empty()) {
+    summary.minibatch_seconds = *std::max_element(elapsed_seconds_.begin(), elapsed_seconds_.end()) /
+                                static_cast<double>(elapsed_seconds_.size());
+  }
   if (summary.minibatch_seconds > 0) {
     summary.samples_per_second = static_cast<double>(settings_.batch_size) / summary.minibatch_seconds;
   }
   if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
   summary.evaluation = last_evaluation_;
-  summary.generations = generations_;
+  summary.generations = timed_generations();
   summary.epochs = epochs();
   summary.ranks = ranks_;
   std::sort(summary.ranks.begin(), summary.ranks.end(),

@@ -50,8 +50,8 @@ std::string spread_line(int64_t rank, int64_t minibatch, double spread);
 /// 0's.
 std::string epoch_line(const EpochSummary& epoch);
 std::string trace_line(const std::string& document);  ///< a TraceWriter's
-/// A plan has come into force; `period_minibatches`: of its rounds. Posted by one rank, in their order.
-std::string generation_line(const GenerationSummary& generation, int64_t period_minibatches);
+/// A plan has come into force. Posted by one rank, in their order.
+std::string generation_line(const GenerationSummary& generation);
 
 struct JournalSettings {
   std::filesystem::path folder;  ///< exists
@@ -110,7 +110,9 @@ class Journal {
   std::vector<EpochSummary> epochs() const;
   void say(const std::string& line);
   void show_progress(bool last);
-  double steady_minibatch_seconds() const;
+  void begin_plan(int64_t first_minibatch, int64_t period_minibatches);
+  double steady_minibatch_seconds(int64_t from, int64_t end, int64_t period_minibatches) const;
+  std::vector<GenerationSummary> timed_generations() const;
 
   JournalSettings settings_;
   std::unique_ptr<MetricsFile> metrics_;
@@ -119,16 +121,12 @@ class Journal {
   int64_t next_minibatch_ = 0;
   double elapsed_before_ = 0;           // by the past
   std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most
-  std::deque<double> recent_losses_;    // likewise, those of the progress line
+  std::deque<double> recent_losses_;    // likewise, those of the progress line: of the plan in force
   double epoch_loss_ = 0;               // sum over the known minibatches of the last one's epoch
   int64_t epoch_losses_ = 0;            // how many
-  struct Waiting {
-    GenerationSummary generation;
-    int64_t period_minibatches;
-  };
-  std::deque<Waiting> waiting_generations_;  // until all minibatches before theirs have been written
+  std::deque<GenerationSummary> waiting_generations_;  // until all minibatches before theirs are written
   std::vector<GenerationSummary> generations_;
-  int64_t steady_from_ = 0;  // the steady state is that of the last plan
+  int64_t steady_from_ = 0;  // the steady state is that of the last plan, since it is in force
   /// By epoch and minibatches, until complete.
   std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;
   std::deque<std::pair<int64_t, int64_t>> begun_evaluations_;  // not written yet

@@ -85,7 +85,7 @@ ExpectedTimes expected_of(const Plan& plan, int64_t rank) {
 
 std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan) {
   std::vector<RankTimes> rows;
-  if (!plan.predicted || !(summary.predicted_minibatch_seconds > 0) || summary.generations.size() > 1)
+  if (!plan.predicted || !(summary.predicted_minibatch_seconds > 0) || summary.counts_several_plans())
     return rows;
   if (summary.ranks_share_cores()) return rows;
   for (const RankSummary& rank : summary.ranks) {

@@ -66,6 +66,7 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
 }  // namespace
 
 std::string slowness_text(const Summary& summary, const Plan& plan) {
+  if (summary.counts_several_plans()) return "";  // plan_verdicts() judges each
   const double predicted = summary.predicted_minibatch_seconds;
   if (!plan.predicted || !(predicted > 0) || !(summary.minibatch_seconds > kSlow * predicted)) return "";
   const std::string text = number(summary.minibatch_seconds / predicted) + " times slower than predicted";

@@ -2,6 +2,7 @@
 // Perfetto.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ struct NamedTimeline {
 std::string draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& title);
 
 /// A run's trace.json as a timeline: what its ranks did, when (trace_span() turned around). Times begin at 0.
-/// InputError for text that is no trace of the ranks of `shape`.
-Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape);
+/// Of a run whose plan changed, `minibatches` are those of this plan: the rest is left out. InputError for
+/// text that is no trace of the ranks of `shape`.
+Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape,
+                             std::optional<Span> minibatches = std::nullopt);
 /// What a timeline shows from the first forward of minibatch `minibatches.first` until the last of
 /// these is complete, from 0 on; actions that reach over its ends are cut.
 Simulation window_of(const Simulation& timeline, Span minibatches);

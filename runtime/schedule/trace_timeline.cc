@@ -9,7 +9,31 @@
 
 namespace pipewright {
 
-Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape) {
+namespace {
+
+// What a round ends with has no minibatch: it is kept where it ends after the first of them begins, and
+// before those of another plan do.
+void keep_only(Simulation& timeline, Span minibatches) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const auto is_of_minibatch = [](const SimulatedAction& a) { return !is_of_round(a.action.kind); };
+  double begin = kNever, end = kNever;
+  for (const SimulatedAction& a : timeline.actions) {
+    if (!is_of_minibatch(a)) continue;
+    if (a.action.index >= minibatches.end())
+      end = std::min(end, a.begin_seconds);
+    else if (a.action.index >= minibatches.first)
+      begin = std::min(begin, a.begin_seconds);
+  }
+  std::erase_if(timeline.actions, [&](const SimulatedAction& a) {
+    if (is_of_minibatch(a)) return a.action.index < minibatches.first || a.action.index >= minibatches.end();
+    return a.begin_seconds < begin || a.begin_seconds >= end;
+  });
+}
+
+}  // namespace
+
+Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape,
+                             std::optional<Span> minibatches) {
   Simulation timeline;
   std::map<int64_t, int64_t> place_of;  // by number
   for (const Placement& placement : placements(shape)) {
@@ -24,9 +48,9 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
     if (event.string("ph") != "X") continue;
     constexpr double kMost = 1e15;  // microseconds
     const auto place = place_of.find(event.integer("pid", 0, std::numeric_limits<int64_t>::max()));
+    if (place == place_of.end() && minibatches) continue;  // a rank of another plan
     if (place == place_of.end()) {
-      event.fail("pid", "the plan has no stage for that rank",
-                 "Give the folder of a run of this plan, which did not change on the way.");
+      event.fail("pid", "the plan has no stage for that rank", "Give the folder of a run of this plan.");
     }
     SimulatedAction action;
     action.rank = place->second;
@@ -43,6 +67,7 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
     }
     timeline.actions.push_back(action);
   }
+  if (minibatches) keep_only(timeline, *minibatches);
   double begin = timeline.actions.empty() ? 0 : timeline.actions.front().begin_seconds;
   for (const SimulatedAction& action : timeline.actions) begin = std::min(begin, action.begin_seconds);
   for (SimulatedAction& action : timeline.actions) {

@@ -152,8 +152,8 @@ void CoreObserver::after(const Action&, Clock::time_point, Clock::time_point end
 }
 
 void TraceObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
-  const int64_t minibatch = action.index * (is_of_round(action.kind) ? settings_.round_length : 1);
-  if (minibatch >= settings_.minibatches) return;
+  if (!is_of_round(action.kind)) within_ = action.index < settings_.end;
+  if (!within_) return;
   trace_.add(trace_span(settings_.rank, action, seconds(begin - settings_.started),
                         seconds(end - settings_.started)));
 }

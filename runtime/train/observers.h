@@ -137,8 +137,7 @@ class TraceObserver : public ActionObserver {
  public:
   struct Settings {
     int64_t rank = 0;
-    int64_t minibatches = 0;   ///< so many
-    int64_t round_length = 1;  ///< of the rank's first stage, in minibatches of the run
+    int64_t end = 0;  ///< minibatches before this one
     Clock::time_point started;
   };
   TraceObserver(Settings settings, TraceWriter& trace) : settings_(settings), trace_(trace) {}
@@ -147,6 +146,7 @@ class TraceObserver : public ActionObserver {
  private:
   const Settings settings_;
   TraceWriter& trace_;
+  bool within_ = true;  // what a round ends with goes with the minibatch before it
 };
 
 /// Makes the rank slow on purpose (`--disturb`), in short steps between which `check` may throw, and says

@@ -115,7 +115,7 @@ void Training::take_change(PlannedChange change, int64_t minibatch) {
   write_document(folder_ / generation_plan_name(number), job_.plan_of(number));
   write_list_of_changes();
   const PlannedChange& taken = job_.changes.back();
-  const std::string plan = taken.file.empty() ? "" : "the plan of " + taken.file + " ";
+  const std::string plan = taken.file.empty() ? "" : taken.file + " ";
   const std::string frozen = taken.freeze ? std::to_string(*taken.freeze) + " layers frozen " : "";
   std::fprintf(stderr, "from minibatch %ld on: %s%s(%s)\n", taken.minibatch, plan.c_str(), frozen.c_str(),
                taken.reason.c_str());
@@ -275,7 +275,10 @@ void Training::tell_generation(GenerationSummary generation) {
   generation.plan = plan_file();
   generation.ranks = generation_->plan().world_size;
   generation.frozen_layers = generation_->plan().frozen_layers;
-  control().post(generation_line(generation, generation_->period()));
+  generation.period_minibatches = generation_->period();
+  if (generation_->plan().predicted)
+    generation.predicted_minibatch_seconds = generation_->plan().predicted->minibatch_seconds;
+  control().post(generation_line(generation));
 }
 
 }  // namespace pipewright

@@ -37,9 +37,10 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   add(std::make_shared<SpeedObserver>(monitor_, *times, [this, rank](const SpeedChange& change) {
     control().post(speed_line(rank, change));
   }));
-  const int64_t round_length = StageTurns(generation_->shape(), stage).round_length();
+  // Of each plan the first ones that it trains here.
+  const int64_t begin = std::max(data_.first_minibatch(), job_.first_minibatch_of(generation_->number()));
   add(std::make_shared<TraceObserver>(
-      TraceObserver::Settings{rank, job_.run.trace_minibatches, round_length, started_}, trace_));
+      TraceObserver::Settings{rank, begin + job_.run.trace_minibatches, started_}, trace_));
   // The host does not wait for what a GPU sends another: when such a message is there nobody knows.
   if (session_.transport() && job_.device.is_cpu()) {
     add(std::make_shared<MessageObserver>(MessageObserver::Settings{

@@ -8,6 +8,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "models/initialise.h"
+#include "models/memory/memory_meter.h"
 #include "models/zoo/registry.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/checkpoint_points.h"
@@ -163,7 +164,13 @@ TEST_CASE("a stage of any plan starts from the tensors with its names") {
     const Plan plan = straight_plan(written.model.graph, stages);
     for (size_t s = 0; s < stages; ++s) {
       const StageProgram program = written.stage(plan, s);
+      const MemoryMeter meter;
+      const MemoryMeter::Attached attached(meter);
       const StageState state = load_stage_state(*checkpoint, program, written.run.optimizer);
+      const auto booked = meter.peak_bytes_by_purpose();
+      CHECK(booked[static_cast<size_t>(MemoryPurpose::kOptimizer)] ==
+            booked[static_cast<size_t>(MemoryPurpose::kWeights)]);
+      CHECK(booked[static_cast<size_t>(MemoryPurpose::kWeights)] > 0);
       REQUIRE(state.weights.size() == program.parameters().size());
       for (size_t i = 0; i < program.parameters().size(); ++i) {
         for (size_t from = 0; from < 2; ++from) {

@@ -117,6 +117,60 @@ TEST_CASE("journal: bursts of replicas do not distort the steady state") {
   CHECK(journal.summary().minibatch_seconds == Approx(0.5));
 }
 
+TEST_CASE("journal: of a run that goes on only its own minibatches are its steady state") {
+  const TemporaryFolder folder;
+  JournalSettings settings = settings_in(folder);
+  settings.period_minibatches = 1;
+  settings.minibatches_per_epoch = 32;
+  settings.total_minibatches = 32;
+  {
+    Journal journal(settings);
+    for (int64_t k = 0; k < 16; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k + 1)));
+    journal.close();
+    CHECK(journal.summary().minibatch_seconds == Approx(1));
+  }
+  settings.past = folder / "metrics.jsonl";
+  settings.next_minibatch = 16;
+  Journal journal(settings);
+  for (int64_t k = 16; k < 24; ++k) journal.take(0, minibatch_line(k, 1, 0.25 * static_cast<double>(k - 15)));
+  journal.close();
+  CHECK(journal.summary().minibatch_seconds == Approx(0.25));
+}
+
+TEST_CASE("journal: each plan has a time of its own, and one of its last minibatches") {
+  const TemporaryFolder folder;
+  JournalSettings settings = settings_in(folder);
+  settings.period_minibatches = 1;
+  settings.minibatches_per_epoch = 200;
+  Journal journal(settings);
+  GenerationSummary plan;
+  plan.plan = "generation-0.plan.json";
+  plan.reason = "start";
+  journal.take(0, generation_line(plan));
+  double now = 0;
+  const auto train = [&](int64_t from, int64_t end, double seconds) {
+    for (int64_t k = from; k < end; ++k) journal.take(0, minibatch_line(k, 1, now += seconds));
+  };
+  train(0, 60, 0.125);
+  train(60, 80, 0.5);  // a rank has become slow
+  plan.number = 1;
+  plan.first_minibatch = 80;
+  plan.reason = "slow";
+  plan.predicted_minibatch_seconds = 0.2;
+  journal.take(0, generation_line(plan));
+  train(80, 120, 0.25);
+  journal.close();
+  const std::vector<GenerationSummary> told = journal.summary().generations;
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].minibatches == 80);
+  CHECK(told[0].minibatch_seconds == Approx(0.125));
+  CHECK(told[0].last_minibatch_seconds == Approx(0.5));
+  CHECK(told[1].minibatches == 40);
+  CHECK(told[1].minibatch_seconds == Approx(0.25));
+  CHECK(told[1].predicted_minibatch_seconds == 0.2);
+  CHECK(journal.summary().minibatch_seconds == Approx(0.25));
+}
+
 TEST_CASE("journal: evaluations stand in the order in which they were begun, whoever says his part last") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
@@ -149,7 +203,7 @@ TEST_CASE(
   generation.reason = "manual";
   const auto minibatch = [&](int64_t k, double seconds) { journal.take(0, minibatch_line(k, 1, seconds)); };
   for (int64_t k = 0; k < 3; ++k) minibatch(k, static_cast<double>(k));
-  journal.take(0, generation_line(generation, 1));
+  journal.take(0, generation_line(generation));
   CHECK(lines_of(folder).size() == 3);
   minibatch(3, 3);
   REQUIRE(lines_of(folder).size() == 5);
@@ -158,6 +212,9 @@ TEST_CASE(
   journal.close();
   CHECK(journal.summary().generations.size() == 1);
   CHECK(journal.summary().minibatch_seconds == Approx(0.25));
+  const GenerationSummary told = journal.summary().generations[0];
+  CHECK(told.minibatches == 4);
+  CHECK(told.minibatch_seconds == Approx(0.25));
 }
 
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {

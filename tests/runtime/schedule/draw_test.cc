@@ -247,6 +247,15 @@ TEST_CASE("a trace is read as the timeline that it was written of, whatever the 
       is.insert({a.rank, to_text(a.action), nanoseconds(a.begin_seconds), nanoseconds(a.end_seconds)});
     CHECK(was == is);
   }
+  // Of a plan that trained minibatches 4 to 7 of it, between others with more ranks.
+  std::string changed = trace_json(with_links());
+  changed.insert(changed.find('[') + 1, R"({"ph": "X", "name": "F0", "pid": 7, "ts": 0, "dur": 1},)");
+  const Simulation part = timeline_of_trace(changed, links, Span{4, 4});
+  CHECK(!part.actions.empty());
+  for (const SimulatedAction& a : part.actions) {
+    INFO(to_text(a.action));
+    if (!is_of_round(a.action.kind)) CHECK((a.action.index >= 4 && a.action.index < 8));
+  }
   for (const char* bad : {"[]", "{}", R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0, "ts": 1}]})",
                           R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 7, "ts": 1, "dur": 1}]})",
                           R"({"traceEvents": [{"ph": "X", "name": "F0", "pid": 0.5, "ts": 1, "dur": 1}]})",
