@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/units.h"
 
 namespace pipewright {
 
@@ -108,6 +109,25 @@ const std::vector<LevelTimesRow>& level_times_rows() {
   return rows;
 }
 
+/// In the unit of the key, or a text with its own: "25Gbit/s", "80GB", "5us".
+template <typename Number>
+Number quantity(JsonReader& reader, const char* key, Number most,
+                Number (*parse)(const std::string& text, const std::string& place)) {
+  const Json& value = reader.raw(key);
+  if (value.is_string()) return parse(value.get<std::string>(), reader.where() + ": " + reader.place(key));
+  if constexpr (std::is_integral_v<Number>) {
+    return reader.integer(key, 0, most);
+  } else {
+    return reader.number(key, 0, most);
+  }
+}
+double rate(JsonReader& reader, const char* key) {
+  return quantity(reader, key, static_cast<double>(kMostBytesPerSecond), parse_bytes_per_second);
+}
+int64_t size(JsonReader& reader, const char* key) {
+  return quantity(reader, key, int64_t{kMostBytes}, parse_bytes);
+}
+
 std::vector<MessageTime> times_from_json(JsonReader& level, const char* key) {
   std::vector<MessageTime> messages;
   for (JsonReader& entry : level.objects(key)) {
@@ -143,29 +163,30 @@ Topology Topology::from_json(JsonReader& reader) {
                   "core_seconds_per_byte", "both_ways_bytes_per_second", "messages", "exchanges"});
     TopologyLevel level;
     level.count = entry.integer("count", 1, kMostRanks);
-    level.bandwidth_bytes_per_second = entry.number("bandwidth_bytes_per_second", 0, kMostBytesPerSecond);
-    level.latency_seconds = entry.number("latency_seconds", 0, kMostSeconds);
+    level.bandwidth_bytes_per_second = rate(entry, "bandwidth_bytes_per_second");
+    level.latency_seconds =
+        quantity(entry, "latency_seconds", static_cast<double>(kMostSeconds), parse_seconds);
     level.shared = entry.boolean("shared");
     if (entry.has("exchange_bytes_per_second"))
-      level.exchange_bytes_per_second = entry.number("exchange_bytes_per_second", 0, kMostBytesPerSecond);
-    if (entry.has("buffered_bytes")) level.buffered_bytes = entry.integer("buffered_bytes", 0, kMostBytes);
+      level.exchange_bytes_per_second = rate(entry, "exchange_bytes_per_second");
+    if (entry.has("buffered_bytes")) level.buffered_bytes = size(entry, "buffered_bytes");
     for (const LevelSecondsRow& row : level_seconds_rows())
       if (entry.has(row.key)) level.*row.seconds = entry.number(row.key, 0, kMostSeconds);
     if (entry.has("both_ways_bytes_per_second"))
-      level.both_ways_bytes_per_second = entry.number("both_ways_bytes_per_second", 0, kMostBytesPerSecond);
+      level.both_ways_bytes_per_second = rate(entry, "both_ways_bytes_per_second");
     for (const LevelTimesRow& row : level_times_rows())
       if (entry.has(row.key)) level.*row.times = times_from_json(entry, row.key);
     entry.finish();
     topology.levels.push_back(level);
   }
-  topology.memory_bytes = reader.integer("memory_bytes", 0, kMostBytes);
+  topology.memory_bytes = size(reader, "memory_bytes");
   if (reader.has("devices")) {
     for (JsonReader& entry : reader.objects("devices")) {
       entry.expect({"host", "relative_speed", "memory_bytes", "class"});
       TopologyDevice device;
       device.host = entry.string("host");
       device.relative_speed = entry.number("relative_speed", 1e-6, 1e6);
-      device.memory_bytes = entry.integer("memory_bytes", 0, kMostBytes);
+      device.memory_bytes = size(entry, "memory_bytes");
       if (entry.has("class")) device.device_class = entry.string("class");
       entry.finish();
       topology.devices.push_back(std::move(device));

@@ -8,7 +8,7 @@
 #include "graph/error.h"
 #include "graph/file_watch.h"
 #include "graph/json.h"
-#include "graph/text_table.h"
+#include "graph/settings.h"
 
 namespace pipewright {
 
@@ -44,8 +44,7 @@ void check_writable(const fs::path& file, const std::string& option) {
 }
 
 void print_config(const po::variables_map& options, const po::options_description& description) {
-  const auto left = TableColumn::Side::kLeft;
-  TextTable table({{"setting", left}, {"value", left, 0, 20}, {"from", left}});
+  std::vector<Setting> settings;
   for (const auto& option : description.options()) {
     const std::string& name = option->long_name();
     if (name == "help" || name == "print-config") continue;
@@ -61,9 +60,11 @@ void print_config(const po::variables_map& options, const po::options_descriptio
       if (const auto* texts = boost::any_cast<std::vector<std::string>>(&given.value()))
         value = join(*texts, " ");
     }
-    table.add({name, value, from});
+    settings.push_back({name, value, from});
   }
-  std::cout << table.text(width_of(STDOUT_FILENO));
+  const bool json = options.count("json") && options["json"].as<bool>();
+  std::cout << (json ? json_text(settings_json(settings))
+                     : settings_table(settings).text(width_of(STDOUT_FILENO)));
 }
 
 }  // namespace pipewright

@@ -16,7 +16,7 @@ int64_t integer_option(const boost::program_options::variables_map& options, con
                        int64_t minimum, int64_t maximum);
 /// Found out before minutes of work, not after: can `file` be written? InputError that names `option`.
 void check_writable(const std::filesystem::path& file, const std::string& option);
-/// All settings and where they come from, on standard output.
+/// All settings and where they come from, on standard output; with --json as JSON.
 void print_config(const boost::program_options::variables_map& options,
                   const boost::program_options::options_description& description);
 

@@ -45,7 +45,8 @@ void run_evaluate(const Arguments& arguments) {
     }
     const int64_t width = output_width(values);
     std::cout << wrapped(head.str(), width) << "\n"
-              << stage_table(plan, *plan.predicted, inputs).text(width) << "\nMemory of one rank\n"
+              << stage_table(plan, *plan.predicted, inputs).text(width) << "\n"
+              << wrapped(memory_heading(inputs) + "\n", width)
               << memory_table(*plan.predicted).text(width);
   }
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));

@@ -7,6 +7,7 @@
 #include "graph/pipeline_rules.h"
 #include "graph/rows.h"
 #include "graph/units.h"
+#include "graph/update_rules.h"
 #include "optimizer/commands/option_values.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/recompute.h"
@@ -27,8 +28,11 @@ void add_pricing_options(po::options_description* options) {
        ("cost model: " + join(names_of(cost_models()), ", ") +
         "; plan only: " + join(names_of(published_questions()), ", "))
            .c_str())  //
+      ("optimizer", po::value<std::string>(),
+       ("update rule of the run, with momentum if it has one: " + join(update_rule_names(), ", "))
+           .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
+       "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2");
 }
 
 namespace {
@@ -99,6 +103,26 @@ StageDemands demands_from(const po::variables_map& values, std::vector<Setting>*
   return demands;
 }
 
+namespace {
+
+int64_t optimizer_slots_from(const po::variables_map& values, std::vector<Setting>* settings) {
+  std::string source = source_of(values, "optimizer-slots");
+  int64_t slots = in_range(values, "optimizer-slots", 0, 8);
+  if (values.count("optimizer") != 0) {
+    if (given(values, "optimizer-slots"))
+      throw InputError("--optimizer-slots: not together with --optimizer, which says it");
+    OptimizerSettings rule;
+    rule.name = values["optimizer"].as<std::string>();
+    rule.momentum = 0.9;
+    slots = static_cast<int64_t>(slot_names(rule).size());
+    source = "--optimizer " + rule.name;
+  }
+  settings->push_back({"optimizer-slots", std::to_string(slots), source});
+  return slots;
+}
+
+}  // namespace
+
 std::string required(const po::variables_map& values, const std::string& name) {
   if (values.count(name) != 0) return values[name].as<std::string>();
   throw InputError("option --" + name + " is missing", "--help lists the options.");
@@ -122,10 +146,8 @@ Plan read_plan(const po::variables_map& values) { return read_document<Plan>(req
 PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* settings) {
   PlanRequest request;
   request.objective = values["objective"].as<std::string>();
-  request.optimizer_slots = in_range(values, "optimizer-slots", 0, 8);
   settings->push_back({"objective", request.objective, source_of(values, "objective")});
-  settings->push_back(
-      {"optimizer-slots", std::to_string(request.optimizer_slots), source_of(values, "optimizer-slots")});
+  request.optimizer_slots = optimizer_slots_from(values, settings);
   if (values.count("strategy") != 0) {
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});

@@ -8,17 +8,11 @@
 
 #include "graph/plan.h"
 #include "graph/profile.h"
+#include "graph/settings.h"
 #include "graph/topology.h"
 #include "optimizer/plan/optimizer.h"
 
 namespace pipewright {
-
-/// A setting as it is used, for --print-config.
-struct Setting {
-  std::string name;
-  std::string value;
-  std::string source;  ///< "default", "command line", a file
-};
 
 /// What a planning question is asked about.
 struct Inputs {
@@ -31,7 +25,7 @@ struct Inputs {
 /// --gpus, --topology, --levels, --bandwidths, --latency, --shared, --device-classes, --class-profile,
 /// --memory.
 void add_device_options(boost::program_options::options_description* options);
-/// --objective, --optimizer-slots.
+/// --objective, --optimizer, --optimizer-slots.
 void add_pricing_options(boost::program_options::options_description* options);
 /// --schedule, --weights, --microbatches, --stages-per-rank, --recompute: for commands that search.
 void add_run_options(boost::program_options::options_description* options);

@@ -49,6 +49,14 @@ void add_question_options(po::options_description* options) {
   add_wide_option(options);
 }
 
+/// Whether that is all that is asked for.
+bool prints_config(const po::variables_map& values, const Inputs& inputs) {
+  if (!values["print-config"].as<bool>()) return false;
+  std::cout << (values["json"].as<bool>() ? json_text(settings_json(inputs.settings))
+                                          : settings_table(inputs.settings).text(output_width(values)));
+  return true;
+}
+
 Inputs question_from(const po::variables_map& values) {
   Inputs inputs;
   const std::string file = required(values, "profile");
@@ -126,8 +134,8 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
     head << ties << "\n";
   if (inputs.topology.factors.runs > 0) head << calibration_text(inputs.topology.factors) << "\n";
   std::cout << wrapped(head.str(), width) << "\n"
-            << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"
-            << memory_table(predicted).text(width);
+            << stage_table(plan, predicted, inputs).text(width) << "\n"
+            << wrapped(memory_heading(inputs) + "\n", width) << memory_table(predicted).text(width);
 }
 
 class Stopwatch {
@@ -170,10 +178,7 @@ void run_plan(const Arguments& arguments) {
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
   if (is_published(values)) return plan_published(values);
   const Inputs inputs = question_from(values);
-  if (values["print-config"].as<bool>()) {
-    std::cout << settings_table(inputs.settings).text(output_width(values));
-    return;
-  }
+  if (prints_config(values, inputs)) return;
   const Stopwatch stopwatch;
   PlanNotes notes;
   const Plan plan = plan_asked_for(values, inputs, &notes);
@@ -244,10 +249,7 @@ void run_compare(const Arguments& arguments) {
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
   const Inputs inputs = question_from(values);
-  if (values["print-config"].as<bool>()) {
-    std::cout << settings_table(inputs.settings).text(output_width(values));
-    return;
-  }
+  if (prints_config(values, inputs)) return;
   if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
   const Stopwatch stopwatch;
   const int64_t samples = values.count("samples-per-update") != 0

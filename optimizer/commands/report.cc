@@ -173,6 +173,17 @@ TextTable plan_table(const Plan& plan) {
   return table;
 }
 
+std::string memory_heading(const Inputs& inputs) {
+  const int64_t slots = inputs.request.optimizer_slots;
+  const bool assumed =
+      std::any_of(inputs.settings.begin(), inputs.settings.end(), [](const Setting& setting) {
+        return setting.name == "optimizer-slots" && setting.source == "default";
+      });
+  return "Memory of one rank, with " + std::to_string(slots) + (slots == 1 ? " value" : " values") +
+         " of the optimizer for each parameter" +
+         (assumed ? " (assumed, as of sgd with momentum; --optimizer NAME says it)" : "");
+}
+
 TextTable memory_table(const Prediction& prediction) {
   TextTable table({{"stage"},
                    {"weights"},
@@ -189,12 +200,6 @@ TextTable memory_table(const Prediction& prediction) {
                bytes(memory.gradients_bytes), bytes(memory.optimizer_bytes), bytes(memory.activations_bytes),
                bytes(memory.messages_bytes), bytes(memory.workspace_bytes), bytes(memory.total_bytes())});
   }
-  return table;
-}
-
-TextTable settings_table(const std::vector<Setting>& settings) {
-  TextTable table({{"setting", kLeft}, {"value", kLeft, 0, 20}, {"from", kLeft, 0, 12}});
-  for (const Setting& setting : settings) table.add({setting.name, setting.value, setting.source});
   return table;
 }
 

@@ -42,8 +42,9 @@ int64_t largest_memory(const Prediction& prediction);
 TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
 /// The same from the plan alone, as far as its own prediction goes.
 TextTable plan_table(const Plan& plan);
+/// Above memory_table(): what it has counted for the optimizer, and whether anybody has said so.
+std::string memory_heading(const Inputs& inputs);
 TextTable memory_table(const Prediction& prediction);
-TextTable settings_table(const std::vector<Setting>& settings);
 /// One line a rank. "planned" is the prediction's memory, which has room for the workspace and more messages.
 TextTable simulation_table(const Simulation& simulation, const std::vector<RankMemory>& memory,
                            const Prediction& prediction);

@@ -12,6 +12,7 @@
 #include "graph/summary.h"
 #include "graph/transport_rules.h"
 #include "graph/units.h"
+#include "graph/update_rules.h"
 #include "models/device/device.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/commands/checkpoint_commands.h"
@@ -22,6 +23,7 @@
 #include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
+#include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
@@ -35,7 +37,12 @@ namespace {
 namespace po = boost::program_options;
 
 void print_settings(const po::variables_map& options, const ResumedRun& resumed) {
-  for (const Setting& setting : settings_of(options, resumed.run, resumed.base)) {
+  const std::vector<Setting> settings = settings_of(options, resumed.run, resumed.base);
+  if (options["json"].as<bool>()) {
+    std::cout << json_text(settings_json(settings));
+    return;
+  }
+  for (const Setting& setting : settings) {
     std::cout << "--" << setting.name << "  " << setting.value << "  (" << setting.source << ")\n";
   }
 }
@@ -45,9 +52,36 @@ void print_taken(const po::variables_map& options, const ResumedRun& resumed) {
   if (!taken.empty()) std::cerr << "as in the " << resumed.base->from << ": " << taken << "\n";
 }
 
+// Measured: docs/semantics.md#precision.
+void warn_of_bfloat16(const Run& run) {
+  if (run.device != "cpu" || run.precision != "bfloat16") return;
+  std::cerr
+      << "warning: on a CPU most models train slower in bfloat16 than in float32, some several times: it "
+         "is for GPUs, or to see what they will compute\n";
+}
+
+// A plan that was made for an optimizer that keeps less needs more memory than it says.
+void warn_of_optimizer_memory(const Job& job) {
+  if (!job.plan.predicted || job.plan.frozen_layers > 0) return;
+  double weights = 0, counted = 0;
+  for (const Parameter& parameter : job.model.graph.parameters)
+    if (parameter.trainable) weights += static_cast<double>(parameter.type.bytes());
+  for (const StagePrediction& stage : job.plan.predicted->stages)
+    counted += static_cast<double>(stage.memory.optimizer_bytes);
+  const size_t slots = slot_names(job.run.optimizer).size();
+  if (!(weights > 0) || counted >= (static_cast<double>(slots) - 0.5) * weights) return;
+  std::cerr << "warning: " << job.run.optimizer.name << " keeps " << slots
+            << (slots == 1 ? " value" : " values") << " for each parameter, "
+            << format_bytes(static_cast<double>(slots) * weights) << "; the plan's memory counts "
+            << format_bytes(counted) << ": plan with pipewright-optimizer --optimizer "
+            << job.run.optimizer.name << "\n";
+}
+
 void tell_before_training(int64_t ranks, const Job& job) {
   const std::string loss = loss_average_text(job);
   if (!loss.empty()) std::cerr << loss << "\n";
+  warn_of_bfloat16(job.run);
+  warn_of_optimizer_memory(job);
   if (job.run.device != "cpu") return;
   const std::string text = crowding_text(ranks, job.run.threads, host_cores(), job.plan);
   if (!text.empty()) std::cerr << "warning: " << text << "\n";
@@ -85,6 +119,7 @@ void print_summary(const std::string& folder, bool json) {
   }
   const std::string how_true = how_true_text(summary, last_plan_of(folder, summary));
   if (!how_true.empty()) std::cout << "\n" << how_true;
+  for (const std::string& verdict : plan_verdicts(summary)) std::cout << "\n" << verdict;
   std::cout << "\nrun folder: " << folder << "\n";
 }
 
@@ -105,7 +140,7 @@ void run_train(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions()).add(place_option_descriptions());
   description.add_options()("print-config", po::bool_switch(),
                             "print every setting and where it came from; then stop")(
-      "json", po::bool_switch(), "print the summary as JSON")(
+      "json", po::bool_switch(), "print the summary, or the settings, as JSON")(
       "overwrite", po::bool_switch(),
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
@@ -133,7 +168,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions()).add(launch_option_descriptions());
   description.add_options()("print-config", po::bool_switch(),
                             "print every setting and where it came from; then stop")(
-      "json", po::bool_switch(), "print the summary as JSON")(
+      "json", po::bool_switch(), "print the summary, or the settings, as JSON")(
       "overwrite", po::bool_switch(),
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =

@@ -95,6 +95,31 @@ std::string default_text(const RunField& row) {
   return value_in(defaults, row).dump();
 }
 
+// Of the help, with the first field below each.
+constexpr struct {
+  const char* option;
+  const char* caption;
+} kHeadings[] = {{"model", "What is trained, and how long"},
+                 {"optimizer", "Optimizer and learning rate"},
+                 {"sync", "How it is computed"},
+                 {"initial-weights", "Where it begins, and what it keeps"},
+                 {"device", "Devices, links and patience"},
+                 {"trace-minibatches", "Run folder"}};
+
+void add_option(po::options_description& description, const RunField& row) {
+  if (is_flag(row)) {
+    description.add_options()(row.option, po::bool_switch(), row.help.c_str());
+  } else if (is_list(row)) {
+    description.add_options()(row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(),
+                              row.help.c_str());
+  } else {
+    std::string usual = default_text(row);
+    usual.erase(std::remove(usual.begin(), usual.end(), ' '), usual.end());  // "25MiB", as it is given
+    const std::string shown = usual.empty() ? "X" : "X (=" + usual + ")";
+    description.add_options()(row.option, po::value<std::string>()->value_name(shown), row.help.c_str());
+  }
+}
+
 bool is_given(const po::variables_map& options, const RunField& row) {
   if (!*row.option || !options.count(row.option)) return false;
   return !is_flag(row) || options[row.option].as<bool>();
@@ -103,23 +128,18 @@ bool is_given(const po::variables_map& options, const RunField& row) {
 }  // namespace
 
 po::options_description run_option_descriptions() {
-  po::options_description description("Run");
+  po::options_description description;
   description.add_options()("config", po::value<std::string>()->value_name("FILE"),
                             "run document; options win over it");
+  std::vector<po::options_description> groups;
   for (const RunField& row : run_fields()) {
     if (!*row.option) continue;
-    if (is_flag(row)) {
-      description.add_options()(row.option, po::bool_switch(), row.help.c_str());
-    } else if (is_list(row)) {
-      description.add_options()(
-          row.option, po::value<std::vector<std::string>>()->value_name("X")->composing(), row.help.c_str());
-    } else {
-      std::string usual = default_text(row);
-      usual.erase(std::remove(usual.begin(), usual.end(), ' '), usual.end());  // "25MiB", as it is given
-      const std::string shown = usual.empty() ? "X" : "X (=" + usual + ")";
-      description.add_options()(row.option, po::value<std::string>()->value_name(shown), row.help.c_str());
-    }
+    for (const auto& heading : kHeadings)
+      if (std::string(heading.option) == row.option) groups.emplace_back(heading.caption);
+    PW_CHECK(!groups.empty(), "no heading above --" << row.option);
+    add_option(groups.back(), row);
   }
+  for (const po::options_description& group : groups) description.add(group);
   return description;
 }
 

@@ -7,16 +7,10 @@
 #include <vector>
 
 #include "graph/run.h"
+#include "graph/settings.h"
 #include "runtime/launch/place.h"
 
 namespace pipewright {
-
-/// One setting of the resulting run: for --print-config.
-struct Setting {
-  std::string name;    ///< the option's
-  std::string value;   ///< as JSON
-  std::string source;  ///< "default", the run document's file, "option", or where the base is from
-};
 
 /// What stands under the document and the options, instead of the defaults.
 struct RunBase {
@@ -34,6 +28,7 @@ Run run_from_options(const boost::program_options::variables_map& options,
                      const std::optional<Run>& base = std::nullopt);
 /// Does an option, or the document of --config, say what this option is?
 bool is_said(const boost::program_options::variables_map& options, const std::string& option);
+/// Values are JSON; sources "default", the run document's file, "option", or where the base is from.
 std::vector<Setting> settings_of(const boost::program_options::variables_map& options, const Run& run,
                                  const std::optional<RunBase>& base = std::nullopt);
 

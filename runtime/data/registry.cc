@@ -42,7 +42,7 @@ const std::vector<DatasetRow>& dataset_rows() {
        "file=train-v1.1.json, evaluation=dev-v1.1.json, vocabulary=vocab.txt, tokens=384, stride=128, "
        "question=64, answer=30, lower=yes|no",
        "SQuAD 1.1: questions answered by a span of a text, in BERT's word pieces"},
-      {"tensors", open_tensor_file, "file=FILE.safetensors, samples=ALL",
+      {"tensors", open_tensor_file, "file=FILE.safetensors, samples=ALL, shuffle=no|yes",
        "your own tensors, one for each input of the model, in the order of the file"},
   };
   return rows;

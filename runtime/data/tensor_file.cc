@@ -14,8 +14,8 @@ namespace {
 class TensorFile : public Dataset {
  public:
   /// The options have been read. `samples` 0: all.
-  TensorFile(const std::string& file, int64_t samples, const SpecOptions& options)
-      : file_(file), samples_(samples) {
+  TensorFile(const std::string& file, int64_t samples, bool in_order, const SpecOptions& options)
+      : file_(file), samples_(samples), in_order_(in_order) {
     const auto fail = [&](const SafetensorsEntry& entry, const std::string& message,
                           const std::string& remedy) {
       throw InputError(file_.path().string() + ": tensor '" + entry.name + "' " + message, remedy);
@@ -52,7 +52,7 @@ class TensorFile : public Dataset {
 
   int64_t size() const override { return samples_; }
   const std::vector<DataField>& fields() const override { return fields_; }
-  bool in_order() const override { return true; }
+  bool in_order() const override { return in_order_; }
 
   int64_t classes() const override {
     for (size_t field = 0; field < fields_.size(); ++field) {
@@ -90,6 +90,7 @@ class TensorFile : public Dataset {
   SafetensorsFile file_;
   mutable std::mutex file_mutex_;
   int64_t samples_;
+  const bool in_order_;
   std::vector<const SafetensorsEntry*> entries_;  // sorted by name, as the fields
   std::vector<DataField> fields_;
   mutable std::vector<Loaded> tensors_;
@@ -100,9 +101,10 @@ class TensorFile : public Dataset {
 std::unique_ptr<Dataset> open_tensor_file(SpecOptions& options, const std::string&) {
   const std::string file = options.string("file", "");
   const int64_t samples = options.integer("samples", 0, 0, kMaximumSamples);
+  const bool shuffles = options.choice("shuffle", "no", {"yes", "no"}) == "yes";
   options.finish();
   if (file.empty()) options.fail("file", "it is missing; expected file=FILE.safetensors");
-  return std::make_unique<TensorFile>(file, samples, options);
+  return std::make_unique<TensorFile>(file, samples, /*in_order=*/!shuffles, options);
 }
 
 }  // namespace pipewright

@@ -192,6 +192,11 @@ std::unique_ptr<AdaptPolicy> freezing(SpecOptions& options) {
                                 [&](const FreezeRuleRow& each) { return rule == each.name; });
   if (row == freeze_rules().end()) {
     const std::string at = options.string("at", "");
+    if (options.has("profile")) {
+      options.fail(
+          "profile", "does not go with rule=manual, under which the plan stays",
+          "Name the plans in a change file (--adapt manual:file=CHANGES.json), or freeze by another rule.");
+    }
     options.finish();
     if (at.empty())
       options.fail("at", "missing", "give for instance --adapt freeze:rule=manual,at=3@400+6@800");

@@ -47,6 +47,13 @@ std::string address_for_ranks(const LaunchSettings& settings) {
   return settings.master_address.empty() ? host_name() : settings.master_address;
 }
 
+// The remedy, if any, and behind it where to read more.
+std::string with_logs(const std::string& remedy, const std::filesystem::path& folder) {
+  const std::string logs = "ach rank's own words are in " + (folder / "rank-*.log").string() + ".";
+  if (remedy.empty()) return "E" + logs;
+  return remedy + (remedy.ends_with(".") ? " E" : "; e") + logs;
+}
+
 // One of the user's own is kept: several launchers may share it.
 std::string job_secret() {
   const char* given = std::getenv(kSecretVariable);
@@ -326,9 +333,7 @@ void Launcher::report() {
                     (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }
   if (failure_) {
-    throw Error(failure_->code, failure_->message,
-                failure_->remedy + (failure_->remedy.empty() ? "E" : " E") + "ach rank's own words are in " +
-                    (folder_ / "rank-*.log").string() + ".");
+    throw Error(failure_->code, failure_->message, with_logs(failure_->remedy, folder_));
   }
 }
 

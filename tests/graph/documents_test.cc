@@ -254,6 +254,18 @@ TEST_CASE("topologies") {
           j["levels"][0]["count"] = 1 << 15;
           j["levels"][1]["count"] = 1 << 15;
         }) == "x.json: levels[1].count: together more than 1048576 devices");
+  // By hand with units.
+  Json by_hand = parse_json(document_text(sample_topology()), "x.json");
+  by_hand["levels"][1]["bandwidth_bytes_per_second"] = "25Gbit/s";
+  by_hand["levels"][1]["latency_seconds"] = "5us";
+  by_hand["memory_bytes"] = "80GB";
+  const auto read = parse_document<Topology>(json_text(by_hand), "x.json");
+  CHECK(read.levels[1].bandwidth_bytes_per_second == 3.125e9);
+  CHECK(read.levels[1].latency_seconds == 5e-6);
+  CHECK(read.memory_bytes == 80'000'000'000);
+  CHECK(error([](Json& j) {
+          j["levels"][1]["bandwidth_bytes_per_second"] = "25";
+        }).rfind("x.json: levels[1].bandwidth_bytes_per_second: \"25\" has no unit", 0) == 0);
   const Topology flat = flat_topology(4, 1.25e9, 1e-6, 1 << 30);
   CHECK_NOTHROW(flat.validate("x"));
   CHECK(flat.device_count() == 4);

@@ -33,6 +33,9 @@ TEST_CASE("one's own tensors are fields, sample by sample, in their order") {
   const auto set = open_dataset(spec, "train");
   CHECK(set->size() == 4);
   CHECK(set->in_order());
+  CHECK(open_dataset(spec + ",shuffle=no", "train")->in_order());
+  CHECK(!open_dataset(spec + ",shuffle=yes", "train")->in_order());
+  CHECK(file_error(spec + ",shuffle=true").find("shuffle: got 'true', expected yes|no") != std::string::npos);
   CHECK(set->classes() == 3);
   REQUIRE(set->fields().size() == 3);  // by name
   CHECK(set->fields()[0].name == "labels");

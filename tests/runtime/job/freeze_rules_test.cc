@@ -95,6 +95,8 @@ TEST_CASE("points of a manual freeze are read strictly") {
   }
   CHECK_THROWS_WITH(make_adapt_policy("freeze:rule=alpa"), Catch::Contains("alpha"));
   CHECK_THROWS_WITH(make_adapt_policy("freeze:rule=alpha,percentile=3"), Catch::Contains("percentile"));
+  CHECK_THROWS_WITH(make_adapt_policy("freeze:rule=manual,at=3@400,profile=p.json"),
+                    Catch::Contains("profile: does not go with rule=manual, under which the plan stays"));
 }
 
 TEST_CASE("a change may say a plan, layers to freeze, or what an update takes") {
