@@ -127,7 +127,7 @@ TEST_CASE("--print-config --json is JSON, in all programs") {
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
     std::map<std::string, Json> found;
-    for (const Json& setting : parse_json(outcome.output, "settings")) found[setting.at("setting")] = setting;
+    for (const Json& setting : parse_json(outcome.output, "settings")) found[setting.at("setting").get<std::string>()] = setting;
     return found;
   };
   const auto run = settings("runtime", Words{"train"} + kJob + Words{"--momentum", "0.5"});
