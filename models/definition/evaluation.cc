@@ -1,11 +1,12 @@
 // What changes between training and evaluation is one argument of a few operators: a table.
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/error.h"
+#include "models/definition/literal.h"
 #include "models/definition/model.h"
 
 namespace pipewright {
@@ -53,14 +54,6 @@ bool is_norm_without_statistics(const Node& node) {
   });
 }
 
-template <typename Value>
-Value* literal(Node& node, const std::string& name) {
-  for (auto& [key, value] : node.arguments) {
-    if (key == name) return std::get_if<Value>(&value);
-  }
-  return nullptr;
-}
-
 /// Stochastic depth as torchvision and timm write it: ones with probability p, drawn in place, then divided
 /// by p. In evaluation all are kept: ones, divided by 1. What is drawn and not divided is something else, and
 /// stays.
@@ -79,26 +72,20 @@ void keep_all_samples(Graph& graph) {
   }
 }
 
-/// Exported batch norms count the minibatches that they have seen.
-bool counts_minibatches(const Node& node, const std::set<std::string>& buffers) {
-  return node.op == "aten::add_" &&
-         std::any_of(node.arguments.begin(), node.arguments.end(), [&](const auto& given) {
-           const auto* tensor = std::get_if<TensorArgument>(&given.second);
-           return given.first == "self" && tensor != nullptr && buffers.count(tensor->name) != 0;
-         });
-}
-
-/// An auxiliary classifier trains along: loss = add(cross entropy, cross entropy, alpha). Evaluation asks the
-/// first alone.
+/// What a module called auxiliary_loss adds trains along only: evaluation counts it 0. No other sum is
+/// touched.
 void forget_auxiliary_losses(Graph& graph) {
-  std::set<std::string> losses;
+  constexpr std::string_view kLayer = "auxiliary_loss";
   for (Node& node : graph.nodes) {
-    if (node.op == "aten::cross_entropy_loss") losses.insert(node.outputs[0]);
-    if (node.op != "aten::add" || graph.outputs.empty() || node.outputs[0] != graph.outputs[0]) continue;
-    const auto* self = literal<TensorArgument>(node, "self");
-    const auto* other = literal<TensorArgument>(node, "other");
-    auto* weight = literal<double>(node, "alpha");
-    if (self && other && weight && losses.count(self->name) && losses.count(other->name)) *weight = 0;
+    const bool marked = node.layer == kLayer || node.layer.ends_with("." + std::string(kLayer));
+    if (!marked || node.op != "aten::add") continue;
+    const auto alpha = std::find_if(node.arguments.begin(), node.arguments.end(),
+                                    [](const auto& argument) { return argument.first == "alpha"; });
+    if (alpha != node.arguments.end()) {
+      alpha->second = 0.0;
+    } else {
+      node.arguments.emplace_back("alpha", 0.0);
+    }
   }
 }
 
@@ -106,8 +93,6 @@ void forget_auxiliary_losses(Graph& graph) {
 
 Graph evaluation_graph(const Graph& training) {
   Graph graph = training;
-  std::set<std::string> buffers;
-  for (const Buffer& buffer : training.buffers) buffers.insert(buffer.name);
   for (Node& node : graph.nodes) {
     if (is_norm_without_statistics(node)) continue;
     for (const Rewrite& rewrite : rewrites()) {
@@ -115,11 +100,6 @@ Graph evaluation_graph(const Graph& training) {
       // An argument left out takes the schema's default, which for all of the table means evaluation.
       for (auto& [name, value] : node.arguments) {
         if (name == rewrite.argument) value = rewrite.evaluation;
-      }
-    }
-    if (counts_minibatches(node, buffers)) {
-      for (auto& [name, value] : node.arguments) {
-        if (name == "other") value = int64_t{0};
       }
     }
   }

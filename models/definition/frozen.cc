@@ -11,7 +11,7 @@
 namespace pipewright {
 
 Graph frozen_graph(const Graph& training, int64_t layers) {
-  const size_t end = end_of_layers(model_layers(training), layers, "model '" + training.name + "'");
+  const size_t end = frozen_nodes(training, layers);
   Graph graph = training;
   if (end == 0) return graph;
   const Graph evaluation = evaluation_graph(training);
@@ -26,13 +26,17 @@ Graph frozen_graph(const Graph& training, int64_t layers) {
   return graph;
 }
 
+size_t frozen_nodes(const Graph& graph, int64_t layers) {
+  return end_of_layers(model_layers(graph), layers, "model '" + graph.name + "'");
+}
+
 Model frozen_model(Model model, int64_t layers) {
   if (layers > 0) model.graph = frozen_graph(model.graph, layers);
   return model;
 }
 
 std::set<std::string> frozen_buffers(const Graph& graph, int64_t layers) {
-  const size_t end = end_of_layers(model_layers(graph), layers, "model '" + graph.name + "'");
+  const size_t end = frozen_nodes(graph, layers);
   std::set<std::string> frozen;
   for (const Buffer& buffer : graph.buffers) frozen.insert(buffer.name);
   std::set<std::string> read;

@@ -13,12 +13,16 @@ namespace pipewright {
 
 /// `training` with its first `layers` layers frozen (graph/model_layers.h; 0: as it is). Parameters that
 /// these read are not trainable any more, whoever else reads them; their nodes run as in evaluation
-/// (evaluation_graph) and without autograd, so what leaves them is a function of the sample alone, and their
-/// buffers stay as they are. Names, order and types are unchanged: a plan for `training` cuts this graph too.
-/// InputError if there are not so many layers.
+/// (evaluation_graph) and without autograd, so what leaves them is a function of the sample alone; their
+/// buffers stay as they are where they run as `keeping_buffers` (models/run/interpreter.h). Names, order and
+/// types are unchanged: a plan for `training` cuts this graph too. InputError if there are not so many
+/// layers.
 Graph frozen_graph(const Graph& training, int64_t layers);
 /// The model with frozen_graph().
 Model frozen_model(Model model, int64_t layers);
+
+/// The nodes of those layers: the first so many of the graph's.
+size_t frozen_nodes(const Graph& graph, int64_t layers);
 
 /// The buffers that only those layers read: they stay as they are, to the bit.
 std::set<std::string> frozen_buffers(const Graph& graph, int64_t layers);

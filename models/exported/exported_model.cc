@@ -5,6 +5,8 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/definition/gradient_flow.h"
+#include "models/definition/scoring.h"
 #include "models/exported/call_check.h"
 #include "models/exported/declared_memory.h"
 #include "models/exported/pt2_archive.h"
@@ -167,7 +169,13 @@ void choose_outputs(Graph& graph, SpecOptions& options) {
                  "Give it a loss: --model " + spec + "cross_entropy or " + spec +
                      "mse; or export a model that computes its own.");
   }
-  // The first that can be scores of "labels".
+  // Those that a cross entropy of the loss scores; else the first that can be scores of "labels".
+  const std::vector<std::string> others = graph.outputs;
+  for (const std::string& other : others) {
+    graph.outputs = {output, other};
+    if (const auto scoring = scoring_of(graph); scoring && scoring->dimension) return;
+  }
+  graph.outputs = others;
   std::vector<std::string> scores;
   for (const std::string& other : graph.outputs) {
     const TensorType& candidate = graph.values.at(other);
@@ -263,7 +271,7 @@ Model build(std::shared_ptr<const Pt2Archive> archive, SpecOptions& options, int
   if (outputs != nullptr) model.graph.outputs = *outputs;
   if (drop_dead) model.graph = without_dead_nodes(std::move(model.graph));
   std::erase_if(model.stored, [&](const auto& entry) { return !is_tensor_of(model.graph, entry.first); });
-  model.graph = with_storage_groups(std::move(model.graph));
+  model.graph = with_reached_parameters(with_storage_groups(std::move(model.graph)));
   if (everywhere) model.graph = with_nodes_everywhere(std::move(model.graph));
   model.graph.fold_constants = fold;
   model.graph.name = options.spec().name;

@@ -18,8 +18,9 @@ struct Segment::Implementation {
 };
 
 Segment::Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
-                 at::Device device)
-    : implementation_(new Implementation{.steps = prepare_steps(graph, nodes, std::move(outputs), device)}) {}
+                 at::Device device, size_t keeping_buffers)
+    : implementation_(new Implementation{
+          .steps = prepare_steps(graph, nodes, std::move(outputs), device, keeping_buffers)}) {}
 
 Segment::~Segment() = default;
 Segment::Segment(Segment&&) noexcept = default;

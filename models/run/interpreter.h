@@ -19,8 +19,9 @@ namespace pipewright {
 struct RandomKey {
   uint64_t seed = 0;
   int64_t minibatch = 0;
-  /// For a pass that is recorded (runtime/stage/recorded_stage.h): a generator for each of Segment::random_nodes(),
-  /// which the node draws from in the default one's place, as it is. Borrowed. Null: seeded as below.
+  /// For a pass that is recorded (runtime/stage/recorded_stage.h): a generator for each of
+  /// Segment::random_nodes(), which the node draws from in the default one's place, as it is. Borrowed. Null:
+  /// seeded as below.
   const std::vector<at::Generator>* streams = nullptr;
   /// Of a pass over a part of the minibatch: the first of its samples. Each part draws numbers of its own.
   int64_t first_sample = 0;
@@ -51,20 +52,22 @@ struct NodeObserver {
 /// A random node (dropout) seeds the default generator with a hash of (seed, minibatch, node name) before it
 /// draws. The default generator is the process's, one for each device: all segments take turns at it. Values
 /// are dropped after their last use; move the inputs in, so that this holds for them too. Buffers are changed
-/// in place by the nodes that write them (batch norm). Where graph.autocast is set, the nodes run under
-/// bfloat16 autocast (models/run/autocast.h), but for those whose `autocast` says otherwise. Nodes whose
-/// `gradient` is false run without autograd. Nodes that depend on nothing (arange, masks of fixed shape) run
-/// in the first forward; what others read of them is kept from then on, unless graph.fold_constants is off.
-/// An operator that makes a list of tensors (split, unbind) makes one value per element.
-/// All tensors given to it are on its device; nodes that say where they make a tensor, or make one of
-/// nothing, make it there.
+/// in place by the nodes that write them (batch norm, statistics of a module's own), but for the first
+/// `keeping_buffers` of the graph's nodes: what one of these would write into memory of a buffer is not
+/// written, and who reads its result reads the buffer as it was. Where graph.autocast is set, the nodes run
+/// under bfloat16 autocast (models/run/autocast.h), but for those whose `autocast` says otherwise. Nodes
+/// whose `gradient` is false run without autograd. Nodes that depend on nothing (arange, masks of fixed
+/// shape) run in the first forward; what others read of them is kept from then on, unless
+/// graph.fold_constants is off. An operator that makes a list of tensors (split, unbind) makes one value per
+/// element. All tensors given to it are on its device; nodes that say where they make a tensor, or make one
+/// of nothing, make it there.
 class Segment {
  public:
   /// `nodes`: positions in graph.nodes, ascending. `outputs`: values to hand out. InputError for an operator
   /// that this LibTorch does not know or arguments that do not fit its schema, naming the node. Does not keep
   /// `graph`.
   Segment(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
-          at::Device device = at::kCPU);
+          at::Device device = at::kCPU, size_t keeping_buffers = 0);
   ~Segment();
   Segment(Segment&&) noexcept;
   Segment& operator=(Segment&&) noexcept;

@@ -2,25 +2,15 @@
 
 #include <ATen/core/enum_tag.h>
 
-#include <variant>
 #include <vector>
 
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/printable.h"
+#include "models/definition/literal.h"
 #include "models/run/allowed_operators.h"
 
 namespace pipewright {
-namespace {
-
-template <typename T>
-const T* literal(const Node& node, const std::string& name) {
-  for (const auto& [key, argument] : node.arguments)
-    if (key == name) return std::get_if<T>(&argument);
-  return nullptr;
-}
-
-}  // namespace
 
 std::string label_of(const Node& node) {
   const std::string op = node.overload.empty() ? node.op : node.op + "." + node.overload;
@@ -66,6 +56,14 @@ bool draws_numbers(const Node& node, const c10::OperatorHandle& op) {
     const int64_t* integer = literal<int64_t>(node, "dropout_p");
     return (probability && *probability > 0) || (integer && *integer > 0);
   }
+  return true;
+}
+
+bool writes_argument(const Node& node, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return true;
+  if (argument.name() != "running_mean" && argument.name() != "running_var") return false;
+  for (const char* name : {"training", "use_input_stats"})
+    if (const bool* trains = literal<bool>(node, name); trains && !*trains) return false;
   return true;
 }
 

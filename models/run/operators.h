@@ -20,4 +20,8 @@ c10::OperatorHandle find_operator(const Node& node);
 /// all ones are no numbers drawn.
 bool draws_numbers(const Node& node, const c10::OperatorHandle& op);
 
+/// Does the operator write this argument of its schema? Norms write their running statistics, which their
+/// schemas do not say, unless the node says that they do not train.
+bool writes_argument(const Node& node, const c10::Argument& argument);
+
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -158,7 +159,11 @@ void SegmentRun::run_step(size_t i) {
   const SegmentStep& step = steps_.steps[i];
   fill_stack(step);
   const StepScope scope(step, steps_.device.type());
-  call(step);
+  if (step.writes.empty() || !keep_buffers(step)) {
+    call(step);
+  } else if (step.random) {
+    ++next_random_;
+  }
   keep_results(i);
 }
 
@@ -212,6 +217,48 @@ at::Tensor SegmentRun::take(const StepInput& source) {
       break;
   }
   return at::Tensor();
+}
+
+bool SegmentRun::is_of_buffer(const at::Tensor& tensor) const {
+  return tensor.defined() && std::any_of(buffers_.begin(), buffers_.end(), [&](const at::Tensor& buffer) {
+           return buffer.is_alias_of(tensor);
+         });
+}
+
+bool SegmentRun::keep_buffers(const SegmentStep& step) {
+  if (step.changes_shapes) {
+    for (const auto& write : step.writes)
+      if (stack_[write.position].isTensor() && is_of_buffer(stack_[write.position].toTensor()))
+        stack_[write.position] = stack_[write.position].toTensor().alias();
+    return false;
+  }
+  bool only_buffers = step.makes_only_what_it_writes;
+  for (const auto& write : step.writes) {
+    c10::IValue& written = stack_[write.position];
+    if (written.isTensor() && is_of_buffer(written.toTensor())) continue;
+    only_buffers = only_buffers && written.isNone();
+  }
+  if (only_buffers) {
+    c10::Stack results(step.op.schema().returns().size());
+    for (const auto& write : step.writes)
+      for (const size_t result : write.results) results[result] = stack_[write.position];
+    stack_ = std::move(results);
+    return true;
+  }
+  const auto copied = [&](const at::Tensor& tensor) {
+    return is_of_buffer(tensor) ? tensor.clone() : tensor;
+  };
+  for (const auto& write : step.writes) {
+    c10::IValue& written = stack_[write.position];
+    if (written.isTensor()) {
+      written = copied(written.toTensor());
+    } else if (written.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : written.toTensorVector()) list.push_back(copied(tensor));
+      written = std::move(list);
+    }
+  }
+  return false;
 }
 
 void SegmentRun::call(const SegmentStep& step) {

@@ -33,6 +33,10 @@ class SegmentRun {
   void show_constant(size_t i) const;
   void fill_stack(const SegmentStep& step);
   at::Tensor take(const StepInput& source);
+  /// Before a step that keeps buffers. Where it would write one: true if there is nothing left to do, and its
+  /// results are on the stack; else it is given copies, and what it writes there is thrown away.
+  bool keep_buffers(const SegmentStep& step);
+  bool is_of_buffer(const at::Tensor& tensor) const;
   void call(const SegmentStep& step);
   void call_random(const SegmentStep& step);
   void keep_results(size_t i);

@@ -43,6 +43,26 @@ SegmentStep step_of(const Node& node) {
   return step;
 }
 
+/// Notes what the step writes, and which of its results are that again.
+void find_writes(const Node& node, SegmentStep& step) {
+  const c10::FunctionSchema& schema = step.op.schema();
+  const auto same = [](const c10::AliasInfo* a, const c10::AliasInfo* b) {
+    return a != nullptr && b != nullptr && a->beforeSets() == b->beforeSets();
+  };
+  size_t found = 0;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (!writes_argument(node, argument)) continue;
+    SegmentStep::Write write{i, {}};
+    for (size_t result = 0; result < schema.returns().size(); ++result)
+      if (same(argument.alias_info(), schema.returns()[result].alias_info())) write.results.push_back(result);
+    found += write.results.size();
+    step.writes.push_back(std::move(write));
+  }
+  step.makes_only_what_it_writes = found == schema.returns().size();
+  step.changes_shapes = step.op.hasTag(at::Tag::inplace_view);
+}
+
 /// An operator makes tensors, or lists of them, as many as the node names.
 void check_outputs(const SegmentStep& step, const Node& node) {
   const auto& returns = step.op.schema().returns();
@@ -75,8 +95,8 @@ struct GraphOrder {
 class Preparation {
  public:
   Preparation(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
-              at::Device device)
-      : graph_(graph), order_(graph) {
+              at::Device device, size_t keeping_buffers)
+      : graph_(graph), keeping_buffers_(keeping_buffers), order_(graph) {
     made_.nodes = nodes;
     made_.outputs = std::move(outputs);
     made_.autocast = graph.autocast.has_value();
@@ -100,6 +120,7 @@ class Preparation {
     PW_CHECK_LT(made_.nodes[i], graph_.nodes.size());
     if (i > 0) PW_CHECK_LT(made_.nodes[i - 1], made_.nodes[i]);
     SegmentStep step = step_of(node(i));
+    if (made_.nodes[i] < keeping_buffers_) find_writes(node(i), step);
     if (step.random) made_.random.push_back(i);
     prepared_.push_back(prepare_arguments(node(i), step.op.schema(), step.label));
     set_device(step.op.schema(), made_.device, prepared_.back().stack);
@@ -223,6 +244,7 @@ class Preparation {
   }
 
   const Graph& graph_;
+  const size_t keeping_buffers_;
   const GraphOrder order_;
   SegmentSteps made_;
   std::vector<PreparedArguments> prepared_;                      // by node
@@ -234,8 +256,8 @@ class Preparation {
 }  // namespace
 
 SegmentSteps prepare_steps(const Graph& graph, const std::vector<size_t>& nodes,
-                           std::vector<std::string> outputs, at::Device device) {
-  return Preparation(graph, nodes, std::move(outputs), device).run();
+                           std::vector<std::string> outputs, at::Device device, size_t keeping_buffers) {
+  return Preparation(graph, nodes, std::move(outputs), device, keeping_buffers).run();
 }
 
 }  // namespace pipewright

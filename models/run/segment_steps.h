@@ -48,7 +48,15 @@ struct SegmentStep {
   bool without_autocast = false;
   std::optional<at::ScalarType> autocast = {};  ///< the node's own
   bool constant = false;                        ///< depends on nothing: runs in the first forward only
-  std::string label = {};                       ///< for messages: node 'conv1' (features.0, aten::conv2d)
+  /// Of a step that keeps buffers as they are: what it writes.
+  struct Write {
+    size_t position;              ///< of the stack
+    std::vector<size_t> results;  ///< outputs that are this tensor again
+  };
+  std::vector<Write> writes = {};
+  bool makes_only_what_it_writes = false;  ///< no result is another tensor than those
+  bool changes_shapes = false;             ///< it writes no memory: unsqueeze_, transpose_
+  std::string label = {};                  ///< for messages: node 'conv1' (features.0, aten::conv2d)
 };
 
 /// Names as in Segment. Values lie in slots while the segment runs; the first inputs.size() are the inputs.
@@ -67,6 +75,6 @@ struct SegmentSteps {
 
 /// With the arguments and errors of Segment's constructor.
 SegmentSteps prepare_steps(const Graph& graph, const std::vector<size_t>& nodes,
-                           std::vector<std::string> outputs, at::Device device);
+                           std::vector<std::string> outputs, at::Device device, size_t keeping_buffers);
 
 }  // namespace pipewright

@@ -24,11 +24,6 @@ const std::map<std::string, std::string>& silent_views() {
   return table;
 }
 
-/// Arguments that are written although the schema does not say so: those of norms that train.
-bool is_written_silently(const c10::Argument& argument) {
-  return argument.name() == "running_mean" || argument.name() == "running_var";
-}
-
 const Argument* given(const Node& node, const std::string& name) {
   for (const auto& [key, argument] : node.arguments) {
     if (key == name) return &argument;
@@ -112,8 +107,7 @@ void Storages::look_at(size_t number) {
   }
   for (const c10::Argument& argument : schema.arguments()) {
     const std::vector<std::string> names = tensors_of(given(node, argument.name()));
-    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    if (written || is_written_silently(argument)) {
+    if (writes_argument(node, argument)) {
       for (const std::string& name : names) writes_.push_back({number, name});
     }
     const auto sets = alias_sets(argument.alias_info());

@@ -176,7 +176,7 @@ Model build_inception_v3(ModelOptions& options, int64_t batch_size) {
   }
   std::string loss = model.classification_loss(x);
   if (auxiliary) {
-    auto layer = model.layer("loss");
+    auto layer = model.layer("auxiliary_loss");
     const std::string second = model.cross_entropy_loss(auxiliary_scores, "labels");
     loss = model.call_one(
         "add", "Tensor",

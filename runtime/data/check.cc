@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
+#include "models/definition/scoring.h"
 #include "runtime/data/encoded_text.h"
 #include "runtime/data/sets.h"
 
@@ -124,6 +125,41 @@ std::optional<int64_t> table_rows(const Graph& graph, const std::string& input) 
   return std::nullopt;
 }
 
+// Labels lie in [0, the result), but for those that are `ignored`.
+int64_t classes_but(const Dataset& dataset, int64_t ignored) {
+  const auto& fields = dataset.fields();
+  const auto field =
+      std::find_if(fields.begin(), fields.end(), [](const DataField& of) { return of.name == "labels"; });
+  if (ignored != dataset.classes() - 1 || field == fields.end() || field->sample_type.dtype != "int64")
+    return dataset.classes();
+  std::vector<int64_t> labels(static_cast<size_t>(field->sample_type.elements()));
+  int64_t largest = 0;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    dataset.read(i, static_cast<size_t>(field - fields.begin()), {}, labels.data());
+    for (const int64_t label : labels)
+      if (label != ignored) largest = std::max(largest, label);
+  }
+  return largest + 1;
+}
+
+// Labels that a cross entropy compares with scores have some.
+void check_labels(const Dataset& dataset, const Graph& graph, const Spec& spec, const std::string& where) {
+  const auto scoring = scoring_of(graph);
+  if (!scoring || scoring->labels != "labels" || dataset.classes() <= scoring->classes) return;
+  const int64_t classes = classes_but(dataset, scoring->ignored);
+  if (classes <= scoring->classes) return;
+  const std::string option = has_option(spec, "vocabulary") ? "vocabulary" : "classes";
+  std::string remedy = parse_spec(graph.name, "model").name.ends_with(".pt2")
+                           ? "export a model of " + std::to_string(classes) + " classes"
+                           : "likely: the model's option " + option + "=" + std::to_string(classes);
+  if (has_option(spec, option))
+    remedy += ", or --data " + with_options(spec, {{option, std::to_string(scoring->classes)}});
+  throw InputError(where + "labels: got " + std::to_string(classes) + " classes, expected at most " +
+                       std::to_string(scoring->classes) + ", the scores that '" + scoring->scores +
+                       "' has for a label",
+                   remedy);
+}
+
 }  // namespace
 
 void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec) {
@@ -162,18 +198,7 @@ void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const s
     }
   }
 
-  if (graph.outputs.size() < 2) return;
-  const std::vector<int64_t>& scores = graph.values.at(graph.outputs[1]).shape;
-  if (scores.empty() || dataset.classes() <= scores.back()) return;
-  const std::string option = has_option(spec, "vocabulary") ? "vocabulary" : "classes";
-  std::string remedy = "likely: the model's option " + option + "=" + std::to_string(dataset.classes());
-  if (has_option(spec, option)) {
-    remedy += ", or --data " + with_options(spec, {{option, std::to_string(scores.back())}});
-  }
-  throw InputError(where + "labels: got " + std::to_string(dataset.classes()) +
-                       " classes, expected at most " + std::to_string(scores.back()) + ", the scores that '" +
-                       graph.outputs[1] + "' has for a sample",
-                   remedy);
+  check_labels(dataset, graph, spec, where);
 }
 
 }  // namespace pipewright

@@ -61,8 +61,8 @@ struct DatasetRow {
 const std::vector<DatasetRow>& dataset_rows();
 
 /// InputError unless each input of the graph is a field of the data set with this sample shape and dtype, and
-/// labels fit the number of scores of `graph.outputs[1]`; names field, got, expected and the likely option to
-/// change.
+/// labels that a cross entropy of the graph reads are classes that it has scores for; names field, got,
+/// expected and the likely option to change.
 void check_dataset_for_graph(const Dataset& dataset, const Graph& graph, const std::string& data_spec);
 
 }  // namespace pipewright

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "graph/error.h"
+#include "models/definition/scoring.h"
 #include "models/run/interpreter.h"
 #include "runtime/evaluate/generate.h"
 #include "runtime/generation/evaluation.h"
@@ -26,6 +27,11 @@ bool reads(const Graph& graph, const std::string& field) {
          std::find(graph.inputs.begin(), graph.inputs.end(), field) != graph.inputs.end();
 }
 
+std::optional<int64_t> dimension_of_classes(const Graph& graph) {
+  const auto scoring = scoring_of(graph);
+  return scoring ? scoring->dimension : std::nullopt;
+}
+
 class Evaluating : private RankTask {
  public:
   Evaluating(const Job& job, const Place& place, const PredictionFiles& files);
@@ -42,6 +48,7 @@ class Evaluating : private RankTask {
 
   const Job& job_;
   const PredictionFiles& files_;
+  const std::optional<int64_t> classes_;  // their dimension among the scores
   const std::unique_ptr<Dataset> data_;
   RankSession session_;
   std::unique_ptr<Worker> worker_;
@@ -52,7 +59,11 @@ class Evaluating : private RankTask {
 };
 
 Evaluating::Evaluating(const Job& job, const Place& place, const PredictionFiles& files)
-    : job_(job), files_(files), data_(open_evaluation_data(job.run, job.model)), session_(job, place) {}
+    : job_(job),
+      files_(files),
+      classes_(dimension_of_classes(job.model.graph)),
+      data_(open_evaluation_data(job.run, job.model)),
+      session_(job, place) {}
 
 EvaluationResult Evaluating::run() {
   session_.run(*this);
@@ -81,10 +92,10 @@ void Evaluating::prepare() {
 
 void Evaluating::work() {
   evaluation_->run(session_.hooks(job_.plan, job_.run.gradient_accumulation), session_.loading(),
-                   [&](const EvaluatedMinibatch& done, const ScoredSamples& samples) {
+                   [&](const EvaluatedMinibatch& done, const at::Tensor& scores) {
                      session_.control().post(done.to_json().dump());
                      if (files_.any())
-                       scored_[done.minibatch] = scored(samples.scores, /*whole=*/!files_.scores.empty());
+                       scored_[done.minibatch] = scored(scores, classes_, /*whole=*/!files_.scores.empty());
                    });
   if (files_.any()) return gather();
   const auto* sequences = dynamic_cast<const GeneratedDataset*>(data_.get());
@@ -106,7 +117,7 @@ void Evaluating::gather() {
     if (from == 0 || (from != session_.place().rank && !is_first())) continue;
     session_.control().check();
     if (is_first())
-      scored_[k] = empty_scored(job_.model.graph, job_.run.batch_size, evaluation_->size_of(k),
+      scored_[k] = empty_scored(job_.model.graph, classes_, job_.run.batch_size, evaluation_->size_of(k),
                                 /*whole=*/!files_.scores.empty());
     std::vector<std::unique_ptr<Request>> requests;
     const auto parts = scored_.at(k).parts();

@@ -53,9 +53,9 @@ std::vector<at::Tensor> generate(Evaluation& evaluation, const Generation& gener
     std::vector<at::Tensor> next(made.size());
     evaluation.run(
         session.hooks(plan, run.gradient_accumulation), session.loading(),
-        [&](const EvaluatedMinibatch& minibatch, const ScoredSamples& scored) {
+        [&](const EvaluatedMinibatch& minibatch, const at::Tensor& made_scores) {
           const auto k = static_cast<size_t>(minibatch.minibatch);
-          const at::Tensor scores = scored.scores.reshape({made[k].size(0), length, -1});
+          const at::Tensor scores = made_scores.reshape({made[k].size(0), length, -1});
           next[k] = scores.select(1, place).argmax(-1).contiguous();
         },
         [&](int64_t k, const std::string& field, at::Tensor& value) {

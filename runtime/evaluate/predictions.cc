@@ -1,5 +1,6 @@
 #include "runtime/evaluate/predictions.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +10,7 @@
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
+#include "models/definition/scoring.h"
 #include "models/safetensors/safetensors.h"
 
 namespace pipewright {
@@ -31,11 +33,11 @@ std::vector<int64_t> shape_of_scores(const Graph& graph, int64_t batch_size, int
   return shape;
 }
 
-// The field "labels" of the first samples, if the data set has one.
-at::Tensor labels_of(const Dataset& data, int64_t samples, uint64_t seed) {
+// The field of the first samples, if the data set has it, with whole numbers.
+at::Tensor labels_of(const Dataset& data, const std::string& name, int64_t samples, uint64_t seed) {
   for (size_t field = 0; field < data.fields().size(); ++field) {
     const TensorType& type = data.fields()[field].sample_type;
-    if (data.fields()[field].name != "labels" || type.dtype != "int64") continue;
+    if (data.fields()[field].name != name || type.dtype != "int64") continue;
     std::vector<int64_t> shape{samples};
     shape.insert(shape.end(), type.shape.begin(), type.shape.end());
     at::Tensor labels = at::empty(shape, at::kLong);
@@ -46,12 +48,9 @@ at::Tensor labels_of(const Dataset& data, int64_t samples, uint64_t seed) {
   return {};
 }
 
-// True if the loss is the mean of the samples' cross entropies, and nothing else.
-bool is_mean_cross_entropy(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return node.op == "aten::cross_entropy_loss" && node.arguments.size() == 2 &&
-           node.outputs == std::vector<std::string>{graph.outputs[0]};
-  });
+// The loss is the mean of the labels' cross entropies, and nothing else.
+bool is_mean_of_labels(const Scoring& scoring) {
+  return scoring.is_loss && scoring.is_mean && scoring.class_weights.empty() && !scoring.smoothed;
 }
 
 at::Tensor all_of(const std::map<int64_t, Scored>& minibatches, at::Tensor Scored::*part) {
@@ -91,37 +90,49 @@ void write_classes(const std::string& file, const at::Tensor& classes, const at:
 }  // namespace
 
 void check_predictions(const Graph& graph, const PredictionFiles& files) {
-  const bool scores = graph.outputs.size() > 1 && graph.values.at(graph.outputs[1]).shape.size() > 1;
+  const bool scores = graph.outputs.size() > 1 && !graph.values.at(graph.outputs[1]).shape.empty();
   if (files.any() && !scores) {
-    throw InputError(
-        "model '" + graph.name + "' gives its loss only: it has no scores to predict with",
-        "Let its forward return (loss, scores), the classes in the last dimension of the scores, "
-        "and export it again.");
+    throw InputError("model '" + graph.name + "' gives its loss only: it has no scores to predict with",
+                     "Let its forward return (loss, scores), and export it again.");
+  }
+  const auto scoring = scoring_of(graph);
+  if (!files.classes.empty() && !(scoring && scoring->dimension)) {
+    throw InputError("--classes: no cross entropy of the loss of model '" + graph.name +
+                         "' is one of its scores, '" + graph.outputs[1] +
+                         "', so nothing says which of them are classes",
+                     "--predictions FILE.safetensors writes the scores as they are.");
   }
   check_file("predictions", files.scores, ".safetensors");
   check_file("classes", files.classes, ".jsonl");
 }
 
 std::vector<at::Tensor> Scored::parts() const {
-  std::vector<at::Tensor> parts{classes, best};
-  if (scores.defined()) parts.push_back(scores);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : {classes, best, scores})
+    if (part.defined()) parts.push_back(part);
   return parts;
 }
 
-Scored scored(const at::Tensor& scores, bool whole) {
+Scored scored(const at::Tensor& scores, std::optional<int64_t> dimension, bool whole) {
   const at::Tensor floats = scores.to(at::kFloat).contiguous();
   Scored result;
-  result.classes = floats.argmax(-1);
-  result.best = floats.gather(-1, result.classes.unsqueeze(-1)).squeeze(-1);
+  if (dimension) {
+    result.classes = floats.argmax(*dimension);
+    result.best = floats.gather(*dimension, result.classes.unsqueeze(*dimension)).squeeze(*dimension);
+  }
   if (whole) result.scores = floats;
   return result;
 }
 
-Scored empty_scored(const Graph& graph, int64_t batch_size, int64_t samples, bool whole) {
-  const std::vector<int64_t> shape = shape_of_scores(graph, batch_size, samples);
-  const std::vector<int64_t> positions(shape.begin(), shape.end() - 1);
-  Scored result{at::empty(positions, at::kLong), at::empty(positions, at::kFloat), {}};
+Scored empty_scored(const Graph& graph, std::optional<int64_t> dimension, int64_t batch_size, int64_t samples,
+                    bool whole) {
+  std::vector<int64_t> shape = shape_of_scores(graph, batch_size, samples);
+  Scored result;
   if (whole) result.scores = at::empty(shape, at::kFloat);
+  if (!dimension) return result;
+  shape.erase(shape.begin() + *dimension);
+  result.classes = at::empty(shape, at::kLong);
+  result.best = at::empty(shape, at::kFloat);
   return result;
 }
 
@@ -130,27 +141,40 @@ void write_predictions(const PredictionFiles& files, const Run& run, const Graph
   const at::NoGradGuard no_grad;
   int64_t samples = 0;
   for (const auto& [k, minibatch] : minibatches) samples = std::min(data.size(), (k + 1) * run.batch_size);
-  at::Tensor classes = all_of(minibatches, &Scored::classes);
-  at::Tensor best = all_of(minibatches, &Scored::best);
-  // A row for each sample; of several positions, the row has them all.
-  at::Tensor labels = labels_of(data, samples, static_cast<uint64_t>(run.seed));
-  if (labels.defined() && labels.numel() != classes.numel()) labels = at::Tensor();
-  std::vector<int64_t> shape = labels.defined() ? labels.sizes().vec() : classes.sizes().vec();
-  classes = classes.reshape(shape);
-  best = best.reshape(shape);
+  const auto scoring = scoring_of(graph);
+  const bool has_classes = scoring && scoring->dimension;
+  const std::string field = scoring && !scoring->labels.empty() ? scoring->labels : "labels";
+  at::Tensor labels = labels_of(data, field, samples, static_cast<uint64_t>(run.seed));
+  at::Tensor classes, best, scores;
+  if (has_classes) {
+    classes = all_of(minibatches, &Scored::classes);
+    best = all_of(minibatches, &Scored::best);
+    if (labels.defined() && labels.numel() != classes.numel()) labels = at::Tensor();
+  }
+  if (!files.scores.empty()) scores = all_of(minibatches, &Scored::scores);
+  // A row for each sample: of positions that are rows of their own, the sample's row has them all.
+  int64_t dimension = has_classes ? *scoring->dimension : 0;
+  if (has_classes && labels.defined() && classes.sizes() != labels.sizes() && dimension == classes.dim()) {
+    dimension = labels.dim();
+    if (scores.defined()) {
+      std::vector<int64_t> shape = labels.sizes().vec();
+      shape.push_back(scoring->classes);
+      scores = scores.reshape(shape);
+    }
+    classes = classes.reshape(labels.sizes());
+    best = best.reshape(labels.sizes());
+  }
   if (!files.classes.empty()) write_classes(files.classes, classes, best, labels);
   if (files.scores.empty()) return;
-  at::Tensor scores = all_of(minibatches, &Scored::scores);
-  shape.push_back(scores.size(-1));
-  scores = scores.reshape(shape);
-  NamedTensors tensors{{"scores", scores}, {"classes", classes}};
-  if (labels.defined()) {
-    tensors.emplace_back("labels", labels);
-    if (is_mean_cross_entropy(graph)) {
-      tensors.emplace_back("loss", at::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}),
-                                                          labels.flatten(), {}, at::Reduction::None)
-                                       .reshape(labels.sizes()));
-    }
+  NamedTensors tensors{{"scores", scores}};
+  if (has_classes) tensors.emplace_back("classes", classes);
+  if (labels.defined()) tensors.emplace_back("labels", labels);
+  if (labels.defined() && has_classes && scoring->aligned && is_mean_of_labels(*scoring)) {
+    const at::Tensor rows = scores.movedim(dimension, -1);
+    tensors.emplace_back("loss",
+                         at::cross_entropy_loss(rows.reshape({-1, scoring->classes}), labels.flatten(), {},
+                                                at::Reduction::None, scoring->ignored)
+                             .reshape(labels.sizes()));
   }
   write_safetensors(files.scores, std::move(tensors), {{"format", "pt"}, {"model", run.model}});
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,19 +21,23 @@ struct PredictionFiles {
   bool any() const { return !scores.empty() || !classes.empty(); }
 };
 
-/// InputError unless the model has scores, and the files' names and folders are what they should be.
+/// InputError unless the model has scores, and for classes a cross entropy of them that says which they are
+/// (models/definition/scoring.h), and the files' names and folders are what they should be.
 void check_predictions(const Graph& graph, const PredictionFiles& files);
 
 /// Of one minibatch: what travels from the rank that computed it.
 struct Scored {
-  at::Tensor classes;  ///< int64 (samples, ...): the largest score's; of equal ones the first
+  at::Tensor classes;  ///< int64: the largest score's along their dimension, of equal ones the first;
+                       ///< undefined: none
   at::Tensor best;     ///< float32, that score
-  at::Tensor scores;   ///< float32 (samples, ..., classes); undefined unless they are asked for
+  at::Tensor scores;   ///< float32, as the graph has them; undefined unless they are asked for
   std::vector<at::Tensor> parts() const;
 };
-Scored scored(const at::Tensor& scores, bool whole);
+/// `dimension`: of the classes, if there are any.
+Scored scored(const at::Tensor& scores, std::optional<int64_t> dimension, bool whole);
 /// Of the right shapes for `samples` samples of a graph for `batch_size`, to be received into.
-Scored empty_scored(const Graph& graph, int64_t batch_size, int64_t samples, bool whole);
+Scored empty_scored(const Graph& graph, std::optional<int64_t> dimension, int64_t batch_size, int64_t samples,
+                    bool whole);
 
 /// Samples stand in data order (docs/evaluating.md has the files). RunError if they cannot be written.
 void write_predictions(const PredictionFiles& files, const Run& run, const Graph& graph, const Dataset& data,

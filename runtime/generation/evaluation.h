@@ -3,24 +3,21 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/definition/model.h"
+#include "models/definition/scoring.h"
 #include "runtime/data/dataset.h"
+#include "runtime/generation/judged.h"
 #include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/worker/stage_loaders.h"
 #include "runtime/worker/worker.h"
 
 namespace pipewright {
-
-/// What the last stage made of a minibatch, and what it should have.
-struct ScoredSamples {
-  at::Tensor scores;  ///< (samples or positions, ..., classes); undefined if the model has none
-  at::Tensor labels;  ///< (samples, ...); undefined if the model reads none
-};
 
 /// May put another tensor of the same type in the place of a field of minibatch k.
 using FieldOverride = std::function<void(int64_t k, const std::string& field, at::Tensor& value)>;
@@ -43,16 +40,15 @@ class Evaluation {
 
   /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
   /// `hooks.observers` are told of all actions, the others are not called. `report` is called for each
-  /// minibatch on its rank_of().
+  /// minibatch on its rank_of(), with its scores (graph.outputs[1]), undefined if the model has none.
   void run(WorkerHooks hooks, LoadObserver loading,
-           const std::function<void(const EvaluatedMinibatch&, const ScoredSamples&)>& report,
+           const std::function<void(const EvaluatedMinibatch&, const at::Tensor& scores)>& report,
            const FieldOverride& override = {});
 
  private:
-  /// The labels of this rank's replica of the last stage, which does not read them: the plan has put the node
-  /// that does into an earlier stage. Null where there is nothing to load.
-  std::unique_ptr<Loader> labels_read_elsewhere(const std::shared_ptr<const PipelineSpan>& span,
-                                                const std::function<LoadRequest(int64_t)>& request) const;
+  /// What of a minibatch's outputs the scoring names.
+  ScoredTargets scored_targets(const std::vector<at::Tensor>& handed_out, bool scores) const;
+  at::Tensor class_weights() const;
 
   const Run& run_;
   const Model& model_;
@@ -60,6 +56,9 @@ class Evaluation {
   const PipelineShape shape_;
   const Dataset& data_;
   Worker& worker_;
+  const std::optional<Scoring> scoring_;
+  const bool loss_is_sum_;
+  at::Tensor class_weights_;  // of the scoring; undefined: none
   std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> full_, rest_;  // by stage of this rank
 };
 

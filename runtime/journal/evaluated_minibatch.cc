@@ -13,7 +13,8 @@ Json EvaluatedMinibatch::to_json() const {
   json["scored"] = scored;
   json["samples"] = samples;
   json["among_five"] = among_five;
-  json["labels"] = labels;
+  json["weight"] = weight ? Json(*weight) : Json();
+  json["is_sum"] = is_sum;
   json["surprise"] = finite_or_null(surprise);
   for (const JudgedAnswer& answer : answers)
     json["answers"].push_back({answer.question, finite_or_null(answer.score), answer.exact, answer.f1});
@@ -23,8 +24,10 @@ Json EvaluatedMinibatch::to_json() const {
 EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
   EvaluatedMinibatch minibatch{json.at("minibatch"), number_or_nan(json.at("loss")),
                                json.at("correct"),   json.at("scored"),
-                               json.at("samples"),   json.at("among_five"),
-                               json.at("labels"),    number_or_nan(json.at("surprise"))};
+                               json.at("samples"),   json.at("among_five")};
+  if (!json.at("weight").is_null()) minibatch.weight = json.at("weight").get<double>();
+  minibatch.is_sum = json.at("is_sum");
+  minibatch.surprise = number_or_nan(json.at("surprise"));
   if (json.contains("answers")) {
     for (const Json& answer : json["answers"])
       minibatch.answers.push_back({answer.at(0), number_or_nan(answer.at(1)), answer.at(2), answer.at(3)});
@@ -72,9 +75,9 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   double weight = 0;
   double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    const int64_t labels = minibatch.labels >= 0 ? minibatch.labels : minibatch.samples;
-    if (labels > 0) loss += minibatch.loss * static_cast<double>(labels);
-    weight += static_cast<double>(labels);
+    const double counts = minibatch.weight.value_or(static_cast<double>(minibatch.samples));
+    if (counts != 0) loss += minibatch.loss * (minibatch.is_sum ? 1 : counts);
+    weight = minibatch.is_sum ? 1 : weight + counts;
     surprise += minibatch.surprise;
     summary.samples += minibatch.samples;
     correct += minibatch.correct;

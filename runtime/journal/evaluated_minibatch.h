@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,13 +26,14 @@ struct EvaluatedMinibatch {
   int64_t minibatch = 0;
   double loss = 0;
   int64_t correct = 0;
-  int64_t scored = 0;  ///< labels that had a score; those that ask nothing (kNoLabel) do not count
+  int64_t scored = 0;  ///< labels that had scores; those that ask nothing do not count
   int64_t samples = 0;
   /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
   int64_t among_five = -1;
-  /// Labels that the loss is the mean of: those that ask something, also where there are no scores. -1: the
-  /// model reads no labels, and the loss is the mean over the samples.
-  int64_t labels = -1;
+  /// What the loss divides by: of a mean over labels those that ask something, or their class weights. 0: the
+  /// mean of none. Not set: the loss is a mean over the samples.
+  std::optional<double> weight = {};
+  bool is_sum = false;  ///< the loss divides by nothing
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();
   std::vector<JudgedAnswer> answers = {};  ///< by sample; empty: the data asks no questions
@@ -51,7 +53,8 @@ struct EvaluationResult : EvaluationSummary {
 };
 
 /// Adds up in the order of minibatches, so that the sums do not depend on who was first. A minibatch's loss
-/// weighs as many labels as it is the mean of; the loss of none is left out, whatever it is.
+/// counts what it divides by, and the result is that of all as one; the mean of none is left out, whatever it
+/// is.
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches);
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "graph/error.h"
+#include "models/definition/gradient_flow.h"
 
 namespace pipewright {
 
@@ -64,8 +65,11 @@ std::vector<StageInterface> partition(const Graph& graph, const Plan& plan) {
       }
     }
   }
+  auto& last_fields = stages.back().fields;
   for (const std::string& name : graph.outputs) {
     if (!stays.count(name)) last_reader[name] = stages.size() - 1;
+    if (fields.count(name) && std::find(last_fields.begin(), last_fields.end(), name) == last_fields.end())
+      last_fields.push_back(name);
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const std::string& name : graph.nodes[i].outputs) {
@@ -83,7 +87,8 @@ std::vector<StageInterface> partition(const Graph& graph, const Plan& plan) {
 std::set<std::string> differentiable_values(const Graph& graph) {
   std::set<std::string> differentiable;
   for (const Parameter& parameter : graph.parameters) {
-    if (parameter.trainable && dtype_has_gradients(parameter.type.dtype)) differentiable.insert(parameter.name);
+    if (parameter.trainable && dtype_has_gradients(parameter.type.dtype))
+      differentiable.insert(parameter.name);
   }
   // What is written in place is also read by the names that it had before: a gradient that reaches one node
   // of a set of Graph::together may come out of any of them.
@@ -102,10 +107,9 @@ std::set<std::string> differentiable_values(const Graph& graph) {
     }
   };
   for (const Node& node : graph.nodes) {
-    const auto read = node.reads();
-    const bool flows = node.gradient && std::any_of(read.begin(), read.end(), [&](const auto& name) {
-                         return differentiable.count(name) > 0;
-                       });
+    const auto read = differentiable_reads(node);
+    const bool flows = std::any_of(read.begin(), read.end(),
+                                   [&](const auto& name) { return differentiable.count(name) > 0; });
     if (!flows) continue;
     add_outputs(node);
     if (const auto set = sharing.find(node.name); set != sharing.end()) {

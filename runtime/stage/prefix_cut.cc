@@ -96,7 +96,7 @@ PrefixCut::PrefixCut(const Graph& graph, const std::vector<StageInterface>& stag
   }
   if (values_.empty()) obstacle_ = "nothing of the samples leaves the frozen layers";
   if (!obstacle_.empty()) return;
-  prefix_ = std::make_unique<Segment>(graph_, makers({}), values_, device_);
+  prefix_ = std::make_unique<Segment>(graph_, makers({}), values_, device_, end_);
   if (!prefix_->random_nodes().empty()) {
     obstacle_ = prefix_->label(prefix_->random_nodes()[0]) + " of the frozen layers draws random numbers";
     return;
@@ -150,7 +150,7 @@ std::vector<at::Tensor> PrefixCut::run_from(const PrefixCut& shallower, const st
   const auto& given = shallower.values();
   auto step = steps_.find(given);
   if (step == steps_.end())
-    step = steps_.emplace(given, Segment(graph_, makers(given), values_, device_)).first;
+    step = steps_.emplace(given, Segment(graph_, makers(given), values_, device_, end_)).first;
   return run_segment(step->second, given, values, fields, weights, buffers);
 }
 

@@ -106,7 +106,8 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
     : options_(options),
       last_(index + 1 == stages.size()),
       cuts_(options.split_backward ? backward_cuts(graph, stages[index].nodes) : BackwardCuts()),
-      segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index, cuts_), options.device),
+      segment_(graph, stages[index].nodes, segment_outputs(graph, stages, index, cuts_), options.device,
+               options.keeping_buffers),
       fields_(stages[index].fields),
       received_(stages[index].received),
       sent_(stages[index].sent) {
@@ -140,18 +141,17 @@ StageProgram::StageProgram(const Graph& graph, const std::vector<StageInterface>
   sent_parts_ = parts_of(graph, sent_, nullptr, options.device);
   received_gradient_parts_ = parts_of(graph, received_, &received_differentiable_, options.device);
   sent_gradient_parts_ = parts_of(graph, sent_, &sent_differentiable_, options.device);
-  if (last_ && graph.outputs.size() > 1) scores_ = 1;
 
   std::vector<size_t> first, second;
   for (const size_t i : stages[index].nodes) (i < options_.recompute_from ? first : second).push_back(i);
   if (!options_.recompute || first.empty() || second.empty()) return;
-  second_part_ = std::make_unique<Part>(graph, second, segment_.outputs(), segment_, options_.device);
+  second_part_ = std::make_unique<Part>(graph, second, segment_.outputs(), segment_, options_);
   std::set<std::string> made;
   for (const size_t i : first) made.insert(graph.nodes[i].outputs.begin(), graph.nodes[i].outputs.end());
   std::vector<std::string> between;
   for (const std::string& name : second_part_->segment.inputs())
     if (made.count(name) > 0) between.push_back(name);
-  first_part_ = std::make_unique<Part>(graph, first, std::move(between), segment_, options_.device);
+  first_part_ = std::make_unique<Part>(graph, first, std::move(between), segment_, options_);
 }
 
 namespace {
@@ -172,8 +172,9 @@ std::vector<at::Tensor> picked(const std::vector<at::Tensor>& all, const std::ve
 }  // namespace
 
 StageProgram::Part::Part(const Graph& graph, const std::vector<size_t>& nodes,
-                         std::vector<std::string> outputs, const Segment& whole, at::Device device)
-    : segment(graph, nodes, std::move(outputs), device),
+                         std::vector<std::string> outputs, const Segment& whole,
+                         const StageProgramOptions& options)
+    : segment(graph, nodes, std::move(outputs), options.device, options.keeping_buffers),
       parameters(positions_in(whole.parameters(), segment.parameters())),
       buffers(positions_in(whole.buffers(), segment.buffers())) {}
 
@@ -255,7 +256,7 @@ void StageProgram::take_outputs(Pass& pass, std::vector<at::Tensor> outputs) con
   const size_t cuts_begin = outputs.size() - cuts_.values.size();
   const size_t roots = last_ ? 1 : cuts_begin;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (i >= roots && i < cuts_begin) continue;  // scores
+    if (i >= roots && i < cuts_begin) continue;  // handed out only
     auto& edges = i < roots ? pass.roots : pass.cut_edges;
     edges.push_back(outputs[i].requires_grad() ? gradient_edge(outputs[i]) : Edge());
   }
@@ -263,7 +264,7 @@ void StageProgram::take_outputs(Pass& pass, std::vector<at::Tensor> outputs) con
   for (at::Tensor& output : outputs) output = output.detach();
   if (last_) {
     pass.loss = outputs[0];
-    if (scores_ < outputs.size()) pass.scores = outputs[scores_];
+    pass.handed_out.assign(outputs.begin() + 1, outputs.end());
   } else {
     pass.sent = std::move(outputs);
   }

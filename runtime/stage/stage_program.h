@@ -26,6 +26,9 @@ struct StageProgramOptions {
   size_t recompute_from = 0;
   /// The backward can be run in two parts.
   bool split_backward = false;
+  /// So many of graph.nodes, from the front, write no buffers (Segment): all in evaluation, those of frozen
+  /// layers.
+  size_t keeping_buffers = 0;
   /// Where all its tensors are.
   at::Device device = at::kCPU;
 };
@@ -36,7 +39,7 @@ struct Pass {
   std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
   at::Tensor loss;               ///< last stage; likewise without
   double loss_weight = 1;  ///< what it counts in that of the minibatch: the gradient that it begins with
-  at::Tensor scores;       ///< last stage, if the graph has them; as sent
+  std::vector<at::Tensor> handed_out;  ///< last stage: the graph's outputs behind the loss; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these
   /// and not the values frees what no operator has saved.
@@ -146,7 +149,7 @@ class StageProgram {
   /// Nodes of the stage that run by themselves.
   struct Part {
     Part(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
-         const Segment& whole, at::Device device);
+         const Segment& whole, const StageProgramOptions& options);
     std::vector<at::Tensor> weights_of(const WeightVersion& version) const;
     /// Of those that the whole stage reads.
     std::vector<at::Tensor> buffers_of(const std::vector<at::Tensor>& all) const;
@@ -175,7 +178,6 @@ class StageProgram {
   std::vector<MessagePart> sent_parts_;
   std::vector<MessagePart> received_gradient_parts_;
   std::vector<MessagePart> sent_gradient_parts_;
-  size_t scores_ = SIZE_MAX;  // position in the segment's outputs, last stage; the loss is at 0
 };
 
 }  // namespace pipewright

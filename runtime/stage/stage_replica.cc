@@ -27,6 +27,7 @@ StageProgramOptions options_of(const Graph& graph, const Plan& plan, int64_t sta
     options.recompute_from = static_cast<size_t>(node - graph.nodes.begin());
   }
   options.split_backward = schedule_facts(plan.schedule).splits_backward;
+  options.keeping_buffers = frozen_nodes(graph, plan.frozen_layers);
   options.device = device;
   return options;
 }
@@ -200,7 +201,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
                              {rules_.random_seed(), k, nullptr, samples_.begin});
     pass.loss_weight = loss_weight;
     pass.version = std::move(version);  // a checkpoint may want all of it
-    result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.scores, {})};
+    result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.handed_out, {})};
   }
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
   PW_CHECK(fresh, "minibatch " << k << " is in flight already");
@@ -304,7 +305,7 @@ StageReplica::Forwarded StageReplica::evaluate(const StageProgram& program, int6
                                                std::vector<at::Tensor> fields) const {
   Pass pass = program.forward(std::move(received), std::move(fields), versions_.all().latest(), buffers_,
                               {rules_.random_seed(), k});
-  return {std::move(pass.sent), std::move(pass.loss), std::move(pass.scores)};
+  return {std::move(pass.sent), std::move(pass.loss), std::move(pass.handed_out)};
 }
 
 }  // namespace pipewright

@@ -95,7 +95,8 @@ class StageReplica {
   /// stage.
   struct Forwarded {
     std::vector<at::Tensor> sent;
-    at::Tensor loss, scores;  ///< as in Pass
+    at::Tensor loss;
+    std::vector<at::Tensor> handed_out;  ///< all as in Pass
   };
   Forwarded forward(int64_t k, std::vector<at::Tensor> received, std::vector<at::Tensor> fields,
                     double loss_weight = 1);

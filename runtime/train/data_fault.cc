@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/data/sequences.h"
+#include "models/definition/scoring.h"
 
 namespace pipewright {
 namespace {
@@ -24,6 +24,7 @@ int64_t first_broken_row(const at::Tensor& field, std::string& number) {
 }
 
 std::string fault_in(int64_t k, const LoadRequest& request, const Graph& graph, const Dataset& dataset) {
+  const auto scoring = scoring_of(graph);
   for (size_t i = 0; i < dataset.fields().size(); ++i) {
     const DataField& field = dataset.fields()[i];
     const auto& inputs = graph.inputs;
@@ -39,9 +40,9 @@ std::string fault_in(int64_t k, const LoadRequest& request, const Graph& graph, 
              std::to_string(request.indices[static_cast<size_t>(row)]) + " of the data, number " +
              std::to_string(row) + " of minibatch " + std::to_string(k) + ", holds " + number;
     }
-    if (field.name == "labels" && values.eq(kNoLabel).all().item<bool>()) {
-      return "all labels of minibatch " + std::to_string(k) + " are " + std::to_string(kNoLabel) +
-             ", which ask nothing: its loss is the mean of none";
+    if (scoring && field.name == scoring->labels && values.eq(scoring->ignored).all().item<bool>()) {
+      return "all " + field.name + " of minibatch " + std::to_string(k) + " are " +
+             std::to_string(scoring->ignored) + ", which ask nothing: its loss is the mean of none";
     }
   }
   return "";

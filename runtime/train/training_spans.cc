@@ -149,7 +149,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   // Lines wait for their norm; those of a span that fails on the way go without.
   MinibatchReports reports(job_.run.gradient_clipping_norm > 0, part,
                            [this](std::string line) { control().post(std::move(line)); });
-  hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+  hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
     reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
   if (layer_norms_) hooks.averaged = [this](StageReplica& stage) { layer_norms_->add(stage); };
@@ -219,7 +219,7 @@ void Training::evaluate_ended_epoch() {
 void Training::evaluate(int64_t epoch, int64_t minibatches) {
   if (journal_) control().post(evaluation_begins_line(epoch, minibatches));
   generation_->evaluation(job_.run, job_.model, *evaluation_data_)
-      .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
+      .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const at::Tensor&) {
         control().post(evaluation_line(epoch, done, minibatches));
       });
 }

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/graph_identity.h"
 #include "graph/update_rules.h"
+#include "models/definition/frozen.h"
 #include "models/initialise.h"
 #include "runtime/stage/sample_split.h"
 
@@ -19,14 +20,16 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
       cycle(cycle_of(plan.stages[number])),
       rule(rule),
       segment(model.graph, interface.nodes,
-              number + 1 == plan.stages.size() ? model.graph.outputs : interface.sent),
+              number + 1 == plan.stages.size() ? model.graph.outputs : interface.sent, at::kCPU,
+              frozen_nodes(model.graph, plan.frozen_layers)),
       samples(samples_of(model.graph)) {
   const Stage& stage = plan.stages[number];
   if (stage.split.size() > 1) {
     ranges = sample_ranges(samples, stage.split);
     for (const SampleRange& range : ranges)
       segments_of_parts.emplace_back(graph_of_part(model, plan, range.size()), interface.nodes,
-                                     segment.outputs());
+                                     segment.outputs(), at::kCPU,
+                                     frozen_nodes(model.graph, plan.frozen_layers));
   }
   Tensors first;
   for (const std::string& name : segment.parameters()) {

@@ -37,7 +37,7 @@ PrefixSources sources_of(const PrefixInputs& inputs, const StageReplica& stage) 
 }  // namespace
 
 size_t end_of_frozen_prefix(const Graph& graph, const Plan& plan) {
-  const size_t frozen = end_of_layers(model_layers(graph), plan.frozen_layers, "model '" + graph.name + "'");
+  const size_t frozen = frozen_nodes(graph, plan.frozen_layers);
   if (frozen == 0) return 0;
   std::map<std::string, size_t> positions;
   for (size_t i = 0; i < graph.nodes.size(); ++i) positions[graph.nodes[i].name] = i;

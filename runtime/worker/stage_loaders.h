@@ -34,11 +34,12 @@ std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::st
 
 class StageLoaders {
  public:
-  /// For one span of the worker's, to train or to evaluate. `request(k)`: what minibatch k consists of;
-  /// `but`: a stage whose fields come from elsewhere. Borrows the data set.
+  /// For one span of the worker's, to train, or to evaluate with these programs. `request(k)`: what minibatch
+  /// k consists of; `but`: a stage whose fields come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
                const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {},
-               std::optional<int64_t> but = {}, bool evaluates = false);
+               std::optional<int64_t> but = {},
+               const std::function<const StageProgram&(int64_t stage)>& evaluated = {});
   /// The fields of the stage's next minibatch, which is k. The stage has some.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 

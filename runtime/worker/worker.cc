@@ -422,9 +422,9 @@ class Worker::Execution {
     if (forwarded.loss.defined() && weight == 0) forwarded.loss = at::zeros_like(forwarded.loss);
     if (forwarded.loss.defined() && hooks_.forward_done) {
       // Scores are large: they wait for nobody, and training has no use for them.
-      const at::Tensor scores = training() ? at::Tensor() : std::move(forwarded.scores);
-      lane.stage->deferred().push(forwarded.loss, [this, k, weight, scores](const at::Tensor& loss) {
-        hooks_.forward_done(k, weight * loss.item<double>(), scores);
+      const auto handed_out = training() ? std::vector<at::Tensor>() : std::move(forwarded.handed_out);
+      lane.stage->deferred().push(forwarded.loss, [this, k, weight, handed_out](const at::Tensor& loss) {
+        hooks_.forward_done(k, weight * loss.item<double>(), handed_out);
       });
       if (!training()) lane.stage->deferred().flush();
     }

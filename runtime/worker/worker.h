@@ -41,9 +41,9 @@ struct WorkerHooks {
   std::function<std::vector<at::Tensor>(int64_t minibatch)> loss_fields;
   /// Last stage only: the loss of a forward; where the stage splits its minibatches, of this replica's part,
   /// times what that counts: the minibatch's is the sum over the replicas, in their order. While training on
-  /// a device some actions later, in order; the last ones at the end of the span. In an evaluation also its
-  /// scores (may be undefined), which are where the stage computes.
-  std::function<void(int64_t minibatch, double loss, const at::Tensor& scores)> forward_done;
+  /// a device some actions later, in order; the last ones at the end of the span. In an evaluation also what
+  /// else the program's graph hands out (outputs behind the loss), where the stage computes.
+  std::function<void(int64_t minibatch, double loss, const std::vector<at::Tensor>& handed_out)> forward_done;
   /// A stage has all gradients of a round, summed over its replicas and over stages where they are tied, and
   /// averaged; they are not clipped yet, and its update comes next.
   std::function<void(StageReplica&)> averaged;

@@ -214,7 +214,7 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
         fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
       return fields;
     };
-    hooks.forward_done = [&](int64_t k, double loss, const at::Tensor&) {
+    hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
       const std::lock_guard lock(mutex);
       if (const auto whole = loss_parts.add(worker.stage(worker.stage_count() - 1), k, loss))
         run.losses[static_cast<size_t>(k)] = *whole;

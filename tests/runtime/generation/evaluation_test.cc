@@ -21,7 +21,7 @@ std::map<int64_t, std::string> evaluated(const Run& run, const Model& model, con
     at::set_num_threads(1);
     Worker worker(model, plan, rank, links, TrainingRules{}, nullptr, {});
     Evaluation evaluation(run, model, plan, data, worker);
-    evaluation.run({}, {}, [&](const EvaluatedMinibatch& done, const ScoredSamples&) {
+    evaluation.run({}, {}, [&](const EvaluatedMinibatch& done, const at::Tensor&) {
       if (rank != evaluation.rank_of(done.minibatch)) throw std::runtime_error("another rank's minibatch");
       const std::lock_guard lock(mutex);
       lines[done.minibatch] = done.to_json().dump();

@@ -74,7 +74,7 @@ class Generations {
   WorkerHooks hooks(const Worker& worker) {
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches_, worker);
-    hooks.forward_done = [this, &worker](int64_t k, double loss, const at::Tensor&) {
+    hooks.forward_done = [this, &worker](int64_t k, double loss, const std::vector<at::Tensor>&) {
       const std::lock_guard lock(mutex_);
       const auto whole = loss_parts_.add(worker.stage(worker.stage_count() - 1), k, loss);
       if (!whole) return;
