@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "graph/model_layers.h"
+#include "models/definition/frozen.h"
 #include "runtime/worker/stage_loaders.h"
 
 namespace pipewright {

@@ -241,7 +241,7 @@ TEST_CASE("scoring: every model of the zoo says what its classes are, and texts 
     CHECK(scoring->classes ==
           graph.values.at(graph.outputs[1]).shape.at(static_cast<size_t>(*scoring->dimension)));
     CHECK(scoring->is_text == (name == "gpt" || name == "bert" || name == "gnmt"));
-    CHECK(scoring->aligned == (name != "bert_span"));
+    CHECK(scoring->aligned == (name != "bert-span"));
   }
 }
 

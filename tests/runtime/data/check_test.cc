@@ -7,6 +7,15 @@ namespace {
 
 using testing::message_of;
 
+void add_cross_entropy(Graph& graph, const std::string& scores, const std::string& labels) {
+  graph.nodes.push_back({"loss",
+                         "aten::cross_entropy_loss",
+                         "",
+                         {{"self", TensorArgument{scores}}, {"target", TensorArgument{labels}}},
+                         {"loss"},
+                         ""});
+}
+
 Graph image_model(std::vector<int64_t> images, int64_t scores) {
   Graph graph;
   graph.name = "convnet";
@@ -17,6 +26,7 @@ Graph image_model(std::vector<int64_t> images, int64_t scores) {
   graph.values["labels"] = {"int64", {64}};
   graph.values["loss"] = {"float32", {}};
   graph.values["scores"] = {"float32", {64, scores}};
+  add_cross_entropy(graph, "scores", "labels");
   return graph;
 }
 
@@ -28,6 +38,11 @@ Graph text_model(int64_t tokens, int64_t vocabulary) {
   graph.values["tokens"] = graph.values["labels"] = {"int64", {8, tokens}};
   graph.values["loss"] = {"float32", {}};
   graph.values["scores"] = {"float32", {8, tokens, vocabulary}};
+  graph.values["rows"] = {"float32", {8 * tokens, vocabulary}};
+  graph.values["row_labels"] = {"int64", {8 * tokens}};
+  for (const auto& [rows, of] : {std::pair("rows", "scores"), std::pair("row_labels", "labels")})
+    graph.nodes.push_back({rows, "aten::reshape", "", {{"self", TensorArgument{of}}}, {rows}, ""});
+  add_cross_entropy(graph, "rows", "row_labels");
   return graph;
 }
 
@@ -75,6 +90,19 @@ TEST_CASE("another dtype") {
   graph.values["images"].dtype = "float64";
   CHECK_THAT(fit_error("synthetic-images", graph),
              Catch::Contains("field 'images': got float32 (1, 28, 28), expected float64 (1, 28, 28)"));
+}
+
+TEST_CASE("labels that no cross entropy reads, and those that it ignores, need no scores") {
+  Graph binary = image_model({1, 28, 28}, 1);
+  binary.nodes[0].op = "aten::binary_cross_entropy_with_logits";
+  CHECK_NOTHROW(check_dataset_for_graph(*open_dataset("synthetic-images:classes=20", "train"), binary,
+                                        "synthetic-images:classes=20"));
+  Graph ignoring = image_model({1, 28, 28}, 10);
+  ignoring.nodes[0].arguments.emplace_back("ignore_index", int64_t{10});
+  CHECK_NOTHROW(check_dataset_for_graph(*open_dataset("synthetic-images:classes=11", "train"), ignoring,
+                                        "synthetic-images:classes=11"));
+  CHECK_THAT(fit_error("synthetic-images:classes=12", ignoring),
+             Catch::Contains("labels: got 12 classes, expected at most 10"));
 }
 
 TEST_CASE("more classes than scores") {
