@@ -28,7 +28,8 @@ enum class Pace {
 /// Replicas that wait for each other and sum their gradients, each in a thread.
 class Replicas {
  public:
-  explicit Replicas(size_t count) : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count) {}
+  explicit Replicas(size_t count)
+      : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count), seconds_(count) {}
 
   void meet() { barrier_.arrive_and_wait(); }
   /// Of what each replica took, the longest, when all are there.

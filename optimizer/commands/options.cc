@@ -33,8 +33,7 @@ void add_pricing_options(po::options_description* options) {
            .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2")  //
-      ("ignore-crowd", po::bool_switch(),
-       "take ranks of a host not to slow each other, whatever the profile measured beside others");
+      ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
 }
 
 namespace {

@@ -343,8 +343,14 @@ TEST_CASE("on several levels a turn names the links between hosts, and rows that
       const Json json = parse_json(cli.run(question + rates + " --json").out, "out");
       const auto advice = json["advice"].get<std::string>();
       CAPTURE(round, rates, json.dump());
+      int64_t told = 0;
       for (const Json& row : json["strategies"])
-        plainer += row.value("kind", "") == "data parallelism" ? 1 : 0;
+        told += row.value("kind", "") == "data parallelism" && row["strategy"] != "dp" ? 1 : 0;
+      plainer += told;
+      const std::string table = cli.run(question + rates).out;
+      for (size_t at = table.find("(data parallelism)"); at != std::string::npos; --told)
+        at = table.find("(data parallelism)", at + 1);
+      CHECK(told == 0);
       for (const Json& turn : json["turns"]) {
         const auto there = turn["bandwidths_bytes_per_second"].get<std::vector<double>>();
         REQUIRE(there.size() == 2);
@@ -357,11 +363,9 @@ TEST_CASE("on several levels a turn names the links between hosts, and rows that
         ++turns;
       }
     }
-    const std::string table = cli.run(question + "2MB/s,300kB/s --wide").out;
-    CHECK((plainer == 0 || table.find("(data parallelism)") != std::string::npos || round > 0));
   }
   CHECK(turns > 0);
-  CHECK(plainer > 8);
+  CHECK(plainer > 0);
 }
 
 TEST_CASE("memory that nobody needs changes no plan") {
