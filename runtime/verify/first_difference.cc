@@ -112,7 +112,7 @@ FirstDifference first_difference(const Job& job, const Retraining& retraining,
   }
   const std::string where = minibatches_text(begin, end);
   if (!after.parameter && !after.slot) {
-    first.action = "the statistics that the forwards of " + where + " leave";
+    first.action = "the statistics that " + where + " leave";
     first.element = after.buffer;
   } else if (after.slot || !after.has_slot) {
     first.action = "the gradients of " + where +
