@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const Words kJob = {"--model", kEndlessModel, "--data", "synthetic-images:image=8,samples=96", "--batch-size",
-                    "8"};
+const Words kSettingsJob = {
+    "--model", kEndlessModel, "--data", "synthetic-images:image=8,samples=96", "--batch-size", "8"};
 
 std::vector<Json> minibatches_of(const fs::path& run) {
   std::vector<Json> lines;
@@ -42,8 +42,9 @@ TEST_CASE(
   const Words train = {"train", "--output", run.string()};
   const Words cosine = {"--learning-rate",      "0.1", "--learning-rate-policy", "cosine",
                         "--warmup-minibatches", "4"};
-  const Outcome first = runtime(
-      folder, train + kJob + cosine + Words{"--minibatches", "12", "--checkpoint-every-minibatches", "12"});
+  const Outcome first =
+      runtime(folder, train + kSettingsJob + cosine +
+                          Words{"--minibatches", "12", "--checkpoint-every-minibatches", "12"});
   INFO(first.error);
   REQUIRE(first.code == 0);
   check_rates(rates_of(run), {0.025, 0.05, 0.075, 0.1, 0.1, 0.0961940, 0.0853553, 0.0691342, 0.05, 0.0308658,
@@ -61,13 +62,13 @@ TEST_CASE(
 
   const Outcome longer = runtime(folder, Words{"train", "--output", (folder / "longer").string(),
                                                "--minibatches", "2", "--warmup-minibatches", "4"} +
-                                             kJob);
+                                             kSettingsJob);
   REQUIRE(longer.code == 0);
   CHECK_THAT(longer.error,
              Catch::Contains("learning rate: the warm-up of 4 minibatches is longer than the run of 2 "
                              "minibatches: the rate ends at 0.005 of 0.01\n"));
-  const Outcome refused =
-      runtime(folder, Words{"train", "--milestones", "6,3", "--learning-rate-policy", "milestones"} + kJob);
+  const Outcome refused = runtime(
+      folder, Words{"train", "--milestones", "6,3", "--learning-rate-policy", "milestones"} + kSettingsJob);
   CHECK(refused.code == 2);
   CHECK_THAT(refused.error, Catch::Contains("learning_rate_policy.milestones: got '6,3': 3 is not above 6"));
 }
@@ -127,10 +128,11 @@ TEST_CASE("--print-config --json is JSON, in all programs") {
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
     std::map<std::string, Json> found;
-    for (const Json& setting : parse_json(outcome.output, "settings")) found[setting.at("setting").get<std::string>()] = setting;
+    for (const Json& setting : parse_json(outcome.output, "settings"))
+      found[setting.at("setting").get<std::string>()] = setting;
     return found;
   };
-  const auto run = settings("runtime", Words{"train"} + kJob + Words{"--momentum", "0.5"});
+  const auto run = settings("runtime", Words{"train"} + kSettingsJob + Words{"--momentum", "0.5"});
   CHECK(run.at("momentum") == Json{{"setting", "momentum"}, {"value", 0.5}, {"from", "option"}});
   CHECK(run.at("model").at("value") == kEndlessModel);
   CHECK(run.at("batch-size").at("value") == 8);
@@ -163,7 +165,7 @@ TEST_CASE("a plan for an optimizer that keeps less, and bfloat16 on a CPU, are r
                                                  : "with 2 values of the optimizer"));
     const Outcome run = runtime(folder, Words{"launch", "--plan", (folder / "one.json").string(),
                                               "--minibatches", "2", "--output", (folder / "run").string()} +
-                                            kJob + how);
+                                            kSettingsJob + how);
     INFO(run.error);
     REQUIRE(run.code == 0);
     return run.error;
