@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <set>
 
 #include "graph/digest.h"
@@ -9,6 +10,7 @@
 #include "graph/error.h"
 #include "graph/file_watch.h"
 #include "graph/graph_identity.h"
+#include "graph/json.h"
 #include "graph/limits.h"
 #include "graph/regular_file.h"
 #include "graph/spec.h"
@@ -274,13 +276,41 @@ void verify_checkpoint(const Checkpoint& checkpoint) {
   }
 }
 
+namespace {
+
+// "latest" of a folder whose checkpoints all stand aside would begin anew without a word.
+void demand_none_aside(const fs::path& run_folder) {
+  const std::string prefix = kEarlierRunPrefix;
+  int64_t last = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run_folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(prefix, 0) != 0 || list_checkpoints(entry.path()).empty()) continue;
+    last = std::max<int64_t>(last, std::atoll(name.c_str() + prefix.size()));
+  }
+  if (last == 0) return;
+  const auto aside = list_checkpoints(run_folder / (prefix + std::to_string(last)));
+  std::vector<std::string> names;
+  for (const fs::path& checkpoint : aside) names.push_back(checkpoint.filename().string());
+  throw InputError(
+      "resume: " + run_folder.string() + " has no checkpoint of its own yet; an earlier run's are in " +
+          aside.front().parent_path().string() + ": " + join(names, ", "),
+      "--resume " + aside.front().string() +
+          " goes on from the latest of them; without --resume training starts from the beginning.");
+}
+
+}  // namespace
+
 std::optional<Checkpoint> find_resume(const Run& run, bool every_byte) {
   if (run.resume.empty()) return {};
   fs::path folder = run.resume;
   if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
   if (run.resume == "latest") {
     const auto known = list_checkpoints(run.output);
-    if (known.empty()) return {};
+    if (known.empty()) {
+      demand_none_aside(run.output);
+      return {};
+    }
     folder = known.front();
   }
   try {

@@ -82,9 +82,13 @@ inline const std::string kOptimizerPrefix = "optimizer/";
 std::string slot_tensor(const std::string& slot, const std::string& parameter);
 constexpr const char* kUpdatesSlot = "updates";
 
+/// RUN/earlier-N: what the run before left.
+constexpr const char* kEarlierRunPrefix = "earlier-";
+
 /// What `run.resume` means: nothing for "", and for "latest" where the run folder has no checkpoint yet.
-/// InputError for one that cannot be taken, with the reason; the remedy names the last good one beside it and
-/// the command. `every_byte`: verify_checkpoint() too.
+/// InputError for one that cannot be taken, with the reason, and for "latest" where only earlier runs'
+/// checkpoints stand aside; the remedy names the last good one and the command. `every_byte`:
+/// verify_checkpoint() too.
 std::optional<Checkpoint> find_resume(const Run& run, bool every_byte);
 
 /// InputError unless the run may go on from the checkpoint: same model, batch size, seed and data set,

@@ -91,7 +91,12 @@ RunFolderLock::RunFolderLock(const fs::path& folder) {
 }
 
 RunFolderLock::~RunFolderLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (descriptor_ < 0) return;
+  // A start that fails leaves the folder as it was.
+  if (::ftruncate(descriptor_, 0) != 0) {
+    // Then it names a process that has gone.
+  }
+  ::close(descriptor_);
 }
 
 namespace {
@@ -112,16 +117,7 @@ std::vector<std::string> numbered(const fs::path& folder, const std::string& pre
   return names;
 }
 
-std::vector<std::string> logs_in(const fs::path& folder) {
-  return numbered(folder, "rank-", ".log");
-}
-
-bool anything_trained(const fs::path& folder) {
-  std::error_code error;
-  const auto bytes = fs::file_size(folder / "metrics.jsonl", error);
-  return (!error && bytes > 0) || file_exists(folder / "summary.json") ||
-         file_exists(folder / kModelFileName) || !list_checkpoints(folder).empty();
-}
+std::vector<std::string> logs_in(const fs::path& folder) { return numbered(folder, "rank-", ".log"); }
 
 // The run in the folder ended behind the checkpoint: what it left tells of more than is gone on from.
 bool ended_behind(const fs::path& folder, const Checkpoint& checkpoint) {
@@ -162,7 +158,7 @@ void move_file(const fs::path& from, const fs::path& to) {
 
 fs::path new_folder_for_earlier_run(const fs::path& folder) {
   int number = 1;
-  const auto earlier = [&] { return folder / ("earlier-" + std::to_string(number)); };
+  const auto earlier = [&] { return folder / (kEarlierRunPrefix + std::to_string(number)); };
   while (!fs::create_directory(earlier())) ++number;
   return earlier();
 }
@@ -213,6 +209,13 @@ std::vector<std::string> plans_of_changes_in(const fs::path& folder, int64_t fro
   return names;
 }
 
+bool holds_earlier_run(const fs::path& folder) {
+  std::error_code error;
+  const auto bytes = fs::file_size(folder / "metrics.jsonl", error);
+  return (!error && bytes > 0) || file_exists(folder / "summary.json") ||
+         file_exists(folder / kModelFileName) || !list_checkpoints(folder).empty();
+}
+
 Plan last_plan_of(const fs::path& folder, const Summary& summary) {
   return read_document<Plan>(folder /
                              (summary.generations.empty() ? "plan.json" : summary.generations.back().plan));
@@ -225,7 +228,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     const bool own =
         resume && fs::equivalent(fs::absolute(resume->folder).parent_path(), checkpoints_of(folder), ignored);
     const auto foreign = strangers(folder, own ? resume : std::nullopt);
-    const bool earlier = own ? !foreign.empty() || ended_behind(folder, *resume) : anything_trained(folder);
+    const bool earlier = own ? !foreign.empty() || ended_behind(folder, *resume) : holds_earlier_run(folder);
     if (earlier && !overwrite) set_aside(folder, foreign, /*metrics_are_read=*/own);
     if (earlier && overwrite)
       for (const fs::path& checkpoint : foreign) remove_checkpoint(checkpoint);

@@ -14,7 +14,8 @@ namespace pipewright {
 
 /// Holds the folder, which is made if it is not there, for this process and all that it starts, until the
 /// last of them has ended, in whichever way: an advisory lock (flock) on RUN/.lock, which names process and
-/// host. Where the file system has no such locks nothing is held, and a line on standard error says so.
+/// host as long as this object lives. Where the file system has no such locks nothing is held, and a line on
+/// standard error says so.
 class RunFolderLock {
  public:
   /// InputError, before anything in the folder is touched, if a run writes there: it names that run's
@@ -41,18 +42,21 @@ Plan last_plan_of(const std::filesystem::path& folder, const Summary& summary);
 /// RunError if it cannot be made.
 void make_run_folder(const std::filesystem::path& folder);
 
+/// Has a run trained anything there?
+bool holds_earlier_run(const std::filesystem::path& folder);
+
 /// Makes the folder, which this process holds, ready for a run that goes on from `resume`, if that is given.
-/// What an earlier run left and this one does not go on from is set aside: run.json, plan.json, changes.json and
-/// the plans that it names,
-/// metrics.jsonl, summary.json, trace.json, model.safetensors, flight/, the ranks' logs and checkpoints/ are
-/// then in RUN/earlier-N, a run folder like any other, and a line on standard error says so; with `overwrite`
-/// they are removed. That is, of a run that
+/// What an earlier run left and this one does not go on from is set aside: run.json, plan.json, changes.json
+/// and the plans that it names, metrics.jsonl, summary.json, trace.json, model.safetensors, flight/, the
+/// ranks' logs and checkpoints/ are then in RUN/earlier-N, a run folder like any other, and a line on
+/// standard error says so; with `overwrite` they are removed. That is, of a run that
 ///  - begins, or goes on from a checkpoint elsewhere: all of it, if anything was trained;
 ///  - goes back to an earlier one of the folder's checkpoints, or goes on from one of a run that has ended
 ///  behind
 ///    it: a copy of what tells of the old run, and the later checkpoints.
-/// What a run may be reading meanwhile (run.json, plans, changes.json, model.safetensors) is copied, not moved.
-/// Half-written files of processes that were killed go; other files stay. RunError if that cannot be done.
+/// What a run may be reading meanwhile (run.json, plans, changes.json, model.safetensors) is copied, not
+/// moved. Half-written files of processes that were killed go; other files stay. RunError if that cannot be
+/// done.
 void prepare_run_folder(const std::filesystem::path& folder, const std::optional<Checkpoint>& resume,
                         bool overwrite = false);
 

@@ -76,9 +76,10 @@ Run run_of(const po::variables_map& options, const fs::path& folder) {
 // What --resume says by its full name, as ranks run elsewhere. "latest" is what the run folder has that was
 // trained longest: a checkpoint, or the final weights.
 void name_weights(Run& run, bool every_byte) {
-  const auto resume = find_resume(run, every_byte);
   const fs::path final_model = fs::path(run.output) / kModelFileName;
   const auto trained = run.resume == "latest" ? minibatches_of_model_file(final_model) : std::nullopt;
+  const bool no_checkpoint = trained && list_checkpoints(run.output).empty();
+  const auto resume = no_checkpoint ? std::nullopt : find_resume(run, every_byte);
   if (trained && (!resume || *trained > resume->manifest.next_minibatch)) {
     run.resume.clear();
     run.initial_weights = fs::absolute(final_model);

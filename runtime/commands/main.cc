@@ -167,12 +167,15 @@ void run_probe(const std::vector<std::string>& arguments) {
   description.add(launch_option_descriptions());
   description.add_options()("transport", po::value<std::string>()->default_value("auto"),
                             help_of(probed_transports()).c_str())(
-      "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes");
+      "output", po::value<std::string>()->default_value("topology.json"), "where the topology goes")(
+      "start-timeout", po::value<std::string>()->default_value("5min"), "how long ranks wait for each other");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime probe --ranks N [--output topology.json]");
   ProbeSettings settings;
   settings.transport = options["transport"].as<std::string>();
   settings.output = options["output"].as<std::string>();
+  settings.start_timeout_seconds =
+      parse_seconds(options["start-timeout"].as<std::string>(), "--start-timeout");
   row_named(probed_transports(), "--transport", settings.transport);
   const Place place = find_place({});
   install_signal_handlers();

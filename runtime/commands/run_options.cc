@@ -190,7 +190,7 @@ std::vector<Setting> settings_of(const po::variables_map& options, const Run& ru
 
 po::options_description place_option_descriptions() {
   po::options_description description(
-      "Place in the world (default: RANK, WORLD_SIZE ..., Slurm, Open MPI, one process)");
+      "Place in the world (default: RANK, WORLD_SIZE ..., an MPI, Slurm, one process)");
   description.add_options()("rank", po::value<int64_t>()->value_name("R"), "this process, from 0")(
       "world-size", po::value<int64_t>()->value_name("N"), "how many there are")(
       "master-addr", po::value<std::string>()->value_name("H"), "host of rank 0")(

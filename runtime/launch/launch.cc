@@ -22,6 +22,7 @@
 #include "runtime/launch/hosts.h"
 #include "runtime/launch/rank_output.h"
 #include "runtime/launch/rank_process.h"
+#include "runtime/launch/rendezvous.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
@@ -84,7 +85,6 @@ class Launcher {
   void run() {
     if (settings_.command == "train") {
       lock_.emplace(folder_);
-      prepare_run_folder(folder_, job_.resume, job_.overwrite);
     } else {
       make_run_folder(folder_);
     }
@@ -95,8 +95,10 @@ class Launcher {
       supervise();
     } catch (...) {
       end_all(SIGKILL);
+      take_logs_home();
       throw;
     }
+    take_logs_home();
     report();
   }
 
@@ -106,12 +108,16 @@ class Launcher {
     demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
     return Store::serve(0, "pipewright/0", secret, address);
   }
+  // Until the ranks have begun, which rank 0 says when it has made room, rank-*.log are an earlier run's.
   std::filesystem::path log_of(int64_t rank) const {
-    return folder_ / ("rank-" + std::to_string(rank) + ".log");
+    return logs_ / ((logs_are_hidden_ ? ".rank-" : "rank-") + std::to_string(rank) + ".log");
   }
   void start(int64_t rank);
   std::vector<std::string> variables_of(int64_t rank) const;
   void supervise();
+  bool have_begun();
+  void take_logs_home();
+  void move_logs(const std::filesystem::path& folder);
   void read_output(Child& child);
   bool more_output(const Child& child) const;
   void reap();
@@ -133,6 +139,8 @@ class Launcher {
   const std::string secret_;
   Store store_;
   std::optional<RunFolderLock> lock_;
+  std::filesystem::path logs_ = folder_;
+  bool logs_are_hidden_ = settings_.command == "train";
   std::vector<HostPlace> places_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
@@ -198,6 +206,7 @@ void Launcher::supervise() {
       if (waiting[i].revents != 0) read_output(children_[i]);
     }
     reap();
+    if (logs_are_hidden_ && have_begun()) move_logs(folder_);
     if (received_signal != 0 && !passed_on) {
       passed_on = true;
       end_all(received_signal);
@@ -214,6 +223,31 @@ void Launcher::supervise() {
       if (Clock::now() > *output_by) break;
     }
   }
+}
+
+bool Launcher::have_begun() { return store_.has(kBegunKey); }
+
+// The streams go on writing into the files.
+void Launcher::move_logs(const std::filesystem::path& folder) {
+  for (const Child& child : children_) {
+    const auto from = log_of(child.rank);
+    const auto to = folder / ("rank-" + std::to_string(child.rank) + ".log");
+    std::error_code error;
+    std::filesystem::rename(from, to, error);
+    if (!error) continue;
+    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, error);
+    std::filesystem::remove(from, error);
+  }
+  logs_ = folder;
+  logs_are_hidden_ = false;
+}
+
+// All ranks have ended. Where they never began, and an earlier run's logs are in the folder, these stay.
+void Launcher::take_logs_home() {
+  if (!logs_are_hidden_) return;
+  if (have_begun() || !holds_earlier_run(folder_)) return move_logs(folder_);
+  std::string beside = (std::filesystem::temp_directory_path() / "pipewright-start-XXXXXX").string();
+  if (mkdtemp(beside.data()) != nullptr) move_logs(beside);
 }
 
 void Launcher::read_output(Child& child) {
@@ -276,8 +310,7 @@ void Launcher::note_end(Child& child) {
     while (child.output >= 0 && more_output(child)) read_output(child);
     const auto said = last_error(log, failure.code);
     failure.message = said ? rank + ": " + said->what()
-                           : rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status)) +
-                                 "; see " + log.string();
+                           : rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status));
     if (said) failure.remedy = said->remedy();
   } else {
     failure.message = rank + " was killed by signal " + std::to_string(WTERMSIG(child.status)) + " (" +
@@ -328,7 +361,7 @@ void Launcher::report() {
   if (failure_) {
     throw Error(failure_->code, failure_->message,
                 failure_->remedy + (failure_->remedy.empty() ? "E" : " E") + "ach rank's own words are in " +
-                    (folder_ / "rank-*.log").string() + ".");
+                    (logs_ / "rank-*.log").string() + ".");
   }
 }
 

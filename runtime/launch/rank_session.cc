@@ -50,7 +50,7 @@ void RankSession::run(RankTask& task) {
     has_last_words_ = true;
     control_->watch(progress_, [this](const std::string& why) { write_flight(why); });
     if (place_.world_size > 1 && !place_.store_is_served) control_->store_is_served_by(0);
-    control_->barrier("start", start_patience(), Meeting::kStart);
+    begin(task);
     control_->set_timeout(milliseconds_of(job_.run.timeout_seconds));
     task.work();
     post_last_words(task);
@@ -148,42 +148,51 @@ std::chrono::milliseconds RankSession::start_patience() const {
   return milliseconds_of(job_.run.start_timeout_seconds);
 }
 
+// What is wrong with this start has been found by now, on whichever rank, and what an earlier run left in the
+// folder is as it was.
+void RankSession::begin(RankTask& task) {
+  control_->barrier("prepared", start_patience(), Meeting::kStart);
+  if (place_.rank == 0) {
+    task.begin();
+    control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
+    if (store_) store_->set(kBegunKey, "yes");
+  }
+  folder_is_ours_ = true;
+  control_->barrier("start", start_patience(), Meeting::kStart);
+}
+
 void RankSession::connect(RankTask& task) {
   // Until all have begun, whoever is slow to answer may only be short of a core.
   const auto patience = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
   std::optional<Store>& store = store_;
+  std::optional<Store> for_control;
   if (place_.world_size > 1) {
     if (place_.rank == 0 && !place_.store_is_served) server_ = serve_store(place_);
-    store = join_store(place_, start_patience());
+    JoinedStore joined = join_store(place_, start_patience());
+    store = std::move(joined.store);
+    for_control = std::move(joined.for_control);
   }
   const auto wake = [this](const std::string& why) {
     const std::lock_guard lock(transport_mutex_);
     if (transport_) transport_->abort(why);
   };
-  if (store) claim_rank(*store, place_);
-  std::optional<Store> for_control;
-  if (store) for_control = store->clone();
   control_ =
       std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, patience, wake);
   task.open();
-  if (place_.rank == 0) {
-    folder_is_ours_ = true;
-    control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
-  }
   if (!store) return;
 
   // Ranks that were started with different plans, runs or libraries must not train together.
   const std::string mine = job_fingerprint(job_);
   if (place_.rank == 0) store->set("fingerprint", mine);
   control_->barrier("arrival", start_patience(), Meeting::kStart);
-  folder_is_ours_ = true;
   const std::string first = store->get("fingerprint", patience, [this] { control_->check(); });
   if (mine != first) {
     throw PlanError("rank " + std::to_string(place_.rank) +
                         " was started with another job than rank 0: " + fingerprint_difference(mine, first),
                     "give every rank the same plan, run and version of Pipewright");
   }
-  connect_links(job_.plan_of(job_.resume ? job_.generation_at(job_.resume->manifest.next_minibatch) : 0), "links");
+  connect_links(job_.plan_of(job_.resume ? job_.generation_at(job_.resume->manifest.next_minibatch) : 0),
+                "links");
   warm_links(*transport_);  // from here on a wait can be woken
 }
 

@@ -32,6 +32,9 @@ class RankTask {
   virtual void take(int64_t rank, const std::string& line) = 0;
   /// The ranks are connected. None begins its work before all are prepared.
   virtual void prepare() = 0;
+  /// Rank 0: all ranks are prepared, so that nothing is wrong that can be known before the work, and nothing
+  /// has been written. Lines are taken from here on.
+  virtual void begin() {}
   virtual void work() = 0;
   /// Posts what rank 0 is to know at the end, also of work that failed. Called once at most, and not before
   /// the ranks are connected.
@@ -45,7 +48,7 @@ class RankTask {
 class RankSession {
  public:
   /// Borrows the job. A rank that fails leaves its flight record in the job's run folder, once that is the
-  /// job's: open() has returned on rank 0.
+  /// job's: begin() has returned on rank 0.
   RankSession(const Job& job, const Place& place);
 
   /// From open() to close(). Throws what ended the work early: JobEnded with the exit code of an
@@ -57,9 +60,9 @@ class RankSession {
   std::chrono::milliseconds start_patience() const;
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
-  Transport* transport() { return transport_.get(); }  ///< null in a world of one rank
+  Transport* transport() { return transport_.get(); }          ///< null in a world of one rank
   MessageDelays& message_delays() { return message_delays_; }  ///< without any, nothing asks them
-  Store* store() { return store_ ? &*store_ : nullptr; }  ///< likewise; the session's thread's
+  Store* store() { return store_ ? &*store_ : nullptr; }       ///< likewise; the session's thread's
   /// All ranks call it when another plan comes into force and nothing of theirs travels any more. What
   /// belongs to devices is connected for the plan; the host's links stay.
   void connect_for(const Plan& plan, int64_t generation);
@@ -75,6 +78,7 @@ class RankSession {
 
  private:
   void connect(RankTask& task);
+  void begin(RankTask& task);
   void connect_links(const Plan& plan, const std::string& name);
   std::string where();
   template <typename Step>

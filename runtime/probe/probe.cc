@@ -135,15 +135,15 @@ void probe(const Place& place, const ProbeSettings& settings) {
   const auto patience = milliseconds_of(settings.start_timeout_seconds);
   std::optional<Store> server;
   if (place.rank == 0 && !place.store_is_served) server = serve_store(place);
-  Store store = join_store(place, patience);
-  claim_rank(store, place);
+  auto [store, for_control] = join_store(place, patience);
 
   std::mutex mutex;  // abort may come while the transport is being made
   std::unique_ptr<Transport> transport;
-  Control control(store.clone(), place.rank, place.world_size, patience, [&](const std::string& why) {
-    const std::lock_guard lock(mutex);
-    if (transport) transport->abort(why);
-  });
+  Control control(std::move(for_control), place.rank, place.world_size, patience,
+                  [&](const std::string& why) {
+                    const std::lock_guard lock(mutex);
+                    if (transport) transport->abort(why);
+                  });
   std::vector<RankFacts> ranks;
   Measurements measurements;  // Control's thread adds to it, until finish() has returned
   control.set_sink([&](int64_t, const std::string& line) { add_line(measurements, line); });

@@ -38,11 +38,14 @@ void Training::run() {
 
 void Training::open() {
   const Place& place = session_.place();
-  if (place.rank != 0) return;
-  if (!place.launched) {  // else the launcher has
-    lock_.emplace(folder_);
-    prepare_run_folder(folder_, job_.resume, job_.overwrite);
-  }
+  if (place.rank == 0 && !place.launched) lock_.emplace(folder_);  // else the launcher has
+}
+
+void Training::begin() {
+  prepare_run_folder(folder_, job_.resume, job_.overwrite);
+  std::error_code ignored;
+  std::filesystem::remove(folder_ / kGroupLogName, ignored);
+  if (group_server_) group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
   write_document(folder_ / "run.json", job_.run);
   write_document(folder_ / "plan.json", job_.plan);
   write_changes();
@@ -73,7 +76,8 @@ void Training::open() {
                  checkpoints_of(folder_).c_str());
   }
   if (!job_.resume && !job_.run.initial_weights.empty()) {
-    const std::string taken = shared_weights_text(InitialWeights(job_.run.initial_weights), job_.model);
+    const std::string taken =
+        initial_weights_text(InitialWeights(job_.run.initial_weights, job_.model), job_.model);
     if (!taken.empty()) std::fprintf(stderr, "initial weights: %s\n", taken.c_str());
   }
   keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
@@ -118,11 +122,8 @@ void Training::prepare() {
 // Before any rank asks where.
 void Training::serve_groups() {
   if (!session_.store() || session_.place().rank != 0) return;
-  std::error_code ignored;
-  std::filesystem::remove(folder_ / kGroupLogName, ignored);
   const bool groups = sync_facts(job_.run.sync).groups_by_arrival;
   if (!groups && !shares_minibatches(job_.run.sync)) return;
-  group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
   GroupServer::Settings settings;
   settings.host = session_.place().master_address;
   settings.secret = new_secret();

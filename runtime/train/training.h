@@ -60,6 +60,7 @@ class Training : private RankTask {
   void open() override;
   void take(int64_t rank, const std::string& line) override;
   void prepare() override;
+  void begin() override;
   void work() override;
   void post_last_words() override;
   void close(const std::string& status) override;

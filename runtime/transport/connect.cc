@@ -4,14 +4,13 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <future>
-#include <thread>
 
 #include "graph/error.h"
 #include "graph/transport_rules.h"
 #include "models/device/cuda_plugin.h"
 #include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
+#include "runtime/transport/interruptible.h"
 #include "runtime/transport/process_state.h"
 #include "runtime/transport/shared_blocks.h"
 #include "runtime/transport/shm.h"
@@ -149,17 +148,6 @@ std::unique_ptr<Transport> make_routed_transport(std::unique_ptr<Transport> firs
 
 namespace {
 
-// For calls of libraries that hear nothing until they return. If `check` throws, the call goes on by itself,
-// and what it makes goes with it: `make` holds all that it needs.
-template <typename Result>
-Result interruptibly(std::function<Result()> make, const std::function<void()>& check) {
-  std::packaged_task<Result()> task(std::move(make));
-  std::future<Result> made = task.get_future();
-  std::thread(std::move(task)).detach();
-  while (made.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) check();
-  return made.get();
-}
-
 std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, int64_t rank,
                                          int64_t world_size, const ConnectSettings& settings) {
   const TransportFacts& facts = transport_facts(settings.transport);
@@ -202,11 +190,17 @@ std::unique_ptr<Transport> connect_hosts(Store& store, const std::string& name, 
     transport = std::move(shm);
   } else {
     const auto own_store = std::make_shared<Store>(store.clone());
+    // Gloo waits for each pair anew.
+    const auto deadline = std::chrono::steady_clock::now() + settings.timeout;
     transport = interruptibly<std::unique_ptr<Transport>>(
         [=, address = settings.gloo_address, timeout = settings.timeout] {
           return make_gloo_transport(*own_store, name + "/gloo", rank, world_size, address, timeout);
         },
-        settings.check);
+        [&] {
+          if (settings.check) settings.check();
+          if (std::chrono::steady_clock::now() > deadline)
+            throw no_gloo(rank, world_size, "the time is over");
+        });
     if (shm) transport = make_routed_transport(std::move(transport), std::move(shm), std::move(reached));
   }
   return transport;

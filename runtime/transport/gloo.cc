@@ -152,6 +152,13 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> options_with_patient_device(const 
 
 }  // namespace
 
+PeerError no_gloo(int64_t rank, int64_t world_size, const std::string& why) {
+  return PeerError("rank " + std::to_string(rank) + ": cannot connect the " + std::to_string(world_size) +
+                       " ranks over Gloo: " + why,
+                   "one of the ranks did not start, or its address cannot be reached from here; set "
+                   "GLOO_SOCKET_IFNAME to the network interface that all hosts share");
+}
+
 std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::string& name, int64_t rank,
                                                int64_t world_size, const std::string& address,
                                                std::chrono::milliseconds timeout) {
@@ -164,10 +171,7 @@ std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::st
                                                        static_cast<int>(world_size), options);
     return std::make_unique<GlooTransport>(std::move(group), rank, world_size);
   } catch (const std::exception& error) {
-    throw PeerError("rank " + std::to_string(rank) + ": cannot connect the " + std::to_string(world_size) +
-                        " ranks over Gloo: " + first_line_of(error),
-                    "one of the ranks did not start, or its address cannot be reached from here; set "
-                    "GLOO_SOCKET_IFNAME to the network interface that all hosts share");
+    throw no_gloo(rank, world_size, first_line_of(error));
   }
 }
 

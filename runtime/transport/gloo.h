@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "graph/error.h"
 #include "runtime/transport/store.h"
 #include "runtime/transport/transport.h"
 
@@ -16,5 +17,8 @@ namespace pipewright {
 std::unique_ptr<Transport> make_gloo_transport(const Store& store, const std::string& name, int64_t rank,
                                                int64_t world_size, const std::string& address,
                                                std::chrono::milliseconds timeout);
+
+/// That error, in words that say what to do.
+PeerError no_gloo(int64_t rank, int64_t world_size, const std::string& why);
 
 }  // namespace pipewright

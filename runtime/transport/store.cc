@@ -2,10 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -13,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
+#include "graph/units.h"
+#include "runtime/transport/ask_store.h"
 #include "runtime/transport/listen.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/transport/signed_store.h"
@@ -63,31 +61,33 @@ auto reaching(const std::string& host, int64_t port, const std::string& what, Fu
   }
 }
 
-}  // namespace
-
-bool answers(const std::string& host, int64_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  const auto deadline = Clock::now() + 1s;
-  for (const addrinfo* address = found; address; address = address->ai_next) {
-    const int socket = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (socket < 0) continue;
-    int error = ::connect(socket, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-    if (error == EINPROGRESS) {
-      pollfd waiting{socket, POLLOUT, 0};
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-      socklen_t size = sizeof error;
-      if (::poll(&waiting, 1, static_cast<int>(std::max(0ms, left).count())) == 1)
-        ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+// Waits till a store answers there. Its address, as a number.
+std::string await_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
+                        const std::function<void(const std::string&)>& found) {
+  const auto deadline = Clock::now() + timeout;
+  const std::string where = host + ":" + std::to_string(port);
+  for (auto pause = 20ms;; pause = std::min(2 * pause, 200ms)) {
+    const StoreAnswer answer = ask_store(host, port, deadline);
+    if (answer.who == StoreAnswer::Who::kStore) return answer.host;
+    demand_descriptor("store at " + where + ": connect");
+    if (found) found(answer.words);
+    if (Clock::now() + pause < deadline) {
+      std::this_thread::sleep_for(pause);
+      continue;
     }
-    ::close(socket);
-    if (error == 0) return true;
+    const std::string waited = format_seconds(std::chrono::duration<double>(timeout).count());
+    if (answer.who == StoreAnswer::Who::kNobody) {
+      throw PeerError(
+          "nobody has served the job's store at " + where + " for " + waited + ": " + answer.words,
+          "start rank 0, which serves it, or the launcher; --start-timeout is how long is waited");
+    }
+    throw PeerError(where + " is no store of Pipewright: " + answer.words + " (waited for " + waited + ")",
+                    "another server has the port, or the process that serves the store is stopped: choose "
+                    "another --master-port for all ranks; --start-timeout is how long is waited");
   }
-  return false;
 }
+
+}  // namespace
 
 Store::Store(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
 Store::~Store() = default;
@@ -119,19 +119,21 @@ Store Store::serve(int64_t port, const std::string& name, const std::string& sec
 }
 
 Store Store::join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
-                  const std::string& name, const std::string& secret) {
+                  const std::string& name, const std::string& secret,
+                  const std::function<void(const std::string&)>& found) {
   // A store that is not there yet is no reason for a page of C++ stack. Once: the flag is the process's.
   static const bool quiet = (FLAGS_caffe2_log_level = c10::GLOG_FATAL, true);
   static_cast<void>(quiet);
+  const std::string numeric = await_store(host, port, timeout, found);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = std::max<std::chrono::milliseconds>(timeout, 20s);  // a busy server takes its time
   auto handle = std::make_unique<Handle>();
   handle->host = host;
   handle->port = port;
   const auto plain = reaching(host, port, "cannot connect", [&]() -> c10::intrusive_ptr<c10d::Store> {
-    return named(c10::make_intrusive<c10d::TCPStore>(host, options), name);
+    return named(c10::make_intrusive<c10d::TCPStore>(numeric, options), name);
   });
   handle->store = signed_with(secret, plain);
   Store store(std::move(handle));
@@ -151,8 +153,6 @@ Store Store::clone() const {
       reaching(handle_->host, handle_->port, "cannot connect again", [&] { return handle_->store->clone(); });
   return Store(std::move(handle));
 }
-
-void Store::set_timeout(std::chrono::milliseconds timeout) { handle_->store->setTimeout(timeout); }
 
 int64_t Store::port() const { return handle_->port; }
 std::string Store::address() const { return handle_->host + ":" + std::to_string(handle_->port); }

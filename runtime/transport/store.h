@@ -14,9 +14,6 @@ class Store;
 
 namespace pipewright {
 
-/// Does somebody listen there? One try, a second at most.
-bool answers(const std::string& host, int64_t port);
-
 /// Methods throw PeerError when the store cannot be reached or a wait outlasts its bound; RunError where that
 /// is for want of a descriptor in this process. One thread at a time uses a Store; another thread takes a
 /// clone().
@@ -27,17 +24,17 @@ class Store {
   /// knows it can write values: what others write is as if it were not there (SignedStore).
   static Store serve(int64_t port, const std::string& name = "", const std::string& secret = "",
                      const std::string& host = "127.0.0.1");
-  /// Joins a store; waits up to `timeout` for it to come up, and so long for a clone() to connect.
-  /// InputError if the store's secret is another one.
+  /// Joins a store; waits up to `timeout` for it to come up, whoever else answers there until then, and as
+  /// long for a clone() to connect. `found`, if given, hears what was there instead at each try ("it answers
+  /// 'HTTP/1.0 400 Bad request'"). InputError if the store's secret is another one.
   static Store join(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
-                    const std::string& name = "", const std::string& secret = "");
+                    const std::string& name = "", const std::string& secret = "",
+                    const std::function<void(const std::string&)>& found = {});
 
   ~Store();
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
   Store clone() const;
-  /// How long clone() may take to connect.
-  void set_timeout(std::chrono::milliseconds timeout);
 
   int64_t port() const;
   std::string address() const;  ///< "HOST:PORT"

@@ -1,9 +1,11 @@
 // Preloaded into a program: files below the folder PIPEWRIGHT_TEST_DEAD_FOLDER are on a server that has gone.
 // What asks for one of them stands for ever, whatever signals come, as on an NFS mount: from the first look
-// at the name, or, with PIPEWRIGHT_TEST_DEAD_AT=read, from the first byte.
+// at the name, or, with PIPEWRIGHT_TEST_DEAD_AT=read, from the first byte. The name server does not answer
+// who asks for the host PIPEWRIGHT_TEST_DEAD_NAME.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,6 +85,11 @@ int open(const char* file, int flags, ...) {
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
   va_end(more);
   return next<int(const char*, int, ...)>("open")(file, flags, mode);
+}
+int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+  const char* dead = std::getenv("PIPEWRIGHT_TEST_DEAD_NAME");
+  if (dead && host && std::strcmp(host, dead) == 0) stand();
+  return next<decltype(getaddrinfo)>("getaddrinfo")(host, service, hints, found);
 }
 ssize_t read(int descriptor, void* into, size_t count) {
   bytes(descriptor);

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <random>
+#include <tuple>
 
 #include "graph/summary.h"
 #include "tests/end_to_end/jobs.h"
@@ -34,6 +36,15 @@ std::vector<std::string> job(const fs::path& output, int64_t minibatches, bool l
 }
 
 constexpr int64_t kEndless = 1'000'000;
+
+// Of all files below the folder.
+std::map<std::string, std::string> bytes_of(const fs::path& folder) {
+  std::map<std::string, std::string> bytes;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes[entry.path().lexically_relative(folder)] = read_file(entry.path());
+  }
+  return bytes;
+}
 
 size_t lines_in(const fs::path& run) { return complete_lines(run / "metrics.jsonl").size(); }
 
@@ -167,6 +178,120 @@ TEST_CASE("a run folder that is removed, replaced or emptied under a run ends it
                                   Catch::Contains("cannot be written: No such file or directory"));
   // The folder does not come back half filled.
   if (std::string(damage.what) == "the folder") CHECK_FALSE(fs::exists(run));
+}
+
+TEST_CASE(
+    "a start that fails leaves the run before it as it was, byte for byte, and going on from it works") {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  const auto run_to = [&](const std::vector<std::string>& words,
+                          const std::map<std::string, std::string>& more = {}) {
+    auto process = std::make_unique<Process>(words, folder / "out", folder / "err", more);
+    process->wait(120s);
+    return process;
+  };
+  REQUIRE(
+      run_to(job(run, 20) + std::vector<std::string>{"--checkpoint-every-minibatches", "10"})->wait(0ms) ==
+      0);
+  write_document(folder / "plan.json",
+                 even_plan(graph_of("mlp:layers=3,width=4,image=8", 8, folder), {1, 1}));
+  const auto before = bytes_of(run);
+  REQUIRE(before.count("summary.json") + before.count("rank-1.log") + before.count("model.safetensors") == 3);
+
+  const std::string weights = (run / "model.safetensors").string();
+  struct Start {
+    std::vector<std::string> words;
+    int code;
+  };
+  const std::vector<Start> bad = {
+      {{"--data", "synthetic-images:image=16,samples=256"}, 2},
+      {{"--data", "synthetic-images:image=8,samples=256,classes=99"}, 2},
+      {{"--data", "synthetic-images:image=8,samples=4"}, 2},
+      {{"--data", "synthetic-text:tokens=8,samples=256"}, 2},
+      {{"--data", "tensors:file=" + (folder / "none.safetensors").string()}, 2},
+      {{"--evaluation-data", "synthetic-images:image=16,samples=64"}, 2},
+      {{"--evaluation-data", "tensors:file=" + weights}, 2},
+      {{"--initial-weights", weights, "--model", "mlp:layers=2,width=64,image=8,channels=1"}, 2},
+      {{"--initial-weights", (folder / "plan.json").string()}, 2},
+      {{"--plan", (folder / "plan.json").string()}, 3},
+      {{"--resume", (run / "checkpoints" / "minibatch-15").string()}, 2},
+      {{"--resume", "latest", "--data", "synthetic-images:image=8,samples=512"}, 2},
+      {{"--resume", "latest", "--minibatches", "15"}, 2},
+      {{"--optimizer", "none"}, 2},
+      {{"--model", "no-such-model"}, 2}};
+  const auto without = [](std::vector<std::string> words, const std::vector<std::string>& given) {
+    for (size_t i = 0; i < given.size(); i += 2) {
+      const auto at = std::find(words.begin(), words.end(), given[i]);
+      if (at != words.end()) words.erase(at, at + 2);
+    }
+    return words;
+  };
+  for (size_t i = 0; i < bad.size(); ++i) {
+    const bool launched = i % 3 != 0, overwrite = i % 2 == 0 && bad[i].words[0] != "--resume";
+    auto words = without(job(run, 20, launched), bad[i].words) + bad[i].words;
+    if (overwrite) words.push_back("--overwrite");
+    CAPTURE(bad[i].words, launched, overwrite);
+    const auto process = run_to(words, {{"TMPDIR", (folder / "").string()}});
+    INFO(process->error());
+    CHECK((process->wait(0ms) == bad[i].code || process->wait(0ms) == 3));
+    REQUIRE(bytes_of(run) == before);
+  }
+
+  // Only rank 1's data is wrong, which it finds before it meets rank 0.
+  const auto rank = [&](const std::string& number, const std::string& data) {
+    return std::make_unique<Process>(
+        without(job(run, 20, false), {"--data", ""}) +
+            std::vector<std::string>{"--data", data, "--overwrite", "--start-timeout", "5s"},
+        folder / (number + ".out"), folder / (number + ".err"),
+        std::map<std::string, std::string>{{"RANK", number},
+                                           {"WORLD_SIZE", "2"},
+                                           {"MASTER_PORT", std::to_string(20000 + ::getpid() % 12000)}});
+  };
+  const auto first = rank("0", "synthetic-images:image=8,samples=256");
+  const auto second = rank("1", "synthetic-images:image=16,samples=256");
+  CHECK(second->wait(60s) == 2);
+  CHECK(first->wait(60s) == 5);
+  CHECK(bytes_of(run) == before);
+
+  const auto on = run_to(job(run, 30) + std::vector<std::string>{"--resume", "latest"});
+  INFO(on->error());
+  CHECK(on->wait(0ms) == 0);
+  CHECK_THAT(on->error(), Catch::Contains("minibatch-20: 20 of 30 minibatches are done"));
+}
+
+TEST_CASE(
+    "--resume latest names the checkpoints that stand aside, and begins anew only where there are none") {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  const auto run_to = [&](const std::vector<std::string>& words) {
+    Process process(words, folder / "out", folder / "err");
+    const int code = process.wait(120s);
+    return std::pair(code, process.error());
+  };
+  const std::vector<std::string> latest = {"--resume", "latest"};
+  auto [code, error] =
+      run_to(job(run, 20, false) + std::vector<std::string>{"--checkpoint-every-minibatches", "10"} + latest);
+  CHECK(code == 0);
+  CHECK_THAT(error, Catch::Contains("training starts from the beginning"));
+  REQUIRE(run_to(job(run, 5, false)).first == 0);
+  const auto before = bytes_of(run);
+  for (const bool launched : {false, true}) {
+    std::tie(code, error) = run_to(job(run, 30, launched) + latest);
+    CHECK(code == 2);
+    const std::string aside = (run / "earlier-1" / "checkpoints").string();
+    CHECK_THAT(error, Catch::Contains("has no checkpoint of its own yet; an earlier run's are in " + aside +
+                                      ": minibatch-20, minibatch-10") &&
+                          Catch::Contains("--resume " + aside + "/minibatch-20"));
+    CHECK(bytes_of(run) == before);
+  }
+  std::tie(code, error) = run_to({program("runtime"), "evaluate", "--config", (run / "run.json").string(),
+                                  "--evaluation-data", "synthetic-images:image=8,samples=64"});
+  INFO(error);
+  CHECK(code == 0);  // the final weights
+  std::tie(code, error) = run_to(
+      job(run, 30, false) +
+      std::vector<std::string>{"--resume", (run / "earlier-1" / "checkpoints" / "minibatch-20").string()});
+  CHECK(code == 0);
 }
 
 TEST_CASE("a disk that takes no metrics for longer than the time-out ends nothing") {

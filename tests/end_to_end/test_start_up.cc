@@ -11,6 +11,7 @@
 #include "runtime/control/control.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/transport/ask_store.h"
 #include "runtime/transport/store.h"
 #include "tests/end_to_end/commands.h"
 #include "tests/support/skip.h"
@@ -85,8 +86,8 @@ TEST_CASE("every launcher of docs/launching.md makes the run folder that is not 
     const std::string lines = Process::contents(folder / "lines");
     CHECK_THAT(lines, Catch::Contains("PIPEWRIGHT_JOB_SECRET") && !Catch::Contains("what-nobody-may-read"));
   }
-  SECTION("ranks of one's own, Slurm's environment") {
-    for (const bool slurm : {false, true}) {
+  SECTION("ranks of one's own, Slurm's environment, MPICH's") {
+    for (const std::string launcher : {"", "Slurm", "MPICH"}) {
       std::vector<std::unique_ptr<Process>> ranks;
       for (int rank = 0; rank < 2; ++rank) {
         const std::string number = std::to_string(rank);
@@ -94,7 +95,13 @@ TEST_CASE("every launcher of docs/launching.md makes the run folder that is not 
                                                         {"WORLD_SIZE", "2"},
                                                         {"MASTER_ADDR", "localhost"},
                                                         {"MASTER_PORT", std::to_string(some_port())}};
-        if (slurm)
+        if (launcher == "MPICH")
+          variables = {{"PMI_RANK", number},
+                       {"PMI_SIZE", "2"},
+                       {"MPI_LOCALRANKID", number},
+                       {"MPI_LOCALNRANKS", "2"},
+                       {"MASTER_PORT", std::to_string(some_port())}};
+        if (launcher == "Slurm")
           variables = {{"SLURM_PROCID", number},
                        {"SLURM_NTASKS", "2"},
                        {"SLURM_LOCALID", number},
@@ -186,11 +193,10 @@ TEST_CASE("a rank that waits says for whom, and ends with their names when the s
   SECTION("for rank 0, which serves the store") {
     const auto waiting = rank("2");
     CHECK(waiting->wait(90s) == 5);
-    CHECK_THAT(
-        waiting->error(),
-        Catch::Contains("rank 2 of 4: waiting for rank 0 at 127.0.0.1:" + port + " (") &&
-            Catch::Contains("nobody has served the job's store at 127.0.0.1:" + port + " for 15.0 s") &&
-            Catch::Contains("--start-timeout"));
+    CHECK_THAT(waiting->error(),
+               Catch::Contains("rank 2 of 4: waiting for rank 0 at 127.0.0.1:" + port + " (") &&
+                   Catch::Contains("nobody has served the job's store at 127.0.0.1:" + port + " for 15 s") &&
+                   Catch::Contains("--start-timeout"));
   }
   SECTION("for others") {
     const auto first = rank("0");
@@ -215,8 +221,11 @@ TEST_CASE("launch's store: only this host reaches it, only who knows the secret 
   REQUIRE(children.size() == 2);
   const int64_t port = std::stoll(variable_of(children[0], "MASTER_PORT"));
   CHECK(variable_of(children[0], "PIPEWRIGHT_JOB_SECRET").size() == 64);
-  CHECK(answers("127.0.0.1", port));
-  CHECK_FALSE(answers("127.0.0.2", port));
+  const auto who = [&](const std::string& host) {
+    return ask_store(host, port, std::chrono::steady_clock::now() + 10s).who;
+  };
+  CHECK(who("127.0.0.1") == StoreAnswer::Who::kStore);
+  CHECK(who("127.0.0.2") == StoreAnswer::Who::kNobody);
 
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);

@@ -1,11 +1,12 @@
 // The steps of a rank's task, whatever fails on the way: in worlds of one rank and of several.
+#include "runtime/launch/rank_session.h"
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
 #include "graph/error.h"
 #include "models/load.h"
-#include "runtime/launch/rank_session.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
@@ -13,7 +14,7 @@ using namespace pipewright::testing;
 
 namespace {
 
-const std::vector<std::string> kSteps = {"open", "prepare", "work", "last words", "close"};
+const std::vector<std::string> kSteps = {"open", "prepare", "begin", "work", "last words", "close"};
 
 // Fails at one of its steps, and counts what is asked of it.
 class FailingTask : public RankTask {
@@ -34,6 +35,7 @@ class FailingTask : public RankTask {
   }
   void take(int64_t, const std::string&) override { ++(closed > 0 ? lines_after_close : lines); }
   void prepare() override { step("prepare"); }
+  void begin() override { step("begin"); }
   void work() override {
     session->control().post("worked");
     step("work");
@@ -68,6 +70,7 @@ TEST_CASE("rank session: whatever step fails on whatever rank, each is closed on
   const int64_t world = GENERATE(1, 2, 3);
   for (int64_t victim = 0; victim < world; ++victim) {
     for (const std::string& step : kSteps) {
+      if (step == "begin" && victim != 0) continue;  // rank 0's
       CAPTURE(world, victim, step);
       const TemporaryFolder folder;
       Job job;

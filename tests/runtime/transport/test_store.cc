@@ -7,12 +7,23 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "graph/error.h"
+#include "runtime/transport/ask_store.h"
 #include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
 #include "tests/support/error_of.h"
+#include "tests/support/stranger.h"
 
 using namespace pipewright;
+using namespace pipewright::testing;
 using namespace std::chrono_literals;
+
+namespace {
+
+bool is_served(const std::string& host, int64_t port) {
+  return ask_store(host, port, std::chrono::steady_clock::now() + 10s).who == StoreAnswer::Who::kStore;
+}
+
+}  // namespace
 
 TEST_CASE("store: what one process sets, another gets, counters add, absent keys are absent") {
   Store server = Store::serve(0);
@@ -43,12 +54,34 @@ TEST_CASE("store: a wait that nobody answers, a store that is not there and a po
   }
 }
 
-TEST_CASE("store: a clone has as long to connect as was given, not as long as the first try had") {
+TEST_CASE("store: a clone has as long to connect as was given, and not less than a busy server takes") {
   Store server = Store::serve(0);
-  Store client = Store::join("127.0.0.1", server.port(), 2s);
-  client.set_timeout(90s);
-  CHECK(client.implementation().getTimeout() == 90s);
-  CHECK(client.clone().implementation().getTimeout() == 90s);
+  CHECK(Store::join("127.0.0.1", server.port(), 90s).clone().implementation().getTimeout() == 90s);
+  CHECK(Store::join("127.0.0.1", server.port(), 2s).clone().implementation().getTimeout() == 20s);
+}
+
+TEST_CASE("store: who answers at an address is told apart from a store") {
+  using Who = StoreAnswer::Who;
+  const auto ask = [](const std::string& host, int64_t port, std::chrono::milliseconds patience) {
+    return ask_store(host, port, std::chrono::steady_clock::now() + patience);
+  };
+  Store server = Store::serve(0);
+  const StoreAnswer store = ask("localhost", server.port(), 10s);
+  CHECK(store.who == Who::kStore);
+  CHECK(store.host == "127.0.0.1");
+  CHECK(ask("no-such-host.invalid", 80, 10s).who == Who::kNobody);
+  for (const auto& [manners, who] : {std::pair(Manners::kSilent, Who::kAnother),
+                                     {Manners::kCloses, Who::kAnother},
+                                     {Manners::kGarbage, Who::kAnother},
+                                     {Manners::kEcho, Who::kAnother},
+                                     {Manners::kAnswersOnce, Who::kStore},
+                                     {Manners::kDrops, Who::kNobody}}) {
+    const Stranger stranger(manners);
+    const StoreAnswer answer = ask("127.0.0.1", stranger.port(), 300ms);
+    CAPTURE(static_cast<int>(manners), answer.words);
+    CHECK(answer.who == who);
+    CHECK(answer.words.empty() == (who == Who::kStore));
+  }
 }
 
 TEST_CASE("store: who waits for a key asks meanwhile whether to go on") {
@@ -68,18 +101,19 @@ TEST_CASE("store: who waits for a key asks meanwhile whether to go on") {
 
 TEST_CASE("store: served for one host only that host's loopback is listened on") {
   Store server = Store::serve(0);
-  CHECK(answers("127.0.0.1", server.port()));
-  CHECK(answers("localhost", server.port()));
-  CHECK_FALSE(answers("127.0.0.2", server.port()));  // another address of this host: what others would reach
+  CHECK(is_served("127.0.0.1", server.port()));
+  CHECK(is_served("localhost", server.port()));
+  CHECK_FALSE(
+      is_served("127.0.0.2", server.port()));  // another address of this host: what others would reach
   Store other = Store::serve(0, "", "", "127.0.0.2");
-  CHECK(answers("127.0.0.2", other.port()));
-  CHECK_FALSE(answers("127.0.0.1", other.port()));
+  CHECK(is_served("127.0.0.2", other.port()));
+  CHECK_FALSE(is_served("127.0.0.1", other.port()));
 }
 
 TEST_CASE("store: an address that is not this host's own is served on all that are") {
   Store server = Store::serve(0, "", "", "192.0.2.1");
-  CHECK(answers("127.0.0.1", server.port()));
-  CHECK(answers("127.0.0.2", server.port()));
+  CHECK(is_served("127.0.0.1", server.port()));
+  CHECK(is_served("127.0.0.2", server.port()));
   CHECK(Store::join("127.0.0.1", server.port(), 10s).add("count", 3) == 3);
 }
 
