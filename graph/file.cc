@@ -149,11 +149,24 @@ bool file_exists(const fs::path& file) {
   return fs::exists(file, ignored);
 }
 
+namespace {
+
+// Spreadsheets and editors put a mark in front of a text that says how it is encoded.
+std::string without_mark(std::string bytes, const fs::path& file) {
+  if (bytes.starts_with("\xef\xbb\xbf")) bytes.erase(0, 3);
+  if (!bytes.starts_with("\xff\xfe") && !bytes.starts_with("\xfe\xff")) return bytes;
+  throw InputError(
+      file.string() + ": is a text in UTF-16 (it begins with its byte order mark), expected UTF-8",
+      "Save it as UTF-8, or: iconv -f UTF-16 -t UTF-8 " + file.string() + " > OTHER");
+}
+
+}  // namespace
+
 std::string read_regular_file(const fs::path& file) {
   const RegularFile opened(file);
   std::string bytes(static_cast<size_t>(opened.bytes()), '\0');
   opened.read(0, bytes.data(), opened.bytes());
-  return bytes;
+  return without_mark(std::move(bytes), file);
 }
 
 std::string read_file(const fs::path& file) {
@@ -179,7 +192,7 @@ std::string read_file(const fs::path& file) {
       awaited = true;  // a pipe that no writer has opened yet reads as if it had ended
       await_pipe(file, descriptor.get(), kNoWriterSeconds);
     } else if (count == 0) {
-      return bytes;
+      return without_mark(std::move(bytes), file);
     }
   }
 }

@@ -134,7 +134,7 @@ const std::vector<RunField>& run_fields() {
        kPlain,
        PW_FIELD(initial_weights),
        {},
-       ".safetensors file or index to start from"},
+       ".safetensors file or index to start from: FILE, or FILE:match=shared|fitting,prefix=PREFIX"},
       {"checkpoint", "every_minibatches", "checkpoint-every-minibatches", kPlain,
        PW_FIELD(checkpoint.every_minibatches), count(), "0 = none"},
       {"checkpoint", "every_epochs", "checkpoint-every-epochs", kPlain, PW_FIELD(checkpoint.every_epochs),

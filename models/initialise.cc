@@ -1,5 +1,6 @@
 #include "models/initialise.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +10,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/json.h"
 #include "graph/nearest.h"
 #include "models/exported/pt2_archive.h"
 #include "models/run/random_key.h"
@@ -85,20 +87,56 @@ size_t position_of(const std::vector<Item>& items, const std::string& name, cons
 
 }  // namespace
 
+void demand_numbers(const at::Tensor& tensor, const std::string& where, const std::string& name,
+                    bool infinities) {
+  if (!at::isFloatingType(tensor.scalar_type()) || c10::isFloat8Type(tensor.scalar_type())) return;
+  int64_t count = 0, first = -1;
+  double value = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor.scalar_type(), "demand_numbers", [&] {
+    const auto* values = tensor.const_data_ptr<scalar_t>();
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      const auto x = static_cast<double>(values[i]);
+      if (std::isfinite(x) || (std::isinf(x) && !infinities)) continue;
+      if (count++ == 0) first = i, value = x;
+    }
+  });
+  if (count == 0) return;
+  std::vector<std::string> index;
+  for (int64_t i = tensor.dim(); i-- > 0; first /= tensor.size(i))
+    index.insert(index.begin(), std::to_string(first % tensor.size(i)));
+  throw InputError(
+      where + ": tensor " + in_quotes(name) + " is " +
+          (std::isnan(value) ? "nan"
+           : value > 0       ? "inf"
+                             : "-inf") +
+          " at [" + join(index, ", ") + "]" +
+          (count > 1 ? ", and so are " + std::to_string(count - 1) + " other elements" : ""),
+      "The training that wrote it had diverged, or the file is damaged: take weights from before.");
+}
+
 at::Tensor initial_parameter(const Model& model, const std::string& name, uint64_t seed) {
   PW_CHECK_EQ(model.parameter_initialisers.size(), model.graph.parameters.size());
   const size_t i = position_of(model.graph.parameters, name, "parameter", model.graph);
-  if (const auto stored = model.stored.find(name); stored != model.stored.end())
-    return model.archive->read(stored->second);
-  return initial(name, model.graph.parameters[i].type, model.parameter_initialisers[i], seed);
+  const Parameter& parameter = model.graph.parameters[i];
+  const auto stored = model.stored.find(name);
+  if (stored == model.stored.end())
+    return initial(name, parameter.type, model.parameter_initialisers[i], seed);
+  const at::Tensor value = model.archive->read(stored->second);
+  demand_numbers(value, model.archive->path().string(), name, parameter.trainable);
+  return value;
 }
 
 at::Tensor initial_buffer(const Model& model, const std::string& name) {
   PW_CHECK_EQ(model.buffer_initialisers.size(), model.graph.buffers.size());
   const size_t i = position_of(model.graph.buffers, name, "buffer", model.graph);
-  if (const auto stored = model.stored.find(name); stored != model.stored.end())
-    return model.archive->read(stored->second);
-  return initial(name, model.graph.buffers[i].type, model.buffer_initialisers[i], 0);
+  const auto stored = model.stored.find(name);
+  if (stored == model.stored.end())
+    return initial(name, model.graph.buffers[i].type, model.buffer_initialisers[i], 0);
+  const at::Tensor value = model.archive->read(stored->second);
+  // Of the others some are constants of the program.
+  if (stored->second.record.starts_with(kSavedRecords))
+    demand_numbers(value, model.archive->path().string(), name, false);
+  return value;
 }
 
 }  // namespace pipewright

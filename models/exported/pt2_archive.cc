@@ -43,16 +43,40 @@ bool elements_are_apart(const std::vector<int64_t>& shape, const std::vector<int
 
 }  // namespace
 
-Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip_(file_) {
+void demand_exported_program(const std::filesystem::path& file, FileKind kind) {
+  if (kind == FileKind::kExportedProgram) return;
+  const std::string words = words_of(kind);
+  std::string remedy = kExportAsArchive;
+  if (kind == FileKind::kGitLfsPointer) remedy = "git lfs pull fetches the file.";
+  if (kind == FileKind::kSafetensors) {
+    remedy =
+        "Give the program that they are for, or a built-in model, as --model, and this file as "
+        "--initial-weights. " +
+        remedy;
+  }
+  throw InputError(file.string() + ": " + (words.empty() ? "is" : words + ",") +
+                       (words.empty() ? " no" : " not an") + " exported program",
+                   remedy);
+}
+
+namespace {
+
+// Of what is no program it says more than that its archive cannot be read.
+const std::filesystem::path& demanded(const std::filesystem::path& file) {
+  const FileKind kind = kind_of_file(file);
+  // What may be a damaged one is looked at closely.
+  if (kind != FileKind::kUnknown && kind != FileKind::kZip && kind != FileKind::kEmpty)
+    demand_exported_program(file, kind);
+  return file;
+}
+
+}  // namespace
+
+Pt2Archive::Pt2Archive(std::filesystem::path file) : file_(std::move(file)), zip_(demanded(file_)) {
   const auto has = [&](const std::string& record) { return zip_.find(record) != nullptr; };
   if (has("serialized_exported_program.json")) {
     throw InputError(
         file_.string() + ": has the layout of PyTorch 2.8 and earlier, which keeps weights as pickles",
-        kExportAsArchive);
-  }
-  if (has("constants.pkl") || has("data.pkl")) {
-    throw InputError(
-        file_.string() + ": is a TorchScript file or a checkpoint of torch.save, not an exported program",
         kExportAsArchive);
   }
   if (!has("archive_format") || text("archive_format") != "pt2")
@@ -96,7 +120,7 @@ std::string Pt2Archive::text(const std::string& name) const {
 }
 
 std::map<std::string, StoredTensor> Pt2Archive::weights() const {
-  return tensors("data/weights/", name_ + "_weights_config.json");
+  return tensors(kSavedRecords, name_ + "_weights_config.json");
 }
 
 std::map<std::string, StoredTensor> Pt2Archive::constants() const {
@@ -154,7 +178,7 @@ std::map<std::string, StoredTensor> Pt2Archive::tensors(const std::string& folde
 }
 
 void Pt2Archive::require_all_used(const std::map<std::string, StoredTensor>& weights) const {
-  const std::string folder = "data/weights/";
+  const std::string folder = kSavedRecords;
   std::set<std::string> used = {folder + name_ + "_weights_config.json"};
   for (const auto& [name, tensor] : weights) used.insert(tensor.record);
   for (const ZipFile::Member& member : zip_.members()) {

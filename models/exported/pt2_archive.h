@@ -8,11 +8,18 @@
 #include <map>
 #include <string>
 
+#include "graph/file_kind.h"
 #include "graph/json.h"
 #include "models/definition/model.h"
 #include "models/exported/zip_file.h"
 
 namespace pipewright {
+
+/// Records of parameters and persistent buffers: what a state_dict() has.
+inline constexpr const char* kSavedRecords = "data/weights/";
+
+/// InputError that says what the file is instead, and how to make a program of it.
+void demand_exported_program(const std::filesystem::path& file, FileKind kind);
 
 /// The layout of PyTorch 2.9 and later ("archive_version" 0). Reads of one archive may come from several
 /// threads.

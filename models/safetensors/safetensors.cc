@@ -7,6 +7,7 @@
 #include "graph/atomic_file.h"
 #include "graph/digest.h"
 #include "graph/error.h"
+#include "graph/file_kind.h"
 #include "graph/json.h"
 #include "graph/nearest.h"
 #include "models/run/scalar_types.h"
@@ -26,6 +27,23 @@ const std::vector<std::pair<const char*, at::ScalarType>>& dtype_table() {
       {"I64", at::kLong},           {"U64", at::kUInt64},       {"F8_E4M3", at::kFloat8_e4m3fn},
       {"F8_E5M2", at::kFloat8_e5m2}};
   return table;
+}
+
+// Returns where nothing is known of what else it is.
+void refuse_other_kind(const fs::path& file) {
+  const FileKind kind = kind_of_file(file);
+  if (kind == FileKind::kUnknown) return;
+  std::string remedy =
+      "Weights are read from safetensors files: in Python, save_file(model.state_dict(), FILE) of "
+      "safetensors.torch.";
+  if (kind == FileKind::kTorchSave || kind == FileKind::kPickle) {
+    remedy =
+        "A pickle may run any program: none is ever opened. In Python: from safetensors.torch import "
+        "save_file; save_file(torch.load('" +
+        file.string() + "', weights_only=True), 'weights.safetensors').";
+  }
+  if (kind == FileKind::kGitLfsPointer) remedy = "git lfs pull fetches the file.";
+  throw InputError(file.string() + ": " + words_of(kind) + ", no safetensors file", remedy);
 }
 
 }  // namespace
@@ -56,6 +74,7 @@ SafetensorsFile::SafetensorsFile(fs::path file) : file_(std::move(file)), bytes_
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length[i];
   if (header_bytes > static_cast<uint64_t>(std::min(kMostSafetensorsHeaderBytes, size - 8))) {
+    refuse_other_kind(file_);
     throw InputError(file_.string() + ": the header should have " + std::to_string(header_bytes) +
                          " bytes, the file has " + std::to_string(size - 8) + " (the most is " +
                          std::to_string(kMostSafetensorsHeaderBytes) + ")",
@@ -148,6 +167,17 @@ const SafetensorsEntry* TensorFiles::find(const std::string& name) const {
 at::Tensor TensorFiles::read(const std::string& name) const {
   const auto& [file, entry] = tensors_.at(name);
   return files_[file].read(*entry);
+}
+
+void TensorFiles::rename(const std::function<std::string(const std::string&)>& new_name) {
+  std::map<std::string, std::pair<size_t, const SafetensorsEntry*>> renamed;
+  for (const auto& [name, place] : tensors_) {
+    const std::string other = new_name(name);
+    if (other.empty() || renamed.emplace(other, place).second) continue;
+    throw InputError(path_.string() + ": two tensors would both be " + in_quotes(other) + ", one of them " +
+                     in_quotes(name));
+  }
+  tensors_ = std::move(renamed);
 }
 
 const fs::path& TensorFiles::file_of(const std::string& name) const {

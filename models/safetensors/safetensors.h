@@ -56,6 +56,9 @@ class TensorFiles {
   /// Null if there is no such tensor.
   const SafetensorsEntry* find(const std::string& name) const;
   at::Tensor read(const std::string& name) const;  ///< that find() finds
+  /// Each tensor is found by its new name from here on; one whose new name is "" is not any more. InputError
+  /// if two have one.
+  void rename(const std::function<std::string(const std::string&)>& new_name);
   /// The file that holds it.
   const std::filesystem::path& file_of(const std::string& name) const;
 

@@ -14,7 +14,7 @@ class FirstValues : public StateSource {
 class WeightsFile : public StateSource {
  public:
   WeightsFile(const Run& run, const Model& model)
-      : model_(model), seed_(static_cast<uint64_t>(run.seed)), weights_(run.initial_weights) {}
+      : model_(model), seed_(static_cast<uint64_t>(run.seed)), weights_(run.initial_weights, model) {}
   std::optional<StageState> state_of(int64_t, int64_t, const StageProgram& program) override {
     return initial_state_from(weights_.files, model_, program, seed_);
   }

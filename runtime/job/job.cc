@@ -233,8 +233,8 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
   if (job.resume) check_resume(*job.resume, run, job.model);
   if (job.resume && job.decides) repeat_decisions(job);
   if (!run.initial_weights.empty() && !job.resume) {
-    const InitialWeights weights(run.initial_weights);
-    check_initial_weights(weights.files, job.model, weights.shared_only);
+    const InitialWeights weights(run.initial_weights, job.model);
+    check_initial_weights(weights.files, job.model, weights.match);
   }
   const std::string where = run.plan.empty() ? "plan" : run.plan;
   check_plan_fits(job.plan, run.plan, job.model.graph, run);

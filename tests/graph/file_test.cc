@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "graph/file_kind.h"
 #include "graph/json.h"
 #include "graph/regular_file.h"
 #include "tests/support/error_of.h"
@@ -33,6 +34,48 @@ TEST_CASE("what is written is read") {
     CHECK(read_file(folder / "x") == content);
   }
   CHECK(files_in(folder.path()) == 1);  // nothing beside it stays
+}
+
+TEST_CASE("a byte order mark is passed over, and that of UTF-16 named") {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "x";
+  write_file(file, "\xef\xbb\xbfsentence\tlabel\n");
+  CHECK(read_file(file) == "sentence\tlabel\n");
+  CHECK(read_regular_file(file) == "sentence\tlabel\n");
+  write_file(file, "\xef\xbb\xbf{\"a\": 1}");
+  CHECK(read_json_file(file)["a"] == 1);
+  write_file(file, "\xef\xbb");
+  CHECK(read_file(file) == "\xef\xbb");
+  for (const std::string& text : {std::string("\xff\xfe\x61\0", 4), std::string("\xfe\xff\0a", 4)}) {
+    write_file(file, text);
+    CHECK(error_of<InputError>([&] { read_file(file); }) ==
+          file.string() + ": is a text in UTF-16 (it begins with its byte order mark), expected UTF-8");
+  }
+}
+
+TEST_CASE("a file that was given for another is told by what it begins with, or by its name") {
+  const TemporaryFolder folder;
+  const auto kind = [&](const std::string& name, const std::string& bytes) {
+    write_file(folder / name, bytes);
+    return kind_of_file(folder / name);
+  };
+  CHECK(kind("w.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n") ==
+        FileKind::kGitLfsPointer);
+  CHECK(kind("w.safetensors", "<!DOCTYPE html><html>") == FileKind::kWebPage);
+  CHECK(kind("w.pt", "\x80\x02\x8a\nl\xfc\x9c") == FileKind::kPickle);
+  CHECK(kind("w.pt", "PK\x03\x04..w/data.pkl..PK") == FileKind::kTorchSave);
+  CHECK(kind("w.pt", "PK\x03\x04..m/archive_format..PK") == FileKind::kExportedProgram);
+  CHECK(kind("w.npz", "PK\x03\x04..a.npy..PK") == FileKind::kNumpy);
+  CHECK(kind("w.docx", "PK\x03\x04..PK") == FileKind::kZip);
+  CHECK(kind("w.h5", "\x89HDF\r\n\x1a\n....") == FileKind::kHdf5);
+  CHECK(kind("w.gguf", std::string("GGUF\3\0\0\0", 8)) == FileKind::kGguf);
+  CHECK(kind("w", std::string("\2\0\0\0\0\0\0\0{}", 10)) == FileKind::kSafetensors);
+  CHECK(kind("m.onnx", "\x08\x09\x12\x07pytorch") == FileKind::kOnnx);
+  CHECK(kind("m.pt.gz", "\x1f\x8b\x08") == FileKind::kCompressed);
+  CHECK(kind("empty", "") == FileKind::kEmpty);
+  CHECK(kind("x.bin", "something") == FileKind::kUnknown);
+  CHECK(kind_of_file(folder.path()) == FileKind::kFolder);
+  CHECK_THROWS_AS(kind_of_file(folder / "none"), InputError);
 }
 
 TEST_CASE("what a killed process with our number left beside a file is in nobody's way") {

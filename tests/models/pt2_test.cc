@@ -51,6 +51,32 @@ Json& node(Json& program, const std::string& target) {
   throw std::runtime_error("no node " + target);
 }
 
+TEST_CASE("a file of another kind, whatever it is called, is named for what it is") {
+  const TemporaryFolder folder;
+  const auto says = [&](const std::string& name, const std::string& bytes) {
+    write_file(folder / name, bytes);
+    return refusal((folder / name).string());
+  };
+  const std::string torch_save = "PK\x03\x04..w/data.pkl..PK";
+  for (const std::string name : {"w.pth", "w.pt", "w.ckpt", "w.bin", "w.pt2", "w"})
+    CHECK_THAT(says(name, torch_save), Contains("/" + name +
+                                                ": is a TorchScript file or a checkpoint of torch.save, "
+                                                "not an exported program | Export again"));
+  CHECK_THAT(says("w.pkl", "\x80\x02}q."), Contains("is a pickle, not an exported program"));
+  CHECK_THAT(says("m.onnx", "\x08\x09"), Contains("is an ONNX file, not an exported program"));
+  CHECK_THAT(says("m.h5", "\x89HDF\r\n\x1a\n"),
+             Contains("is an HDF5 file, as Keras writes, not an exported program"));
+  CHECK_THAT(says("w.safetensors", std::string("\2\0\0\0\0\0\0\0{}", 10)),
+             Contains("weights without a program") && Contains("--initial-weights"));
+  CHECK_THAT(says("m.pt2", "version https://git-lfs.github.com/spec/v1"),
+             Contains("Git LFS") && Contains("git lfs pull"));
+  CHECK_THAT(says("m.txt", "x"), Contains("m.txt: is no exported program"));
+  CHECK_THAT(refusal(folder.path().string()), Contains("is a folder, not an exported program"));
+  CHECK_THAT(refusal((folder / "none.pth").string()), Contains("none.pth"));
+  CHECK_THAT(refusal("convnet.pth"), Contains("convnet.pth") && !Contains("unknown model"));
+  CHECK_THAT(refusal("convnett"), Contains("unknown model 'convnett'; did you mean 'convnet'"));
+}
+
 TEST_CASE("a program becomes a graph with its names, layers and weights") {
   const Model model = load_model(pt2_fixture("residual"), 4);
   CHECK(model.graph.name == pt2_fixture("residual"));
@@ -230,7 +256,8 @@ TEST_CASE("programs that cannot run say which node and why") {
   };
   CHECK_THAT(with([](Json& p) { p["schema_version"]["major"] = 9; }),
              Contains("got schema version 9, expected 8"));
-  CHECK_THAT(with([](Json& p) { p["verifiers"] = {"ATEN"}; }), Contains("made for inference") && Contains("without run_decompositions()"));
+  CHECK_THAT(with([](Json& p) { p["verifiers"] = {"ATEN"}; }),
+             Contains("made for inference") && Contains("without run_decompositions()"));
   CHECK_THAT(
       with([](Json& p) { node(p, "torch.ops.aten.conv2d")["target"] = "torch.ops.higher_order.cond"; }),
       Contains("node \"conv2d\" (stem, torch.ops.higher_order.cond)") && Contains("control flow"));

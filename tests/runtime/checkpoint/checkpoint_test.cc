@@ -1,8 +1,11 @@
 // Checkpoints as files: what is written is found again, and nothing that is damaged is taken.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <random>
 
 #include "graph/document.h"
@@ -324,13 +327,14 @@ TEST_CASE(
   const std::string file = write("bert.safetensors", language, false);
   const auto error = [&](const std::string& setting) {
     return error_of<InputError>([&] {
-      const InitialWeights weights(setting);
-      check_initial_weights(weights.files, model, weights.shared_only);
+      const InitialWeights weights(setting, model);
+      check_initial_weights(weights.files, model, weights.match);
     });
   };
   CHECK_THAT(error(file), Contains("has no tensor \"bert.pooler.dense.bias\""));
   REQUIRE(error(file + ":match=shared") == "<no exception>");
-  CHECK_THAT(error(file + ":match=some"), Contains("got \"match=some\", expected match=shared"));
+  CHECK_THAT(error(file + ":match=some"),
+             Contains("got \"match=some\", expected match=shared, match=fitting or prefix="));
   const std::string other = write("other.safetensors", build_model("convnet:width=2,image=8", 2), false);
   CHECK_THAT(error(other + ":match=shared"), Contains("has no tensor of the model"));
   // Another shape of what both have is a mistake all the same.
@@ -338,16 +342,16 @@ TEST_CASE(
       write("wide.safetensors", build_model("bert:layers=1,width=16,heads=2,vocabulary=10", 2), false);
   CHECK_THAT(error(wide + ":match=shared"), Contains("the model has float32 ("));
 
-  const InitialWeights weights(file + ":match=shared");
-  CHECK_THAT(shared_weights_text(weights, model),
+  const InitialWeights weights(file + ":match=shared", model);
+  CHECK_THAT(initial_weights_text(weights, model),
              Contains("21 tensors are those of " + file) &&
                  Contains("; new: bert.pooler.dense.bias, bert.pooler.dense.weight, classifier.bias, "
                           "classifier.weight; left in the file: cls.predictions."));
-  CHECK(shared_weights_text(InitialWeights(file), model).empty());
+  CHECK(initial_weights_text(InitialWeights(file, model), model).empty());
   const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
   for (const bool old_names : {false, true}) {
     const TensorFiles files(write("names.safetensors", language, old_names));
-    check_initial_weights(files, model, true);
+    check_initial_weights(files, model, WeightsMatch::kShared);
     const StageState state = initial_state_from(files, model, stage, 5);
     for (size_t i = 0; i < state.weights.size(); ++i) {
       const std::string& name = stage.parameters()[i];
@@ -357,6 +361,105 @@ TEST_CASE(
                                          : at::full(state.weights[i].sizes(), 3.0)));
     }
   }
+}
+
+TEST_CASE("initial weights: names without what wrappers and others put in front, heads of other sizes anew") {
+  const TemporaryFolder folder;
+  const Model model = build_model("convnet:width=2,image=8,classes=5", 2);
+  const std::string file = (folder / "w.safetensors").string();
+  const auto write = [&](const std::function<std::string(const std::string&)>& saved_name,
+                         int64_t classes = 5) {
+    NamedTensors tensors = {{saved_name("features.1.num_batches_tracked"), at::zeros({}, at::kLong)}};
+    for (const Parameter& parameter : model.graph.parameters) {
+      std::vector<int64_t> shape = parameter.type.shape;
+      if (shape[0] == 5) shape[0] = classes;
+      tensors.emplace_back(saved_name(parameter.name), at::full(shape, 3.0));
+    }
+    for (const Buffer& buffer : model.graph.buffers)
+      tensors.emplace_back(saved_name(buffer.name), at::full(buffer.type.shape, 3.0));
+    write_safetensors(file, tensors, {});
+  };
+  const auto error = [&](const std::string& options) {
+    return error_of<InputError>([&] {
+      const InitialWeights weights(file + options, model);
+      check_initial_weights(weights.files, model, weights.match);
+    });
+  };
+  const std::string none = "<no exception>";
+  for (const std::string prefix :
+       {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module."}) {
+    CAPTURE(prefix);
+    write([&](const std::string& name) { return prefix + name; });
+    CHECK(error("") == none);
+    CHECK_THAT(initial_weights_text(InitialWeights(file, model), model),
+               Contains("names are taken without "));
+  }
+  // A compiled part of a model.
+  write([](const std::string& name) {
+    const size_t dot = name.find('.') + 1;
+    return name.substr(0, dot) + "_orig_mod." + name.substr(dot);
+  });
+  CHECK(error("") == none);
+  // Not all have it: they are other names.
+  write([](const std::string& name) { return name.starts_with("features") ? "module." + name : name; });
+  CHECK_THAT(error(""), Contains("has no tensor"));
+
+  write([](const std::string& name) { return "model.net." + name; });
+  CHECK_THAT(error(""), Contains("has no tensor"));
+  CHECK(error(":prefix=model.net.") == none);
+  CHECK_THAT(error(":prefix=modle."), Contains("no tensor's name begins with \"modle.\""));
+  CHECK_THAT(error(":prefix="), Contains("got \"prefix=\""));
+
+  write([](const std::string& name) { return "module." + name; }, 7);
+  CHECK_THAT(error(""), Contains("the model has float32 (5"));
+  CHECK_THAT(error(":match=shared"), Contains("the model has float32 (5"));
+  REQUIRE(error(":match=fitting") == none);
+  const InitialWeights weights(file + ":match=fitting", model);
+  REQUIRE(weights.other_shapes.size() == 2);
+  CHECK_THAT(initial_weights_text(weights, model),
+             Contains("; of another shape in the file: " + weights.other_shapes[0]));
+  const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
+  const StageState state = initial_state_from(weights.files, model, stage, 5);
+  for (size_t i = 0; i < state.weights.size(); ++i) {
+    const std::string& name = stage.parameters()[i];
+    const bool fresh = std::count(weights.other_shapes.begin(), weights.other_shapes.end(), name) > 0;
+    CAPTURE(name);
+    CHECK(state.weights[i].equal(fresh ? initial_parameter(model, name, 5)
+                                       : at::full(state.weights[i].sizes(), 3.0)));
+  }
+}
+
+TEST_CASE("initial weights that are no numbers are named where they are read") {
+  const TemporaryFolder folder;
+  const Model model = build_model("convnet:width=2,image=8", 2);
+  const std::string file = (folder / "w.safetensors").string();
+  const StageProgram stage(model.graph, partition(model.graph, single_stage_plan(model.graph, 1)), 0);
+  const auto error = [&](const std::string& damaged, float value, at::ScalarType dtype) {
+    NamedTensors tensors;
+    for (const Parameter& parameter : model.graph.parameters)
+      tensors.emplace_back(parameter.name, at::ones(parameter.type.shape));
+    for (const Buffer& buffer : model.graph.buffers)
+      tensors.emplace_back(buffer.name, at::ones(buffer.type.shape));
+    for (auto& [name, tensor] : tensors) {
+      if (name == damaged) tensor.reshape({-1}).slice(0, tensor.numel() - 1).fill_(value);
+      tensor = tensor.to(dtype);
+    }
+    write_safetensors(file, tensors, {});
+    return error_of<InputError>([&] { initial_state_from(TensorFiles(file), model, stage, 1); });
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const Parameter& parameter = model.graph.parameters.front();
+  std::string last;
+  for (const int64_t extent : parameter.type.shape)
+    last += (last.empty() ? "" : ", ") + std::to_string(extent - 1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    CHECK(error("", 0, dtype) == "<no exception>");
+    CHECK(error(parameter.name, nan, dtype) ==
+          "initial_weights: " + file + ": tensor \"" + parameter.name + "\" is nan at [" + last + "]");
+    CHECK_THAT(error(parameter.name, -inf, dtype), Contains("is -inf at ["));
+  }
+  CHECK_THAT(error(model.graph.buffers.back().name, nan, at::kFloat), Contains("is nan at ["));
+  CHECK(error(model.graph.buffers.back().name, inf, at::kFloat) == "<no exception>");  // a mask, maybe
 }
 
 TEST_CASE("initial weights: every tensor of the model and no other, floating values are converted") {
