@@ -27,9 +27,9 @@ Words command(const std::string& name, const TemporaryFolder& folder) {
 std::unique_ptr<Process> rank_of(const std::string& name, const std::string& host, int64_t port,
                                  const std::string& patience, const TemporaryFolder& folder,
                                  std::map<std::string, std::string> variables = {}) {
-  const std::string file = std::to_string(port) + name;
   variables.insert(
       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", host}, {"MASTER_PORT", std::to_string(port)}});
+  const std::string file = std::to_string(port) + name + variables.at("RANK");
   return std::make_unique<Process>(command(name, folder) + Words{"--start-timeout", patience},
                                    folder / (file + ".out"), folder / (file + ".err"), variables);
 }

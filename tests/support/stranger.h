@@ -21,7 +21,7 @@ enum class Manners {
   kCloses,       ///< closes each connection at once
   kGarbage,      ///< says a byte that no store would say every 50 ms
   kEcho,         ///< sends back what it gets
-  kAnswersOnce,  ///< gives a store's sign of life (the last four bytes of the first question), then nothing
+  kAnswersOnce,  ///< gives a store's sign of life, then nothing
   kDrops         ///< what comes to the port is lost
 };
 
@@ -87,11 +87,13 @@ class Stranger {
     const ssize_t size = ::recv(held_[i], bytes, sizeof bytes, MSG_DONTWAIT);
     if (size <= 0) return;
     if (manners_ == Manners::kEcho) ::send(held_[i], bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
-    if (manners_ == Manners::kAnswersOnce && !answered_[i] && size >= 4) {
+    if (manners_ == Manners::kAnswersOnce && !answered_[i] && size >= 5 && bytes[size - 5] == kPing) {
       ::send(held_[i], bytes + size - 4, 4, MSG_NOSIGNAL);
       answered_[i] = true;
     }
   }
+
+  static constexpr char kPing = 13;  // of c10d's protocol: a number of four bytes follows, which comes back
 
   const Manners manners_;
   int listener_ = -1;
