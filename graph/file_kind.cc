@@ -50,7 +50,9 @@ FileKind kind_of_zip(const RegularFile& file) {
   std::string tail(static_cast<size_t>(count), '\0');
   file.read(file.bytes() - count, tail.data(), count);
   const auto has = [&](const char* name) { return tail.find(name) != std::string::npos; };
-  if (has("archive_format") || has("serialized_exported_program.json")) return FileKind::kExportedProgram;
+  // Its samples may be a checkpoint within it.
+  for (const char* name : {"archive_format", "_weights_config.json", "serialized_exported_program.json"})
+    if (has(name)) return FileKind::kExportedProgram;
   if (has("data.pkl") || has("constants.pkl")) return FileKind::kTorchSave;
   return has(".npy") ? FileKind::kNumpy : FileKind::kZip;
 }

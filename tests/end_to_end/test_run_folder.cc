@@ -284,8 +284,9 @@ TEST_CASE(
                           Catch::Contains("--resume " + aside + "/minibatch-20"));
     CHECK(bytes_of(run) == before);
   }
-  std::tie(code, error) = run_to({program("runtime"), "evaluate", "--config", (run / "run.json").string(),
-                                  "--evaluation-data", "synthetic-images:image=8,samples=64"});
+  std::tie(code, error) =
+      run_to({program("runtime"), "evaluate", "--config", (run / "run.json").string(), "--resume", "latest",
+              "--evaluation-data", "synthetic-images:image=8,samples=64"});
   INFO(error);
   CHECK(code == 0);  // the final weights
   std::tie(code, error) = run_to(

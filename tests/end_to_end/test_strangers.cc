@@ -19,7 +19,7 @@ Words command(const std::string& name, const TemporaryFolder& folder) {
   if (name == "train") words = words + Words{"--data", data, "--minibatches", "4"};
   if (name == "train") return words;
   words = words + Words{"--initial-weights", (folder / "train" / "model.safetensors").string()};
-  if (name == "predict") words = words + Words{"--classes", (folder / "classes").string()};
+  if (name == "predict") words = words + Words{"--classes", (folder / "classes.jsonl").string()};
   return words + Words{"--evaluation-data", data};
 }
 
