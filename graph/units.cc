@@ -1,5 +1,7 @@
 #include "graph/units.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +18,11 @@ namespace {
 struct Unit {
   const char* name;
   double factor;
+  std::vector<const char*> others = {};  ///< other names of it
+
+  bool is(const std::string& word) const {
+    return word == name || std::find(others.begin(), others.end(), word) != others.end();
+  }
 };
 
 const std::vector<Unit>& byte_units() {
@@ -31,12 +38,38 @@ const std::vector<Unit>& time_units() {
   return units;
 }
 
+/// The first that is named is what messages say; the others are read as the same.
 const std::vector<Unit>& rate_units() {
   static const std::vector<Unit> units = {
-      {"B/s", 1},          {"kB/s", 1e3},       {"MB/s", 1e6},       {"GB/s", 1e9},       {"TB/s", 1e12},
-      {"KiB/s", 1024},     {"MiB/s", 0x1p20},   {"GiB/s", 0x1p30},   {"TiB/s", 0x1p40},   {"bit/s", 1.0 / 8},
-      {"kbit/s", 1e3 / 8}, {"Mbit/s", 1e6 / 8}, {"Gbit/s", 1e9 / 8}, {"Tbit/s", 1e12 / 8}};
+      {"B/s", 1},
+      {"kB/s", 1e3},
+      {"MB/s", 1e6},
+      {"GB/s", 1e9},
+      {"TB/s", 1e12},
+      {"KiB/s", 1024},
+      {"MiB/s", 0x1p20},
+      {"GiB/s", 0x1p30},
+      {"TiB/s", 0x1p40},
+      {"bit/s", 1.0 / 8, {"b/s", "bps"}},
+      {"kbit/s", 1e3 / 8, {"kbit", "kb/s", "kbps", "Kbit/s", "Kb/s", "Kbps"}},
+      {"Mbit/s", 1e6 / 8, {"Mbit", "Mb/s", "Mbps", "mbit/s", "mbps"}},
+      {"Gbit/s", 1e9 / 8, {"Gbit", "Gb/s", "Gbps", "gbit/s", "gbps"}},
+      {"Tbit/s", 1e12 / 8, {"Tbit", "Tb/s", "Tbps", "tbit/s", "tbps"}}};
   return units;
+}
+
+/// Words that people write for bits as well as for bytes: 8 times apart. "" where it is none; otherwise the
+/// prefix that both readings begin with.
+std::string ambiguous_prefix(const std::string& unit) {
+  std::string lower = unit;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* prefix : {"k", "m", "g", "t"}) {
+    for (const char* rest : {"", "/s", "b", "be", "b/s", "bps"}) {
+      if (lower != std::string(prefix) + rest || unit.ends_with('B')) continue;
+      return lower[0] == 'k' ? "k" : std::string(1, static_cast<char>(std::toupper(lower[0])));
+    }
+  }
+  return "";
 }
 
 // "24" of "24GiB" as it stands, and what a bare number most likely meant.
@@ -60,13 +93,18 @@ double parse_quantity(const std::string& text, const std::string& option, const 
   if (unit.empty())
     fail(std::string("has no unit; expected a ") + what + ", such as " + spellings(number, value));
   for (const Unit& known : units) {
-    if (unit != known.name) continue;
+    if (!known.is(unit)) continue;
     // Long units are multiplied, short ones divided by a whole number: 500us is then the double nearest to
     // 0.0005.
     const double result = known.factor < 1 ? value / std::round(1 / known.factor) : value * known.factor;
     if (value < 0) fail("is negative");
     if (result > largest) fail("is out of range");
     return result;
+  }
+  if (&units == &rate_units()) {
+    if (const std::string prefix = ambiguous_prefix(unit); !prefix.empty())
+      fail("may be meant as " + number + prefix + "bit/s or as " + number + prefix +
+           "B/s, which is 8 times as much; expected one of the two");
   }
   std::vector<std::string> names;
   for (const Unit& known : units) names.emplace_back(known.name);
@@ -102,7 +140,8 @@ double rounded(double value) { return std::strtod(three_digits(value).c_str(), n
 
 std::string format(double value, const std::vector<Unit>& ascending, const char* base) {
   if (!std::isfinite(value)) return three_digits(value) + " " + base;
-  if (value == 0) return std::string("0 ") + base;  // also for -0
+  // Also for -0, and for what is left of sums that come to nothing.
+  if (std::abs(value) < 1e-3 * ascending.front().factor) return std::string("0 ") + base;
   const Unit* unit = &ascending.front();
   for (const Unit& next : ascending) {
     if (rounded(std::abs(value) / unit->factor) * unit->factor >= next.factor) unit = &next;

@@ -48,11 +48,39 @@ TEST_CASE("rates") {
   const std::pair<const char*, double> rows[] = {
       {"10Gbit/s", 1.25e9}, {"1.25GB/s", 1.25e9},  {"12GiB/s", 12 * 0x1p30},
       {"8bit/s", 1},        {"100Mbit/s", 12.5e6}, {"1kB/s", 1000},
-      {"3B/s", 3},          {"0.8Tbit/s", 100e9}};
+      {"3B/s", 3},          {"0.8Tbit/s", 100e9},  {"25Gbps", 3.125e9},
+      {"10Gb/s", 1.25e9},   {"200gbps", 25e9},     {"25Gbit/s", 3.125e9},
+      {"1 Gb/s", 125e6},    {"100Mbps", 12.5e6},   {"0.8 Tbps", 100e9},
+      {"8b/s", 1},          {"10Gbit", 1.25e9},    {"80kbps", 1e4},
+      {"10gbit/s", 1.25e9}};
   for (const auto& [text, expected] : rows) {
     CAPTURE(text);
     CHECK(parse_bytes_per_second(text, "--bandwidths") == expected);
   }
+}
+
+TEST_CASE("what is left of sums that come to nothing is nothing") {
+  CHECK(format_seconds(1.39e-17) == "0 s");
+  CHECK(format_seconds(-1e-13) == "0 s");
+  CHECK(format_seconds(2e-12) == "0.002 ns");
+  CHECK(format_bytes_per_second(1e-9) == "0 B/s");
+}
+
+TEST_CASE("a rate that may be of bits or of bytes is refused, and both readings are named") {
+  for (const std::string unit : {"G", "g", "G/s", "Gb", "GbE", "gb/s", "GBPS", "GBps"}) {
+    CAPTURE(unit);
+    CHECK(error_of<InputError>([&] { parse_bytes_per_second("25" + unit, "--bandwidths"); }) ==
+          "--bandwidths: \"25" + unit +
+              "\" may be meant as 25Gbit/s or as 25GB/s, which is 8 times as much; expected one of the two");
+  }
+  CHECK_THAT(error_of<InputError>([] { parse_bytes_per_second("100m", "--b"); }),
+             Catch::Contains("100Mbit/s or as 100MB/s"));
+  CHECK_THAT(error_of<InputError>([] { parse_bytes_per_second("5KB/s", "--b"); }),
+             Catch::Contains("5kbit/s or as 5kB/s"));
+  CHECK_THAT(error_of<InputError>([] { parse_bytes_per_second("25GB", "--b"); }),
+             Catch::Contains("did you mean '25GB/s'?"));
+  CHECK_THAT(error_of<InputError>([] { parse_bytes_per_second("25Gbits/sec", "--b"); }),
+             Catch::Contains("did you mean '25Gbit/s'?"));
 }
 
 TEST_CASE("a bare number names two likely spellings") {
