@@ -91,6 +91,20 @@ double Profile::compute_seconds() const {
   return sum;
 }
 
+std::string ProfiledCrowd::doubt() const {
+  // Less than that is hardly seen in caches and memory, and passes scatter.
+  constexpr double kFewCores = 0.2, kSteady = 0.15;
+  char text[128] = "";
+  if (other_cores > kFewCores)
+    std::snprintf(text, sizeof text, "other programs used %.2g cores meanwhile", other_cores);
+  else if (reference_spread > kSteady)
+    std::snprintf(
+        text, sizeof text,
+        "the model alone took up to %.2f times as long at one moment, or on one core, as at another",
+        1 + reference_spread);
+  return text;
+}
+
 namespace {
 
 constexpr double kMostCrowdFactor = 1e6;
@@ -107,7 +121,8 @@ ProfiledUpdate update_from_json(JsonReader reader) {
 
 ProfiledCrowd crowd_from_json(JsonReader reader) {
   reader.expect({"ranks", "compute_factor", "update_factor", "replicas_compute_factor",
-                 "replicas_update_factor", "by_turns_compute_factor"});
+                 "replicas_update_factor", "by_turns_compute_factor", "clock_factor", "other_cores",
+                 "reference_spread"});
   ProfiledCrowd crowd;
   crowd.ranks = reader.integer("ranks", 2, kMostRanks);
   crowd.compute_factor = reader.number("compute_factor", 1, kMostCrowdFactor);
@@ -118,6 +133,10 @@ ProfiledCrowd crowd_from_json(JsonReader reader) {
   crowd.replicas_compute_factor = optional("replicas_compute_factor", crowd.compute_factor);
   crowd.replicas_update_factor = optional("replicas_update_factor", crowd.update_factor);
   crowd.by_turns_compute_factor = optional("by_turns_compute_factor", 1);
+  if (reader.has("clock_factor")) crowd.clock_factor = reader.number("clock_factor", 1, kMostCrowdFactor);
+  if (reader.has("other_cores")) crowd.other_cores = reader.number("other_cores", 0, kMostRanks);
+  if (reader.has("reference_spread"))
+    crowd.reference_spread = reader.number("reference_spread", 0, kMostCrowdFactor);
   reader.finish();
   return crowd;
 }
@@ -187,6 +206,10 @@ Json Profile::to_json() const {
                               {"replicas_compute_factor", whole.crowd->replicas_compute_factor},
                               {"replicas_update_factor", whole.crowd->replicas_update_factor},
                               {"by_turns_compute_factor", whole.crowd->by_turns_compute_factor}};
+    for (const auto& [key, value] : {std::pair("clock_factor", whole.crowd->clock_factor),
+                                     std::pair("other_cores", whole.crowd->other_cores),
+                                     std::pair("reference_spread", whole.crowd->reference_spread)})
+      if (value > 0) json["whole"]["crowd"][key] = value;
   }
   if (!combines.empty()) json["combines"] = combines;
   if (!together.empty()) json["together"] = together;

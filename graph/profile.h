@@ -76,6 +76,14 @@ struct ProfiledCrowd {
   /// Optional key: of a forward and a backward that each come after a pass of another rank, as where ranks
   /// compute by turns: what the other has read and made is in the caches.
   double by_turns_compute_factor = 1;
+  // Optional keys, 0: not known. What the machine's other load made of it.
+  double clock_factor = 0;      ///< compute_factor by the clock: with waits for cores that others had
+  double other_cores = 0;       ///< cores' worth of work that other programs did while factors were measured
+  double reference_spread = 0;  ///< how much longer the slowest pass alone took than the fastest, as a part
+
+  /// Why other programs may have a part in the factors, for people: "other programs used 0.93 cores
+  /// meanwhile". "" where nothing speaks for it.
+  std::string doubt() const;
 };
 
 /// The unpartitioned model, measured in one piece, for one minibatch.

@@ -29,9 +29,10 @@ struct WholePass {
   Stretch gradient_copy, gradient_add, gradient_divide;
 };
 
-/// A minibatch of a replica: forward, backward and the copies of its gradients; then what follows their sum.
+/// A minibatch of a replica: forward, backward and the copies of its gradients, until the slowest replica has
+/// made them; then what follows their sum.
 struct ReplicaPass {
-  Stretch compute, update;
+  double compute_seconds = 0, update_seconds = 0;
 };
 
 /// Per node.
@@ -94,10 +95,10 @@ class Bench {
   /// Forward and backward, as a rank makes them that computes by turns with others: `others` is called before
   /// each of the two, untimed, and returns when it is this one's turn.
   Stretch time_by_turns(const std::function<void()>& others);
-  /// What one of several replicas does. `meet` is called when its gradients are there and returns when those
-  /// of all are: the wait for the slowest is a part of computing. Between the two stretches, untimed, `sum`
-  /// is called with its gradients, to make their sum over the replicas of them, in place.
-  ReplicaPass time_replica(const std::function<void()>& meet,
+  /// What one of several replicas does. `slowest` is called when its gradients are there, with what they
+  /// took, and returns when those of all are there, with what the slowest took. Between the two stretches,
+  /// untimed, `sum` is called with its gradients, to make their sum over the replicas of them, in place.
+  ReplicaPass time_replica(const std::function<double(double own_seconds)>& slowest,
                            const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);
   /// The same pass with each node timed where it stands.
   NodesPass time_nodes();

@@ -59,7 +59,7 @@ Stretch Bench::time_by_turns(const std::function<void()>& others) {
   return both;
 }
 
-ReplicaPass Bench::time_replica(const std::function<void()>& meet,
+ReplicaPass Bench::time_replica(const std::function<double(double own_seconds)>& slowest,
                                 const std::function<void(const std::vector<at::Tensor>& gradients)>& sum) {
   Received received = receive();
   marks_.clear();
@@ -72,18 +72,16 @@ ReplicaPass Bench::time_replica(const std::function<void()>& meet,
     sums_[i].copy_(gradients[updated_[i]]);
     gradients[updated_[i]].reset();
   }
-  marks_.set();
-  marks_.wait();
-  meet();
   const size_t compute_end = marks_.set();
   marks_.wait();
+  const double compute_seconds = slowest(marks_.between(begin, compute_end).device_seconds);
   sum(sums_);
   const size_t update_begin = marks_.set();
   for (at::Tensor& gradient : sums_) gradient.div_(2.0);
   rule_->step(weights_, sums_, 0, weights_);
   const size_t end = marks_.set();
   marks_.wait();
-  return {marks_.between(begin, compute_end), marks_.between(update_begin, end)};
+  return {compute_seconds, marks_.between(update_begin, end).device_seconds};
 }
 
 }  // namespace pipewright

@@ -132,7 +132,8 @@ std::optional<ProfiledCrowd> combined_crowd(const Measured& measured) {
   for (double ProfiledCrowd::*field :
        {&ProfiledCrowd::compute_factor, &ProfiledCrowd::update_factor,
         &ProfiledCrowd::replicas_compute_factor, &ProfiledCrowd::replicas_update_factor,
-        &ProfiledCrowd::by_turns_compute_factor})
+        &ProfiledCrowd::by_turns_compute_factor, &ProfiledCrowd::clock_factor, &ProfiledCrowd::other_cores,
+        &ProfiledCrowd::reference_spread})
     crowd.*field = median_of(measured, [&](const Profile& profile) { return (*profile.whole.crowd).*field; });
   return crowd;
 }

@@ -63,6 +63,27 @@ void warn_of_sum(const MeasuredPart& part, bool launches) {
                   "quiet, or with more --repeats.");
 }
 
+/// What other programs did meanwhile, as far as it cannot be told apart.
+void warn_of_load(const Profile& profile) {
+  constexpr double kMuch = 0.2;  // cores: of less caches and memory hardly tell
+  for (const auto& [key, value] : profile.provenance) {
+    if (key != kOtherCoresEntry || std::stod(value) < kMuch) continue;
+    warn("other programs used " + value + " cores while it was measured",
+         profile.threads == 1
+             ? "Waits for a core are not counted; what those programs took of caches and memory is in the "
+               "times. Next: measure again when the machine is quiet, or combine profiles of several moments."
+             : "With several --threads waits for a core cannot be told from computing, so the times may be "
+               "too "
+               "long. Next: measure again when the machine is quiet.");
+  }
+  const auto& crowd = profile.whole.crowd;
+  if (crowd && !crowd->doubt().empty())
+    warn("how much ranks of a host slow each other is not known well: " + crowd->doubt(),
+         "Plans that use it will say so; --ignore-crowd of pipewright-optimizer plans without it. Next: "
+         "measure "
+         "again when the machine is quiet.");
+}
+
 /// On standard error: why the profile may not be what training will see.
 void warn_of_doubts(const Profile& profile, const std::vector<MeasuredPart>& parts, bool exact_repeats) {
   for (const auto& [key, value] : profile.provenance) {
@@ -71,6 +92,7 @@ void warn_of_doubts(const Profile& profile, const std::vector<MeasuredPart>& par
            "Likely cause: another program uses the device, or its clocks are cut for heat or power. Next: "
            "measure again, or with more --repeats.");
   }
+  warn_of_load(profile);
   const std::optional<double> known = profile.whole.known_within;
   if (!exact_repeats && known.value_or(1) > RepeatRule().aim)
     warn("the sum of the nodes' times is known " +

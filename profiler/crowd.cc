@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "graph/statistics.h"
+#include "interference/core_features.h"
+#include "profiler/core_affinity.h"
+#include "profiler/other_load.h"
 #include "profiler/thread_count.h"
 
 namespace pipewright {
@@ -25,9 +28,16 @@ enum class Pace {
 /// Replicas that wait for each other and sum their gradients, each in a thread.
 class Replicas {
  public:
-  explicit Replicas(size_t count) : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count) {}
+  explicit Replicas(size_t count)
+      : barrier_(static_cast<ptrdiff_t>(count)), gradients_(count), seconds_(count) {}
 
   void meet() { barrier_.arrive_and_wait(); }
+  /// Of what each replica took, the longest, when all are there.
+  double slowest(size_t replica, double own_seconds) {
+    seconds_[replica] = own_seconds;
+    meet();
+    return *std::max_element(seconds_.begin(), seconds_.end());  // sum() lies between this and the next one
+  }
   /// The others no longer wait for this one.
   void leave() { barrier_.arrive_and_drop(); }
   /// As an all-reduce between processes: each replica sums its part of all gradients, then takes the other
@@ -64,6 +74,7 @@ class Replicas {
 
   std::barrier<> barrier_;
   std::vector<std::vector<at::Tensor>> gradients_;  // by replica
+  std::vector<double> seconds_;                     // by replica
 };
 
 /// Others that train the same until the object ends, each in a thread with weights of its own.
@@ -119,7 +130,7 @@ class Others {
  private:
   ReplicaPass time_replica(Bench& bench, size_t replica) {
     return bench.time_replica(
-        [&] { replicas_.meet(); },
+        [&](double own_seconds) { return replicas_.slowest(replica, own_seconds); },
         [&](const std::vector<at::Tensor>& gradients) { replicas_.sum(replica, gradients); });
   }
   void keep_step(Bench& bench, size_t replica) {
@@ -142,84 +153,91 @@ class Others {
   std::vector<std::thread> threads_;
 };
 
-struct PassSamples {
-  std::vector<double> compute, update;
+/// Passes alone, for the references: `count` of them on one core.
+class Alone {
+ public:
+  /// `moves`: to the next core of the process each time.
+  Alone(Bench& bench, bool moves)
+      : bench_(bench), cores_(moves ? cores_of_process() : std::vector<int64_t>()) {}
+
+  /// Adds to `passes` those from `begin` on, and their median to the references.
+  void take(size_t begin, size_t end, CrowdTurn& turn) {
+    std::optional<CoreAffinity> core;
+    if (cores_.size() > 1) {
+      core.emplace(cores_[next_++ % cores_.size()]);
+      bench_.train();  // what it reads comes to this core's caches
+    }
+    std::vector<double> seconds;
+    for (size_t i = begin; i < end; ++i) {
+      const WholePass pass = bench_.time_whole();
+      CrowdSeconds& taken = turn.passes[i];
+      taken.compute_alone = pass.forward.device_seconds + pass.backward.device_seconds;
+      taken.clock_alone = pass.forward.host_seconds + pass.backward.host_seconds;
+      taken.update_alone = pass.step_in_place.device_seconds;
+      taken.replica_compute_alone = taken.compute_alone + pass.gradient_copy.device_seconds;
+      taken.replica_update_alone = pass.gradient_divide.device_seconds + taken.update_alone;
+      seconds.push_back(taken.compute_alone);
+    }
+    turn.references.push_back(median(seconds));
+  }
+
+ private:
+  Bench& bench_;
+  const std::vector<int64_t> cores_;
+  size_t next_ = 0;
 };
 
 }  // namespace
 
-CrowdSeconds& CrowdSeconds::operator+=(const CrowdSeconds& other) {
-  compute_alone += other.compute_alone;
-  compute_beside += other.compute_beside;
-  update_alone += other.update_alone;
-  update_beside += other.update_beside;
-  replica_compute_alone += other.replica_compute_alone;
-  replica_compute_in_step += other.replica_compute_in_step;
-  replica_update_alone += other.replica_update_alone;
-  replica_update_in_step += other.replica_update_in_step;
-  compute_by_turns += other.compute_by_turns;
-  return *this;
-}
-
-ProfiledCrowd CrowdSeconds::factors(int64_t ranks) const {
-  const auto factor = [](double beside, double alone) { return std::max(1.0, beside / alone); };
-  return {ranks,
-          factor(compute_beside, compute_alone),
-          factor(update_beside, update_alone),
-          factor(replica_compute_in_step, replica_compute_alone),
-          factor(replica_update_in_step, replica_update_alone),
-          factor(compute_by_turns, compute_alone)};
-}
-
-std::optional<CrowdSeconds> crowd_seconds(Bench& bench,
-                                          const std::function<std::unique_ptr<Bench>()>& another,
-                                          int64_t others, int64_t threads, int64_t repeats,
-                                          double least_seconds) {
+std::optional<CrowdFound> crowd_seconds(Bench& bench, const std::function<std::unique_ptr<Bench>()>& another,
+                                        int64_t others, int64_t threads, int64_t repeats,
+                                        double least_seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kTurns = 3;
   constexpr double kSecondsOfTurn = 1;  // of each pace, about: slow passes scatter less
   const WholePass first = bench.time_whole();
   const double pass_seconds = std::max(1e-6, first.forward.device_seconds + first.backward.device_seconds);
-  const int64_t passes = std::clamp<int64_t>(
-      std::min(repeats / kTurns, static_cast<int64_t>(kSecondsOfTurn / pass_seconds)), 2, 6);
-  PassSamples alone, replica_alone, in_step;
-  std::vector<double> compute_beside, update_beside, by_turns;
+  const auto passes = static_cast<size_t>(std::clamp<int64_t>(
+      std::min(repeats / kTurns, static_cast<int64_t>(kSecondsOfTurn / pass_seconds)), 2, 6));
+  Alone alone(bench, threads == 1);
   const Clock::time_point start = Clock::now();
-  const auto goes_on = [&](int64_t turn) {
-    return turn < kTurns || std::chrono::duration<double>(Clock::now() - start).count() < least_seconds;
-  };
-  for (int64_t turn = 0; goes_on(turn); ++turn) {
-    for (int64_t i = 0; i < passes; ++i) {
-      const WholePass pass = bench.time_whole();
-      const double compute = pass.forward.device_seconds + pass.backward.device_seconds;
-      alone.compute.push_back(compute);
-      alone.update.push_back(pass.step_in_place.device_seconds);
-      replica_alone.compute.push_back(compute + pass.gradient_copy.device_seconds);
-      replica_alone.update.push_back(pass.gradient_divide.device_seconds + pass.step_in_place.device_seconds);
-    }
+  std::vector<CrowdTurn> turns;
+  while (turns_go_on(turns, std::chrono::duration<double>(Clock::now() - start).count(), least_seconds)) {
+    const OtherLoad load;
+    CrowdTurn turn;
+    turn.passes.resize(passes);
+    alone.take(0, passes / 2, turn);
     {
       const Others crowd(another, others, threads, Pace::kFree);
       Bench::InFlight in_flight;
-      for (int64_t i = 0; i < passes; ++i) {
-        update_beside.push_back(bench.time_whole().step_in_place.device_seconds);
-        compute_beside.push_back(bench.time_in_pipeline(in_flight).device_seconds);
+      for (CrowdSeconds& pass : turn.passes) {
+        pass.update_beside = bench.time_whole().step_in_place.device_seconds;
+        const Stretch beside = bench.time_in_pipeline(in_flight);
+        pass.compute_beside = beside.device_seconds;
+        pass.clock_beside = beside.host_seconds;
       }
       if (crowd.failed()) return std::nullopt;
     }
-    Others replicas(another, others, threads, Pace::kInStep);
-    for (int64_t i = 0; i < passes; ++i) {
-      const ReplicaPass pass = replicas.time_in_step(bench);
-      in_step.compute.push_back(pass.compute.device_seconds);
-      in_step.update.push_back(pass.update.device_seconds);
+    {
+      Others replicas(another, others, threads, Pace::kInStep);
+      for (CrowdSeconds& pass : turn.passes) {
+        const ReplicaPass in_step = replicas.time_in_step(bench);
+        pass.replica_compute_in_step = in_step.compute_seconds;
+        pass.replica_update_in_step = in_step.update_seconds;
+      }
+      if (replicas.failed()) return std::nullopt;
     }
-    if (replicas.failed()) return std::nullopt;
-    Others turns(another, 1, threads, Pace::kByTurns);
-    for (int64_t i = 0; i < passes; ++i) by_turns.push_back(turns.time_by_turns(bench).device_seconds);
-    if (turns.failed()) return std::nullopt;
+    {
+      Others by_turns(another, 1, threads, Pace::kByTurns);
+      for (CrowdSeconds& pass : turn.passes)
+        pass.compute_by_turns = by_turns.time_by_turns(bench).device_seconds;
+      if (by_turns.failed()) return std::nullopt;
+    }
+    alone.take(passes / 2, passes, turn);
+    turn.other_cores = load.cores();
+    turns.push_back(std::move(turn));
   }
-  return CrowdSeconds{median(alone.compute),        median(compute_beside),        median(alone.update),
-                      median(update_beside),        median(replica_alone.compute), median(in_step.compute),
-                      median(replica_alone.update), median(in_step.update),        median(by_turns)};
+  return judged(turns);
 }
 
 }  // namespace pipewright

@@ -6,6 +6,7 @@
 
 #include "graph/error.h"
 #include "graph/statistics.h"
+#include "profiler/other_load.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 
@@ -37,9 +38,10 @@ DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t
   std::vector<double> seconds;
   for (int64_t k = 0; k < kMinibatches; ++k) {
     const auto start = std::chrono::steady_clock::now();
+    const double waited = waited_for_core_seconds();
     result.tensors = loader.next();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (k > 0) seconds.push_back(took.count());
+    if (k > 0) seconds.push_back(std::max(0.0, took.count() - (waited_for_core_seconds() - waited)));
   }
   result.seconds = median(std::move(seconds));
   return result;

@@ -1,7 +1,6 @@
 #include "profiler/interference.h"
 
 #include <ATen/core/grad_mode.h>
-#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
 #include "profiler/bench.h"
+#include "profiler/core_affinity.h"
 #include "profiler/thread_count.h"
 
 namespace pipewright {
@@ -32,25 +32,6 @@ constexpr double kSettleSeconds = 0.1, kGpuSettleSeconds = 1.5;
 /// Parts of the time in which a rank waits for messages; windows take turns. A hog runs meanwhile, so what
 /// the core does is not what the rank suffers.
 constexpr std::array<double, 3> kIdle = {0, 0.25, 0.5};
-
-/// This thread may run on every core again, until the object ends.
-class EveryCore {
- public:
-  EveryCore() {
-    sched_getaffinity(0, sizeof before_, &before_);
-    cpu_set_t every;
-    CPU_ZERO(&every);
-    for (size_t core = 0; core < CPU_SETSIZE; ++core)
-      CPU_SET(core, &every);  // the kernel takes those there are
-    sched_setaffinity(0, sizeof every, &every);
-  }
-  ~EveryCore() { sched_setaffinity(0, sizeof before_, &before_); }
-  EveryCore(const EveryCore&) = delete;
-  EveryCore& operator=(const EveryCore&) = delete;
-
- private:
-  cpu_set_t before_;
-};
 
 // Null of the CPU.
 std::unique_ptr<const GpuCounters> counters_of(at::Device device) {
@@ -94,11 +75,14 @@ class Windows {
 
   // Hogs of a GPU need a core too: any.
   std::unique_ptr<Hogs> start(const std::string& kind, int64_t processes) const {
-    std::optional<EveryCore> unbound;
-    if (is_on_gpu()) unbound.emplace();
+    std::optional<CoreAffinity> unbound;
+    if (is_on_gpu()) unbound.emplace(std::nullopt);
     return std::make_unique<Hogs>(settings_.hog_command(
         {kind, settings_.core, processes, is_on_gpu() ? settings_.device.str() : std::string()}));
   }
+
+  /// On a core with its waits for it: that is what hogs take.
+  double taken_by(const Stretch& work) const { return is_on_gpu() ? work.device_seconds : work.host_seconds; }
 
   void settle() { run_for(is_on_gpu() ? kGpuSettleSeconds : kSettleSeconds, 0, nullptr); }
 
@@ -109,7 +93,7 @@ class Windows {
     if (alone == settings_.repeats) return;
     std::vector<std::unique_ptr<Hogs>> ranks;
     {
-      const EveryCore unbound;  // a process may only run where the thread may that starts it
+      const CoreAffinity unbound(std::nullopt);  // a process may only run where the thread may that starts it
       for (const int64_t core : settings_.other_cores)
         ranks.push_back(std::make_unique<Hogs>(settings_.hog_command({"matrix", core, 1, ""})));
     }
@@ -127,7 +111,7 @@ class Windows {
       if (idle > 0) std::this_thread::sleep_for((WindowClock::now() - pass_began) * (idle / (1 - idle)));
       ++passes;
       for (size_t node = 0; sums && node < segment_of_.size(); ++node)
-        (*sums)[segment_of_[node]] += pass.forward[node].device_seconds + pass.backward[node].device_seconds;
+        (*sums)[segment_of_[node]] += taken_by(pass.forward[node]) + taken_by(pass.backward[node]);
     } while (std::chrono::duration<double>(WindowClock::now() - begin).count() < seconds);
     return passes;
   }

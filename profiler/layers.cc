@@ -146,6 +146,29 @@ Table layer_table(const Profile& profile) {
   return table;
 }
 
+namespace {
+
+/// What training beside others takes, and how much of that is the machine's other load.
+std::string crowd_text(const ProfiledCrowd& crowd) {
+  const auto times = [](double factor) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f", factor);
+    return std::string(text);
+  };
+  const int64_t others = crowd.ranks - 1;
+  std::string text = "beside " + std::to_string(others) + (others == 1 ? " other: " : " others: ") +
+                     times(crowd.compute_factor) + " times as long (as replicas in step " +
+                     times(crowd.replicas_compute_factor) + ", their updates " +
+                     times(crowd.replicas_update_factor) + "; by turns " +
+                     times(crowd.by_turns_compute_factor) + ")";
+  constexpr double kWorthTelling = 1.05;
+  if (crowd.clock_factor > kWorthTelling * crowd.compute_factor)
+    text += "; by the clock " + times(crowd.clock_factor) + " times, waits for cores that other programs had";
+  return text;
+}
+
+}  // namespace
+
 std::vector<std::string> headlines(const Profile& profile) {
   std::string what = profile.model;
   if (profile.minibatch_samples > 0) what += ", minibatches of " + std::to_string(profile.minibatch_samples);
@@ -181,6 +204,7 @@ std::vector<std::string> headlines(const Profile& profile) {
     lines.push_back("launch-bound: " + std::to_string(bound) + " of " + std::to_string(layers.size()) +
                     (layers.size() == 1 ? " layer, " : " layers, ") + percent(share) + " of the nodes' time");
   }
+  if (whole.crowd) lines.push_back(crowd_text(*whole.crowd));
   if (whole.allocated_bytes)
     lines.push_back("the device's allocator gave out at most " +
                     format_bytes(static_cast<double>(*whole.allocated_bytes)) +

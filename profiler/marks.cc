@@ -1,10 +1,23 @@
 #include "profiler/marks.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
+#include <ctime>
 
 #include "graph/error.h"
 
 namespace pipewright {
+namespace {
+
+double core_seconds_of_thread() {
+  timespec had = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+  return static_cast<double>(had.tv_sec) + 1e-9 * static_cast<double>(had.tv_nsec);
+}
+
+}  // namespace
 
 Stretch& Stretch::operator+=(const Stretch& other) {
   device_seconds += other.device_seconds;
@@ -13,9 +26,14 @@ Stretch& Stretch::operator+=(const Stretch& other) {
 }
 
 Marks::Marks(at::Device device)
-    : stream_(c10::impl::getDeviceGuardImpl(device.type())->getStream(device)), on_host_(device.is_cpu()) {}
+    : stream_(c10::impl::getDeviceGuardImpl(device.type())->getStream(device)),
+      on_host_(device.is_cpu()),
+      is_one_thread_(at::get_num_threads() == 1) {}
 
-void Marks::clear() { times_.clear(); }
+void Marks::clear() {
+  times_.clear();
+  core_seconds_.clear();
+}
 
 size_t Marks::set() {
   const size_t mark = times_.size();
@@ -25,6 +43,7 @@ size_t Marks::set() {
     events_[mark].record(stream_);
   }
   times_.push_back(std::chrono::steady_clock::now());
+  if (on_host_ && is_one_thread_) core_seconds_.push_back(core_seconds_of_thread());
   return mark;
 }
 
@@ -39,8 +58,12 @@ Stretch Marks::between(size_t first, size_t second) const {
   Stretch stretch;
   stretch.host_seconds = std::chrono::duration<double>(times_[second] - times_[first]).count();
   constexpr double kSecondsPerMillisecond = 1e-3;
-  stretch.device_seconds =
-      on_host_ ? stretch.host_seconds : events_[first].elapsedTime(events_[second]) * kSecondsPerMillisecond;
+  if (!on_host_)
+    stretch.device_seconds = events_[first].elapsedTime(events_[second]) * kSecondsPerMillisecond;
+  else if (is_one_thread_)
+    stretch.device_seconds = std::min(stretch.host_seconds, core_seconds_[second] - core_seconds_[first]);
+  else
+    stretch.device_seconds = stretch.host_seconds;
   return stretch;
 }
 

@@ -24,8 +24,9 @@ struct Stretch {
   Stretch& operator+=(const Stretch& other);
 };
 
-/// On the CPU a mark is a look at the clock. On a device it is also an event in the order of the stream
-/// that is current where this object is made; setting one waits for nothing, and one call waits for all.
+/// On the CPU a mark is a look at two clocks, by the thread that computes. On a device it is also an event in
+/// the order of the stream that is current where this object is made; setting one waits for nothing, and one
+/// call waits for all.
 ///
 ///   Marks marks(device);
 ///   const size_t begin = marks.set();
@@ -49,8 +50,10 @@ class Marks {
  private:
   c10::Stream stream_;
   bool on_host_;
+  bool is_one_thread_;  // of LibTorch's, where this object is made
   std::vector<std::chrono::steady_clock::time_point> times_;
-  std::vector<c10::Event> events_;  // at least as many as times_, on a device
+  std::vector<double> core_seconds_;  // as many, of one thread on the host
+  std::vector<c10::Event> events_;    // at least as many as times_, on a device
 };
 
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "profiler/crowd.h"
 #include "profiler/machine.h"
 #include "profiler/measured_rounds.h"
+#include "profiler/other_load.h"
 #include "profiler/part_plan.h"
 #include "profiler/repeats.h"
 #include "profiler/thread_count.h"
@@ -151,6 +153,8 @@ class PartByPart {
   std::string warmup() const { return warmup_.text(); }
   std::string repeats() const { return repeats_.text(); }
   bool settled() const { return settled_; }
+  /// That other programs had meanwhile.
+  std::optional<double> other_cores() const { return load_.cores(); }
 
  private:
   void measure_part(const Part& part) {
@@ -248,11 +252,11 @@ class PartByPart {
       if (others_ > 0) crowd_.emplace();
     }
     if (!crowd_) return;
-    const auto seconds =
+    const auto found =
         crowd_seconds(bench, another, others_, options_.threads, repeats,
                       options_.repeats > 0 ? 0 : kLeastCrowdSeconds / static_cast<double>(parts_.size()));
-    if (seconds)
-      *crowd_ += *seconds;
+    if (found)
+      *crowd_ += *found;
     else
       crowd_.reset();
   }
@@ -274,7 +278,8 @@ class PartByPart {
   double sums_ = 0;                  // of the parts' nodes, seconds
   std::optional<double> known_ = 0;  // within so many seconds, if of all parts
   int64_t others_ = 0;
-  std::optional<CrowdSeconds> crowd_;
+  std::optional<CrowdFound> crowd_;
+  const OtherLoad load_;
 };
 
 /// What LibTorch makes of products of float32 on a device.
@@ -293,6 +298,11 @@ std::vector<std::pair<std::string, std::string>> provenance_of(const MeasureOpti
                                                                  {"repeats", measured.repeats()},
                                                                  {"seed", std::to_string(options.seed)},
                                                                  {"date", utc_date()}};
+  if (const std::optional<double> cores = measured.other_cores()) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f", *cores);
+    provenance.emplace_back(kOtherCoresEntry, text);
+  }
   if (measured.parts() > 1) provenance.emplace_back(kPartsEntry, std::to_string(measured.parts()));
   if (options.device.is_cpu()) return provenance;
   if (options.device.is_cuda()) provenance.emplace_back("cuda", join(cuda_versions(), ", "));

@@ -58,6 +58,8 @@ constexpr double kTolerableDeviation = 0.15;
 
 /// Entry of the provenance: in how many parts the model was measured; none: in one.
 constexpr const char* kPartsEntry = "parts";
+/// Of the provenance: how many cores' worth of work other programs did while it was measured.
+constexpr const char* kOtherCoresEntry = "other_cores";
 
 /// What the entry "clocks" of the provenance says where the device's times did not settle in time.
 constexpr const char* kNotSettled = "not settled";

@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -20,6 +22,7 @@
 #include "profiler/marks.h"
 #include "profiler/measure.h"
 #include "profiler/synthetic_inputs.h"
+#include "profiler/thread_count.h"
 #include "test_paths.h"
 #include "tests/models/hand_graph.h"
 #include "tests/support/fake_device.h"
@@ -394,11 +397,20 @@ TEST_CASE("marks on a device wait for nothing until they are asked to, once for 
     }
     CHECK(marks.between(0, 5).device_seconds == Approx(sum));
   }
-  Marks host(at::kCPU);
-  host.set();
-  host.set();
-  host.wait();
-  CHECK(host.between(0, 1).host_seconds == host.between(0, 1).device_seconds);
+}
+
+TEST_CASE("on the CPU what a thread waits for a core is no part of its work, where one thread computes") {
+  for (const int64_t threads : {1, 2}) {
+    const ThreadCount count(threads);
+    Marks marks(at::kCPU);
+    marks.set();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as if another program had the core
+    marks.set();
+    marks.wait();
+    const Stretch both = marks.between(0, 1);
+    CHECK(both.host_seconds >= 0.02);
+    CHECK((threads == 1 ? both.device_seconds < 0.01 : both.device_seconds == both.host_seconds));
+  }
 }
 
 TEST_CASE("on a device interference is measured by the device's clock, beside hogs that are ordered for it") {
