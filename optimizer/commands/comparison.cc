@@ -67,7 +67,9 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   const Contender* parallel = nullptr;
   for (const Contender& each : comparison.contenders)
     if (each.plan && each.name == kDataParallelism) parallel = &each;
-  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + "): ";
+  std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + ")";
+  const bool plainer = plan.stages.size() == 1 && plan.world_size > 1 && best.name != kDataParallelism;
+  text += (plainer ? ", which is data parallelism here: " : ": ");
   if (plan.world_size == 1 && comparison.devices > 1) {
     text += "distributing gains nothing here, more devices only wait for each other";
   } else if (plan.world_size == 1) {
@@ -91,6 +93,17 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   }
   text += ". It is bound by " + plan.predicted->bottleneck + ".";
   text += cost_of_gain(comparison, inputs);
+  // Of the fastest that runs on several devices, where it is one device that is advised.
+  const Contender* distributed = &best;
+  for (const Contender& each : comparison.contenders) {
+    if (!each.plan || each.plan->world_size == 1) continue;
+    if (distributed->plan->world_size == 1 || (distributed != &best && seconds(each) < seconds(*distributed)))
+      distributed = &each;
+  }
+  if (const std::string crowd = crowd_text(*distributed->plan, inputs); !crowd.empty())
+    text += " " + crowd + ".";
+  if (const std::string sums = sums_text(parallel ? *parallel->plan : plan, inputs); !sums.empty())
+    text += " " + sums + ".";
   for (const Turn& each : comparison.turns) text += " " + turn_text(each) + ".";
   if (plan.world_size == 1 && comparison.turns_sought &&
       std::none_of(comparison.turns.begin(), comparison.turns.end(),

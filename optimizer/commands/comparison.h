@@ -22,10 +22,13 @@ struct Contender {
 
 /// Where, other links being faster or slower by one factor, another kind of plan is best.
 struct Turn {
-  double bytes_per_second =
-      0;  ///< of the innermost level's links; in bits, two digits. There compare() advises just this kind
-  bool below = false;  ///< wins below this bandwidth; otherwise above
-  std::string kind;    ///< "data parallelism", ...
+  /// Of each level's links that anything passes, from the inside out; the last, in bits, has two digits.
+  /// There compare() advises just this kind.
+  std::vector<double> bytes_per_second;
+  int64_t group = 0;    ///< devices of a group of the last level; 0: there is one level
+  bool of_two = false;  ///< levels: the groups are hosts
+  bool below = false;   ///< wins below this bandwidth; otherwise above
+  std::string kind;     ///< "data parallelism", ...
   std::string shape;
 };
 

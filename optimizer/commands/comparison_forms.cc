@@ -1,5 +1,6 @@
 // A comparison as a table and as JSON.
 #include <algorithm>
+#include <utility>
 
 #include "graph/units.h"
 #include "optimizer/commands/comparison_rows.h"
@@ -18,33 +19,52 @@ std::string update_text(const Updates& updates, int64_t minibatch_samples) {
 
 }  // namespace
 
+namespace {
+
+/// Where a row that might be a pipeline ends as something plainer.
+std::string plain_text(const Contender& contender) {
+  if (contender.plan->stages.size() > 1 || contender.name == kDataParallelism ||
+      contender.plan->strategy == kDataParallelism)
+    return "";
+  return " (" + kind_of(*contender.plan) + ")";
+}
+
+}  // namespace
+
 TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
   constexpr auto kLeft = TableColumn::Side::kLeft;
   constexpr auto kRight = TableColumn::Side::kRight;
-  TextTable table({{"strategy", kLeft},
-                   {"stages", kLeft, 0, 12},
-                   {"ranks", kRight, 4},
-                   {"minibatch"},
-                   {"speed-up", kRight, 1},
-                   {"samples/s", kRight, 5},
-                   {"samples/update", kRight, 4},
-                   {"staleness", kRight, 3},
-                   {"memory", kRight, 2},
-                   {"bound by", kLeft, 0, 16}});
+  const bool slowed =
+      std::any_of(comparison.contenders.begin(), comparison.contenders.end(),
+                  [&](const Contender& each) { return each.plan && crowd_cell(*each.plan, inputs) != "-"; });
+  std::vector<TableColumn> columns = {{"strategy", kLeft},           {"stages", kLeft, 0, 12},
+                                      {"ranks", kRight, 4},          {"minibatch"},
+                                      {"speed-up", kRight, 1},       {"samples/s", kRight, 5},
+                                      {"samples/update", kRight, 4}, {"staleness", kRight, 3},
+                                      {"memory", kRight, 2},         {"bound by", kLeft, 0, 16}};
+  constexpr auto kSlowedColumn = 8;
+  if (slowed) columns.insert(columns.begin() + kSlowedColumn, {"slowed", kRight, 6});
+  TextTable table(columns);
+  const auto add = [&](std::vector<std::string> row, const std::string& cell) {
+    if (slowed) row.insert(row.begin() + kSlowedColumn, cell);
+    table.add(std::move(row));
+  };
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) {
-      table.add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
-                 each.lacks_memory ? "does not fit" : "not possible"});
+      add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
+           each.lacks_memory ? "does not fit" : "not possible"},
+          "-");
       continue;
     }
     const Prediction& predicted = *each.plan->predicted;
     const Updates updates = updates_of(*each.plan);
-    table.add({each.name, shape_and_recompute_text(*each.plan), std::to_string(each.plan->world_size),
-               format_seconds(predicted.minibatch_seconds),
-               number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
-               inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
-               update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
-               format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck});
+    add({each.name, shape_and_recompute_text(*each.plan) + plain_text(each),
+         std::to_string(each.plan->world_size), format_seconds(predicted.minibatch_seconds),
+         number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
+         inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
+         update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
+         format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck},
+        crowd_cell(*each.plan, inputs));
   }
   return table;
 }
@@ -59,6 +79,7 @@ Json comparison_json(const Comparison& comparison) {
     if (each.plan) {
       const Prediction& predicted = *each.plan->predicted;
       row["shape"] = each.plan->shape_text();
+      row["kind"] = kind_of(*each.plan);
       row["world_size"] = each.plan->world_size;
       row["recompute"] = Json::array();
       for (const Stage& stage : each.plan->stages) row["recompute"].push_back(stage.recompute);
@@ -78,7 +99,8 @@ Json comparison_json(const Comparison& comparison) {
   json["kind"] = kind_of(*comparison.contenders[comparison.best].plan);
   json["turns"] = Json::array();
   for (const Turn& each : comparison.turns) {
-    json["turns"].push_back({{"bandwidth_bytes_per_second", each.bytes_per_second},
+    json["turns"].push_back({{"bandwidth_bytes_per_second", each.bytes_per_second.front()},
+                             {"bandwidths_bytes_per_second", each.bytes_per_second},
                              {"side", each.below ? "below" : "above"},
                              {"kind", each.kind},
                              {"shape", each.shape}});

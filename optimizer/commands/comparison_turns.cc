@@ -5,6 +5,7 @@
 #include <future>
 #include <limits>
 
+#include "graph/json.h"
 #include "optimizer/commands/comparison_rows.h"
 
 namespace pipewright {
@@ -71,12 +72,35 @@ double rounded_outward(double bits_per_second, bool below) {
   return unit * (below ? std::floor(digits + 1e-9) : std::ceil(digits - 1e-9));
 }
 
+/// Two members or more: nothing passes the others.
+std::vector<TopologyLevel> levels_passed(const Topology& topology) {
+  std::vector<TopologyLevel> levels;
+  for (const TopologyLevel& level : topology.levels)
+    if (level.count > 1) levels.push_back(level);
+  return levels.empty() ? std::vector<TopologyLevel>{topology.levels.front()} : levels;
+}
+
+Turn turn_at(double factor, const std::vector<TopologyLevel>& levels, bool below, const Winner& winner) {
+  Turn turn;
+  turn.below = below;
+  turn.kind = winner.kind;
+  turn.shape = winner.shape;
+  turn.of_two = levels.size() == 2;
+  turn.group = levels.size() > 1 ? 1 : 0;
+  for (const TopologyLevel& level : levels) {
+    turn.bytes_per_second.push_back(level.bandwidth_bytes_per_second * factor);
+    if (&level != &levels.back()) turn.group *= level.count;
+  }
+  return turn;
+}
+
 /// The nearest turn to one side. The planner itself is asked in steps, with less effort and for few rows, and
 /// between two steps again and again for which of the plans that are known by then are faster; what is said
 /// is then asked of all rows at just the bandwidth that is printed, small questions with all of the effort.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below,
                          std::vector<Plan>* known) {
-  const double innermost = inputs.topology.levels[0].bandwidth_bytes_per_second;
+  const std::vector<TopologyLevel> levels = levels_passed(inputs.topology);
+  const double outermost = levels.back().bandwidth_bytes_per_second;
   const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
   const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
   const Rows all = rows_for(inputs, false), few = rows_for(inputs, true);
@@ -96,11 +120,10 @@ std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::s
       (found->kind == now ? near : far) = middle;
     }
     for (int i = 0; i < kMostConfirmed; ++i) {
-      const double rate = rounded_outward(8 * innermost * far, below) / 8;
-      const std::optional<Winner> found =
-          winner_at(inputs, minibatches, rate / innermost, effort, all, known);
+      const double factor = rounded_outward(8 * outermost * far, below) / 8 / outermost;
+      const std::optional<Winner> found = winner_at(inputs, minibatches, factor, effort, all, known);
       if (!found) return std::nullopt;
-      if (found->kind != now) return Turn{rate, below, found->kind, found->shape};
+      if (found->kind != now) return turn_at(factor, levels, below, *found);
       far *= below ? 1 / kOnward : kOnward;
     }
     return std::nullopt;
@@ -128,9 +151,11 @@ std::vector<Turn> turns_of(const Inputs& inputs, int64_t minibatches,
   return turns;
 }
 
-std::string turn_text(const Turn& turn) {
-  // Two digits, which all of it are.
-  const double gigabits = turn.bytes_per_second * 8e-9;
+namespace {
+
+/// Two digits, or whole gigabits.
+std::string rate_text(double bytes_per_second) {
+  const double gigabits = bytes_per_second * 8e-9;
   char rate[64];
   if (gigabits >= 10)
     std::snprintf(rate, sizeof rate, "%.0f Gbit/s", gigabits);
@@ -138,8 +163,21 @@ std::string turn_text(const Turn& turn) {
     std::snprintf(rate, sizeof rate, "%.2g Gbit/s", gigabits);
   else
     std::snprintf(rate, sizeof rate, "%.2g Mbit/s", gigabits * 1e3);
-  return std::string(turn.below ? "Below " : "Above ") + rate + " " + turn.kind + " wins (" + turn.shape +
-         ")";
+  return rate;
+}
+
+}  // namespace
+
+std::string turn_text(const Turn& turn) {
+  std::string text = (turn.below ? "Below " : "Above ") + rate_text(turn.bytes_per_second.back());
+  if (turn.group > 0) {
+    std::vector<std::string> inner;
+    for (size_t i = 0; i + 1 < turn.bytes_per_second.size(); ++i)
+      inner.push_back(rate_text(turn.bytes_per_second[i]));
+    text += " between " + (turn.of_two ? "hosts" : "groups of " + std::to_string(turn.group) + " devices") +
+            ", with " + join(inner, ", ") + " within them,";
+  }
+  return text + " " + turn.kind + " wins (" + turn.shape + ")";
 }
 
 }  // namespace pipewright

@@ -43,6 +43,7 @@ void run_evaluate(const Arguments& arguments) {
       }
       head << "\n";
     }
+    if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head << crowd << "\n";
     const int64_t width = output_width(values);
     std::cout << wrapped(head.str(), width) << "\n"
               << stage_table(plan, *plan.predicted, inputs).text(width) << "\nMemory of one rank\n"

@@ -28,7 +28,8 @@ void add_pricing_options(po::options_description* options) {
         "; plan only: " + join(names_of(published_questions()), ", "))
            .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "values the update rule keeps per parameter: SGD 0, momentum 1, Adam 2");
+       "of the update rule: SGD 0, momentum 1, Adam 2")  //
+      ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
 }
 
 namespace {
@@ -126,6 +127,9 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
   settings->push_back({"objective", request.objective, source_of(values, "objective")});
   settings->push_back(
       {"optimizer-slots", std::to_string(request.optimizer_slots), source_of(values, "optimizer-slots")});
+  request.ignore_crowd = values["ignore-crowd"].as<bool>();
+  settings->push_back(
+      {"ignore-crowd", request.ignore_crowd ? "yes" : "no", source_of(values, "ignore-crowd")});
   if (values.count("strategy") != 0) {
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});

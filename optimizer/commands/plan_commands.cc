@@ -124,6 +124,8 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   const std::string ties = ties_text(plan, inputs.profile);
   if (!ties.empty() && !strategy_facts(plan.strategy).one_stage && inputs.topology.device_count() > 1)
     head << ties << "\n";
+  if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head << crowd << "\n";
+  if (const std::string sums = sums_text(plan, inputs); !sums.empty()) head << sums << "\n";
   if (inputs.topology.factors.runs > 0) head << calibration_text(inputs.topology.factors) << "\n";
   std::cout << wrapped(head.str(), width) << "\n"
             << stage_table(plan, predicted, inputs).text(width) << "\nMemory of one rank\n"

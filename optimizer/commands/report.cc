@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <map>
 
 #include "graph/units.h"
+#include "optimizer/cost/formulas.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/stage_layers.h"
@@ -92,6 +94,84 @@ std::string ties_text(const Plan& plan, const Profile& profile) {
          ": these stages wait for each other's gradients before each update";
 }
 
+namespace {
+
+/// Of the stage that is slowed most.
+CrowdFactors crowd_of_plan(const Plan& plan, const Inputs& inputs) {
+  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  CrowdFactors most;
+  for (const Stage& stage : plan.stages) {
+    const CrowdFactors own = crowd_of(stage, plan.world_size, cost);
+    most = {std::max(most.compute, own.compute), std::max(most.update, own.update)};
+  }
+  return most;
+}
+
+constexpr double kSeen = 1.005;  // a factor that three digits show
+
+}  // namespace
+
+std::string crowd_text(const Plan& plan, const Inputs& inputs) {
+  const std::optional<ProfiledCrowd>& crowd = inputs.profile.whole.crowd;
+  if (!crowd || std::max(crowd->compute_factor, crowd->replicas_compute_factor) < kSeen) return "";
+  const auto beside = [](int64_t others) {
+    return "beside " + std::to_string(others) + (others == 1 ? " other" : " others");
+  };
+  const std::string doubt = crowd->doubt();
+  const std::string source = "profile: " + beside(crowd->ranks - 1) + (doubt.empty() ? "" : "; " + doubt);
+  const int64_t devices = inputs.topology.levels.at(0).count;
+  if (plan.world_size < 2 || devices < 2) return "";
+  if (inputs.request.ignore_crowd) {
+    return "Ranks of a host are taken not to slow each other (--ignore-crowd), against " +
+           number_text(crowd->compute_factor) + " times measured (" + source + ")";
+  }
+  if (!is_measured_on_such_hosts(*crowd, inputs.topology)) {
+    return "Ranks of a host are taken not to slow each other: the profile was measured " +
+           beside(crowd->ranks - 1) + ", which says nothing of hosts with " + std::to_string(devices) +
+           " devices; pipewright-profiler --beside " + std::to_string(devices - 1) + " measures it there";
+  }
+  const CrowdFactors slowed = crowd_of_plan(plan, inputs);
+  if (slowed.compute < kSeen && slowed.update < kSeen) return "";
+  return "Ranks of a host slow each other " + number_text(slowed.compute) + " times" +
+         (slowed.update >= kSeen ? ", their updates " + number_text(slowed.update) + " times" : "") + " (" +
+         source + "); --ignore-crowd leaves that out";
+}
+
+std::string sums_text(const Plan& plan, const Inputs& inputs) {
+  const Topology& topology = inputs.topology;
+  const TopologyLevel& outer = topology.levels.back();
+  if (topology.levels.size() < 2 || !outer.exchanges.empty() || outer.exchange_bytes_per_second > 0)
+    return "";
+  const int64_t host = topology.levels.front().count;
+  double direct = 0, ring = 0;  // times the gradients' bytes, on a host's link
+  for (const Stage& stage : plan.stages) {
+    std::map<int64_t, int64_t> on_host;
+    for (const int64_t rank : stage.ranks) ++on_host[rank / host];
+    const auto replicas = static_cast<int64_t>(stage.ranks.size());
+    for (const auto& [number, count] : on_host) {
+      if (count == replicas || 2 * crossing_part(count, replicas) <= direct) continue;
+      direct = 2 * crossing_part(count, replicas);
+      ring = 2 * crossing_part(1, replicas);
+    }
+  }
+  if (direct <= ring) return "";
+  if (inputs.profile.device.starts_with("cuda")) {
+    return "Sums over replicas are priced as NCCL's rings: " + number_text(ring) +
+           " times the gradients' bytes pass each host's link each way";
+  }
+  return "Sums over replicas are priced as this runtime makes them between CPUs, directly from rank to "
+         "rank: " +
+         number_text(direct) +
+         " times the gradients' bytes pass each host's link each way (in rings, as NCCL "
+         "makes them between GPUs, " +
+         number_text(ring) + " times)";
+}
+
+std::string crowd_cell(const Plan& plan, const Inputs& inputs) {
+  const double factor = crowd_of_plan(plan, inputs).compute;
+  return factor < kSeen ? "-" : number_text(factor) + "x";
+}
+
 std::string calibration_text(const HostFactors& factors) {
   if (factors.runs == 0) return "";
   std::string text = "Prices are calibrated by " + std::to_string(factors.runs) +
@@ -116,7 +196,7 @@ TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inpu
   const Dataflow flow(inputs.profile, inputs.request.class_profiles);
   const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
   const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
-  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, cost);
+  const std::vector<StagePeriod> periods = priced_periods(plan, loads, model, cost);
   const LayerWeights layers(inputs.profile);
   TextTable table({{"stage"},
                    {"ranks", kLeft, 1},

@@ -32,6 +32,13 @@ std::string number_text(double value);
 std::string ties_text(const Plan& plan, const Profile& profile);
 
 /// What runs that the topology was calibrated by make of prices: a sentence; "" where it was not.
+/// What ranks of a host take from each other in the plan by the profile, or why nothing is taken for it; ""
+/// where it does not matter.
+std::string crowd_text(const Plan& plan, const Inputs& inputs);
+/// How sums over replicas on several hosts are priced, where nobody has measured them; "" for plans without.
+std::string sums_text(const Plan& plan, const Inputs& inputs);
+/// "1.3x", or for a plan of whose ranks none is slowed "-": of its passes on the slowest stage.
+std::string crowd_cell(const Plan& plan, const Inputs& inputs);
 std::string calibration_text(const HostFactors& factors);
 
 /// Memory of the fullest rank.

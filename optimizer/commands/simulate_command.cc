@@ -27,6 +27,12 @@ namespace po = boost::program_options;
 /// Of a timeline in text.
 constexpr int64_t kMostColumns = 2000;
 
+// Ends with a new line, if there is any.
+std::string crowd_line(const Plan& plan, const Inputs& inputs) {
+  const std::string text = crowd_text(plan, inputs);
+  return text.empty() ? text : text + "\n";
+}
+
 void simulate_changes(const po::variables_map& values, const Plan& plan, const PlanSequence& sequence,
                       const Inputs& inputs, int64_t minibatches) {
   refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time"});
@@ -59,10 +65,11 @@ void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs
   }
   const int64_t width = output_width(values);
   const size_t stages = plan.stages.size();
-  const std::string head =
-      std::to_string(plan.stages.front().ranks.size()) + " pipelines side by side, each of " +
-      std::to_string(stages) + (stages == 1 ? " stage, " : " stages, ") + std::to_string(minibatches) +
-      " minibatches" + (disturbances ? ", disturbed" : "") + ", without the average at the end\n\n";
+  const std::string head = std::to_string(plan.stages.front().ranks.size()) +
+                           " pipelines side by side, each of " + std::to_string(stages) +
+                           (stages == 1 ? " stage, " : " stages, ") + std::to_string(minibatches) +
+                           " minibatches" + (disturbances ? ", disturbed" : "") +
+                           ", without the average at the end\n" + crowd_line(plan, inputs) + "\n";
   std::cout << wrapped(head, width) << sync_table(rows).text(width) << "\n"
             << wrapped(sync_advice(rows) + "\n", width);
 }
@@ -160,7 +167,7 @@ void run_simulate(const Arguments& arguments) {
   if (!disturbances.empty())
     head += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
   head += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
-          format_seconds(steady) + " per minibatch\n\n";
+          format_seconds(steady) + " per minibatch\n" + crowd_line(plan, inputs) + "\n";
   std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
   write_files(values, plan, span, run, memory);

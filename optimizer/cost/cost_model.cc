@@ -234,6 +234,12 @@ int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done) {
   return bytes;
 }
 
+bool is_measured_on_such_hosts(const ProfiledCrowd& crowd, const Topology& topology) {
+  const int64_t devices = topology.levels.at(0).count;
+  const bool share = topology.cores.devices > 0 && topology.cores.cores > 0;
+  return crowd.ranks >= (share ? std::min(devices, topology.cores.cores) : devices);
+}
+
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
                        const ClassProfiles& classes) {
   CostInputs inputs;
@@ -285,12 +291,14 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
     take(&inputs.gradient_divide_seconds_per_byte, update.gradient_divide_seconds);
   };
   take_update(profile.whole);
-  inputs.crowd = profile.whole.crowd;
+  if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))
+    inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
   inputs.factors = topology.factors;
   inputs.cores = topology.cores;
   inputs.sums_take_cores = topology.is_one_host();
   inputs.loads_beside = profile.device != "cpu";
+  inputs.sums_in_rings = profile.device.starts_with("cuda");
   // What other programs' profiles say of their loaders is nothing about ours.
   if (profile.device != kUnknownDevice)
     inputs.input_seconds =

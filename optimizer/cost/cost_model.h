@@ -97,12 +97,15 @@ struct CostInputs {
   double gradient_copy_seconds_per_byte = 0;
   double gradient_divide_seconds_per_byte = 0;
   /// What ranks of one host take from each other: those of an innermost group. Prices have it, for as many as
-  /// the plan has there; searches leave it out.
+  /// the plan has there; searches leave it out. Nothing where hosts are not as the profile's was.
   std::optional<ProfiledCrowd> crowd = {};
   int64_t host_ranks = 1;        ///< devices of an innermost group
   HostFactors factors = {};      ///< Topology::factors; prices have them
   SharedCores cores = {};        ///< Topology::cores; prices have them
   bool sums_take_cores = false;  ///< a sum over replicas is work for the cores of one host
+  /// NCCL makes sums over replicas, in rings through the hosts; otherwise ranks exchange directly. Prices
+  /// have it.
+  bool sums_in_rings = false;
   /// A minibatch of input, made by a thread beside the first stage: on a host (`loads_beside` false) it takes
   /// so much of the cores that compute, beside a device it goes on meanwhile. Prices have it.
   double input_seconds = 0;
@@ -235,6 +238,10 @@ int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
 
 /// Of these, what the makers do not save for their own backward.
 int64_t unsaved_live_bytes(const Dataflow& flow, const NodeSet& done);
+
+/// Whether at least as many ranks were measured at a time as ever compute at a time on an innermost group of
+/// the topology: a host with more devices is another machine.
+bool is_measured_on_such_hosts(const ProfiledCrowd& crowd, const Topology& topology);
 
 /// InputError for a topology that the model does not describe, and as classes_of_devices() and Dataflow say.
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,

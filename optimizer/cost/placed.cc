@@ -287,6 +287,22 @@ double slowest_speed(const Stage& stage, const CostInputs& inputs) {
 
 }  // namespace
 
+double ring_part(const Stage& stage, const CostInputs& inputs) {
+  const auto replicas = static_cast<int64_t>(stage.ranks.size());
+  if (!inputs.sums_in_rings || replicas == 1) return 1;
+  const LevelCosts costs(cost_model_named("pipewright"), inputs);
+  double direct = crossing_part(1, replicas) / inputs.bandwidth_bytes_per_second, ring = direct;
+  for (const GroupLink& link : costs.links()) {
+    if (link.shared) return 1;  // as often as it has members
+    for (const auto& [group, count] : ranks_by_group(stage, link.group)) {
+      if (count == replicas) continue;
+      direct = std::max(direct, crossing_part(count, replicas) / link.bandwidth_bytes_per_second);
+      ring = std::max(ring, crossing_part(1, replicas) / link.bandwidth_bytes_per_second);
+    }
+  }
+  return ring / direct;
+}
+
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs) {
   const PlacedPrice price = price_placed(loads, stages, cost_model_named("pipewright"), inputs);
@@ -305,7 +321,7 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     mine.backward_weight_seconds *= slower;
     // A slow rank's updates are slow too, and what a sum takes beyond its messages is the ranks' own work.
     const double slowest = slowest_speed(stages[s], inputs);
-    const double on_links = price.exchange_seconds[s] / inputs.exchange_factor;
+    const double on_links = ring_part(stages[s], inputs) * price.exchange_seconds[s] / inputs.exchange_factor;
     const double factor =
         priced_exchange_factor(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
     mine.step_seconds /= slowest;

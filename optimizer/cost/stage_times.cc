@@ -152,18 +152,19 @@ StageTimes with_passes_longer(StageTimes times, double factor) {
 
 }  // namespace
 
-StageTimes by_turns(StageTimes times, const CostInputs& inputs) {
-  return with_passes_longer(times, inputs.crowd ? inputs.crowd->by_turns_compute_factor : 1);
-}
-
-StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs) {
-  if (!inputs.crowd || ranks < 2) return times;
+CrowdFactors crowd_factors(int64_t ranks, bool in_step, const CostInputs& inputs) {
+  if (!inputs.crowd || ranks < 2) return {};
   const ProfiledCrowd& crowd = *inputs.crowd;
+  if (inputs.one_at_a_time) return {crowd.by_turns_compute_factor, 1};
   // Measured alone and with so many; in between in proportion, and beyond no worse.
   const double part = std::min(1.0, static_cast<double>(ranks - 1) / static_cast<double>(crowd.ranks - 1));
-  const double compute = 1 + part * ((in_step ? crowd.replicas_compute_factor : crowd.compute_factor) - 1);
-  times = with_passes_longer(times, compute);
-  times.step_seconds *= 1 + part * ((in_step ? crowd.replicas_update_factor : crowd.update_factor) - 1);
+  return {1 + part * ((in_step ? crowd.replicas_compute_factor : crowd.compute_factor) - 1),
+          1 + part * ((in_step ? crowd.replicas_update_factor : crowd.update_factor) - 1)};
+}
+
+StageTimes crowded(StageTimes times, const CrowdFactors& factors) {
+  times = with_passes_longer(times, factors.compute);
+  times.step_seconds *= factors.update;
   return times;
 }
 

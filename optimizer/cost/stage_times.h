@@ -48,10 +48,14 @@ void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inpu
 /// Seconds of a minibatch below which inputs do not come: the first stage's ranks have a thread each that
 /// makes them, on a host on the cores that compute.
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs);
-/// The same where `ranks` ranks of its host train at a time, `in_step` some of them as replicas of the stage.
-StageTimes crowded(StageTimes times, int64_t ranks, bool in_step, const CostInputs& inputs);
-/// The same where one minibatch is under way at a time, and ranks wait for it by turns.
-StageTimes by_turns(StageTimes times, const CostInputs& inputs);
+/// How many times as long a stage's passes and updates take beside other ranks of its host.
+struct CrowdFactors {
+  double compute = 1, update = 1;
+};
+/// Where `ranks` ranks of its host train at a time, `in_step` some of them as replicas of the stage; of one
+/// minibatch at a time, where ranks wait for it by turns.
+CrowdFactors crowd_factors(int64_t ranks, bool in_step, const CostInputs& inputs);
+StageTimes crowded(StageTimes times, const CrowdFactors& factors);
 /// Which factor goes with a stage of so many replicas, on whose host `ranks` of the plan are.
 double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs);
 /// The times with computing and update taking that much longer.

@@ -25,10 +25,10 @@ double priced_seconds(const MeasuredRun& run, Topology topology, const HostFacto
 
 Kind kind_of(const MeasuredRun& run, const Topology& topology) {
   const CostInputs inputs = inputs_of_plan(run.plan, run.profile, topology, {});
-  const int64_t ranks = std::min(run.plan.world_size, inputs.host_ranks);
   Kind kind = nullptr;
   for (const Stage& stage : run.plan.stages) {
-    const Kind own = host_factor_of(static_cast<int64_t>(stage.ranks.size()), ranks, inputs);
+    const Kind own = host_factor_of(static_cast<int64_t>(stage.ranks.size()),
+                                    ranks_on_host(stage, run.plan.world_size, inputs), inputs);
     if (kind != nullptr && own != kind) return nullptr;
     kind = own;
   }

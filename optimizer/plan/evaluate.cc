@@ -34,11 +34,14 @@ void set_run_rules(const Plan& plan, CostInputs* inputs) {
 
 CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                           const PlanRequest& request) {
-  CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
+  CostInputs inputs = requested_cost_inputs(profile, topology, request);
   set_run_rules(plan, &inputs);
   return inputs;
 }
 
+namespace {
+
+/// Of each stage by the formula, where its ranks are.
 std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                     const CostModel& model, const CostInputs& inputs) {
   if (inputs.placed()) return price_placed(loads, plan.stages, model, inputs).stages;
@@ -62,6 +65,36 @@ bool has_replicas_on_one_host(const Stage& stage, const CostInputs& inputs) {
   return hosts.size() < stage.ranks.size();
 }
 
+}  // namespace
+
+int64_t ranks_on_host(const Stage& stage, int64_t world_size, const CostInputs& inputs) {
+  int64_t most = 1;
+  for (const int64_t rank : stage.ranks) {
+    const int64_t first = rank / inputs.host_ranks * inputs.host_ranks;
+    most = std::max(most, std::min(world_size, first + inputs.host_ranks) - first);
+  }
+  return most;
+}
+
+namespace {
+
+/// All of its devices are of the profile's kind.
+bool is_as_profiled(const Stage& stage, const CostInputs& inputs) {
+  return std::all_of(stage.ranks.begin(), stage.ranks.end(), [&](int64_t rank) {
+    const auto device = static_cast<size_t>(rank);
+    return (inputs.classes.empty() || inputs.classes[device] == 0) &&
+           (inputs.speeds.empty() || inputs.speeds[device] == 1);
+  });
+}
+
+}  // namespace
+
+CrowdFactors crowd_of(const Stage& stage, int64_t world_size, const CostInputs& inputs) {
+  if (!is_as_profiled(stage, inputs)) return {};
+  return crowd_factors(ranks_on_host(stage, world_size, inputs), has_replicas_on_one_host(stage, inputs),
+                       inputs);
+}
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
   std::vector<StageTimes> times;
@@ -73,15 +106,11 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
       add_message_ends(loads[s], 0, 0, inputs, &times.back());
     }
   }
-  const int64_t ranks = std::min(plan.world_size, inputs.host_ranks);
   for (size_t s = 0; s < times.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     add_loading(loads[s], replicas, inputs, &times[s]);
-    // One minibatch at a time is on one rank at a time.
-    times[s] = one_at_a_time(plan)
-                   ? by_turns(times[s], inputs)
-                   : crowded(times[s], ranks, has_replicas_on_one_host(plan.stages[s], inputs), inputs);
-    times[s] = calibrated(times[s], replicas, ranks, inputs);
+    times[s] = crowded(times[s], crowd_of(plan.stages[s], plan.world_size, inputs));
+    times[s] = calibrated(times[s], replicas, ranks_on_host(plan.stages[s], plan.world_size, inputs), inputs);
   }
   return times;
 }
@@ -139,9 +168,11 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
   how.network = inputs.levels;
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
-    how.messages.push_back({loads[s].out_bytes, loads[s].in_bytes,
-                            static_cast<int64_t>(priced_exchange_bytes(
-                                loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs)))});
+    how.messages.push_back(
+        {loads[s].out_bytes, loads[s].in_bytes,
+         static_cast<int64_t>(
+             ring_part(plan.stages[s], inputs) *
+             priced_exchange_bytes(loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs)))});
   }
   return how;
 }
@@ -157,10 +188,10 @@ double simulated_seconds(const Plan& plan, const std::vector<StageTimes>& times,
 
 namespace {
 
-/// Of a minibatch on the busiest stage, without waiting: as the formula, with what only prices have (further
-/// work of updates, ranks of one host, slow ranks' updates and sums).
-double busiest_seconds(const Plan& plan, const std::vector<StageTimes>& times, const CostInputs& inputs) {
-  double busiest = 0;
+/// What a device does in a minibatch of each stage, without waiting: as the formula, with what only prices
+/// have (further work of updates, ranks of one host, slow ranks' updates and sums). Links as the formula.
+std::vector<StagePeriod> priced(std::vector<StagePeriod> periods, const Plan& plan,
+                                const std::vector<StageTimes>& times, const CostInputs& inputs) {
   for (size_t s = 0; s < times.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StageTimes& t = times[s];
@@ -169,22 +200,31 @@ double busiest_seconds(const Plan& plan, const std::vector<StageTimes>& times, c
     if (!stage.shares.empty())
       round = static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
     if (inputs.minibatches_per_update > 0) round = static_cast<double>(inputs.minibatches_per_update);
-    const double update = t.step_seconds + t.tied_seconds + (stage.ranks.size() > 1 ? t.reduce_seconds : 0);
     const double compute = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
-    busiest = std::max(busiest, compute / (stage.splits() ? 1 : replicas) + update / round);
+    periods[s].compute_seconds = compute / (stage.splits() ? 1 : replicas);
+    periods[s].gradient_sync_seconds =
+        (t.tied_seconds + (stage.ranks.size() > 1 ? t.reduce_seconds : 0)) / round;
+    periods[s].step_seconds = t.step_seconds / round;
   }
-  return busiest;
+  return periods;
 }
 
 }  // namespace
+
+std::vector<StagePeriod> priced_periods(const Plan& plan, const std::vector<StageLoad>& loads,
+                                        const CostModel& model, const CostInputs& inputs) {
+  std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
+  return model.simulated ? priced(std::move(periods), plan, times_of(plan, loads, inputs), inputs) : periods;
+}
 
 Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const CostModel& model,
                    const CostInputs& inputs, int64_t minibatch_samples) {
   Prediction prediction;
   double work = 0;  // of one minibatch in all stages, one rank at a time
   double slowest = -1;
-  const std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
   const std::vector<StageTimes> times = times_of(plan, loads, inputs);
+  std::vector<StagePeriod> periods = periods_of(plan, loads, model, inputs);
+  if (model.simulated) periods = priced(std::move(periods), plan, times, inputs);
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     const StagePeriod& period = periods[s];
@@ -198,7 +238,7 @@ Prediction predict(const Plan& plan, const std::vector<StageLoad>& loads, const 
 
   double formula = formula_seconds(plan, loads, model, inputs);
   if (model.simulated && !one_at_a_time(plan))
-    formula = std::max(formula, busiest_seconds(plan, times, inputs));
+    for (const StagePeriod& period : periods) formula = std::max(formula, period.device_seconds());
   const bool flushes = facts_of(inputs.weights).drains();
   prediction.minibatch_seconds = formula;
   if (inputs.placed()) {

@@ -5,6 +5,7 @@
 
 #include "graph/plan.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/simulate.h"
@@ -20,9 +21,15 @@ CostInputs inputs_of_plan(const Plan& plan, const Profile& profile, const Topolo
 /// The part of it that the plan alone says.
 void set_run_rules(const Plan& plan, CostInputs* inputs);
 
-/// Of each stage by the model, where its ranks are.
-std::vector<StagePeriod> periods_of(const Plan& plan, const std::vector<StageLoad>& loads,
-                                    const CostModel& model, const CostInputs& inputs);
+/// Of each stage by the model, where its ranks are, with what only prices have of its devices' work: what a
+/// prediction is made of.
+std::vector<StagePeriod> priced_periods(const Plan& plan, const std::vector<StageLoad>& loads,
+                                        const CostModel& model, const CostInputs& inputs);
+/// The most ranks that a plan of so many has on a host of one of the stage's.
+int64_t ranks_on_host(const Stage& stage, int64_t world_size, const CostInputs& inputs);
+/// What they take from the stage's; none where its devices are not of the profile's kind.
+CrowdFactors crowd_of(const Stage& stage, int64_t world_size, const CostInputs& inputs);
+/// What the plan's runtime will spend, with that.
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs);
 

@@ -90,12 +90,23 @@ void check_demands(const PlanRequest& request, Question* question) {
   question->all_devices = false;
 }
 
+}  // namespace
+
+CostInputs requested_cost_inputs(const Profile& profile, const Topology& topology,
+                                 const PlanRequest& request) {
+  CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
+  if (request.ignore_crowd) inputs.crowd.reset();
+  return inputs;
+}
+
+namespace {
+
 /// What the search is asked, but for the states and what depends on them.
 Question question_about(const Profile& profile, const Topology& topology, const PlanRequest& request,
                         const CostModel& model) {
   Question question;
   question.model = &model;
-  question.inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
+  question.inputs = requested_cost_inputs(profile, topology, request);
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
@@ -451,10 +462,45 @@ void Planning::try_other_links(double bound, Plan* plan) const {
   }
 }
 
+bool fits(const Plan& plan, const Topology& topology) {
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    if (plan.predicted->stages[s].memory.total_bytes() > memory_limit_bytes(topology, plan.stages[s]))
+      return false;
+  return true;
+}
+
+/// The plan for devices with all the memory that anybody wants, if it fits those that there are: no plan
+/// within the limit is faster, and a search that need not look at memory takes a fraction of the time.
+/// Nothing if it does not fit, or where devices have unequal memory.
+std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topology,
+                                   const PlanRequest& request, PlanNotes* notes) {
+  const auto& devices = topology.devices;
+  const bool alike = std::all_of(devices.begin(), devices.end(), [&](const TopologyDevice& device) {
+    return device.memory_bytes == devices.front().memory_bytes;
+  });
+  if (!alike || memory_limit_bytes(topology) == 0) return std::nullopt;
+  Topology roomy = topology;
+  roomy.memory_bytes = 0;
+  for (TopologyDevice& device : roomy.devices) device.memory_bytes = 0;
+  try {
+    Planning planning(profile, roomy, request);
+    Plan plan = planning.plan_for_training();
+    if (!fits(plan, topology)) return std::nullopt;
+    plan.topology_digest = document_digest(topology);
+    if (notes != nullptr) *notes = planning.notes();
+    return plan;
+  } catch (const InfeasibleError&) {  // what there is not says the search within the limit
+    if (request.most_seconds < kNever) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes) {
+  if (request.inference_period_seconds == 0)
+    if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
   Planning planning(profile, topology, request);
   Plan plan =
       request.inference_period_seconds > 0 ? planning.plan_for_inference() : planning.plan_for_training();

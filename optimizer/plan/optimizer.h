@@ -10,6 +10,7 @@
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
+#include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/device_classes.h"
 #include "optimizer/search/demands.h"
 
@@ -40,7 +41,12 @@ struct PlanRequest {
   int64_t stages_per_rank = 2;        ///< schedule "interleaved"
   std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
+  bool ignore_crowd = false;          ///< whatever the profile has measured beside others (ProfiledCrowd)
 };
+
+/// cost_inputs() as the request asks.
+CostInputs requested_cost_inputs(const Profile& profile, const Topology& topology,
+                                 const PlanRequest& request);
 
 /// What the search says of itself, beside the plan.
 struct PlanNotes {

@@ -79,7 +79,7 @@ class QuickPlanning {
         states_(states_along(in_force, flow_, model_)) {
     question_.states = &states_;
     question_.model = &model_;
-    question_.inputs = cost_inputs(profile, topology, request_.optimizer_slots, request_.class_profiles);
+    question_.inputs = requested_cost_inputs(profile, topology, request_);
     question_.devices = topology.device_count();
     question_.memory_bytes = memory_limit_bytes(topology);
     question_.all_devices = true;

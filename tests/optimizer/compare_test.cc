@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <sstream>
 
 #include "graph/document.h"
 #include "graph/plan.h"
@@ -250,6 +251,156 @@ TEST_CASE("compare: every number in its sentences is that of its rows") {
   CHECK(told["times as fast as one device"] + told["% faster than one device"] > 0);
   CHECK(told["times as fast as data parallelism"] + told["% faster than data parallelism"] > 0);
   CHECK(told["% longer"] > 0);
+}
+
+/// What training beside one other takes, twice as long.
+void write_crowded_profile(const Cli& cli) {
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  profile.whole.crowd = ProfiledCrowd{2, 2, 2, 2, 2, 2};
+  profile.whole.crowd->other_cores = 0.9;
+  write_document(cli.path("crowded.json"), profile);
+}
+
+TEST_CASE("what ranks of a host take from each other is named where it is in a price, and can be left out") {
+  const Cli cli;
+  write_crowded_profile(cli);
+  const std::string links = " --bandwidths 1MB/s --latency 10us ";
+  const auto dp_seconds = [&](const std::string& question) {
+    const Json json = parse_json(cli.run("compare " + question + links + "--json").out, "out");
+    return json["strategies"][1]["minibatch_seconds"].get<double>();
+  };
+  const std::string crowded = "--profile crowded.json --gpus 2", quiet = "--profile profile.json --gpus 2";
+  CHECK(dp_seconds(crowded) > 1.3 * dp_seconds(quiet));
+  CHECK(dp_seconds(crowded + " --ignore-crowd") == dp_seconds(quiet));
+  const std::string why = "(profile: beside 1 other; other programs used 0.9 cores meanwhile)";
+  for (const std::string command : {"compare ", "plan --strategy dp "}) {
+    CAPTURE(command);
+    CHECK_THAT(cli.run(command + crowded + links).out,
+               Catch::Contains("Ranks of a host slow each other 2 times, their updates 2 times " + why));
+    CHECK_THAT(
+        cli.run(command + crowded + links + "--ignore-crowd").out,
+        Catch::Contains("taken not to slow each other (--ignore-crowd), against 2 times measured " + why));
+    CHECK_THAT(cli.run(command + quiet + links).out, !Catch::Contains("slow each other"));
+  }
+  CHECK_THAT(cli.run("compare " + crowded + links).out, Catch::Contains("slowed") && Catch::Contains("2x"));
+  CHECK_THAT(cli.run("compare " + quiet + links).out, !Catch::Contains("slowed"));
+  cli.run("plan --strategy dp --output plans " + crowded + links);
+  for (const std::string command :
+       {"evaluate", "simulate", "simulate --sync all --disturb fixed:rank=1,factor=4"})
+    CHECK_THAT(cli.run(command + " --plan plans/gpus=2.json --profile crowded.json" + links).out,
+               Catch::Contains("Ranks of a host slow each other 2 times"));
+}
+
+TEST_CASE("what was measured beside one other says nothing of hosts with four devices") {
+  const Cli cli;
+  write_crowded_profile(cli);
+  const std::string hosts = " --levels 4,2 --bandwidths 1MB/s,100kB/s --latency 10us ";
+  const Outcome crowded = cli.run("compare --profile crowded.json" + hosts),
+                quiet = cli.run("compare --profile profile.json" + hosts);
+  REQUIRE(crowded.code == 0);
+  const std::string words =
+      "the profile was measured beside 1 other, which says nothing of hosts with 4 devices; "
+      "pipewright-profiler --beside 3 measures it there";
+  CHECK_THAT(crowded.out, Catch::Contains(words));
+  CHECK(crowded.out.substr(0, crowded.out.find("Take ")) == quiet.out.substr(0, quiet.out.find("Take ")));
+}
+
+TEST_CASE("the stages that plan prints have all that its headline has") {
+  const Cli cli;
+  write_crowded_profile(cli);
+  for (const std::string profile : {"profile.json", "crowded.json"}) {
+    const Outcome plan =
+        cli.run("plan --strategy dp --gpus 2 --bandwidths 1GB/s --latency 1us --profile " + profile);
+    const double headline = number_before(plan.out, "ms per minibatch").value();
+    CAPTURE(plan.out);
+    std::istringstream lines(plan.out);
+    std::string line;
+    while (std::getline(lines, line) && line.rfind("stage ", 0) != 0) continue;
+    REQUIRE(std::getline(lines, line));
+    // stage ranks depth compute ms sync ms update ms transfer s minibatch ms
+    std::vector<std::string> words;
+    std::istringstream row(line);
+    for (std::string word; row >> word;) words.push_back(word);
+    REQUIRE(words.size() > 12);
+    CHECK(std::stod(words[11]) == Approx(headline).epsilon(0.01));
+  }
+}
+
+TEST_CASE("on several levels a turn names the links between hosts, and rows that come to less say so") {
+  int64_t turns = 0, plainer = 0;
+  std::mt19937 random(8);
+  for (int round = 0; round < 4; ++round) {
+    const Cli cli;
+    Profile profile = testing::random_profile(random, 6, true, 40);
+    for (ProfiledNode& node : profile.nodes) {
+      node.forward_seconds += 1e-3;
+      node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
+      node.parameters = {node.name + ".weight"};
+    }
+    write_document(cli.path("profile.json"), profile);
+    const std::string question = "compare --profile profile.json --levels 2,2 --latency 10us --bandwidths ";
+    for (const std::string rates : {"2MB/s,300kB/s", "40MB/s,4MB/s"}) {
+      const Json json = parse_json(cli.run(question + rates + " --json").out, "out");
+      const auto advice = json["advice"].get<std::string>();
+      CAPTURE(round, rates, json.dump());
+      int64_t told = 0;
+      for (const Json& row : json["strategies"])
+        told += row.value("kind", "") == "data parallelism" && row["strategy"] != "dp" ? 1 : 0;
+      plainer += told;
+      const std::string table = cli.run(question + rates).out;
+      for (size_t at = table.find("(data parallelism)"); at != std::string::npos; --told)
+        at = table.find("(data parallelism)", at + 1);
+      CHECK(told == 0);
+      for (const Json& turn : json["turns"]) {
+        const auto there = turn["bandwidths_bytes_per_second"].get<std::vector<double>>();
+        REQUIRE(there.size() == 2);
+        CHECK(there[0] == turn["bandwidth_bytes_per_second"]);
+        CHECK_THAT(advice, Catch::Contains("bit/s between hosts, with "));
+        char words[96];
+        std::snprintf(words, sizeof words, "%.17gB/s,%.17gB/s", there[0], there[1]);
+        const Json other = parse_json(cli.run(question + words + " --json").out, "out");
+        CHECK(other["kind"] == turn["kind"]);
+        ++turns;
+      }
+    }
+  }
+  CHECK(turns > 0);
+  CHECK(plainer > 0);
+}
+
+TEST_CASE("memory that nobody needs changes no plan") {
+  const Cli cli;
+  for (const std::string devices : {"--gpus 4 ", "--levels 2,2 "}) {
+    for (const std::string strategy : {"best", "straight", "hybrid", "dp"}) {
+      const std::string question = "plan --profile profile.json --json --bandwidths 1MB/s --latency 10us " +
+                                   devices + "--strategy " + strategy;
+      Json free = parse_json(cli.run(question).out, "out"),
+           plenty = parse_json(cli.run(question + " --memory 80GB").out, "out");
+      free.erase("topology_digest");
+      plenty.erase("topology_digest");
+      CHECK(free == plenty);
+    }
+  }
+}
+
+TEST_CASE("sums over hosts are named as they are priced: between CPUs directly, between GPUs in rings") {
+  const Cli cli;
+  const std::string hosts =
+      " --levels 4,2 --bandwidths 1GB/s,100kB/s --latency 10us --strategy dp --use-all-devices";
+  const Outcome cpu = cli.run("plan --profile profile.json" + hosts);
+  CHECK_THAT(cpu.out,
+             Catch::Contains("directly from rank to rank: 4 times the gradients' bytes pass each host's "
+                             "link each way (in rings, as NCCL makes them between GPUs, 1.75 times)"));
+  Profile profile = read_document<Profile>(cli.path("profile.json"));
+  profile.device = "cuda:0 (a GPU)";
+  write_document(cli.path("gpu.json"), profile);
+  const Outcome gpu = cli.run("plan --profile gpu.json" + hosts);
+  CHECK_THAT(gpu.out, Catch::Contains("priced as NCCL's rings: 1.75 times the gradients' bytes"));
+  const double direct = number_before(cpu.out, "ms per minibatch").value(),
+               ring = number_before(gpu.out, "ms per minibatch").value();
+  CHECK(ring < direct);
+  CHECK_THAT(cli.run("plan --profile profile.json --gpus 8 --bandwidths 1GB/s --strategy dp").out,
+             !Catch::Contains("Sums over replicas"));
 }
 
 TEST_CASE("compare: where nothing fits, the nearest is named, not data parallelism") {

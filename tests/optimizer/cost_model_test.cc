@@ -103,18 +103,23 @@ TEST_CASE(
   inputs = example_inputs();
   inputs.crowd = ProfiledCrowd{3, 1.2, 1.5, 1.4, 1.8};
   const StageTimes alone = stage_times(load, 1, inputs);
-  CHECK(crowded(alone, 1, false, inputs).forward_seconds == alone.forward_seconds);
-  CHECK(crowded(alone, 2, false, inputs).forward_seconds == Approx(1.1 * 0.1));
-  CHECK(crowded(alone, 3, false, inputs).backward_seconds == Approx(1.2 * 0.2));
-  CHECK(crowded(alone, 9, false, inputs).step_seconds == Approx(1.5 * 0.04));
-  CHECK(crowded(alone, 1, true, inputs).forward_seconds == alone.forward_seconds);
-  CHECK(crowded(alone, 2, true, inputs).backward_seconds == Approx(1.2 * 0.2));
-  CHECK(crowded(alone, 9, true, inputs).step_seconds == Approx(1.8 * 0.04));
-  CHECK(by_turns(alone, inputs).forward_seconds == alone.forward_seconds);
+  const auto beside = [&](int64_t ranks, bool in_step) {
+    return crowded(alone, crowd_factors(ranks, in_step, inputs));
+  };
+  CHECK(beside(1, false).forward_seconds == alone.forward_seconds);
+  CHECK(beside(2, false).forward_seconds == Approx(1.1 * 0.1));
+  CHECK(beside(3, false).backward_seconds == Approx(1.2 * 0.2));
+  CHECK(beside(9, false).step_seconds == Approx(1.5 * 0.04));
+  CHECK(beside(1, true).forward_seconds == alone.forward_seconds);
+  CHECK(beside(2, true).backward_seconds == Approx(1.2 * 0.2));
+  CHECK(beside(9, true).step_seconds == Approx(1.8 * 0.04));
+  inputs.one_at_a_time = true;  // by turns
+  CHECK(beside(2, false).forward_seconds == alone.forward_seconds);
   inputs.crowd->by_turns_compute_factor = 1.3;
-  CHECK(by_turns(alone, inputs).forward_seconds == Approx(1.3 * 0.1));
-  CHECK(by_turns(alone, inputs).backward_seconds == Approx(1.3 * 0.2));
-  CHECK(by_turns(alone, inputs).step_seconds == alone.step_seconds);
+  CHECK(beside(1, false).forward_seconds == alone.forward_seconds);
+  CHECK(beside(2, false).forward_seconds == Approx(1.3 * 0.1));
+  CHECK(beside(2, false).backward_seconds == Approx(1.3 * 0.2));
+  CHECK(beside(2, false).step_seconds == alone.step_seconds);
 
   // An end of a message takes 1 ms and 1 us a byte; 2000 B come in, 3000 B go out, and their gradients.
   inputs = example_inputs();
@@ -474,6 +479,36 @@ TEST_CASE("A tied parameter counts once") {
   const auto loads = loads_of_plan(plan_with({{"a", "b", "c"}}), flow, cost_model_named("pipewright"));
   CHECK(loads[0].parameter_bytes == 40);
   CHECK(loads[0].trainable_bytes == 40);
+}
+
+TEST_CASE(
+    "What ranks of a host take from each other counts on hosts as the profile's, for as many as are there") {
+  Profile profile = skip_profile();
+  profile.whole.crowd = ProfiledCrowd{2, 2, 2, 2, 2, 2};
+  const auto factor = [&](const Topology& topology, std::vector<int64_t> ranks, int64_t world) {
+    Stage stage;
+    stage.ranks = std::move(ranks);
+    return crowd_of(stage, world, cost_inputs(profile, topology, 1)).compute;
+  };
+  Topology pair = flat_topology(2, 1e9, 0, 0), hosts = pair, wide = flat_topology(4, 1e9, 0, 0);
+  hosts.levels.push_back({2, 1e8, 0, false});
+  CHECK(factor(pair, {1}, 2) == 2);
+  CHECK(factor(pair, {0}, 1) == 1);
+  CHECK(factor(hosts, {0}, 3) == 2);
+  CHECK(factor(hosts, {2}, 3) == 1);     // alone on its host
+  CHECK(factor(hosts, {1, 2}, 3) == 2);  // as slow as its slower replica
+  CHECK(factor(wide, {0}, 4) == 1);      // a host of four was not measured
+  wide.cores = {4, 2};
+  CHECK(factor(wide, {0}, 4) == 2);  // only two of its ranks compute at a time
+  Topology singles = flat_topology(1, 1e9, 0, 0);
+  singles.levels.push_back({4, 1e8, 0, false});
+  CHECK(factor(singles, {0, 1, 2, 3}, 4) == 1);
+  pair.devices = {{"a", 1, 0}, {"a", 0.5, 0}};  // another kind of device
+  CHECK(factor(pair, {0}, 2) == 2);
+  CHECK(factor(pair, {1}, 2) == 1);
+  PlanRequest request;
+  request.ignore_crowd = true;
+  CHECK_FALSE(requested_cost_inputs(profile, hosts, request).crowd);
 }
 
 TEST_CASE("Which topologies are more than one level of equal devices") {
