@@ -73,7 +73,7 @@ void check_strictness(const Document& sample, const std::string& name, const std
     CAPTURE(key);
     const std::string renamed = key + "x";
     // Wrong types everywhere.
-    const Json wrong = value.is_string() ? Json(1) : Json("1");
+    const Json wrong = value.is_string() ? Json(1) : Json("one");
     CHECK(error([&key = key, &wrong](Json& j) { j[key] = wrong; }).rfind("x.json: " + key + ": got ", 0) ==
           0);
     // A misspelt key: either reported as missing with the right hint, or, if optional, as unknown with the
