@@ -4,6 +4,7 @@
 #include <ATen/ops/ne.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "graph/error.h"
@@ -93,11 +94,13 @@ void LossShares::look_at_loss(const Model& model, const Plan& plan, bool splits)
             " samples and no other number, so what its loss divides by is not to be seen",
         std::string(way_out(splits)) + " Or export the model with a batch dimension that is dynamic.");
   }
-  const auto stages = partition(model.graph, plan);
+  // Where whole minibatches come to the last stage, what earlier ones make of them belongs to the loss, too.
+  std::vector<size_t> nodes(model.graph.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), 0);
+  if (splits) nodes = partition(model.graph, plan).back().nodes;
   for (const int64_t size : sizes) {
     const Graph part = graph_of_part(model, plan, size);
-    const BatchAnalysis found =
-        analyse_batch(model.graph, part, stages.back().nodes, /*samples_meet=*/!splits);
+    const BatchAnalysis found = analyse_batch(model.graph, part, nodes, /*samples_meet=*/!splits);
     const auto loss = found.values.find(model.graph.outputs[0]);
     if (loss == found.values.end())
       throw PlanError(asked(splits) + "its loss is made by an earlier stage",
