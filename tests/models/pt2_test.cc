@@ -194,6 +194,10 @@ TEST_CASE("a frozen batch norm stays frozen, and a buffer that is not saved begi
   CHECK(std::count(norm->arguments.begin(), norm->arguments.end(),
                    std::pair<std::string, Argument>{"training", false}) == 1);
   CHECK(initial_buffer(model, "seen").item<float>() == 0);
+  // A backward that needs the buffer as it was has a copy: the next forward writes it.
+  const auto product = std::find_if(model.graph.nodes.begin(), model.graph.nodes.end(),
+                                    [](const Node& one) { return one.op == "aten::mul"; });
+  CHECK(product->reads().back() == "clone_add_");
 }
 
 TEST_CASE("what writes its result into a tensor is the plain operator and a copy") {
