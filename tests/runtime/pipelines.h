@@ -124,6 +124,17 @@ inline std::function<std::vector<at::Tensor>(int64_t, int64_t)> fields_from(
   };
 }
 
+/// Likewise WorkerHooks::loss_fields.
+inline std::function<std::vector<at::Tensor>(int64_t)> loss_fields_from(
+    const std::vector<MinibatchFields>& minibatches, const Worker& worker) {
+  return [&](int64_t k) {
+    std::vector<at::Tensor> fields;
+    for (const std::string& name : worker.loss_shares().fields())
+      fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
+    return fields;
+  };
+}
+
 /// Weights and buffers of a rank at its end. `run.buffers` has a place for each replica of each stage.
 inline void add_state(const Worker& worker, PipelineRun& run) {
   for (size_t n = 0; n < worker.stage_count(); ++n) {
@@ -208,12 +219,7 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
     Worker worker(model, plan, rank, transport, rules, nullptr, {groups.get(), handed_out.get()});
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
-    hooks.loss_fields = [&](int64_t k) {
-      std::vector<at::Tensor> fields;
-      for (const std::string& name : worker.loss_shares().fields())
-        fields.push_back(minibatches[static_cast<size_t>(k)].at(name));
-      return fields;
-    };
+    hooks.loss_fields = loss_fields_from(minibatches, worker);
     hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
       const std::lock_guard lock(mutex);
       if (const auto whole = loss_parts.add(worker.stage(worker.stage_count() - 1), k, loss))

@@ -114,7 +114,7 @@ class RandomJobs {
                                     [](const Parameter& p) { return p.name == "shared.weight"; });
     const bool own_rounds = job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
     std::vector<Kind> kinds;
-    if (!shares) kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
+    if (!shares && job.rules.loss_average != "labels") kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
     const std::vector<Kind> together = {{"1f1b", "2bw"},
                                         {"gpipe", "flush"},
                                         {"1f1b-flush", "flush"},

@@ -74,6 +74,7 @@ class Generations {
   WorkerHooks hooks(const Worker& worker) {
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches_, worker);
+    hooks.loss_fields = loss_fields_from(minibatches_, worker);
     hooks.forward_done = [this, &worker](int64_t k, double loss, const std::vector<at::Tensor>&) {
       const std::lock_guard lock(mutex_);
       const auto whole = loss_parts_.add(worker.stage(worker.stage_count() - 1), k, loss);
