@@ -214,7 +214,8 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
                          "': weights are replaced at every drain, recordings know where they lie",
                      "Leave out --cuda-graphs, or --sync.");
   }
-  if (run.loss_average == "labels" && (run.cuda_graphs || run.sync != "all-reduce")) {
+  if (run.loss_average == "labels" &&
+      (run.cuda_graphs || sync_facts(run.sync).kind != SyncKind::kAllReduce)) {
     throw InputError(
         "loss_average 'labels' does not go with " +
             (run.cuda_graphs
@@ -270,7 +271,7 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
 std::string loss_average_text(const Job& job) {
   const PipelineShape shape = shape_of(job.plan, job.run.gradient_accumulation);
   const int64_t minibatches = StageTurns(shape, shape.stages() - 1).round_length();
-  if (minibatches == 1 || job.run.sync != "all-reduce") return {};
+  if (minibatches == 1 || sync_facts(job.run.sync).kind != SyncKind::kAllReduce) return {};
   try {
     const LossShares shares(job.model_of(0), job.plan, "labels", job.run.gradient_accumulation);
     if (!shares.by_labels()) return {};
