@@ -209,26 +209,26 @@ void choose_outputs(Graph& graph, const std::vector<std::optional<size_t>>& retu
                  "Give it a loss: --model " + spec + "cross_entropy or " + spec +
                      "mse; or export a model that computes its own.");
   }
-  // Those that a cross entropy of the loss scores; else the first that can be scores of "labels".
   const std::vector<std::string> others = graph.outputs;
+  graph.outputs.clear();
+  LossBuilder(graph, options).scalar(output);
+  // Those that a cross entropy of the loss scores; else the first that can be scores of "labels".
   for (const std::string& other : others) {
-    graph.outputs = {output, other};
+    graph.outputs = {graph.outputs[0], other};
     if (const auto scoring = scoring_of(graph); scoring && scoring->dimension) return;
   }
-  graph.outputs = others;
-  std::vector<std::string> scores;
-  for (const std::string& other : graph.outputs) {
+  graph.outputs.resize(1);
+  for (const std::string& other : others) {
     const TensorType& candidate = graph.values.at(other);
     const auto labels = graph.values.find("labels");
     if (labels == graph.values.end() || candidate.shape.size() < 2 || !dtype_is_floating(candidate.dtype))
       continue;
     if (candidate.shape.back() > 0 &&
-        candidate.elements() / candidate.shape.back() == labels->second.elements())
-      scores.push_back(other);
+        candidate.elements() / candidate.shape.back() == labels->second.elements()) {
+      graph.outputs.push_back(other);
+      return;
+    }
   }
-  graph.outputs.clear();
-  LossBuilder(graph, options).scalar(output);
-  if (!scores.empty()) graph.outputs.push_back(scores.front());
 }
 
 // Tensor `from` is from now on `to`, which may be there already.

@@ -178,6 +178,7 @@ TEST_CASE("output=N counts all that the module returns, and a loss of one elemen
   const Graph graph = load_model(file + ":output=3", 4).graph;
   CHECK(graph.values.at(graph.outputs[0]).shape.empty());
   CHECK(graph.nodes.back().op == "aten::reshape");
+  CHECK(graph.outputs.back() == "linear_1");  // the scores, found through it
   CHECK(load_model(file + ":output=2,loss=mse", 4).graph.nodes.back().op == "aten::mse_loss");
   CHECK_THAT(refusal(file), Contains("output 2, 'linear_1', is float32 (4, 5); expected the loss"));
   CHECK_THAT(refusal(file + ":output=1"),

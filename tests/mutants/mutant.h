@@ -1,5 +1,7 @@
 // The switch of the mutants: sources of the runtime with the defects of mutants.json are compiled with it
 // into a program of their own. PIPEWRIGHT_MUTANT says which defect a process has; none without it.
+#pragma once
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 
