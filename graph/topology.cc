@@ -114,7 +114,15 @@ template <typename Number>
 Number quantity(JsonReader& reader, const char* key, Number most,
                 Number (*parse)(const std::string& text, const std::string& place)) {
   const Json& value = reader.raw(key);
-  if (value.is_string()) return parse(value.get<std::string>(), reader.where() + ": " + reader.place(key));
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    try {
+      return parse(text, key);
+    } catch (const InputError& error) {  // KEY: "TEXT" is not a size; expected ...
+      const size_t before = std::string(key).size() + 2 + in_quotes(text).size() + 1;
+      reader.fail(key, "got " + in_quotes(text) + ": " + std::string(error.what()).substr(before));
+    }
+  }
   if constexpr (std::is_integral_v<Number>) {
     return reader.integer(key, 0, most);
   } else {

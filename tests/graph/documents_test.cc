@@ -263,9 +263,11 @@ TEST_CASE("topologies") {
   CHECK(read.levels[1].bandwidth_bytes_per_second == 3.125e9);
   CHECK(read.levels[1].latency_seconds == 5e-6);
   CHECK(read.memory_bytes == 80'000'000'000);
-  CHECK(error([](Json& j) {
-          j["levels"][1]["bandwidth_bytes_per_second"] = "25";
-        }).rfind("x.json: levels[1].bandwidth_bytes_per_second: \"25\" has no unit", 0) == 0);
+  CHECK(
+      error([](Json& j) {
+        j["levels"][1]["bandwidth_bytes_per_second"] = "25";
+      }).rfind("x.json: levels[1].bandwidth_bytes_per_second: got \"25\": has no unit; expected a rate", 0) ==
+      0);
   const Topology flat = flat_topology(4, 1.25e9, 1e-6, 1 << 30);
   CHECK_NOTHROW(flat.validate("x"));
   CHECK(flat.device_count() == 4);
