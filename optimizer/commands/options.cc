@@ -27,12 +27,10 @@ void add_pricing_options(po::options_description* options) {
       ("objective", po::value<std::string>()->default_value("pipewright"),
        ("cost model: " + join(names_of(cost_models()), ", ") +
         "; plan only: " + join(names_of(published_questions()), ", "))
-           .c_str())  //
-      ("optimizer", po::value<std::string>(),
-       ("update rule of the run, with momentum if it has one: " + join(update_rule_names(), ", "))
-           .c_str())  //
+           .c_str())                                                                                       //
+      ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2")  //
+       "values it keeps: SGD 0, momentum 1, Adam 2")  //
       ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
 }
 
