@@ -160,10 +160,10 @@ void set_memory(const po::variables_map& values, Topology* topology, std::vector
 }  // namespace
 
 void add_device_options(po::options_description* options) {
-  options->add_options()                                                                               //
-      ("gpus", po::value<int64_t>(), "devices")                                                        //
-      ("topology", po::value<std::string>(), "topology.json, in place of these options")  //
-      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from inside out")             //
+  options->add_options()                                                                      //
+      ("gpus", po::value<int64_t>(), "devices")                                               //
+      ("topology", po::value<std::string>(), "topology.json, instead of the options around")  //
+      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from inside out")    //
       ("bandwidths", po::value<std::string>()->default_value("10Gbit/s"),
        "of a link, per direction; one, or one for each level: 12GB/s,10Gbit/s")  //
       ("latency", po::value<std::string>()->default_value("50us"),

@@ -29,7 +29,8 @@ void add_pricing_options(po::options_description* options) {
         "; plan only: " + join(names_of(published_questions()), ", "))
            .c_str())                                                                                       //
       ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
-      ("optimizer-slots", po::value<int64_t>()->default_value(1), "or: SGD 0, momentum 1, Adam 2")         //
+      ("optimizer-slots", po::value<int64_t>()->default_value(1),
+       "values it keeps: SGD 0, momentum 1, Adam 2")  //
       ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
 }
 
