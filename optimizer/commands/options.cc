@@ -32,7 +32,7 @@ void add_pricing_options(po::options_description* options) {
        ("update rule of the run, with momentum if it has one: " + join(update_rule_names(), ", "))
            .c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "instead: values that it keeps per parameter: SGD 0, momentum 1, Adam 2")  //
+       "instead: SGD 0, momentum 1, Adam 2")  //
       ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
 }
 
