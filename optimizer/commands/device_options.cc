@@ -160,16 +160,16 @@ void set_memory(const po::variables_map& values, Topology* topology, std::vector
 }  // namespace
 
 void add_device_options(po::options_description* options) {
-  options->add_options()                                                                      //
-      ("gpus", po::value<int64_t>(), "devices")                                               //
-      ("topology", po::value<std::string>(), "topology.json, instead of the options around")  //
-      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from inside out")    //
+  options->add_options()                                                                        //
+      ("gpus", po::value<int64_t>(), "devices")                                                 //
+      ("topology", po::value<std::string>(), "topology.json: all that --gpus to --memory say")  //
+      ("levels", po::value<std::string>(), "4,2: 2 servers of 4 devices; from inside out")      //
       ("bandwidths", po::value<std::string>()->default_value("10Gbit/s"),
        "of a link, per direction; one, or one for each level: 12GB/s,10Gbit/s")  //
       ("latency", po::value<std::string>()->default_value("50us"),
        "of one message; one, or one for each level")  //
       ("shared", po::value<std::string>()->default_value("no"),
-       "yes: all below that level share one link; one, or one for each level")  //
+       "yes: all below that level share one link")  //
       ("device-classes", po::value<std::string>(),
        "4:1,2:0.5:8GiB: 4 as profiled, 2 of half the speed; 2:slow: of a class")  //
       ("class-profile", po::value<std::vector<std::string>>(),
