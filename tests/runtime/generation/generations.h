@@ -74,6 +74,12 @@ class Generations {
   WorkerHooks hooks(const Worker& worker) {
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches_, worker);
+    hooks.loss_fields = [this, &worker](int64_t k) {
+      std::vector<at::Tensor> fields;
+      for (const std::string& name : worker.loss_shares().fields())
+        fields.push_back(minibatches_[static_cast<size_t>(k)].at(name));
+      return fields;
+    };
     hooks.forward_done = [this, &worker](int64_t k, double loss, const std::vector<at::Tensor>&) {
       const std::lock_guard lock(mutex_);
       const auto whole = loss_parts_.add(worker.stage(worker.stage_count() - 1), k, loss);
