@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "graph/file_watch.h"
 #include "graph/regular_file.h"
 
 namespace pipewright {
@@ -67,8 +68,11 @@ bool is_safetensors(const std::string& head, int64_t size) {
 }  // namespace
 
 FileKind kind_of_file(const std::filesystem::path& file) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) return FileKind::kFolder;
+  {
+    const FileWatch watch(file);
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file, ignored)) return FileKind::kFolder;
+  }
   const RegularFile opened(file);
   if (opened.bytes() == 0) return FileKind::kEmpty;
   std::string head(static_cast<size_t>(std::min<int64_t>(opened.bytes(), 64)), '\0');

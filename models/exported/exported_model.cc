@@ -183,6 +183,26 @@ std::pair<int64_t, std::string> chosen_output(const Graph& graph,
   return {chosen, graph.outputs[*place]};
 }
 
+// The output that a cross entropy of the loss scores; else the first that can be scores of "labels". "":
+// none.
+std::string scores_beside(Graph graph, const std::string& loss) {
+  const std::vector<std::string> others = graph.outputs;
+  for (const std::string& other : others) {
+    graph.outputs = {loss, other};
+    if (const auto scoring = scoring_of(graph); scoring && scoring->dimension) return other;
+  }
+  const auto labels = graph.values.find("labels");
+  for (const std::string& other : others) {
+    const TensorType& candidate = graph.values.at(other);
+    if (labels == graph.values.end() || candidate.shape.size() < 2 || !dtype_is_floating(candidate.dtype))
+      continue;
+    if (candidate.shape.back() > 0 &&
+        candidate.elements() / candidate.shape.back() == labels->second.elements())
+      return other;
+  }
+  return "";
+}
+
 // Leaves outputs: the loss and, if there are any, scores that labels can be compared with.
 void choose_outputs(Graph& graph, const std::vector<std::optional<size_t>>& returned, SpecOptions& options) {
   const std::string loss = options.choice("loss", "program", {"program", "cross_entropy", "mse"});
@@ -209,26 +229,10 @@ void choose_outputs(Graph& graph, const std::vector<std::optional<size_t>>& retu
                  "Give it a loss: --model " + spec + "cross_entropy or " + spec +
                      "mse; or export a model that computes its own.");
   }
-  const std::vector<std::string> others = graph.outputs;
+  const std::string scores = scores_beside(graph, output);
   graph.outputs.clear();
   LossBuilder(graph, options).scalar(output);
-  // Those that a cross entropy of the loss scores; else the first that can be scores of "labels".
-  for (const std::string& other : others) {
-    graph.outputs = {graph.outputs[0], other};
-    if (const auto scoring = scoring_of(graph); scoring && scoring->dimension) return;
-  }
-  graph.outputs.resize(1);
-  for (const std::string& other : others) {
-    const TensorType& candidate = graph.values.at(other);
-    const auto labels = graph.values.find("labels");
-    if (labels == graph.values.end() || candidate.shape.size() < 2 || !dtype_is_floating(candidate.dtype))
-      continue;
-    if (candidate.shape.back() > 0 &&
-        candidate.elements() / candidate.shape.back() == labels->second.elements()) {
-      graph.outputs.push_back(other);
-      return;
-    }
-  }
+  if (!scores.empty()) graph.outputs.push_back(scores);
 }
 
 // Tensor `from` is from now on `to`, which may be there already.

@@ -280,6 +280,7 @@ namespace {
 
 // "latest" of a folder whose checkpoints all stand aside would begin anew without a word.
 void demand_none_aside(const fs::path& run_folder) {
+  const FileWatch watch(run_folder);
   const std::string prefix = kEarlierRunPrefix;
   int64_t last = 0;
   std::error_code error;
