@@ -178,6 +178,7 @@ TEST_CASE("output=N counts all that the module returns, and a loss of one elemen
   const Graph graph = load_model(file + ":output=3", 4).graph;
   CHECK(graph.values.at(graph.outputs[0]).shape.empty());
   CHECK(graph.nodes.back().op == "aten::reshape");
+  CHECK(graph.outputs.back() == "linear_1");  // the scores, found through it
   CHECK(load_model(file + ":output=2,loss=mse", 4).graph.nodes.back().op == "aten::mse_loss");
   CHECK_THAT(refusal(file), Contains("output 2, 'linear_1', is float32 (4, 5); expected the loss"));
   CHECK_THAT(refusal(file + ":output=1"),
@@ -194,6 +195,10 @@ TEST_CASE("a frozen batch norm stays frozen, and a buffer that is not saved begi
   CHECK(std::count(norm->arguments.begin(), norm->arguments.end(),
                    std::pair<std::string, Argument>{"training", false}) == 1);
   CHECK(initial_buffer(model, "seen").item<float>() == 0);
+  // A backward that needs the buffer as it was has a copy: the next forward writes it.
+  const auto product = std::find_if(model.graph.nodes.begin(), model.graph.nodes.end(),
+                                    [](const Node& one) { return one.op == "aten::mul"; });
+  CHECK(product->reads().back() == "clone_add_");
 }
 
 TEST_CASE("what writes its result into a tensor is the plain operator and a copy") {

@@ -176,6 +176,7 @@ COMMANDS = (
     (["my_models:nothing"], ["returns a NoneType; expected a torch.nn.Module"], ""),
     (["my_models:failing"], ["'my_models:failing' cannot be made: KeyError", "my_models.py:"], ""),
     (["my_models:failing", "--option", "depth=2"], ["unexpected keyword argument 'depth'"], "--option"),
+    (["my_models:good", "--classes", "3", "--option", "num_classes=4"], ["say different things"], "one of them"),
     (["my_models:good", "--option", "depth"], ["--option depth: expected NAME=VALUE"], ""),
     (["my_models:good", "--output", "missing/out.pt2"], ["missing/out.pt2 cannot be written", "does not exist"], "--output"),
     (["no_such_library_of_models:x"], ["there is no module 'no_such_library_of_models'"], "PYTHONPATH"),
@@ -184,6 +185,8 @@ LIBRARIES = (
     ("torchvision", ["torchvision:resnet81"], ["torchvision has no model 'resnet81'"], "'resnet18'"),
     ("torchvision", ["torchvision:resnet18", "--option", "classes=10"], ["unexpected keyword argument 'classes'"], "--option"),
     ("timm", ["timm:vit_tiny"], ["timm has no model 'vit_tiny'"], ""),
+    ("transformers", ["transformers:t5", "--classes", "3"], ["'t5' classifies by tokens that end a text"], "module:function"),
+    ("transformers", ["transformers:mamba", "--classes", "3"], ["'mamba' has no classifier of texts"], "--classes"),
     ("transformers", ["transformers:gtp2"], ["transformers has no model type 'gtp2'"], "'gpt2'"),
 )
 
