@@ -113,6 +113,10 @@ class Run:
         return made, scales
 
 
+def children_of(spec):
+    return spec.children_specs if hasattr(spec, "children_specs") else spec.children()
+
+
 class Program:
     """The exported program that the run's SPEC names: FILE.pt2:KEY=VALUE,..."""
 
@@ -133,6 +137,13 @@ class Program:
         if options:
             fail(f"model '{spec}': '{next(iter(options))}' is neither an option that this script knows nor an input of the program")
         self.module = program.module()
+        positional, named = children_of(program.call_spec.in_spec)
+        self.positional, self.named = positional.num_leaves, list(named.context or [])
+
+    def call(self, module, batch):
+        """`module`: of the program, or another that is called as the program was exported."""
+        tensors = [batch[name] for name in self.fields]
+        return module(*tensors[:self.positional], **dict(zip(self.named, tensors[self.positional:])))
 
     @staticmethod
     def refuse_draws(program):
@@ -159,20 +170,20 @@ class Program:
         return torch.nn.functional.cross_entropy(found.flatten(0, -2), labels.flatten())
 
 
-def other_model(source, options, loss, batch):
-    """A model as export_model.py takes it, that is called with the fields in the order of the program's inputs."""
+def other_model(arguments, batch):
+    """A model as export_model.py takes it, that is called as it was exported."""
     import export_model
 
-    options = {name: export_model.parsed(value) for name, _, value in (option.partition("=") for option in options)}
-    model, inputs = export_model.find_model(source, options)
+    options = {name: export_model.parsed(value) for name, _, value in (option.partition("=") for option in arguments.option)}
+    classes = arguments.classes or options.get("num_classes") or options.get("num_labels")
+    model, inputs = export_model.find_model(arguments.model, options, classes)
     if inputs is None:
         first = next(iter(batch.values()))
         shape = argparse.Namespace(batch_size=first.shape[0], tokens=first.shape[-1], image=first.shape[-1],
-                                   channels=first.shape[1] if first.dim() == 4 else 1, classes=2)
+                                   channels=first.shape[1] if first.dim() == 4 else 1, classes=classes)
         inputs = export_model.example_inputs(shape, model)
-        model = export_model.with_loss(model, loss, inputs)
-    model.train()
-    return model
+        model = export_model.with_loss(model, arguments.loss, inputs)
+    return export_model.in_training(model)
 
 
 def first_weights(module, program, initial):
@@ -226,7 +237,7 @@ def train(rank, arguments, meeting):
     def batches(k):
         return {name: tensor[k] for name, tensor in fields.items()}
 
-    module = other_model(arguments.model, arguments.option, arguments.loss, batches(0)) if arguments.model else program.module
+    module = other_model(arguments, batches(0)) if arguments.model else program.module
     first_weights(module, program, run.settings["initial_weights"])
     called = module
     if arguments.processes > 1:
@@ -242,7 +253,7 @@ def train(rank, arguments, meeting):
     def backward(k, factor):
         batch = batches(k)
         with autocast:
-            loss = program.loss_of(called(*[batch[name] for name in program.fields]), batch)
+            loss = program.loss_of(program.call(called, batch), batch)
         (loss * factor).backward()
         return loss.item()
 
@@ -292,6 +303,7 @@ def main():
     parser.add_argument("--batches", required=True, help="what pipewright-runtime batches wrote")
     parser.add_argument("--output", required=True, help="the folder to write losses.json and weights.safetensors into")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model")
+    parser.add_argument("--classes", type=int, help="of the model, as it was given to export_model.py")
     parser.add_argument("--loss", default="cross_entropy", help="of a model without one of its own: cross_entropy or mse (default: cross_entropy)")
     parser.add_argument("--processes", type=int, default=1, help="of DistributedDataParallel (default: 1, without it)")
     parser.add_argument("--weights-every", type=int, default=0, metavar="N", help="also weights-K.safetensors after every N minibatches")

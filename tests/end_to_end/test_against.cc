@@ -48,8 +48,8 @@ struct Runs {
 }  // namespace
 
 TEST_CASE(
-    "against: the same training elsewhere is equal, or equal up to rounding; another one is named from where "
-    "on") {
+    "against: the same training elsewhere is equal, or equal up to rounding, of another one is said where it "
+    "begins") {
   const Runs runs;
   const std::string two = runs.train("two", {1, 1});
   const Outcome itself = runs.against(two, {two});
@@ -96,7 +96,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "against: losses are a list or lines; what is neither losses nor weights of the model is refused by "
+    "against: losses are a list or lines, what is neither losses nor weights of the model is refused by "
     "name") {
   const Runs runs;
   const std::string run = runs.train("run", {1});
