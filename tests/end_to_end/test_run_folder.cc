@@ -260,7 +260,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "--resume latest names the checkpoints that stand aside, and begins anew only where there are none") {
+    "resume: latest names the checkpoints that stand aside, and begins anew only where there are none") {
   const TemporaryFolder folder;
   const fs::path run = folder / "run";
   const auto run_to = [&](const std::vector<std::string>& words) {

@@ -120,7 +120,7 @@ TEST_CASE("models and data have the same odd paths, and tensors are shuffled whe
   CHECK(shuffled.code == 0);
 }
 
-TEST_CASE("--print-config --json is JSON, in all programs") {
+TEST_CASE("print-config: with --json it is JSON, in all programs") {
   const TemporaryFolder folder;
   write_file(folder / "profile.json", "{}");
   const auto settings = [&](const std::string& name, const Words& words) {

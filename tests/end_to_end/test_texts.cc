@@ -73,7 +73,8 @@ std::vector<HelpOption> options_of(const std::string& help) {
 
 // Values without a default: what is asked about, and what is off, or follows from the rest, when it is not
 // given.
-const std::set<std::string> kWithout = {"bandwidth",
+const std::set<std::string> kWithout = {"against",
+                                        "bandwidth",
                                         "batch-size",
                                         "class-profile",
                                         "classes",
