@@ -68,12 +68,6 @@ class Checker {
   }
 
  private:
-  std::vector<int64_t> differing_of(const std::string& value) const {
-    const auto whole = graph_.values.find(value);
-    if (whole == graph_.values.end()) return {};  // a parameter or buffer
-    return differing(whole->second.shape, part_.values.at(value).shape);
-  }
-
   void check_crossing(size_t s) const {
     for (const std::string& value : stages_[s].sent) {
       const auto& whole = graph_.values.at(value).shape;
