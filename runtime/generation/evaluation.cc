@@ -11,20 +11,6 @@
 
 namespace pipewright {
 
-namespace {
-
-// The model for evaluation, which hands out what is judged, too: behind its outputs.
-Graph judged_graph(const Graph& training, const std::optional<Scoring>& scoring) {
-  Graph graph = evaluation_graph(training);
-  if (!scoring) return graph;
-  graph.outputs.push_back(scoring->targets);
-  graph.outputs.push_back(scoring->scores);
-  if (graph.values.count(scoring->class_weights)) graph.outputs.push_back(scoring->class_weights);
-  return graph;
-}
-
-}  // namespace
-
 Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, const Dataset& data,
                        Worker& worker)
     : run_(run),
@@ -34,12 +20,12 @@ Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, con
       data_(data),
       worker_(worker),
       scoring_(scoring_of(model.graph)),
-      loss_is_sum_(loss_is_sum(model.graph)) {
+      divisor_(model, scoring_) {
   const int64_t batch = run.batch_size;
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
     if (size == 0) return made;
-    const Graph graph = judged_graph(size == batch ? model.graph : with_batch_size(model, size), scoring_);
+    const Graph graph = judged_graph(size == batch ? model.graph : with_batch_size(model, size));
     const auto stages = partition(graph, plan);
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       const int64_t stage = worker.stage(i).stage();
@@ -54,21 +40,33 @@ Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, con
   rest_ = programs(samples(model, batch, data) % batch);
 }
 
-// Those that are a buffer, which no graph hands out: as a rule one of the last stage's, where they are
-// wanted.
-at::Tensor Evaluation::class_weights() const {
-  const auto& buffers = model_.graph.buffers;
-  const auto is_named = [&](const Buffer& buffer) {
-    return scoring_ && buffer.name == scoring_->class_weights;
+Graph Evaluation::judged_graph(const Graph& training) {
+  Graph graph = evaluation_graph(training);
+  judged_ = divisor_.reads();
+  if (scoring_) judged_.insert(judged_.end(), {scoring_->targets, scoring_->scores});
+  std::erase_if(judged_, [&](const std::string& name) { return graph.values.count(name) == 0; });
+  for (const std::string& name : judged_) graph.outputs.push_back(name);
+  return graph;
+}
+
+// A parameter or buffer is one of the last stage's as a rule. It never changes: of another stage it is what
+// it was at first.
+at::Tensor Evaluation::tensor_of(const std::string& name, const std::vector<at::Tensor>& handed_out) const {
+  const auto place = [&](const std::vector<std::string>& names) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    return found == names.end() ? std::nullopt : std::optional(static_cast<size_t>(found - names.begin()));
   };
-  if (std::none_of(buffers.begin(), buffers.end(), is_named)) return {};
+  if (const auto at = place(judged_)) return handed_out.at(model_.graph.outputs.size() - 1 + *at).cpu();
   for (size_t i = 0; i < worker_.stage_count(); ++i) {
-    const auto& names = worker_.stage(i).program().buffers();
-    const auto found = std::find(names.begin(), names.end(), scoring_->class_weights);
-    if (found != names.end())
-      return worker_.stage(i).buffers()[static_cast<size_t>(found - names.begin())].cpu();
+    const StageReplica& stage = worker_.stage(i);
+    if (const auto at = place(stage.program().buffers())) return stage.buffers()[*at].cpu();
+    if (const auto at = place(stage.program().parameters())) return stage.weights()[*at].detach().cpu();
   }
-  return initial_buffer(model_, scoring_->class_weights);
+  const auto& buffers = model_.graph.buffers;
+  const bool is_buffer =
+      std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& each) { return each.name == name; });
+  return is_buffer ? initial_buffer(model_, name)
+                   : initial_parameter(model_, name, static_cast<uint64_t>(run_.seed));
 }
 
 int64_t Evaluation::samples(const Model& model, int64_t batch_size, const Dataset& data) {
@@ -88,22 +86,12 @@ int64_t Evaluation::rank_of(int64_t minibatch) const {
   return rank_of_minibatch(plan_, shape_, last, minibatch);
 }
 
-ScoredTargets Evaluation::scored_targets(const std::vector<at::Tensor>& handed_out, bool scores) const {
-  const size_t first = model_.graph.outputs.size() - 1;  // of those that judged_graph() adds
-  ScoredTargets of;
-  of.targets = handed_out.at(first).cpu();
-  if (scores && scoring_->dimension) of.scores = handed_out.at(first + 1).cpu();
-  of.class_weights = first + 2 < handed_out.size() ? handed_out[first + 2].cpu() : class_weights_;
-  return of;
-}
-
 void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
                      const std::function<void(const EvaluatedMinibatch&, const at::Tensor&)>& report,
                      const FieldOverride& override) {
   const int64_t batch = run_.batch_size;
   const int64_t samples = Evaluation::samples(model_, batch, data_);
   const Span span{0, minibatches()};
-  class_weights_ = class_weights();
   const auto program = [&](int64_t stage, int64_t k) -> const StageProgram& {
     for (const auto& [number, made] : (k + 1) * batch <= samples ? full_ : rest_)
       if (number == stage) return *made;
@@ -132,8 +120,12 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     result.minibatch = k;
     result.loss = loss;
     result.samples = size_of(k);
-    result.is_sum = loss_is_sum_;
-    if (scoring_) judge(*scoring_, scored_targets(handed_out, /*scores=*/questions == nullptr), result);
+    const auto tensor = [&](const std::string& name) { return tensor_of(name, handed_out); };
+    const LossParts parts = divisor_.parts_of(result.samples, tensor);
+    result.divisor = parts.divisor;
+    result.counts = parts.counts;
+    if (scoring_ && scoring_->dimension && questions == nullptr)
+      judge(*scoring_, {tensor(scoring_->scores), tensor(scoring_->targets)}, result);
     if (questions && scores.defined() && scores.dim() == 3) {
       const at::Tensor rows = scores.to(at::kFloat).contiguous();
       for (int64_t i = 0; i < rows.size(0); ++i) {

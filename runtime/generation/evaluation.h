@@ -11,6 +11,7 @@
 #include "graph/run.h"
 #include "models/definition/model.h"
 #include "models/definition/scoring.h"
+#include "models/run/loss_divisor.h"
 #include "runtime/data/dataset.h"
 #include "runtime/generation/judged.h"
 #include "runtime/journal/evaluated_minibatch.h"
@@ -46,9 +47,10 @@ class Evaluation {
            const FieldOverride& override = {});
 
  private:
-  /// What of a minibatch's outputs the scoring names.
-  ScoredTargets scored_targets(const std::vector<at::Tensor>& handed_out, bool scores) const;
-  at::Tensor class_weights() const;
+  /// The model for evaluation, which hands out what it is judged by, too.
+  Graph judged_graph(const Graph& training);
+  /// On the CPU: of what a minibatch hands out behind the loss, or a parameter or buffer as it is now.
+  at::Tensor tensor_of(const std::string& name, const std::vector<at::Tensor>& handed_out) const;
 
   const Run& run_;
   const Model& model_;
@@ -57,8 +59,8 @@ class Evaluation {
   const Dataset& data_;
   Worker& worker_;
   const std::optional<Scoring> scoring_;
-  const bool loss_is_sum_;
-  at::Tensor class_weights_;  // of the scoring; undefined: none
+  const LossDivisor divisor_;
+  std::vector<std::string> judged_;  // what the graph hands out behind the model's own outputs
   std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> full_, rest_;  // by stage of this rank
 };
 

@@ -25,12 +25,6 @@ void judge(const Scoring& scoring, const ScoredTargets& of, EvaluatedMinibatch& 
   const int64_t count = asks.sum().item<int64_t>();
   const bool all = count == targets.numel();
   if (!all) targets = targets.masked_select(asks);
-  if (scoring.is_mean) {
-    minibatch.weight = of.class_weights.defined()
-                           ? of.class_weights.to(at::kDouble).index_select(0, targets).sum().item<double>()
-                           : static_cast<double>(count);
-  }
-  if (!of.scores.defined()) return;
   at::Tensor rows = of.scores.dim() == 1 ? of.scores.unsqueeze(0) : of.scores.movedim(1, -1);
   rows = rows.reshape({-1, scoring.classes});
   if (!all) rows = rows.index({asks});

@@ -10,13 +10,11 @@ namespace pipewright {
 
 /// What a Scoring names, of one minibatch, on the CPU.
 struct ScoredTargets {
-  at::Tensor scores;  ///< undefined where they are none of the graph's
+  at::Tensor scores;
   at::Tensor targets;
-  at::Tensor class_weights;  ///< undefined: all classes count the same
 };
 
-/// Sets what `scoring` says of the minibatch: what its loss weighs and, given scores, which targets were
-/// right.
+/// Sets which targets were right. `of.scores` are defined.
 void judge(const Scoring& scoring, const ScoredTargets& of, EvaluatedMinibatch& minibatch);
 
 }  // namespace pipewright

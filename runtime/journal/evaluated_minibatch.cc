@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <numeric>
 
 namespace pipewright {
 
@@ -13,8 +15,8 @@ Json EvaluatedMinibatch::to_json() const {
   json["scored"] = scored;
   json["samples"] = samples;
   json["among_five"] = among_five;
-  json["weight"] = weight ? Json(*weight) : Json();
-  json["is_sum"] = is_sum;
+  json["divisor"] = divisor;
+  json["counts"] = counts;
   json["surprise"] = finite_or_null(surprise);
   for (const JudgedAnswer& answer : answers)
     json["answers"].push_back({answer.question, finite_or_null(answer.score), answer.exact, answer.f1});
@@ -25,8 +27,8 @@ EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
   EvaluatedMinibatch minibatch{json.at("minibatch"), number_or_nan(json.at("loss")),
                                json.at("correct"),   json.at("scored"),
                                json.at("samples"),   json.at("among_five")};
-  if (!json.at("weight").is_null()) minibatch.weight = json.at("weight").get<double>();
-  minibatch.is_sum = json.at("is_sum");
+  minibatch.divisor = json.at("divisor");
+  minibatch.counts = json.at("counts").get<std::vector<double>>();
   minibatch.surprise = number_or_nan(json.at("surprise"));
   if (json.contains("answers")) {
     for (const Json& answer : json["answers"])
@@ -72,12 +74,12 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   int64_t among_five = 0;
   int64_t of_many_classes = 0;
   double loss = 0;
-  double weight = 0;
+  std::vector<double> counts;
   double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    const double counts = minibatch.weight.value_or(static_cast<double>(minibatch.samples));
-    if (counts != 0) loss += minibatch.loss * (minibatch.is_sum ? 1 : counts);
-    weight = minibatch.is_sum ? 1 : weight + counts;
+    if (minibatch.divisor != 0) loss += minibatch.loss * minibatch.divisor;
+    counts.resize(minibatch.counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += minibatch.counts[i];
     surprise += minibatch.surprise;
     summary.samples += minibatch.samples;
     correct += minibatch.correct;
@@ -86,7 +88,7 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
     among_five += minibatch.among_five;
     of_many_classes += minibatch.scored;
   }
-  summary.loss = loss / weight;
+  summary.loss = std::accumulate(counts.begin(), counts.end(), loss, std::divides<>());
   summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
   if (of_many_classes > 0)

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,10 +29,10 @@ struct EvaluatedMinibatch {
   int64_t samples = 0;
   /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
   int64_t among_five = -1;
-  /// What the loss divides by: of a mean over labels those that ask something, or their class weights. 0: the
-  /// mean of none. Not set: the loss is a mean over the samples.
-  std::optional<double> weight = {};
-  bool is_sum = false;  ///< the loss divides by nothing
+  /// What the loss divides by, and what the loss of several minibatches does (LossParts in
+  /// models/run/loss_divisor.h). 0: the loss is a mean of none.
+  double divisor = 1;
+  std::vector<double> counts = {};
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();
   std::vector<JudgedAnswer> answers = {};  ///< by sample; empty: the data asks no questions
@@ -52,9 +51,8 @@ struct EvaluationResult : EvaluationSummary {
   std::string answers_text() const;
 };
 
-/// Adds up in the order of minibatches, so that the sums do not depend on who was first. A minibatch's loss
-/// counts what it divides by, and the result is that of all as one; the mean of none is left out, whatever it
-/// is.
+/// Adds up in the order of minibatches, so that the sums do not depend on who was first. The loss is that of
+/// all as one; the mean of none is left out, whatever it is.
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches);
 
 }  // namespace pipewright

@@ -1,7 +1,6 @@
 #include "runtime/stage/loss_shares.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/ne.h>
 
 #include <algorithm>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "graph/graph_identity.h"
 #include "models/run/batch_analysis.h"
 #include "models/run/interpreter.h"
+#include "models/run/loss_divisor.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/turns.h"
 #include "runtime/stage/partition.h"
@@ -206,26 +206,12 @@ double LossShares::count(const LossFields& minibatch, SampleRange part) const {
   };
   const auto values =
       segment.forward(std::move(inputs), named(segment.parameters()), named(segment.buffers()), {});
+  const auto tensor = [&](const std::string& name) {
+    const auto found = std::find(values_.begin(), values_.end(), name);
+    return found == values_.end() ? minibatch.at(name) : values[static_cast<size_t>(found - values_.begin())];
+  };
   double count = 1;
-  size_t next = 0;
-  for (const DenominatorFactor& factor : loss_.denominator) {
-    if (factor.kind == FactorKind::kSamples) {
-      count *= static_cast<double>(part.size());
-      continue;
-    }
-    const at::Tensor& value = values.at(next++);
-    if (factor.kind == FactorKind::kValue) {
-      count *= value.item().toDouble();
-      continue;
-    }
-    const at::Tensor asks = value.ne(factor.ignored);
-    if (factor.weights.empty()) {
-      count *= asks.sum().item<double>();
-    } else {
-      const at::Tensor labels = value.masked_select(asks).to(at::kLong);
-      count *= minibatch.at(factor.weights).index_select(0, labels).sum(at::kDouble).item<double>();
-    }
-  }
+  for (const DenominatorFactor& factor : loss_.denominator) count *= number_of(factor, part.size(), tensor);
   return count;
 }
 

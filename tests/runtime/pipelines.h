@@ -184,10 +184,11 @@ class Watch : public ActionObserver {
 
 using BeforeAction = std::function<void(int64_t rank, const Action&)>;
 
-/// What else a rank of a test does: before the first span and after the last one, on its thread.
+/// What else a rank of a test does: before the first span, before each and after the last one, on its thread.
 struct RankExtras {
   std::function<void(Worker&, WorkerHooks&)> prepare;
   std::function<void(Worker&)> finish;
+  std::function<void(Worker&, size_t span)> before_span = {};
   std::optional<int64_t> began;                                      ///< of the only span (Worker::train)
   std::function<std::unique_ptr<Groups>(int64_t rank)> groups = {};  ///< for rules.sync that makes some
   /// For one under which pipelines share minibatches.
@@ -235,7 +236,10 @@ inline PipelineRun run_pipeline(const Model& model, const Plan& plan, const Trai
           std::make_shared<Watch>([&, rank](const Action& action) { before(rank, action); }));
     }
     if (extras.prepare) extras.prepare(worker, hooks);
-    for (const Span& span : spans) worker.train(span, hooks, extras.began);
+    for (size_t n = 0; n < spans.size(); ++n) {
+      if (extras.before_span) extras.before_span(worker, n);
+      worker.train(spans[n], hooks, extras.began);
+    }
     if (extras.finish) extras.finish(worker);
     const std::lock_guard lock(mutex);
     add_state(worker, run);

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "models/run/loss_divisor.h"
+
 namespace pipewright::testing {
 
 TEST_CASE(
@@ -44,8 +46,14 @@ TEST_CASE(
       done.minibatch = k;
       done.samples = size;
       done.loss = loss(part, wanted);
-      done.is_sum = !scoring.is_mean;
-      judge(scoring, {part, wanted, weights}, done);
+      if (scoring.is_mean) {
+        const DenominatorFactor labels{DenominatorFactor::Kind::kLabels, "wanted", scoring.ignored,
+                                       weights.defined() ? "weights" : ""};
+        done.divisor =
+            number_of(labels, size, [&](const auto& name) { return name == "wanted" ? wanted : weights; });
+        done.counts = {done.divisor};
+      }
+      judge(scoring, {part, wanted}, done);
       minibatches[k] = EvaluatedMinibatch::from_json(parse_json(done.to_json().dump(), "line"));
     }
     const EvaluationResult result = summary_of(minibatches);

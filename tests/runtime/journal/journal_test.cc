@@ -39,6 +39,11 @@ std::vector<Json> lines_of(const TemporaryFolder& folder) {
   }
   return lines;
 }
+EvaluatedMinibatch mean_of_samples(int64_t minibatch, double loss, int64_t correct, int64_t scored,
+                                   int64_t samples, int64_t among_five = -1) {
+  const auto count = static_cast<double>(samples);
+  return {minibatch, loss, correct, scored, samples, among_five, count, {count}};
+}
 std::vector<std::string> history_of(const std::filesystem::path& file, int64_t next_minibatch,
                                     int64_t evaluated_epochs) {
   std::vector<std::string> lines;
@@ -175,7 +180,8 @@ TEST_CASE("journal: evaluations stand in the order in which they were begun, who
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
   const auto part = [&](int64_t epoch, int64_t minibatch) {
-    journal.take(0, evaluation_line(epoch, {minibatch, 1.0 + static_cast<double>(epoch), 1, 5, 5}));
+    journal.take(
+        0, evaluation_line(epoch, mean_of_samples(minibatch, 1.0 + static_cast<double>(epoch), 1, 5, 5)));
   };
   journal.take(0, evaluation_begins_line(0));
   part(0, 0);
@@ -220,10 +226,10 @@ TEST_CASE(
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(0, evaluation_line(0, {2, 4.0, 1, 5, 5, 3}));
-  journal.take(0, evaluation_line(0, {0, 1.0, 7, 10, 10, 9}));
+  journal.take(0, evaluation_line(0, mean_of_samples(2, 4.0, 1, 5, 5, 3)));
+  journal.take(0, evaluation_line(0, mean_of_samples(0, 1.0, 7, 10, 10, 9)));
   CHECK(lines_of(folder).empty());
-  journal.take(0, evaluation_line(0, {1, 2.0, 2, 10, 10, 8}));
+  journal.take(0, evaluation_line(0, mean_of_samples(1, 2.0, 2, 10, 10, 8)));
   const auto lines = lines_of(folder);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0]["evaluation"]["top5"].get<double>() == Approx(20 / 25.0));
@@ -282,7 +288,8 @@ TEST_CASE("journal: where no more fits the last line is whole, whatever the room
         for (;; ++k) {
           journal.take(0, minibatch_line(k, 1.0 / static_cast<double>(3 + random() % 100), 0.1 * k));
           if (k == 7)
-            for (int64_t i = 0; i < 3; ++i) journal.take(0, evaluation_line(0, {i, 0.5, 1, 2, 10}));
+            for (int64_t i = 0; i < 3; ++i)
+              journal.take(0, evaluation_line(0, mean_of_samples(i, 0.5, 1, 2, 10)));
         }
       } catch (const RunError& full) {
         error = full.what();
@@ -462,7 +469,8 @@ TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, with
     Journal journal(settings_in(folder));
     for (int64_t k = 0; k < 11; ++k) {
       journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k + 1)));
-      for (int64_t i = 0; k == 9 && i < 3; ++i) journal.take(0, evaluation_line(0, {i, 0.5, 1, 2, 10}));
+      for (int64_t i = 0; k == 9 && i < 3; ++i)
+        journal.take(0, evaluation_line(0, mean_of_samples(i, 0.5, 1, 2, 10)));
     }
   }
   const auto file = folder / "metrics.jsonl";

@@ -1,20 +1,26 @@
-// Programs drawn at random, under plans drawn at random: what is not refused computes what one device does on
-// the whole batch, up to the order of sums. PIPEWRIGHT_PROGRAM_CASES says how many, PIPEWRIGHT_PROGRAM_SEED
-// where they begin.
+// Programs drawn at random, under plans drawn at random, evaluated between their updates: what is not refused
+// computes what one device does on the whole batch, up to the order of sums. PIPEWRIGHT_PROGRAM_CASES says
+// how many, PIPEWRIGHT_PROGRAM_SEED where they begin.
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <mutex>
+#include <optional>
 
 #include "graph/error.h"
 #include "models/initialise.h"
 #include "models/run/batch_analysis.h"
+#include "models/safetensors/safetensors.h"
 #include "models/zoo/registry.h"
+#include "runtime/generation/evaluation.h"
 #include "runtime/stage/loss_shares.h"
 #include "tests/runtime/batch_values.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_programs.h"
 #include "tests/support/long.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pipewright::testing {
 namespace {
@@ -56,14 +62,20 @@ class OneDevice {
     return sum.item<double>();
   }
 
+  double evaluate(const MinibatchFields& fields) {
+    const at::NoGradGuard no_grad;
+    return forward(fields, /*training=*/false).item<double>();
+  }
+
   const std::map<std::string, at::Tensor>& weights() const { return weights_; }
-  const std::map<std::string, at::Tensor>& buffers() const { return buffers_; }
 
  private:
-  at::Tensor forward(const MinibatchFields& fields) {
+  at::Tensor forward(const MinibatchFields& fields, bool training = true) {
     const int64_t samples = fields.begin()->second.size(0);
-    const Graph graph = model_.graph_for(samples);
-    const Segment segment(graph, every_node(graph), graph.outputs);
+    Graph graph = model_.graph_for(samples);
+    if (!training) graph = evaluation_graph(graph);
+    const Segment segment(graph, every_node(graph), graph.outputs, at::kCPU,
+                          training ? 0 : graph.nodes.size());
     std::vector<at::Tensor> inputs, parameters, buffers;
     for (const auto& name : segment.inputs()) inputs.push_back(fields.at(name));
     for (const auto& name : segment.parameters()) parameters.push_back(weights_.at(name));
@@ -189,8 +201,81 @@ std::string reason_of(const std::string& text) {
   return reason;
 }
 
+// Evaluations before every span and behind the last one.
+class Evaluations {
+ public:
+  Evaluations(RandomProgram& random, const Model& model, const Plan& plan, int64_t batch)
+      : model_(model), plan_(plan) {
+    run_.batch_size = batch;
+    // A short minibatch at the end, as a rule.
+    const int64_t samples = batch * random.between(1, 2) + random.between(0, batch - 1);
+    Graph graph = model.graph_for(samples);
+    samples_ = draw_minibatches(random, graph, 1)[0];
+    NamedTensors tensors(samples_.begin(), samples_.end());
+    write_safetensors(folder_ / "samples.safetensors", std::move(tensors), {});
+    data_ = open_dataset("tensors:file=" + (folder_ / "samples.safetensors").string(), "evaluation");
+  }
+
+  RankExtras extras(size_t spans) {
+    RankExtras extras;
+    extras.before_span = [this](Worker& worker, size_t number) { evaluate(worker, number); };
+    extras.finish = [this, spans](Worker& worker) { evaluate(worker, spans); };
+    return extras;
+  }
+
+  // `device` was trained as far as before evaluation `number`.
+  void check(size_t number, OneDevice& device) const {
+    const auto& minibatches = evaluated_.at(number);
+    const int64_t all = samples_.begin()->second.size(0);
+    CHECK(static_cast<int64_t>(minibatches.size()) == (all + run_.batch_size - 1) / run_.batch_size);
+    for (const auto& [k, minibatch] : minibatches) {
+      const double expected = device.evaluate(part(k * run_.batch_size, minibatch.samples));
+      INFO("minibatch " << k << ": " << minibatch.loss << ", one device " << expected);
+      CHECK(same(minibatch.loss, expected));
+    }
+    if (!is_one_mean()) return;
+    const double expected = device.evaluate(samples_);
+    const double loss = summary_of(minibatches).loss;
+    INFO("all samples: " << loss << ", one device " << expected);
+    CHECK(same(loss, expected));
+  }
+
+ private:
+  void evaluate(Worker& worker, size_t number) {
+    Evaluation evaluation(run_, model_, plan_, *data_, worker);
+    evaluation.run({}, {}, [&](const EvaluatedMinibatch& done, const at::Tensor&) {
+      const std::lock_guard lock(mutex_);
+      evaluated_[number][done.minibatch] =
+          EvaluatedMinibatch::from_json(parse_json(done.to_json().dump(), "line"));
+    });
+  }
+  MinibatchFields part(int64_t first, int64_t count) const {
+    MinibatchFields fields;
+    for (const auto& [name, tensor] : samples_) fields[name] = tensor.narrow(0, first, count);
+    return fields;
+  }
+  // The loss of all samples as one minibatch follows from those of several.
+  bool is_one_mean() const {
+    const Graph whole = evaluation_graph(model_.graph),
+                part = evaluation_graph(model_.graph_for(2 * run_.batch_size));
+    return analyse_batch(whole, part, every_node(whole)).values.at(whole.outputs[0]).is_linear();
+  }
+  static bool same(double a, double b) {
+    return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= 1e-7 * std::max(1.0, std::abs(b));
+  }
+
+  const Model& model_;
+  const Plan& plan_;
+  Run run_;
+  TemporaryFolder folder_;
+  MinibatchFields samples_;
+  std::unique_ptr<Dataset> data_;
+  std::mutex mutex_;
+  std::map<size_t, std::map<int64_t, EvaluatedMinibatch>> evaluated_;  // by evaluation and minibatch
+};
+
 struct Counts {
-  int64_t compared = 0, split = 0, averaged = 0;
+  int64_t compared = 0, split = 0, averaged = 0, evaluated = 0;
   std::map<std::string, int64_t> refused, losses;
 };
 
@@ -213,11 +298,16 @@ void try_program(uint64_t seed, Counts& counts) {
     return;
   }
   const int64_t count = drawn.rounds * drawn.minibatches_of_update;
-  const std::vector<Span> spans = {{0, count}};
+  std::vector<Span> spans;
+  for (int64_t round = 0; round < drawn.rounds; ++round)
+    spans.push_back({round * drawn.minibatches_of_update, drawn.minibatches_of_update});
   drawn.rules.total_minibatches = count;
   const auto minibatches = draw_minibatches(random, model.graph, count);
+  std::optional<Evaluations> evaluations;
+  if (random.chance(50)) evaluations.emplace(random, model, drawn.plan, samples);
   const PipelineRun run = run_pipeline(model, drawn.plan, drawn.rules, spans, minibatches,
-                                       make_world("local", drawn.plan.world_size));
+                                       make_world("local", drawn.plan.world_size), {},
+                                       evaluations ? evaluations->extras(spans.size()) : RankExtras());
   const ReferenceResult serial = train_serially(
       model, drawn.plan, drawn.rules, spans, [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; });
   const auto same = [](const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 0, 0, true); };
@@ -236,13 +326,16 @@ void try_program(uint64_t seed, Counts& counts) {
     std::vector<MinibatchFields> of_update(minibatches.begin() + round * drawn.minibatches_of_update,
                                            minibatches.begin() + (round + 1) * drawn.minibatches_of_update);
     if (drawn.one_batch) of_update = {joined(of_update)};
+    if (evaluations) evaluations->check(static_cast<size_t>(round), device);
     device.train(of_update);
   }
+  if (evaluations) evaluations->check(static_cast<size_t>(drawn.rounds), device);
   for (const auto& [name, weight] : device.weights()) {
     INFO(name << " is off by " << (weight - run.weights.at(name)[0]).abs().max().item<double>());
     CHECK(at::allclose(weight, run.weights.at(name)[0], 1e-8, 1e-9, /*equal_nan=*/true));
   }
   ++counts.compared;
+  if (evaluations) ++counts.evaluated;
   ++counts.losses[random.loss_kind()];
   if (drawn.rules.loss_average == "labels") ++counts.averaged;
   counts.split += std::any_of(drawn.plan.stages.begin(), drawn.plan.stages.end(),
@@ -300,7 +393,8 @@ TEST_CASE("programs: what is not refused is what one device computes on the whol
   CHECK(counts.averaged > cases / 32);
   if (std::getenv("PIPEWRIGHT_PROGRAM_CASES") == nullptr) return;
   std::cout << cases << " programs: " << counts.compared << " compared, of these " << counts.split
-            << " with split and " << counts.averaged << " by labels; " << refused << " refused\n";
+            << " with split, " << counts.averaged << " by labels and " << counts.evaluated
+            << " with evaluations; " << refused << " refused\n";
   for (const auto& [loss, times] : counts.losses) std::cout << "  compared " << times << ": " << loss << "\n";
   for (const auto& [reason, times] : counts.refused)
     std::cout << "  refused " << times << ": " << reason << "\n";
