@@ -88,7 +88,12 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
     among_five += minibatch.among_five;
     of_many_classes += minibatch.scored;
   }
-  summary.loss = std::accumulate(counts.begin(), counts.end(), loss, std::divides<>());
+  const double divisor = std::accumulate(counts.begin(), counts.end(), 1.0, std::multiplies<>());
+  // Of minibatches that all have nothing to be averaged the loss is what the model says to that.
+  if (minibatches.empty())
+    summary.loss = std::nan("");
+  else
+    summary.loss = divisor != 0 ? loss / divisor : minibatches.rbegin()->second.loss;
   summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
   if (of_many_classes > 0)
