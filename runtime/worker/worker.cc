@@ -17,6 +17,7 @@
 #include "runtime/update/gradient_norm.h"
 #include "runtime/worker/action_range.h"
 #include "runtime/worker/crossing.h"
+#include "runtime/worker/loss_weights.h"
 #include "runtime/worker/plan_links.h"
 
 namespace pipewright {
@@ -86,7 +87,13 @@ class Worker::Execution {
   /// `program` is of evaluation; training's own programs run if it is null.
   Execution(Worker& worker, const char* schedule, const EvaluationProgram* program,
             std::shared_ptr<const PipelineSpan> span, const WorkerHooks& hooks)
-      : worker_(worker), program_(program), span_(std::move(span)), listed_(span_->own()), hooks_(hooks) {
+      : worker_(worker),
+        program_(program),
+        span_(std::move(span)),
+        listed_(span_->own()),
+        hooks_(hooks),
+        loss_weights_(worker.loss_shares_, listed_,
+                      [this](int64_t own) { return hooks_.loss_fields(*to_run(own)); }) {
     const StageReplica& first = worker.stage();
     actions_ = schedule_of_rank(schedule, shape(), first.stage(), first.place(), listed_);
     for (size_t i = 0; i < worker.stages_.size(); ++i) {
@@ -338,70 +345,15 @@ class Worker::Execution {
       outbox.send(rank_of(other, crossing->piece(i), own), ((*crossing).*cut)(i, message));
   }
 
-  /// What the loss of a pass counts in that of its minibatch, and the gradient that its backward begins with.
-  struct LossWeight {
-    double in_minibatch = 1;
-    double gradient = 1;
-  };
-  LossWeight loss_weight(const StageProgram& program, const std::vector<at::Tensor>& fields,
-                         const StageReplica& stage, int64_t own) {
-    const LossShares& shares = worker_.loss_shares_;
-    const bool splits = shape().splits(stage.stage());
-    if (!training() || stage.stage() + 1 < shape().stages() || !(splits || shares.by_labels())) return {};
-    LossFields minibatch = tables_of_loss(stage);
-    if (shares.by_labels()) {
-      add_loss_fields(minibatch, own);
-    } else {
-      for (size_t i = 0; i < fields.size(); ++i) minibatch[program.fields()[i]] = fields[i];
-    }
-    LossWeight weight;
-    if (splits) weight.in_minibatch = weight.gradient = shares.share(minibatch, stage.samples());
-    if (shares.by_labels()) {
-      const int64_t round = stage.turns().round_of(own);
-      const double count = shares.count(minibatch, stage.samples());
-      const auto size = static_cast<double>(stage.turns().round_size(round, listed_));
-      weight.gradient = size * (count / count_of_round(stage, round));
-      if (weight.gradient == 0) weight.in_minibatch = 0;  // its own loss is 0 / 0
-    }
-    return weight;
-  }
-  LossFields tables_of_loss(const StageReplica& stage) {
-    for (const std::string& name : worker_.loss_shares_.tables()) {
-      if (loss_tables_.count(name) > 0) continue;
-      const auto& parameters = stage.program().parameters();
-      const auto& buffers = stage.program().buffers();
-      const auto parameter = std::find(parameters.begin(), parameters.end(), name);
-      const auto buffer = std::find(buffers.begin(), buffers.end(), name);
-      const at::Tensor& table = parameter != parameters.end()
-                                    ? stage.weights().at(static_cast<size_t>(parameter - parameters.begin()))
-                                    : stage.buffers().at(static_cast<size_t>(buffer - buffers.begin()));
-      loss_tables_[name] = table.detach().cpu();
-    }
-    return loss_tables_;
-  }
-  void add_loss_fields(LossFields& minibatch, int64_t own) {
-    const auto fields = hooks_.loss_fields(*to_run(own));
-    for (size_t i = 0; i < fields.size(); ++i) minibatch[worker_.loss_shares_.fields()[i]] = fields[i];
-  }
-  /// Over all of its minibatches, whichever replica has them.
-  double count_of_round(const StageReplica& stage, int64_t round) {
-    if (counted_round_ != round) {
-      counted_round_ = round;
-      labels_of_round_ = 0;
-      const int64_t begin = stage.turns().round_begin(round, listed_);
-      for (int64_t k = begin; k < begin + stage.turns().round_size(round, listed_); ++k) {
-        LossFields minibatch = tables_of_loss(stage);
-        add_loss_fields(minibatch, k);
-        labels_of_round_ += worker_.loss_shares_.count(minibatch);
-      }
-    }
-    return labels_of_round_;
+  LossWeight loss_weight(const StageReplica& stage, const std::vector<at::Tensor>& fields, int64_t own) {
+    if (!training() || stage.stage() + 1 < shape().stages()) return {};
+    return loss_weights_.of(stage, fields, own);
   }
 
   void forward(int64_t own, int64_t k, Lane& lane) {
     const StageProgram& stage = program(*lane.stage, own);
     auto fields = stage.fields().empty() ? std::vector<at::Tensor>() : hooks_.fields(lane.stage->stage(), k);
-    const LossWeight weights = loss_weight(stage, fields, *lane.stage, own);
+    const LossWeight weights = loss_weight(*lane.stage, fields, own);
     const double weight = weights.in_minibatch;
     if (training() && shape().splits(lane.stage->stage())) {
       for (size_t i = 0; i < fields.size(); ++i)
@@ -525,10 +477,7 @@ class Worker::Execution {
   const WorkerHooks& hooks_;
   std::vector<Action> actions_;
   std::vector<Lane> lanes_;
-  // Where an update's loss is averaged over labels: of the last stage's round under way.
-  std::optional<int64_t> counted_round_;
-  double labels_of_round_ = 0;
-  LossFields loss_tables_;
+  LossWeights loss_weights_;
 };
 
 std::shared_ptr<PipelineSpan> Worker::open(Span span) {

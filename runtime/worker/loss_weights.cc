@@ -1,0 +1,67 @@
+#include "runtime/worker/loss_weights.h"
+
+#include <algorithm>
+
+namespace pipewright {
+
+LossWeights::LossWeights(const LossShares& shares, Span span,
+                         std::function<std::vector<at::Tensor>(int64_t)> fields)
+    : shares_(shares), span_(span), fields_(std::move(fields)) {}
+
+LossWeight LossWeights::of(const StageReplica& stage, const std::vector<at::Tensor>& fields, int64_t k) {
+  const bool splits = stage.turns().splits();
+  if (!splits && !shares_.by_labels()) return {};
+  LossFields minibatch;
+  if (shares_.by_labels()) {
+    minibatch = minibatch_of(stage, k);
+  } else {
+    minibatch = tables_of(stage);
+    for (size_t i = 0; i < fields.size(); ++i) minibatch[stage.running().fields()[i]] = fields[i];
+  }
+  LossWeight weight;
+  if (splits) weight.in_minibatch = weight.gradient = shares_.share(minibatch, stage.samples());
+  if (shares_.by_labels()) {
+    const int64_t round = stage.turns().round_of(k);
+    const double count = shares_.count(minibatch, stage.samples());
+    const auto size = static_cast<double>(stage.turns().round_size(round, span_));
+    weight.gradient = size * (count / count_of_round(stage, round));
+    if (weight.gradient == 0) weight.in_minibatch = 0;  // its own loss is 0 / 0
+  }
+  return weight;
+}
+
+const LossFields& LossWeights::tables_of(const StageReplica& stage) {
+  for (const std::string& name : shares_.tables()) {
+    if (tables_.count(name) > 0) continue;
+    const auto& parameters = stage.program().parameters();
+    const auto& buffers = stage.program().buffers();
+    const auto parameter = std::find(parameters.begin(), parameters.end(), name);
+    const auto buffer = std::find(buffers.begin(), buffers.end(), name);
+    const at::Tensor& table = parameter != parameters.end()
+                                  ? stage.weights().at(static_cast<size_t>(parameter - parameters.begin()))
+                                  : stage.buffers().at(static_cast<size_t>(buffer - buffers.begin()));
+    tables_[name] = table.detach().cpu();
+  }
+  return tables_;
+}
+
+LossFields LossWeights::minibatch_of(const StageReplica& stage, int64_t k) {
+  LossFields minibatch = tables_of(stage);
+  const auto fields = fields_(k);
+  for (size_t i = 0; i < fields.size(); ++i) minibatch[shares_.fields()[i]] = fields[i];
+  return minibatch;
+}
+
+// Over all of its minibatches, whichever replica has them.
+double LossWeights::count_of_round(const StageReplica& stage, int64_t round) {
+  if (counted_round_ != round) {
+    counted_round_ = round;
+    labels_of_round_ = 0;
+    const int64_t begin = stage.turns().round_begin(round, span_);
+    for (int64_t k = begin; k < begin + stage.turns().round_size(round, span_); ++k)
+      labels_of_round_ += shares_.count(minibatch_of(stage, k));
+  }
+  return labels_of_round_;
+}
+
+}  // namespace pipewright

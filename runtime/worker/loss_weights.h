@@ -1,0 +1,45 @@
+// What the loss of each pass of a last stage counts (docs/semantics.md, "What a loss divides by").
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "runtime/schedule/shape.h"
+#include "runtime/stage/loss_shares.h"
+#include "runtime/stage/stage_replica.h"
+
+namespace pipewright {
+
+struct LossWeight {
+  double in_minibatch = 1;  ///< of the pass's loss in that of its minibatch
+  double gradient = 1;      ///< that its backward begins with
+};
+
+/// Of one span of training. Minibatches are counted as the rank's pipeline does.
+class LossWeights {
+ public:
+  /// Borrows `shares`. `fields(k)`: shares.fields() of any minibatch of `span`, whole; only asked where
+  /// updates are averaged over labels.
+  LossWeights(const LossShares& shares, Span span, std::function<std::vector<at::Tensor>(int64_t k)> fields);
+
+  /// `stage`: a replica of the last one. `fields`: StageReplica::running().fields() of minibatch k, whole.
+  LossWeight of(const StageReplica& stage, const std::vector<at::Tensor>& fields, int64_t k);
+
+ private:
+  const LossFields& tables_of(const StageReplica& stage);
+  LossFields minibatch_of(const StageReplica& stage, int64_t k);
+  double count_of_round(const StageReplica& stage, int64_t round);
+
+  const LossShares& shares_;
+  const Span span_;
+  const std::function<std::vector<at::Tensor>(int64_t)> fields_;
+  std::optional<int64_t> counted_round_;
+  double labels_of_round_ = 0;
+  LossFields tables_;
+};
+
+}  // namespace pipewright
