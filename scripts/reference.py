@@ -52,6 +52,7 @@ class Run:
         if self.settings["sync"] != "all-reduce":
             fail(f"{folder}: sync '{self.settings['sync']}' averages weights; PyTorch's DDP averages gradients", "Train with --sync all-reduce.")
         self.round_length = self.minibatches_of_update(folder, plan)
+        self.by_labels = self.settings.get("loss_average", "minibatches") == "labels"
         self.clips = self.settings["gradient_clipping_norm"]
         if self.clips and plan["weights"] != "flush" and len(plan["stages"]) > 1 and not plan.get("tied_parameters"):
             fail(f"{folder}: each stage clips by a norm of its own under weights '{plan['weights']}'", "Train with weights 'flush', or without clipping.")
@@ -203,18 +204,6 @@ def save_weights(module, file, minibatches):
     save_file(tensors, file, {"format": "pt", "minibatches": str(minibatches)})
 
 
-def counted_labels(program, batch):
-    return int((batch[program.labels] != -100).sum()) if program.labels in batch else 1
-
-
-def scales_of(run, program, batches, ks):
-    """What each minibatch's loss counts in the update's: the mean, over minibatches or over labels."""
-    if run.settings.get("loss_average", "minibatches") != "labels":
-        return [1 / len(ks)] * len(ks)
-    counts = [counted_labels(program, batches(k)) for k in ks]
-    return [count / max(1, sum(counts)) for count in counts]
-
-
 def average_statistics(module, processes):
     for buffer in module.buffers():
         if buffer.is_floating_point():
@@ -264,12 +253,28 @@ def train(rank, arguments, meeting):
         for name, buffer in module.named_buffers():
             buffer.copy_(state[name])
 
+    def together(ks):
+        """The update of all samples of these minibatches as one batch, and the loss of each."""
+        parts = [batches(k) for k in ks]
+        state = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        with autocast:
+            joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            program.loss_of(program.call(called, joined), joined).backward()
+            changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, state[name])]
+            if changed and len(ks) > 1:
+                fail(f"the model writes '{changed[0]}' once a minibatch, and loss_average 'labels' is computed here of all minibatches of an update as one",
+                     "Give a run with --loss-average minibatches.")
+            with torch.no_grad():
+                return [program.loss_of(program.call(called, part), part).item() for part in parts]
+
     for ks in run.rounds(count):
-        own = [(k, scale) for i, (k, scale) in enumerate(zip(ks, scales_of(run, program, batches, ks))) if (ks[0] + i) % arguments.processes == rank]
-        for i, (k, scale) in enumerate(own):
+        own = [k for i, k in enumerate(ks) if (ks[0] + i) % arguments.processes == rank]
+        if run.by_labels:
+            losses[ks] = torch.tensor(together(ks), dtype=torch.float64)
+        for i, k in enumerate([] if run.by_labels else own):
             last = i + 1 == len(own)
             with contextlib.nullcontext() if last or arguments.processes == 1 else called.no_sync():
-                losses[k] = backward(k, scale * arguments.processes)  # DDP divides by the processes
+                losses[k] = backward(k, arguments.processes / len(ks))  # DDP divides by the processes
         if not own:
             idle(ks[0])
         if run.clips:
@@ -311,7 +316,8 @@ def main():
     arguments = parser.parse_args()
     if not os.path.exists(arguments.batches):
         fail(f"{arguments.batches}: no such file", f"pipewright-runtime batches --config {arguments.run}/run.json --output {arguments.batches}")
-    Run(arguments.run)  # what cannot be done is said before anything starts
+    if Run(arguments.run).by_labels and arguments.processes > 1:  # what cannot be done is said before anything starts
+        fail(f"{arguments.run}: loss_average 'labels': DistributedDataParallel averages over minibatches", "Leave out --processes.")
     os.makedirs(arguments.output, exist_ok=True)
     if arguments.processes <= 1:
         return train(0, arguments, None)
