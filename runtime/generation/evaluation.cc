@@ -1,6 +1,7 @@
 #include "runtime/generation/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/error.h"
 #include "models/initialise.h"
@@ -122,7 +123,7 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     result.samples = size_of(k);
     const auto tensor = [&](const std::string& name) { return tensor_of(name, handed_out); };
     const LossParts parts = divisor_.parts_of(result.samples, tensor);
-    result.divisor = parts.divisor;
+    result.divisor = parts.divisor == 0 && std::isinf(loss) ? std::nan("") : parts.divisor;
     result.counts = parts.counts;
     if (scoring_ && scoring_->dimension && questions == nullptr)
       judge(*scoring_, {tensor(scoring_->scores), tensor(scoring_->targets)}, result);

@@ -15,7 +15,7 @@ Json EvaluatedMinibatch::to_json() const {
   json["scored"] = scored;
   json["samples"] = samples;
   json["among_five"] = among_five;
-  json["divisor"] = divisor;
+  json["divisor"] = finite_or_null(divisor);
   json["counts"] = counts;
   json["surprise"] = finite_or_null(surprise);
   for (const JudgedAnswer& answer : answers)
@@ -27,7 +27,7 @@ EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
   EvaluatedMinibatch minibatch{json.at("minibatch"), number_or_nan(json.at("loss")),
                                json.at("correct"),   json.at("scored"),
                                json.at("samples"),   json.at("among_five")};
-  minibatch.divisor = json.at("divisor");
+  minibatch.divisor = number_or_nan(json.at("divisor"));
   minibatch.counts = json.at("counts").get<std::vector<double>>();
   minibatch.surprise = number_or_nan(json.at("surprise"));
   if (json.contains("answers")) {

@@ -30,7 +30,8 @@ struct EvaluatedMinibatch {
   /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
   int64_t among_five = -1;
   /// What the loss divides by, and what the loss of several minibatches does (LossParts in
-  /// models/run/loss_divisor.h). 0: the loss is a mean of none.
+  /// models/run/loss_divisor.h). 0: the loss is a mean of none. NaN: it is something / 0, so that of all is
+  /// lost.
   double divisor = 1;
   std::vector<double> counts = {};
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.

@@ -1,6 +1,9 @@
 #include "runtime/worker/loss_weights.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
 
 namespace pipewright {
 
@@ -50,6 +53,17 @@ LossFields LossWeights::minibatch_of(const StageReplica& stage, int64_t k) {
   const auto fields = fields_(k);
   for (size_t i = 0; i < fields.size(); ++i) minibatch[shares_.fields()[i]] = fields[i];
   return minibatch;
+}
+
+void check_counts_nothing(int64_t k, const at::Tensor& loss) {
+  if (!std::isinf(loss.item<double>())) return;
+  throw RunError("minibatch " + std::to_string(k) +
+                     ": what the loss divides by is 0 in this rank's part of the samples, and what it "
+                     "divides is not, so the loss "
+                     "of all samples cannot be told from those of the parts",
+                 "Keep the divisor off 0 in the model, as `/ count.clamp(min=1)` does; or let no part be "
+                 "computed apart: no "
+                 "`split` in the last stage, no --loss-average labels.");
 }
 
 // Over all of its minibatches, whichever replica has them.

@@ -371,7 +371,10 @@ class Worker::Execution {
         training() ? lane.stage->forward(k, std::move(received), std::move(fields), weights.gradient)
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
     // The mean over no labels is no number.
-    if (forwarded.loss.defined() && weight == 0) forwarded.loss = at::zeros_like(forwarded.loss);
+    if (forwarded.loss.defined() && weight == 0) {
+      check_counts_nothing(k, forwarded.loss);
+      forwarded.loss = at::zeros_like(forwarded.loss);
+    }
     if (forwarded.loss.defined() && hooks_.forward_done) {
       // Scores are large: they wait for nobody, and training has no use for them.
       const auto handed_out = training() ? std::vector<at::Tensor>() : std::move(forwarded.handed_out);

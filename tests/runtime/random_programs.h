@@ -379,7 +379,7 @@ class RandomProgram {
       return call("aten::to", "dtype", {{"self", tensor(asks)}, {"dtype", DtypeArgument{"float64"}}});
     };
     const int64_t ignored = between(0, 2);
-    switch (between(0, 15)) {
+    switch (between(0, 16)) {
       case 0:
         loss_kind_ = "mean";
         return cross_entropy(1);
@@ -449,6 +449,9 @@ class RandomProgram {
         loss_kind_ = "log of a sum";
         return call("aten::logsumexp", "",
                     {{"self", tensor(cross_entropy(0))}, {"dim", std::vector<int64_t>{0}}});
+      case 15:
+        loss_kind_ = "sum over positives";  // which may be none where the sum is not 0
+        return divided(cross_entropy(2), summed(mask()));
       case 14:
         loss_kind_ = "largest";
         return call("aten::max", "", {{"self", tensor(cross_entropy(0))}});

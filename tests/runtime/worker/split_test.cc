@@ -2,6 +2,7 @@
 // without, up to rounding. Random plans of this kind are in delays_test.cc and generations_test.cc.
 #include "models/zoo/registry.h"
 #include "runtime/data/sequences.h"
+#include "runtime/worker/loss_weights.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/error_of.h"
 
@@ -196,6 +197,13 @@ TEST_CASE("split: what a model cannot do in parts is refused, with the reason") 
   CHECK(error_of<PlanError>([&] {
           check_plan_for_graph(split_plan(norms, {{1, 1}, {}}, {1, 1}), norms.graph);
         }).find("takes statistics of the whole minibatch") != std::string::npos);
+}
+
+TEST_CASE("split: a part that divides something by 0 ends the run, one that divides nothing counts nothing") {
+  CHECK_NOTHROW(check_counts_nothing(3, at::scalar_tensor(std::nan(""), at::kFloat)));
+  CHECK(error_of<RunError>([] {
+          check_counts_nothing(3, at::scalar_tensor(1.0, at::kFloat) / at::scalar_tensor(0.0, at::kFloat));
+        }).find("minibatch 3: what the loss divides by is 0") == 0);
 }
 
 }  // namespace
