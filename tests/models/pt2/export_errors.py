@@ -113,6 +113,16 @@ def optional():
     return Optional(), inputs()
 
 
+class Centred(Model):
+    def forward(self, features, labels):
+        centred = features - features.mean(0) if features.shape[0] > 1 else features
+        return F.cross_entropy(self.linear(centred), labels)
+
+
+def centred():
+    return Centred(), inputs()
+
+
 class Lazy(Model):
     def __init__(self):
         super().__init__()
@@ -258,6 +268,7 @@ def check_programs(torch):
     results["inputs in another order"] = equal_losses(torch, exported("my_models:swapped")[0], my_models.Good(), inputs)
     results["an argument left out"] = equal_losses(torch, exported("my_models:optional")[0], my_models.Optional(), inputs)
     results["an open batch by names"] = "inputs: features" in exported("my_models:optional", "--dynamic-batch")[1]
+    results["another branch for one sample"] = "of a minibatch of one sample" in exported("my_models:centred", "--dynamic-batch")[2]
     if importlib.util.find_spec("transformers") is not None:
         small = [word for one in ("dim=8", "hidden_dim=16", "n_layers=1", "n_heads=2", "vocab_size=50") for word in ("--option", one)]
         scores = lambda program: [tuple(one.meta["val"].shape) for one in program.graph.output_node().args[0]][1]  # noqa: E731
