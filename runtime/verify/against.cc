@@ -71,8 +71,11 @@ bool AgainstOther::holds() const {
 }
 
 bool AgainstOther::says_something() const {
-  return losses.compared > 0 || std::any_of(weights.begin(), weights.end(),
-                                            [](const Weights& each) { return each.tensors.compared() > 0; });
+  if (weights.empty() && losses.left_out == 0) return losses.compared > 0;
+  if (equal()) return true;
+  if (weights.empty()) return losses.compared > 0;
+  return std::any_of(weights.begin(), weights.end(),
+                     [](const Weights& each) { return each.tensors.compared() > 0; });
 }
 
 AgainstOther compare_with_other(const Job& job, const Retraining& retraining,

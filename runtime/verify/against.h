@@ -25,7 +25,7 @@ struct AgainstOther {
 
   bool equal() const;  ///< bit for bit
   bool holds() const;
-  /// Something was compared: rounding alone does not take all of it too far.
+  /// All is equal, or rounding alone does not take all of the weights, of losses alone the losses, too far.
   bool says_something() const;
 };
 

@@ -119,9 +119,12 @@ std::string verdict_text(const AgainstOther& against) {
                                    : nothing_words(against.weights.back().tensors);
   }
   std::string text = against.equal() ? "equal bit for bit" : "equal up to rounding";
-  if (against.losses.compared > 0) {
-    text += ": " + std::to_string(against.losses.compared) + " losses";
+  if (const int64_t count = against.losses.compared + against.losses.left_out; count > 0) {
+    text += ": " + std::to_string(count) + " losses";
     if (!against.losses.equal) text += ", at most " + distance_text(against.losses.largest) + " apart";
+    if (!against.equal() && against.losses.left_out > 0)
+      text += " (" + std::to_string(against.losses.left_out) +
+              " of them left out, which rounding alone takes too far)";
   }
   for (const AgainstOther::Weights& weights : against.weights) {
     text += "; after " + std::to_string(weights.minibatches) + " minibatches " +
@@ -142,6 +145,7 @@ Json against_json(const AgainstOther& against) {
                     : against.equal()           ? "equal"
                                                 : "equal_up_to_rounding";
   json["losses"] = {{"compared", against.losses.compared},
+                    {"left_out", against.losses.left_out},
                     {"equal", against.losses.equal},
                     {"largest", finite_or_null(against.losses.largest)},
                     {"first", nullptr}};

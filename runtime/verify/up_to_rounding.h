@@ -16,6 +16,9 @@ constexpr double kTolerance = 1e-3;
 /// However far rounding goes, no further: a parameter that was not trained at all lies 1 off.
 constexpr double kMostAllowed = 0.25;
 
+/// Likewise for a loss, as a part of it: half the rate changes one by so much within few minibatches.
+constexpr double kMostLossAllowed = 0.02;
+
 struct UpToRounding {
   RelativeComparison found;
   /// Of the same places: how far from a training another one ends whose first weights are one unit in the
@@ -44,7 +47,8 @@ struct LossesUpToRounding {
     double difference = 0;  ///< |got - expected|
     double allowed = 0;
   };
-  int64_t compared = 0;
+  int64_t compared = 0;       ///< but those that rounding alone takes too far
+  int64_t left_out = 0;       ///< these
   bool equal = true;          ///< bit for bit
   double largest = 0;         ///< difference, as a part of the loss
   std::optional<Loss> first;  ///< that lies farther off than it may
@@ -55,8 +59,9 @@ double loss_tolerance(const std::string& precision);
 
 /// Minibatch first + k has the losses k. They may differ by `tolerance` of the expected one (or of the mean
 /// of all, if that is more), or by ten times what rounding has made of the losses up to there if that is
-/// more: `shifted` are the losses of `unshifted`'s training from weights one unit in the last place off.
-/// `expected` may be shorter than the others; so many are compared.
+/// more, up to kMostLossAllowed: `shifted` are the losses of `unshifted`'s training from weights one unit in
+/// the last place off. Left out where rounding alone goes so far (half of kMostLossAllowed, and more than the
+/// tolerance). `expected` may be shorter than the others; so many are compared.
 LossesUpToRounding compare_losses(const std::vector<double>& got, const std::vector<double>& expected,
                                   const std::vector<double>& unshifted, const std::vector<double>& shifted,
                                   int64_t first, double tolerance);

@@ -38,7 +38,15 @@ std::string first_words(const FirstDifference& first) {
 }  // namespace
 
 void demand(const Verification& verification, const std::filesystem::path& run_folder) {
-  if (verification.holds()) return;
+  if (verification.holds()) {
+    const auto& against = verification.against;
+    const bool compared = against && (!against->weights.empty() || against->losses.left_out > 0);
+    if (!compared || against->says_something()) return;
+    throw NumericalError(
+        "verify: the other training cannot be told from another: rounding alone takes both too far",
+        "Compare fewer minibatches, or train with a smaller learning rate. The ranks have computed what the "
+        "serial reference computes.");
+  }
   const ExactComparison& serial = verification.serial;
   const std::string kept = "What was compared is in " + run_folder.string() + ".";
   if (serial.equal() && verification.against) {

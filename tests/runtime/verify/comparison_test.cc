@@ -241,4 +241,10 @@ TEST_CASE(
   CHECK_FALSE(compared({2.0, 1.49, 1.001}, 1e-2).first);
   CHECK(compared({2.0, 1.5, std::nan("")}).first->minibatch == 6);
   CHECK(compared({2.1, 1.5, 1.0}, 1e-2).first->minibatch == 4);  // rounding has done nothing yet
+  // However far rounding goes: a wrong loss is not right for that, and where it goes too far nothing is said.
+  CHECK(compared({2.0, 1.45, 1.0}, 1e-2).first->minibatch == 5);
+  const auto chaos = compared({2.0, 1.0, 3.0}, 5e-2);
+  CHECK_FALSE(chaos.first);
+  CHECK(chaos.compared == 1);
+  CHECK(chaos.left_out == 2);
 }
