@@ -1,7 +1,6 @@
 #include "runtime/generation/evaluation.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "graph/error.h"
 #include "models/initialise.h"
@@ -21,7 +20,7 @@ Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, con
       data_(data),
       worker_(worker),
       scoring_(scoring_of(model.graph)),
-      divisor_(model, scoring_) {
+      loss_terms_(model, scoring_) {
   const int64_t batch = run.batch_size;
   const auto programs = [&](int64_t size) {
     std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> made;
@@ -43,7 +42,7 @@ Evaluation::Evaluation(const Run& run, const Model& model, const Plan& plan, con
 
 Graph Evaluation::judged_graph(const Graph& training) {
   Graph graph = evaluation_graph(training);
-  judged_ = divisor_.reads();
+  judged_ = loss_terms_.reads();
   if (scoring_) judged_.insert(judged_.end(), {scoring_->targets, scoring_->scores});
   std::erase_if(judged_, [&](const std::string& name) { return graph.values.count(name) == 0; });
   for (const std::string& name : judged_) graph.outputs.push_back(name);
@@ -122,9 +121,8 @@ void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
     result.loss = loss;
     result.samples = size_of(k);
     const auto tensor = [&](const std::string& name) { return tensor_of(name, handed_out); };
-    const LossParts parts = divisor_.parts_of(result.samples, tensor);
-    result.divisor = parts.divisor == 0 && std::isinf(loss) ? std::nan("") : parts.divisor;
-    result.counts = parts.counts;
+    for (LossTerm& term : loss_terms_.terms_of(result.samples, loss, tensor))
+      result.terms.push_back({term.value, term.divisor, std::move(term.counts)});
     if (scoring_ && scoring_->dimension && questions == nullptr)
       judge(*scoring_, {tensor(scoring_->scores), tensor(scoring_->targets)}, result);
     if (questions && scores.defined() && scores.dim() == 3) {

@@ -11,7 +11,7 @@
 #include "graph/run.h"
 #include "models/definition/model.h"
 #include "models/definition/scoring.h"
-#include "models/run/loss_divisor.h"
+#include "models/run/loss_terms.h"
 #include "runtime/data/dataset.h"
 #include "runtime/generation/judged.h"
 #include "runtime/journal/evaluated_minibatch.h"
@@ -59,7 +59,7 @@ class Evaluation {
   const Dataset& data_;
   Worker& worker_;
   const std::optional<Scoring> scoring_;
-  const LossDivisor divisor_;
+  const LossTerms loss_terms_;
   std::vector<std::string> judged_;  // what the graph hands out behind the model's own outputs
   std::vector<std::pair<int64_t, std::unique_ptr<StageProgram>>> full_, rest_;  // by stage of this rank
 };

@@ -15,8 +15,8 @@ Json EvaluatedMinibatch::to_json() const {
   json["scored"] = scored;
   json["samples"] = samples;
   json["among_five"] = among_five;
-  json["divisor"] = finite_or_null(divisor);
-  json["counts"] = counts;
+  for (const Term& term : terms)
+    json["terms"].push_back({finite_or_null(term.value), finite_or_null(term.divisor), term.counts});
   json["surprise"] = finite_or_null(surprise);
   for (const JudgedAnswer& answer : answers)
     json["answers"].push_back({answer.question, finite_or_null(answer.score), answer.exact, answer.f1});
@@ -27,8 +27,9 @@ EvaluatedMinibatch EvaluatedMinibatch::from_json(const Json& json) {
   EvaluatedMinibatch minibatch{json.at("minibatch"), number_or_nan(json.at("loss")),
                                json.at("correct"),   json.at("scored"),
                                json.at("samples"),   json.at("among_five")};
-  minibatch.divisor = number_or_nan(json.at("divisor"));
-  minibatch.counts = json.at("counts").get<std::vector<double>>();
+  for (const Json& term : json.at("terms"))
+    minibatch.terms.push_back(
+        {number_or_nan(term.at(0)), number_or_nan(term.at(1)), term.at(2).get<std::vector<double>>()});
   minibatch.surprise = number_or_nan(json.at("surprise"));
   if (json.contains("answers")) {
     for (const Json& answer : json["answers"])
@@ -58,6 +59,26 @@ void judge(const std::map<int64_t, EvaluatedMinibatch>& minibatches, EvaluationR
   result.f1 = f1 / static_cast<double>(best.size());
 }
 
+// Of all samples as one minibatch; of none NaN.
+double loss_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
+  if (minibatches.empty()) return std::nan("");
+  double loss = 0;
+  const EvaluatedMinibatch& last = minibatches.rbegin()->second;
+  for (size_t i = 0; i < last.terms.size(); ++i) {
+    double sum = 0;
+    std::vector<double> counts(last.terms[i].counts.size());
+    for (const auto& [number, minibatch] : minibatches) {
+      const auto& term = minibatch.terms.at(i);
+      if (term.divisor != 0) sum += term.value * term.divisor;
+      for (size_t c = 0; c < counts.size(); ++c) counts[c] += term.counts.at(c);
+    }
+    const double divisor = std::accumulate(counts.begin(), counts.end(), 1.0, std::multiplies<>());
+    // Where there is nothing to be averaged it is what the model says to that.
+    loss += divisor != 0 ? sum / divisor : last.terms[i].value;
+  }
+  return loss;
+}
+
 }  // namespace
 
 std::string EvaluationResult::answers_text() const {
@@ -73,13 +94,8 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   int64_t scored = 0;
   int64_t among_five = 0;
   int64_t of_many_classes = 0;
-  double loss = 0;
-  std::vector<double> counts;
   double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    if (minibatch.divisor != 0) loss += minibatch.loss * minibatch.divisor;
-    counts.resize(minibatch.counts.size());
-    for (size_t i = 0; i < counts.size(); ++i) counts[i] += minibatch.counts[i];
     surprise += minibatch.surprise;
     summary.samples += minibatch.samples;
     correct += minibatch.correct;
@@ -88,12 +104,7 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
     among_five += minibatch.among_five;
     of_many_classes += minibatch.scored;
   }
-  const double divisor = std::accumulate(counts.begin(), counts.end(), 1.0, std::multiplies<>());
-  // Of minibatches that all have nothing to be averaged the loss is what the model says to that.
-  if (minibatches.empty())
-    summary.loss = std::nan("");
-  else
-    summary.loss = divisor != 0 ? loss / divisor : minibatches.rbegin()->second.loss;
+  summary.loss = loss_of(minibatches);
   summary.perplexity = std::exp(surprise / static_cast<double>(scored));
   summary.top1 = scored > 0 ? static_cast<double>(correct) / static_cast<double>(scored) : std::nan("");
   if (of_many_classes > 0)

@@ -29,11 +29,14 @@ struct EvaluatedMinibatch {
   int64_t samples = 0;
   /// Labels whose score was among the five largest; -1: there are five classes or fewer, or no scores.
   int64_t among_five = -1;
-  /// What the loss divides by, and what the loss of several minibatches does (LossParts in
-  /// models/run/loss_divisor.h). 0: the loss is a mean of none. NaN: it is something / 0, so that of all is
-  /// lost.
-  double divisor = 1;
-  std::vector<double> counts = {};
+  /// What the loss is the sum of (LossTerm in models/run/loss_terms.h). A divisor of 0: a mean of none; NaN:
+  /// it is something / 0, so that of all is lost.
+  struct Term {
+    double value = 0;
+    double divisor = 1;
+    std::vector<double> counts = {};
+  };
+  std::vector<Term> terms = {};
   /// Of texts: sum over the scored labels of -log(probability), in nats. NaN: no text.
   double surprise = std::numeric_limits<double>::quiet_NaN();
   std::vector<JudgedAnswer> answers = {};  ///< by sample; empty: the data asks no questions

@@ -10,7 +10,7 @@
 #include "graph/graph_identity.h"
 #include "models/run/batch_analysis.h"
 #include "models/run/interpreter.h"
-#include "models/run/loss_divisor.h"
+#include "models/run/loss_terms.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/turns.h"
 #include "runtime/stage/partition.h"

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "models/run/loss_divisor.h"
+#include "models/run/loss_terms.h"
 
 namespace pipewright::testing {
 
@@ -49,9 +49,11 @@ TEST_CASE(
       if (scoring.is_mean) {
         const DenominatorFactor labels{DenominatorFactor::Kind::kLabels, "wanted", scoring.ignored,
                                        weights.defined() ? "weights" : ""};
-        done.divisor =
+        const double divisor =
             number_of(labels, size, [&](const auto& name) { return name == "wanted" ? wanted : weights; });
-        done.counts = {done.divisor};
+        done.terms = {{done.loss, divisor, {divisor}}};
+      } else {
+        done.terms = {{done.loss}};
       }
       judge(scoring, {part, wanted}, done);
       minibatches[k] = EvaluatedMinibatch::from_json(parse_json(done.to_json().dump(), "line"));

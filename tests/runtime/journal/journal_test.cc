@@ -42,7 +42,7 @@ std::vector<Json> lines_of(const TemporaryFolder& folder) {
 EvaluatedMinibatch mean_of_samples(int64_t minibatch, double loss, int64_t correct, int64_t scored,
                                    int64_t samples, int64_t among_five = -1) {
   const auto count = static_cast<double>(samples);
-  return {minibatch, loss, correct, scored, samples, among_five, count, {count}};
+  return {minibatch, loss, correct, scored, samples, among_five, {{loss, count, {count}}}};
 }
 std::vector<std::string> history_of(const std::filesystem::path& file, int64_t next_minibatch,
                                     int64_t evaluated_epochs) {
@@ -246,7 +246,7 @@ TEST_CASE(
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
   const auto evaluated = [](int64_t k, std::vector<JudgedAnswer> answers) {
-    EvaluatedMinibatch minibatch{k, 1.0, 0, 0, static_cast<int64_t>(answers.size())};
+    EvaluatedMinibatch minibatch = mean_of_samples(k, 1.0, 0, 0, static_cast<int64_t>(answers.size()));
     minibatch.answers = std::move(answers);
     return evaluation_line(0, minibatch);
   };
