@@ -153,7 +153,7 @@ class Program:
                 if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
                     continue
                 arguments = {argument.name: value for argument, value in zip(node.target._schema.arguments, node.args)} | dict(node.kwargs)
-                if arguments.get("p", arguments.get("dropout_p", 0.0 if "scaled_dot" in str(node.target) else 1.0)) == 0 or arguments.get("train") is False:
+                if arguments.get("p", arguments.get("dropout_p", arguments.get("dropout", 0.0 if "scaled_dot" in str(node.target) else 1.0))) == 0 or arguments.get("train") is False:
                     continue
                 fail(f"the program draws random numbers ({node.target}): PyTorch draws others than Pipewright, which draws by minibatch and node",
                      "Export the model with dropout=0 for the comparison.")

@@ -45,6 +45,8 @@ struct Model {
   std::shared_ptr<const Pt2Archive> archive;
   /// The model runs with the number of samples that its types speak of, and no other.
   bool fixed_batch = false;
+  /// An exported program's: of fewer samples it need not compute what the model does.
+  int64_t least_samples = 1;
   /// Builds the graph again for so many samples. Empty for a model that was put together by hand.
   std::function<Graph(int64_t samples)> graph_for;
 };

@@ -310,6 +310,7 @@ Model build(std::shared_ptr<const Pt2Archive> archive, SpecOptions& options, int
   model.archive = std::move(archive);
   model.graph = std::move(program.graph);
   model.fixed_batch = program.fixed_batch;
+  model.least_samples = program.least_samples;
   find_weights(model, program);
   bind_inputs(model.graph, program.inputs, options);
   choose_outputs(model.graph, program.returned, options);

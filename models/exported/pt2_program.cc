@@ -68,7 +68,7 @@ class ProgramReader {
     Scope scope = scope_of(graph);
     read_inputs(signature, scope);
     program_.fixed_batch = symbols_.empty();
-    if (in_range_) check_ranges();
+    check_ranges();
     declare_inputs(scope);
     read_nodes(graph, scope, "");
     read_outputs(signature, scope);
@@ -180,6 +180,7 @@ class ProgramReader {
     inputs_.push_back(local);
   }
 
+  static constexpr int64_t kUsualLeast = 2;  // of a dimension that is open; PyTorch runs one sample, too
   void check_ranges() {
     const auto refuse = [&](const char* bound, int64_t samples, const char* words) {
       throw InputError(root_.where() + ": the program was exported for minibatches of at " + bound + " " +
@@ -193,8 +194,11 @@ class ProgramReader {
         if (!range.has(key) || !range.raw(key).is_number_integer()) return std::nullopt;
         return range.raw(key).get<int64_t>();
       };
-      if (const auto least = bound("min_val"); least && batch_size_ < *least) refuse("least", *least, "more");
-      if (const auto most = bound("max_val"); most && batch_size_ > *most) refuse("most", *most, "fewer");
+      const auto least = bound("min_val");
+      if (least && *least > kUsualLeast) program_.least_samples = std::max(program_.least_samples, *least);
+      if (in_range_ && least && batch_size_ < *least) refuse("least", *least, "more");
+      if (const auto most = bound("max_val"); in_range_ && most && batch_size_ > *most)
+        refuse("most", *most, "fewer");
     }
   }
 

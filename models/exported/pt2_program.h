@@ -29,7 +29,8 @@ struct Pt2Program {
   /// Of all that the module returns, in its order, tuples, lists and dicts flattened, the place in
   /// graph.outputs; none of what is no tensor that it computes (None, a number, a parameter).
   std::vector<std::optional<size_t>> returned;
-  bool fixed_batch = false;  ///< as Model::fixed_batch
+  bool fixed_batch = false;   ///< as Model::fixed_batch
+  int64_t least_samples = 1;  ///< as Model::least_samples: where torch.export writes 2, one runs as well
 };
 
 /// `program`: a text of models/NAME.json; `where` for messages. Sub-graphs that switch gradients or autocast
@@ -38,7 +39,7 @@ struct Pt2Program {
 /// `batch_size`. InputError that names the place, the node and the reason: another version or dialect of the
 /// schema, a size or dtype that Pipewright has not, control flow, operators of Python, values that are no
 /// tensors, inputs that do not have `batch_size` samples. `in_range`: it has to be one of the sizes that the
-/// program was exported for, which begin with 2 as a rule; one sample, the rest of a data set, runs as well.
+/// program was exported for.
 Pt2Program read_pt2_program(const Json& program, const std::string& where, int64_t batch_size,
                             bool in_range = true);
 

@@ -14,9 +14,11 @@ namespace {
 
 using Kind = BatchRelation::Kind;
 
-std::set<size_t> written_storages(const Storages& storages) {
+// detach_() of a constant writes no number.
+std::set<size_t> written_storages(const Graph& graph, const Storages& storages) {
   std::set<size_t> written;
-  for (const auto& write : storages.writes()) written.insert(storages.class_of(write.tensor));
+  for (const auto& write : storages.writes())
+    if (graph.nodes[write.node].op != "aten::detach_") written.insert(storages.class_of(write.tensor));
   return written;
 }
 
@@ -185,7 +187,7 @@ class Walk {
 
 std::set<std::string> values_of_fields(const Graph& graph) {
   const Storages storages(graph);
-  const std::set<size_t> written = written_storages(storages);
+  const std::set<size_t> written = written_storages(graph, storages);
   std::set<std::string> known(graph.inputs.begin(), graph.inputs.end());
   for (const Parameter& parameter : graph.parameters)
     if (!parameter.trainable) known.insert(parameter.name);

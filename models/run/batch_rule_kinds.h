@@ -72,6 +72,7 @@ BatchRelations loss_of_classes(const BatchCall& call);
 BatchRelations keeps_order(const BatchCall& call);  ///< of the elements: view, squeeze, ...
 BatchRelations permutes(const BatchCall& call);
 BatchRelations expands(const BatchCall& call);
+BatchRelations broadcasts(const BatchCall& call);  ///< `tensors` against each other
 BatchRelations repeats(const BatchCall& call);
 BatchRelations repeats_elements(const BatchCall& call);
 /// Some of the places along `dim`; with `drops` the dimension goes.

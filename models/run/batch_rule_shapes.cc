@@ -143,21 +143,36 @@ BatchRelations permutes(const BatchCall& call) {
   return {relation};
 }
 
-BatchRelations expands(const BatchCall& call) {
-  const std::string& op = call.whole.op;
-  const char* name = op == "aten::copy_" ? "src" : op == "aten::fill_" ? "value" : "self";
-  const auto self = call.operand(name);
-  const BatchOperand made = call.output();
+// `self`: nothing where it is a number.
+BatchRelation expanded(const BatchCall& call, const std::optional<BatchOperand>& self,
+                              const BatchOperand& made) {
   if (!self || self->relation.is(Kind::kWhole)) {
     const auto relation = relation_of_shapes(made.whole, made.part, call.samples, call.part_samples);
-    return relation ? BatchRelations{*relation} : mixes("makes a tensor for pairs of samples");
+    return relation ? *relation : BatchRelation::mixed("makes a tensor for pairs of samples");
   }
   if (self->relation.is_linear())
-    return made.whole == made.part ? BatchRelations{self->relation}
-                                   : mixes("gives every sample '" + self->name + "', a sum over samples");
+    return made.whole == made.part
+               ? self->relation
+               : BatchRelation::mixed("gives every sample '" + self->name + "', a sum over samples");
   BatchRelation relation = self->relation;
   relation.dimension += made.rank() - self->rank();
-  return {relation};
+  return relation;
+}
+
+BatchRelations expands(const BatchCall& call) {
+  const std::string& op = call.whole.op;
+  return {expanded(call,
+                   call.operand(op == "aten::copy_"   ? "src"
+                                : op == "aten::fill_" ? "value"
+                                                      : "self"),
+                   call.output())};
+}
+
+BatchRelations broadcasts(const BatchCall& call) {
+  BatchRelations relations;
+  for (const BatchOperand& tensor : call.operands("tensors"))
+    relations.push_back(expanded(call, tensor, call.output(relations.size())));
+  return relations;
 }
 
 BatchRelations repeats(const BatchCall& call) {

@@ -437,6 +437,10 @@ BatchRelations loss_of_classes(const BatchCall& call) {
   if (needs_labels) {
     if (!target->of_fields)
       return mixes("divides by a number of labels that the model makes ('" + target->name + "')");
+    const Argument* smoothing = call.argument("label_smoothing");
+    if (weight && smoothing != nullptr && !(*smoothing == Argument(0.0)))
+      return mixes(
+          "smooths labels and weighs classes: labels that weigh nothing together have a loss all the same");
     if (weight && !weight->of_fields)
       return mixes("weighs classes by what is trained ('" + weight->name + "')");
     denominator = {{DenominatorFactor::Kind::kLabels, target->name,

@@ -226,6 +226,7 @@ const std::vector<Row>& rows() {
        {"permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "movedim", "moveaxis"},
        true},
       {expands, {"expand", "expand_as", "broadcast_to", "copy_", "fill_"}, true},
+      {broadcasts, {"broadcast_tensors"}},
       {repeats, {"repeat", "tile"}},
       {repeats_elements, {"repeat_interleave"}},
       {takes(true), {"select", "unbind"}},

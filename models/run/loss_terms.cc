@@ -2,6 +2,7 @@
 
 #include <ATen/ops/ne.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -83,7 +84,7 @@ class LossTerms::Finder {
     Term term{value, factor};
     if (relation->second.is(BatchRelation::Kind::kWhole)) {
       term.same = true;
-    } else if (relation->second.is_linear()) {
+    } else if (relation->second.is_linear() && !(divides_by_value(relation->second) && is_sum(value))) {
       for (const DenominatorFactor& below : relation->second.denominator) {
         Divisor divisor{below, below};
         if (below.kind == FactorKind::kValue)
@@ -98,6 +99,17 @@ class LossTerms::Finder {
     return true;
   }
 
+  // Of several quotients by 0 one that is 0 / 0 would hide the others.
+  static bool divides_by_value(const BatchRelation& relation) {
+    return std::any_of(relation.denominator.begin(), relation.denominator.end(),
+                       [](const DenominatorFactor& factor) { return factor.kind == FactorKind::kValue; });
+  }
+  bool is_sum(const std::string& value) const {
+    const auto maker = makers_.find(value);
+    return maker != makers_.end() && literal<TensorArgument>(*maker->second, "other") != nullptr &&
+           (maker->second->op == "aten::add" || maker->second->op == "aten::sub");
+  }
+
   bool add_parts(const std::string& value, double factor) {
     const auto maker = makers_.find(value);
     if (maker == makers_.end()) return false;
@@ -106,8 +118,7 @@ class LossTerms::Finder {
     const auto* other = literal<TensorArgument>(node, "other");
     const auto number = number_named(node, "other");
     if (self == nullptr) return false;
-    const bool adds = node.op == "aten::add" || node.op == "aten::sub";
-    if (adds && other != nullptr) {
+    if (is_sum(value)) {
       const double alpha = number_named(node, "alpha").value_or(1) * (node.op == "aten::sub" ? -1 : 1);
       return add(self->name, factor) && add(other->name, factor * alpha);
     }

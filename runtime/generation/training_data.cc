@@ -125,6 +125,15 @@ std::unique_ptr<Dataset> open_evaluation_data(const Run& run, const Model& model
                          std::to_string(run.batch_size) + " only",
                      "give more evaluation data");
   }
+  const int64_t rest = model.fixed_batch ? 0 : data->size() % run.batch_size;
+  if (rest > 0 && rest < model.least_samples) {
+    throw InputError("evaluation data '" + run.evaluation_data + "' has " + std::to_string(data->size()) +
+                         " samples, in minibatches of " + std::to_string(run.batch_size) + " a rest of " +
+                         std::to_string(rest) + ", and model '" + run.model + "' was exported for at least " +
+                         std::to_string(model.least_samples),
+                     "Take another --batch-size or other evaluation data, or export again with a smaller least number of "
+                     "samples.");
+  }
   return data;
 }
 

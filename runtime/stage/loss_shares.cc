@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/graph_identity.h"
+#include "models/definition/literal.h"
 #include "models/run/batch_analysis.h"
 #include "models/run/interpreter.h"
 #include "models/run/loss_terms.h"
@@ -53,6 +54,13 @@ std::vector<std::string> reads_of(const Graph& graph, const std::vector<size_t>&
   for (const size_t i : nodes)
     for (const std::string& name : graph.nodes[i].reads()) names.push_back(name);
   return names;
+}
+
+int64_t quotients_by(const Graph& graph, const std::string& value) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    const auto* other = literal<TensorArgument>(node, "other");
+    return node.op.starts_with("aten::div") && other != nullptr && other->name == value;
+  });
 }
 
 }  // namespace
@@ -163,8 +171,14 @@ void LossShares::find_what_counts(const Graph& graph, const Plan& plan) {
   const auto stages = partition(graph, plan);
   std::set<std::string> tables;
   for (const DenominatorFactor& factor : loss_.denominator) {
+    if (factor.kind == FactorKind::kValue)
+      divides_several_ = divides_several_ || quotients_by(graph, factor.value) > 1;
     if (!factor.value.empty()) values_.push_back(factor.value);
-    if (!factor.weights.empty()) tables.insert(factor.weights);
+    if (factor.weights.empty()) continue;
+    if (graph.values.count(factor.weights) > 0)
+      values_.push_back(factor.weights);
+    else
+      tables.insert(factor.weights);
   }
   std::vector<std::string> read = reads_of(graph, makers_of(graph, values_));
   read.insert(read.end(), values_.begin(), values_.end());

@@ -35,6 +35,8 @@ class LossShares {
   /// "samples", "labels that are not -100": what the loss divides by; "" where it is a sum, or nothing is
   /// counted.
   const std::string& divisor() const { return divisor_; }
+  /// Several numbers are divided by it. Where it is 0, a loss that is 0 / 0 may have lost another's terms.
+  bool divides_several() const { return divides_several_; }
   /// Inputs of the graph that count() reads.
   const std::vector<std::string>& fields() const { return fields_; }
   /// Parameters and buffers, all of the last stage, that it reads; none of them ever changes.
@@ -55,7 +57,7 @@ class LossShares {
   void find_what_counts(const Graph& graph, const Plan& plan);
 
   int64_t samples_ = 0;
-  bool counts_ = false, by_labels_ = false;
+  bool counts_ = false, by_labels_ = false, divides_several_ = false;
   BatchRelation loss_;
   std::string divisor_;
   std::vector<std::string> fields_, tables_, values_;

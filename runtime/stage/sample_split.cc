@@ -144,6 +144,15 @@ void check_split_model(const Model& model, const Plan& plan) {
                         std::to_string(samples_of(model.graph)) + " samples and no other number",
                     std::string(kTakeTurns) + " Or export the model with a batch dimension that is dynamic.");
   }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].splits()) continue;
+    for (const SampleRange& range : sample_ranges(samples_of(model.graph), plan.stages[s].split))
+      if (range.size() > 0 && range.size() < model.least_samples)
+        throw PlanError("plan: stage " + std::to_string(s) + " has `split`, and a part of " +
+                            std::to_string(range.size()) + " samples, and the model was exported for at least " +
+                            std::to_string(model.least_samples),
+                        std::string(kTakeTurns) + " Or take larger minibatches.");
+  }
   Checker(model, plan).check();
 }
 

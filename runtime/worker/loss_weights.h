@@ -43,7 +43,8 @@ class LossWeights {
 };
 
 /// Of minibatch k a part that divides by 0 has `loss`, which counts nothing: 0 / 0. RunError if it is
-/// anything / 0: the sum that the loss of all samples needs is lost.
-void check_counts_nothing(int64_t k, const at::Tensor& loss);
+/// anything / 0: the sum that the loss of all samples needs is lost. `divides_several`: LossShares'; then one
+/// may hide the other.
+void check_counts_nothing(int64_t k, const at::Tensor& loss, bool divides_several);
 
 }  // namespace pipewright

@@ -372,7 +372,7 @@ class Worker::Execution {
                    : lane.stage->evaluate(stage, k, std::move(received), std::move(fields));
     // The mean over no labels is no number.
     if (forwarded.loss.defined() && weight == 0) {
-      check_counts_nothing(k, forwarded.loss);
+      check_counts_nothing(k, forwarded.loss, worker_.loss_shares_.divides_several());
       forwarded.loss = at::zeros_like(forwarded.loss);
     }
     if (forwarded.loss.defined() && hooks_.forward_done) {

@@ -449,9 +449,17 @@ class RandomProgram {
         loss_kind_ = "log of a sum";
         return call("aten::logsumexp", "",
                     {{"self", tensor(cross_entropy(0))}, {"dim", std::vector<int64_t>{0}}});
-      case 15:
+      case 15: {
         loss_kind_ = "sum over positives";  // which may be none where the sum is not 0
-        return divided(cross_entropy(2), summed(mask()));
+        const std::string m = mask();
+        const std::string positives = summed(m);
+        const std::string all = divided(cross_entropy(2), positives);
+        if (chance(50)) return all;
+        loss_kind_ = "sums over positives";
+        return added(all, divided(summed(call("aten::mul", "Tensor",
+                                              {{"self", tensor(cross_entropy(0))}, {"other", tensor(m)}})),
+                                  positives));
+      }
       case 14:
         loss_kind_ = "largest";
         return call("aten::max", "", {{"self", tensor(cross_entropy(0))}});

@@ -200,9 +200,12 @@ TEST_CASE("split: what a model cannot do in parts is refused, with the reason") 
 }
 
 TEST_CASE("split: a part that divides something by 0 ends the run, one that divides nothing counts nothing") {
-  CHECK_NOTHROW(check_counts_nothing(3, at::scalar_tensor(std::nan(""), at::kFloat)));
+  const at::Tensor nothing = at::scalar_tensor(std::nan(""), at::kFloat);
+  CHECK_NOTHROW(check_counts_nothing(3, nothing, false));
+  CHECK_THROWS_AS(check_counts_nothing(3, nothing, true), RunError);
   CHECK(error_of<RunError>([] {
-          check_counts_nothing(3, at::scalar_tensor(1.0, at::kFloat) / at::scalar_tensor(0.0, at::kFloat));
+          check_counts_nothing(3, at::scalar_tensor(1.0, at::kFloat) / at::scalar_tensor(0.0, at::kFloat),
+                               false);
         }).find("minibatch 3: what the loss divides by is 0") == 0);
 }
 
