@@ -80,27 +80,36 @@ class RandomProgram {
                                                : "int64";
   }
 
-  /// Adds a node, and runs it, which tells the shape of what it makes. "" if it cannot run.
-  std::string call(const std::string& op, const std::string& overload, Arguments arguments,
-                   bool gradient = true) {
-    const std::string name = fresh(op);
-    Node node{name, op, overload, std::move(arguments), {name}, "layer", gradient};
+  /// Adds a node, and runs it, which tells the shapes of what it makes. Nothing if it cannot run.
+  std::vector<std::string> call_for(size_t results, const std::string& op, const std::string& overload,
+                                    Arguments arguments, bool gradient = true) {
+    std::vector<std::string> names = {fresh(op)};
+    for (size_t i = 1; i < results; ++i) names.push_back(names[0] + "_" + std::to_string(i));
+    Node node{names[0], op, overload, std::move(arguments), names, "layer", gradient};
     Graph one = graph_;
     one.nodes.push_back(node);
-    one.values[name] = {};
+    for (const std::string& name : names) one.values[name] = {};
     try {
-      const Segment segment(one, {graph_.nodes.size()}, {name});
+      const Segment segment(one, {graph_.nodes.size()}, names);
       std::vector<at::Tensor> inputs, parameters, buffers;
       for (const auto& each : segment.inputs()) inputs.push_back(tensors_.at(each));
       for (const auto& each : segment.parameters()) parameters.push_back(tensors_.at(each));
       for (const auto& each : segment.buffers()) buffers.push_back(tensors_.at(each));
-      tensors_[name] = segment.forward(inputs, parameters, buffers, {})[0];
+      const auto made = segment.forward(inputs, parameters, buffers, {});
+      for (size_t i = 0; i < results; ++i) tensors_[names[i]] = made[i];
     } catch (const std::exception&) {
       return {};
     }
-    graph_.values[name] = {dtype_of(tensors_.at(name)), tensors_.at(name).sizes().vec()};
+    for (const std::string& name : names)
+      graph_.values[name] = {dtype_of(tensors_.at(name)), tensors_.at(name).sizes().vec()};
     graph_.nodes.push_back(std::move(node));
-    return name;
+    return names;
+  }
+  /// Of one result; "" if it cannot run.
+  std::string call(const std::string& op, const std::string& overload, Arguments arguments,
+                   bool gradient = true) {
+    const auto names = call_for(1, op, overload, std::move(arguments), gradient);
+    return names.empty() ? "" : names[0];
   }
 
   const at::Tensor& at(const std::string& name) const {
@@ -439,6 +448,13 @@ class RandomProgram {
         const std::string real =
             call("aten::to", "dtype", {{"self", tensor(truth)}, {"dtype", DtypeArgument{"float64"}}});
         const int64_t reduction = between(1, 2);
+        if (chance(30)) {  // as torch.export writes it of a dynamic batch
+          const auto both =
+              call_for(2, "aten::broadcast_tensors", "", {{"tensors", TensorsArgument{{scores, real}}}});
+          return call(
+              "aten::mse_loss", "",
+              {{"self", tensor(both.at(0))}, {"target", tensor(both.at(1))}, {"reduction", reduction}});
+        }
         return chance(50)
                    ? call("aten::mse_loss", "",
                           {{"self", tensor(scores)}, {"target", tensor(real)}, {"reduction", reduction}})
