@@ -127,4 +127,32 @@ void Storages::look_at(size_t number) {
   }
 }
 
+std::vector<std::string> buffers_read_back(const Graph& graph) {
+  const Storages storages(graph);
+  std::vector<std::string> found;
+  for (const Buffer& buffer : graph.buffers) {
+    const size_t memory = storages.class_of(buffer.name);
+    const auto& writes = storages.writes();
+    const bool written = std::any_of(writes.begin(), writes.end(), [&](const Storages::Write& write) {
+      const std::string& op = graph.nodes[write.node].op;
+      const bool norm =
+          op.find("batch_norm") != std::string::npos || op.find("instance_norm") != std::string::npos;
+      return !norm && storages.class_of(write.tensor) == memory;
+    });
+    if (!written) continue;
+    std::set<std::string> made;  // of its numbers
+    for (const Node& node : graph.nodes) {
+      const auto read = node.reads();
+      const bool reads = std::any_of(read.begin(), read.end(), [&](const std::string& name) {
+        return made.count(name) > 0 || storages.class_of(name) == memory;
+      });
+      if (reads) made.insert(node.outputs.begin(), node.outputs.end());
+    }
+    if (std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                    [&](const auto& name) { return made.count(name) > 0; }))
+      found.push_back(buffer.name);
+  }
+  return found;
+}
+
 }  // namespace pipewright

@@ -39,4 +39,8 @@ class Storages {
   std::vector<Write> writes_;
 };
 
+/// Buffers that the graph writes and whose numbers reach what it hands out: a mean of its own, a counter that
+/// scales. Not the running statistics of norms that train.
+std::vector<std::string> buffers_read_back(const Graph& graph);
+
 }  // namespace pipewright

@@ -86,6 +86,8 @@ void warn_of_crowding(int64_t ranks, const Job& job) {
 
 // `ranks`: on this host; 0: not known.
 void tell_before_training(int64_t ranks, const Job& job) {
+  const std::string buffers = own_buffers_text(job);
+  if (!buffers.empty()) std::cerr << "warning: " << buffers << "\n";
   const std::string loss = loss_average_text(job);
   if (!loss.empty()) std::cerr << loss << "\n";
   warn_of_crowding(ranks, job);

@@ -13,6 +13,7 @@
 #include "models/definition/variances.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
+#include "models/run/storages.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/signals.h"
@@ -21,6 +22,7 @@
 #include "runtime/schedule/side_by_side.h"
 #include "runtime/schedule/turns.h"
 #include "runtime/stage/loss_shares.h"
+#include "runtime/stage/partition.h"
 #include "runtime/stage/sample_split.h"
 #include "runtime/update/update_rule.h"
 #include "runtime/worker/worker.h"
@@ -283,6 +285,25 @@ std::string loss_average_text(const Job& job) {
   } catch (const PlanError&) {
     return {};  // there is no other
   }
+}
+
+std::string own_buffers_text(const Job& job) {
+  const auto buffers = buffers_read_back(job.model.graph);
+  const auto stages = partition(job.model.graph, job.plan);
+  for (const std::string& buffer : buffers) {
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const size_t replicas = job.plan.stages[s].ranks.size();
+      if (replicas == 1 || job.plan.stages[s].splits()) continue;
+      const bool reads = std::any_of(stages[s].nodes.begin(), stages[s].nodes.end(), [&](size_t node) {
+        const auto read = job.model.graph.nodes[node].reads();
+        return std::find(read.begin(), read.end(), buffer) != read.end();
+      });
+      if (reads)
+        return "buffer '" + buffer + "': each of the " + std::to_string(replicas) + " replicas of stage " +
+               std::to_string(s) + " has its own, of its minibatches alone; one device would train otherwise";
+    }
+  }
+  return {};
 }
 
 void settle_changes(Job& job) {

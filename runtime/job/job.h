@@ -67,6 +67,10 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, c10::
 /// else "".
 std::string loss_average_text(const Job& job);
 
+/// "" or a line that says which buffers replicas keep for themselves although training reads them: no plan
+/// with such replicas trains what one device does.
+std::string own_buffers_text(const Job& job);
+
 /// What the changes of `job` leave open: a change without a plan goes on with the one before, and each plan
 /// takes as frozen what is frozen by then (models/definition/frozen.h). PlanError where a layer that is
 /// frozen would be trained again; InputError for more layers than there are.

@@ -4,7 +4,9 @@
 #include <random>
 
 #include "models/exported/storage_groups.h"
+#include "models/run/storages.h"
 #include "models/safetensors/safetensors.h"
+#include "models/zoo/registry.h"
 #include "runtime/generation/evaluation.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/temporary_folder.h"
@@ -162,6 +164,19 @@ Trained trained(const Run& run, const Model& model, const Plan& plan, const Data
 }
 
 }  // namespace
+
+TEST_CASE(
+    "evaluation: buffers that training writes and reads are told from counters and running statistics") {
+  int64_t read = 0;
+  for (uint32_t seed = 0; seed < 25; ++seed) {
+    CAPTURE(seed);
+    const auto buffers = buffers_read_back(model_of(seed, 4).graph);
+    CHECK(std::count(buffers.begin(), buffers.end(), "steps") == 0);
+    read += std::count(buffers.begin(), buffers.end(), "mean");
+  }
+  CHECK(read > 10);
+  CHECK(buffers_read_back(build_model("convnet:width=4,image=16", 4).graph).empty());
+}
 
 TEST_CASE(
     "evaluation: whatever writes a model's buffers, evaluations between spans change no bit of the "
