@@ -120,7 +120,7 @@ void refuse_with_changes(const po::variables_map& values, const std::vector<cons
   for (const char* other : others) {
     if (values.count(other) == 0 || values[other].defaulted()) continue;
     throw InputError(std::string("--") + other + ": not together with --changes",
-                     "Leave it out, or simulate the plans one by one.");
+                     "Leave it out, or take the plans one by one: --plan RUN/generation-K.plan.json.");
   }
 }
 
