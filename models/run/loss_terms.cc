@@ -148,6 +148,7 @@ LossTerms::LossTerms(const Model& model, const std::optional<Scoring>& scoring) 
       factor = {FactorKind::kLabels, scoring->targets, scoring->ignored, scoring->class_weights};
     terms_.emplace_back();
     if (!loss_is_sum(model.graph)) terms_[0].divisors = {{factor, factor}};
+    terms_[0].hides = scoring && scoring->smoothed && !scoring->class_weights.empty();
   }
   std::set<std::string> reads;
   for (const Term& term : terms_) {
@@ -170,7 +171,7 @@ std::vector<LossTerm> LossTerms::terms_of(int64_t samples, double loss, const Te
       made.counts.push_back(number_of(divisor.added, samples, tensor));
     }
     // Something / 0: its terms are lost.
-    if (made.divisor == 0 && std::isinf(made.value)) made.divisor = std::nan("");
+    if (made.divisor == 0 && (term.hides || std::isinf(made.value))) made.divisor = std::nan("");
     terms.push_back(std::move(made));
   }
   return terms;

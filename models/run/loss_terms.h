@@ -54,7 +54,8 @@ class LossTerms {
     std::string value;  // of the graph; "": the loss
     double factor = 1;
     std::vector<Divisor> divisors = {};
-    bool same = false;  // for every minibatch
+    bool same = false;   // for every minibatch
+    bool hides = false;  // 0 / 0 may be something / 0
   };
   class Finder;
 
