@@ -99,6 +99,22 @@ bool is_linear_everywhere(const std::vector<BatchOperand>& operands) {
                      [&](const auto& each) { return each.relation == operands[0].relation; });
 }
 
+// `self`: nothing where it is a number.
+BatchRelation expanded(const BatchCall& call, const std::optional<BatchOperand>& self,
+                       const BatchOperand& made) {
+  if (!self || self->relation.is(Kind::kWhole)) {
+    const auto relation = relation_of_shapes(made.whole, made.part, call.samples, call.part_samples);
+    return relation ? *relation : BatchRelation::mixed("makes a tensor for pairs of samples");
+  }
+  if (self->relation.is_linear())
+    return made.whole == made.part
+               ? self->relation
+               : BatchRelation::mixed("gives every sample '" + self->name + "', a sum over samples");
+  BatchRelation relation = self->relation;
+  relation.dimension += made.rank() - self->rank();
+  return relation;
+}
+
 }  // namespace
 
 BatchRelations keeps_order(const BatchCall& call) {
@@ -141,22 +157,6 @@ BatchRelations permutes(const BatchCall& call) {
   const auto found = std::find(order.begin(), order.end(), relation.dimension);
   relation.dimension = found - order.begin();
   return {relation};
-}
-
-// `self`: nothing where it is a number.
-BatchRelation expanded(const BatchCall& call, const std::optional<BatchOperand>& self,
-                              const BatchOperand& made) {
-  if (!self || self->relation.is(Kind::kWhole)) {
-    const auto relation = relation_of_shapes(made.whole, made.part, call.samples, call.part_samples);
-    return relation ? *relation : BatchRelation::mixed("makes a tensor for pairs of samples");
-  }
-  if (self->relation.is_linear())
-    return made.whole == made.part
-               ? self->relation
-               : BatchRelation::mixed("gives every sample '" + self->name + "', a sum over samples");
-  BatchRelation relation = self->relation;
-  relation.dimension += made.rank() - self->rank();
-  return relation;
 }
 
 BatchRelations expands(const BatchCall& call) {

@@ -8,6 +8,7 @@
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/split_messages.h"
 #include "runtime/stage/partition.h"
+#include "runtime/worker/loss_weights.h"
 
 namespace pipewright {
 
@@ -52,16 +53,13 @@ Graph Evaluation::judged_graph(const Graph& training) {
 // A parameter or buffer is one of the last stage's as a rule. It never changes: of another stage it is what
 // it was at first.
 at::Tensor Evaluation::tensor_of(const std::string& name, const std::vector<at::Tensor>& handed_out) const {
-  const auto place = [&](const std::vector<std::string>& names) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    return found == names.end() ? std::nullopt : std::optional(static_cast<size_t>(found - names.begin()));
-  };
-  if (const auto at = place(judged_)) return handed_out.at(model_.graph.outputs.size() - 1 + *at).cpu();
-  for (size_t i = 0; i < worker_.stage_count(); ++i) {
-    const StageReplica& stage = worker_.stage(i);
-    if (const auto at = place(stage.program().buffers())) return stage.buffers()[*at].cpu();
-    if (const auto at = place(stage.program().parameters())) return stage.weights()[*at].detach().cpu();
+  const auto judged = std::find(judged_.begin(), judged_.end(), name);
+  if (judged != judged_.end()) {
+    const auto behind = static_cast<size_t>(judged - judged_.begin());
+    return handed_out.at(model_.graph.outputs.size() - 1 + behind).cpu();
   }
+  for (size_t i = 0; i < worker_.stage_count(); ++i)
+    if (const auto tensor = tensor_named(worker_.stage(i), name)) return *tensor;
   const auto& buffers = model_.graph.buffers;
   const bool is_buffer =
       std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& each) { return each.name == name; });

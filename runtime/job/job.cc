@@ -289,6 +289,7 @@ std::string loss_average_text(const Job& job) {
 
 std::string own_buffers_text(const Job& job) {
   const auto buffers = buffers_read_back(job.model.graph);
+  if (buffers.empty()) return {};
   const auto stages = partition(job.model.graph, job.plan);
   for (const std::string& buffer : buffers) {
     for (size_t s = 0; s < stages.size(); ++s) {

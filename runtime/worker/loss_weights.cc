@@ -36,14 +36,9 @@ LossWeight LossWeights::of(const StageReplica& stage, const std::vector<at::Tens
 const LossFields& LossWeights::tables_of(const StageReplica& stage) {
   for (const std::string& name : shares_.tables()) {
     if (tables_.count(name) > 0) continue;
-    const auto& parameters = stage.program().parameters();
-    const auto& buffers = stage.program().buffers();
-    const auto parameter = std::find(parameters.begin(), parameters.end(), name);
-    const auto buffer = std::find(buffers.begin(), buffers.end(), name);
-    const at::Tensor& table = parameter != parameters.end()
-                                  ? stage.weights().at(static_cast<size_t>(parameter - parameters.begin()))
-                                  : stage.buffers().at(static_cast<size_t>(buffer - buffers.begin()));
-    tables_[name] = table.detach().cpu();
+    const auto table = tensor_named(stage, name);
+    PW_CHECK(table, "'" << name << "' is not of stage " << stage.stage());
+    tables_[name] = *table;
   }
   return tables_;
 }
@@ -55,15 +50,24 @@ LossFields LossWeights::minibatch_of(const StageReplica& stage, int64_t k) {
   return minibatch;
 }
 
+std::optional<at::Tensor> tensor_named(const StageReplica& stage, const std::string& name) {
+  const auto in = [&](const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    return found == names.end()
+               ? std::nullopt
+               : std::optional(tensors.at(static_cast<size_t>(found - names.begin())).detach().cpu());
+  };
+  const auto parameter = in(stage.program().parameters(), stage.weights());
+  return parameter ? parameter : in(stage.program().buffers(), stage.buffers());
+}
+
 void check_counts_nothing(int64_t k, const at::Tensor& loss, bool divides_several) {
   if (!std::isinf(loss.item<double>()) && !divides_several) return;
   throw RunError("minibatch " + std::to_string(k) +
                      ": what the loss divides by is 0 in this rank's part of the samples, and what it "
-                     "divides is not, so the loss "
-                     "of all samples cannot be told from those of the parts",
+                     "divides is not, so the loss of all samples cannot be told from those of the parts",
                  "Keep the divisor off 0 in the model, as `/ count.clamp(min=1)` does; or let no part be "
-                 "computed apart: no "
-                 "`split` in the last stage, no --loss-average labels.");
+                 "computed apart: no `split` in the last stage, no --loss-average labels.");
 }
 
 // Over all of its minibatches, whichever replica has them.

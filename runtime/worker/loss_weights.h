@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/schedule/shape.h"
@@ -41,6 +42,10 @@ class LossWeights {
   double labels_of_round_ = 0;
   LossFields tables_;
 };
+
+/// The parameter or buffer of that name as the stage has it now, on the CPU; nothing if it is none of the
+/// stage's.
+std::optional<at::Tensor> tensor_named(const StageReplica& stage, const std::string& name);
 
 /// Of minibatch k a part that divides by 0 has `loss`, which counts nothing: 0 / 0. RunError if it is
 /// anything / 0: the sum that the loss of all samples needs is lost. `divides_several`: LossShares'; then one
