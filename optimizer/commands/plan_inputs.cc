@@ -69,11 +69,9 @@ std::string clipped(const std::string& drawing, int64_t width) {
 
 std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
 
-MeasuredPlan::MeasuredPlan(const Plan& plan, const Inputs& inputs)
-    : cost(inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request)),
-      loads(loads_of_plan(plan, Dataflow(inputs.profile, inputs.request.class_profiles),
-                          cost_model_named("pipewright"))),
-      times(times_of(plan, loads, cost)),
-      how(shared_by_ranks(plan, loads, cost)) {}
+PlanCost cost_as_run(const Plan& plan, Inputs inputs) {
+  inputs.request.objective = "pipewright";
+  return cost_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
+}
 
 }  // namespace pipewright

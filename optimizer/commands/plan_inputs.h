@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "optimizer/commands/options.h"
-#include "optimizer/cost/cost_model.h"
-#include "runtime/schedule/simulate.h"
+#include "optimizer/price/plan_cost.h"
 
 namespace pipewright {
 
@@ -24,13 +23,7 @@ std::string clipped(const std::string& drawing, int64_t width);
 /// Of a file's name: ".svg".
 std::string suffix_of(const std::string& file);
 
-/// What the simulator needs to play a plan of a profile on its devices.
-struct MeasuredPlan {
-  MeasuredPlan(const Plan& plan, const Inputs& inputs);
-  CostInputs cost;
-  std::vector<StageLoad> loads;
-  std::vector<StageTimes> times;
-  SimulationOptions how;
-};
+/// What the simulator needs to play a plan of a profile on its devices: as it runs, whatever the objective.
+PlanCost cost_as_run(const Plan& plan, Inputs inputs);
 
 }  // namespace pipewright

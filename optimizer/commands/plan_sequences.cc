@@ -129,9 +129,9 @@ Simulation play(const std::vector<PricedGeneration>& generations, const Inputs& 
   double begin = 0;
   for (const PricedGeneration& now : generations) {
     begin += now.move_seconds;
-    const MeasuredPlan measured(now.plan, inputs);
-    const Simulation run = simulate(now.plan.schedule, shape_of(now.plan), measured.times,
-                                    {now.first_minibatch, now.minibatches}, measured.how);
+    const PlanCost cost = cost_as_run(now.plan, inputs);
+    const Simulation run = simulate(now.plan.schedule, shape_of(now.plan), cost.times,
+                                    {now.first_minibatch, now.minibatches}, cost.shared);
     std::vector<int64_t> places;  // of this plan's ranks among all
     for (const SimulatedRank& rank : run.ranks) {
       auto known = std::find_if(all.ranks.begin(), all.ranks.end(),

@@ -98,7 +98,7 @@ namespace {
 
 /// Of the stage that is slowed most.
 CrowdFactors crowd_of_plan(const Plan& plan, const Inputs& inputs) {
-  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const CostInputs cost = cost_of_plan(plan, inputs.profile, inputs.topology, inputs.request).inputs;
   CrowdFactors most;
   for (const Stage& stage : plan.stages) {
     const CrowdFactors own = crowd_of(stage, plan.world_size, cost);
@@ -192,11 +192,8 @@ int64_t largest_memory(const Prediction& prediction) {
 }
 
 TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
-  const CostModel& model = cost_model_named(inputs.request.objective);
-  const Dataflow flow(inputs.profile, inputs.request.class_profiles);
-  const CostInputs cost = inputs_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
-  const std::vector<StagePeriod> periods = priced_periods(plan, loads, model, cost);
+  const std::vector<StagePeriod> periods =
+      busy_periods(plan, cost_of_plan(plan, inputs.profile, inputs.topology, inputs.request));
   const LayerWeights layers(inputs.profile);
   TextTable table({{"stage"},
                    {"ranks", kLeft, 1},
@@ -209,7 +206,7 @@ TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inpu
                    {"bound by", kLeft, 2},
                    {"memory"},
                    {"layers", kLeft, 0, 12}});
-  for (size_t s = 0; s < loads.size(); ++s) {
+  for (size_t s = 0; s < periods.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StagePeriod& period = periods[s];
     std::vector<std::string> names = layers.of(stage.nodes);

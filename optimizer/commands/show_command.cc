@@ -161,9 +161,9 @@ void run_show(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     write_text(output, draw_svg(slots, title + ", equal slots"));
   } else {
-    const MeasuredPlan measured(plan, inputs_for(values, plan, plan.world_size));
+    const PlanCost cost = cost_as_run(plan, inputs_for(values, plan, plan.world_size));
     const auto played = [&](Span minibatches) {
-      return simulate(plan.schedule, shape_of(plan), measured.times, minibatches, measured.how);
+      return simulate(plan.schedule, shape_of(plan), cost.times, minibatches, cost.shared);
     };
     write_text(output,
                values.count("run") == 0

@@ -136,8 +136,8 @@ void run_simulate(const Arguments& arguments) {
   if (values.count("slot") != 0) slot = parse_seconds(values["slot"].as<std::string>(), "--slot");
   if (values.count("changes") != 0) return simulate_changes(values, plan, sequence, inputs, span.count);
   const PipelineShape shape = shape_of(plan);
-  MeasuredPlan measured(plan, inputs);
-  SimulationOptions& how = measured.how;
+  const PlanCost cost = cost_as_run(plan, inputs);
+  SimulationOptions how = cost.shared;
   how.blocking_transfers = transfers == "blocking";
   Disturbances disturbances;
   if (values.count("disturb") != 0)
@@ -148,19 +148,19 @@ void run_simulate(const Arguments& arguments) {
     return print_syncs(values, plan, inputs, span.count, disturbances.empty() ? nullptr : &disturbances);
   if (values["json"].as<bool>())
     throw InputError("--json: goes with --sync", "Add --sync all, or leave it out.");
-  const Simulation run = simulate(plan.schedule, shape, measured.times, span, how);
+  const Simulation run = simulate(plan.schedule, shape, cost.times, span, how);
   if (values.count("slot") != 0 && (slot <= 0 || run.total_seconds / slot > kMostColumns)) {
     throw InputError("--slot: got " + values["slot"].as<std::string>() + " for " +
                      format_seconds(run.total_seconds) + "; expected 1 to " + std::to_string(kMostColumns) +
                      " columns");
   }
-  const std::vector<StageBytes> bytes = bytes_of(measured.loads, measured.cost);
+  const std::vector<StageBytes> bytes = bytes_of(cost.loads, cost.inputs);
   const std::vector<RankMemory> memory = memory_over_time(run, plan.schedule, shape, span, bytes);
   const int64_t width = output_width(values);
   // In the long run, as `plan` and `evaluate` have it; so few minibatches may say less or more.
   how.disturbances = nullptr;
   const double steady = how.blocking_transfers
-                            ? settled_minibatch_seconds(plan.schedule, shape, measured.times, how)
+                            ? settled_minibatch_seconds(plan.schedule, shape, cost.times, how)
                             : prediction.minibatch_seconds;
   std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
                      " minibatches: " + format_seconds(run.total_seconds);

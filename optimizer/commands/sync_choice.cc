@@ -27,10 +27,10 @@ bool is_side_by_side(const Plan& plan, const std::string& sync) {
 
 double seconds_held_equal(const Plan& plan, const Inputs& inputs, int64_t minibatches,
                           const Disturbances* disturbances) {
-  MeasuredPlan measured(plan, inputs);
-  measured.how.disturbances = disturbances;
-  return simulate(plan.schedule, shape_of(plan), measured.times, Span{0, minibatches}, measured.how)
-      .total_seconds;
+  const PlanCost cost = cost_as_run(plan, inputs);
+  SimulationOptions how = cost.shared;
+  how.disturbances = disturbances;
+  return simulate(plan.schedule, shape_of(plan), cost.times, Span{0, minibatches}, how).total_seconds;
 }
 
 /// Of the whole run; nothing: the plan cannot be trained so.

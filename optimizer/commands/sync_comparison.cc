@@ -55,11 +55,11 @@ std::vector<SyncRow> compare_syncs(const Plan& plan, const Inputs& inputs,
   if (what.pipeline.stages_per_rank > 1)
     throw PlanError("--sync: ranks with several stages are not simulated side by side",
                     "Give a plan of another schedule than '" + plan.schedule + "'.");
-  what.times = MeasuredPlan(plan, inputs).times;
+  what.times = cost_as_run(plan, inputs).times;
   for (int64_t p = 0; p < count; ++p) {
     Plan of_one = pipeline_of(plan, {p, count});
     of_one.world_size = plan.world_size;  // its ranks keep their numbers, and so their devices
-    what.own_times.push_back(MeasuredPlan(of_one, inputs).times);
+    what.own_times.push_back(cost_as_run(of_one, inputs).times);
   }
   what.pipelines = count;
   what.minibatches = minibatches;

@@ -15,6 +15,7 @@
 #include "graph/profile.h"
 #include "graph/topology.h"
 #include "optimizer/cost/dataflow.h"
+#include "optimizer/cost/slow_links.h"
 
 namespace pipewright {
 
@@ -129,6 +130,7 @@ struct CostInputs {
   /// By device, where speeds are: no node takes less there than its least seconds divided by this.
   std::vector<double> paces;
   std::vector<int64_t> memories;
+  SlowLinks slow_links = {};  ///< prices have them
 
   bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
 };

@@ -24,7 +24,7 @@ double priced_seconds(const MeasuredRun& run, Topology topology, const HostFacto
 }
 
 Kind kind_of(const MeasuredRun& run, const Topology& topology) {
-  const CostInputs inputs = inputs_of_plan(run.plan, run.profile, topology, {});
+  const CostInputs inputs = cost_of_plan(run.plan, run.profile, topology, {}).inputs;
   Kind kind = nullptr;
   for (const Stage& stage : run.plan.stages) {
     const Kind own = host_factor_of(static_cast<int64_t>(stage.ranks.size()),

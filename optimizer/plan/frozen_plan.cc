@@ -152,7 +152,7 @@ FrozenPlan plan_frozen(const Profile& measured, const Topology& topology, const 
   answer.update_growth =
       static_cast<double>(update_of(*next)) / static_cast<double>(std::max<int64_t>(1, update_of(in_force)));
   answer.move_seconds = move_seconds(profiled_moves(frozen, request.optimizer_slots, in_force, *next),
-                                     inputs_of_plan(*next, frozen, topology, request));
+                                     requested_cost_inputs(frozen, topology, request));
   answer.plan = std::move(*next);
   return answer;
 }

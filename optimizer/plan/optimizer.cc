@@ -73,6 +73,15 @@ void ask(StrategyKind strategy, Question* q) {
   PW_CHECK(false, "strategy " << static_cast<int>(strategy));
 }
 
+/// No stage keeps more than its devices hold.
+bool fits(const Plan& plan, const Topology& topology) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const int64_t limit = memory_limit_bytes(topology, plan.stages[s]);
+    if (limit > 0 && plan.predicted->stages[s].memory.total_bytes() > limit) return false;
+  }
+  return true;
+}
+
 bool recomputes(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
 }
@@ -96,6 +105,7 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
                                  const PlanRequest& request) {
   CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   if (request.ignore_crowd) inputs.crowd.reset();
+  inputs.slow_links = request.slow_links;
   return inputs;
 }
 
@@ -139,6 +149,14 @@ class Planning {
   std::optional<Answer> shallow_answer() const;
   [[noreturn]] void fail();
 
+  Pricing pricing() const {
+    return {&flow_,
+            &model_,
+            question_.inputs,
+            rules_of(request_),
+            question_.memory_bytes,
+            profile_.minibatch_samples};
+  }
   std::optional<Plan> priced(const Answer& found, const std::vector<int64_t>& depths = {}) const;
   std::optional<Plan> best_of_answers(double bound);
   void join_thin_stages(Plan* plan) const;
@@ -184,7 +202,7 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
       states_(enumerate_states(flow_, model_, question_.memory_bytes > 0)) {
   question_.states = &states_;
   ask(strategy_, &question_);
-  set_run_rules(request_, &question_);
+  search_by_rules(request_, &question_);
   // One rank a stage cannot use more ranks than there are stages.
   if (question_.most_replicas == 1 && !question_.inputs.placed())
     question_.devices = std::min(question_.devices, longest_chain(states_));
@@ -223,12 +241,7 @@ Plan Planning::plan_for_training() {
   plan.profile_digest = measured_digest(profile_);
   plan.topology_digest = document_digest(topology_);
   plan.predicted->lower_bound_seconds = std::min(seconds(plan), bound);
-  if (question_.memory_bytes > 0) {
-    for (size_t s = 0; s < plan.stages.size(); ++s) {
-      PW_CHECK_LE(plan.predicted->stages[s].memory.total_bytes(),
-                  memory_limit_bytes(topology_, plan.stages[s]));
-    }
-  }
+  PW_CHECK(fits(plan, topology_), "a plan that does not fit: " << plan.shape_text());
   notes_.cuts = states_.size();
   notes_.exact = states_.exact && answer_->exact;
   notes_.period_seconds = answer_->period_seconds;
@@ -306,18 +319,7 @@ void Planning::fail() {
 
 /// With the depths given, or else those that suit it; nothing if none fit the memory.
 std::optional<Plan> Planning::priced(const Answer& found, const std::vector<int64_t>& depths) const {
-  Plan plan = plan_of(found, states_, profile_);
-  const std::vector<StageLoad> loads = loads_of_plan(plan, flow_, model_);
-  if (depths.empty()) {
-    if (!set_run_rules(request_, loads, question_.inputs, question_.memory_bytes, &plan)) return std::nullopt;
-  } else {
-    set_schedule(request_, &plan);
-    for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
-  }
-  CostInputs inputs = question_.inputs;
-  set_run_rules(plan, &inputs);
-  plan.predicted = predict(plan, loads, model_, inputs, profile_.minibatch_samples);
-  return plan;
+  return priced_plan(plan_of(found, states_, profile_), pricing(), depths);
 }
 
 /// The fastest, as simulated, of those that the answers lead to.
@@ -347,10 +349,8 @@ void Planning::take_if_faster(std::optional<Plan> other, Plan* plan) const {
 /// Of a plan for other devices or links, on these.
 void Planning::take_if_faster_here(Plan other, Plan* plan) const {
   if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
-  const std::vector<StageLoad> loads = loads_of_plan(other, flow_, model_);
-  CostInputs inputs = question_.inputs;
-  set_run_rules(other, &inputs);
-  other.predicted = predict(other, loads, model_, inputs, profile_.minibatch_samples);
+  const PlanCost cost(other, loads_of_plan(other, flow_, model_), model_, question_.inputs);
+  other.predicted = price(other, cost, profile_.minibatch_samples);
   take_if_faster(std::move(other), plan);
 }
 
@@ -460,13 +460,6 @@ void Planning::try_other_links(double bound, Plan* plan) const {
     } catch (const InfeasibleError&) {  // with less room for messages nothing fits
     }
   }
-}
-
-bool fits(const Plan& plan, const Topology& topology) {
-  for (size_t s = 0; s < plan.stages.size(); ++s)
-    if (plan.predicted->stages[s].memory.total_bytes() > memory_limit_bytes(topology, plan.stages[s]))
-      return false;
-  return true;
 }
 
 /// The plan for devices with all the memory that anybody wants, if it fits those that there are: no plan

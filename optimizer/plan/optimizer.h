@@ -42,6 +42,7 @@ struct PlanRequest {
   std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
   bool ignore_crowd = false;          ///< whatever the profile has measured beside others (ProfiledCrowd)
+  SlowLinks slow_links = {};          ///< in prices; searches do not know them
 };
 
 /// cost_inputs() as the request asks.

@@ -21,11 +21,9 @@ Holders holders_of(const Plan& plan) {
   return holders;
 }
 
-double span_seconds(const Plan& plan, const std::vector<StageLoad>& loads, const CostInputs& inputs,
-                    int64_t minibatches) {
+double span_seconds(const Plan& plan, const PlanCost& cost, int64_t minibatches) {
   const int64_t simulated = std::min(minibatches, kMostSimulated);
-  const Simulation run = simulate(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
-                                  {0, simulated}, shared_by_ranks(plan, loads, inputs));
+  const Simulation run = simulate(plan.schedule, shape_of(plan), cost.times, Span{0, simulated}, cost.shared);
   return run.total_seconds + static_cast<double>(minibatches - simulated) * plan.predicted->minibatch_seconds;
 }
 
@@ -65,7 +63,6 @@ std::vector<PricedGeneration> price_generations(const std::vector<Plan>& plans,
                                                 const Profile& profile, const Topology& topology,
                                                 const PlanRequest& request) {
   PW_CHECK(plans.size() == firsts.size() && plans.size() == names.size() && !plans.empty(), plans.size());
-  const Dataflow flow(profile, request.class_profiles);
   std::vector<PricedGeneration> priced;
   for (size_t i = 0; i < plans.size() && firsts[i] < minibatches; ++i) {
     PricedGeneration now;
@@ -76,15 +73,14 @@ std::vector<PricedGeneration> price_generations(const std::vector<Plan>& plans,
     try {
       check_plan_runs(now.plan);
       now.plan.predicted = evaluate_plan(now.plan, profile, topology, request);
-      const CostInputs inputs = inputs_of_plan(now.plan, profile, topology, request);
-      const auto loads = loads_of_plan(now.plan, flow, cost_model_named("pipewright"));
-      now.seconds = span_seconds(now.plan, loads, inputs, now.minibatches);
+      const PlanCost cost = cost_of_plan(now.plan, profile, topology, request);
+      now.seconds = span_seconds(now.plan, cost, now.minibatches);
       now.fill_seconds = std::max(
           0.0, now.seconds - static_cast<double>(now.minibatches) * now.plan.predicted->minibatch_seconds);
       if (i > 0) {
         const auto moves = profiled_moves(profile, request.optimizer_slots, plans[i - 1], now.plan);
         for (const PlanMove& move : moves) now.moved_bytes += move.bytes;
-        now.move_seconds = move_seconds(moves, inputs);
+        now.move_seconds = move_seconds(moves, cost.inputs);
       }
     } catch (const PlanError& error) {
       throw PlanError(names[i] + ": " + error.what(), error.remedy());

@@ -10,8 +10,8 @@
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/drain_floor.h"
-#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/run_rules.h"
+#include "optimizer/price/depths.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/simulate.h"
 
@@ -154,27 +154,22 @@ void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLo
   pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
 }
 
-std::optional<CandidatePrice> Pricer::with_all_depth(const std::vector<StageLoad>& loads, Plan plan,
-                                                     double limit) {
-  set_schedule(request_, &plan);
-  CostInputs inputs = q_.inputs;
-  set_run_rules(plan, &inputs);
+std::optional<CandidatePrice> Pricer::with_all_depth(const Plan& plan, const PlanCost& cost, double limit) {
   PipelineShape shape = shape_of(plan);
   std::vector<int64_t> most, usual = pipedream_in_flight(shape.replicas);
-  for (size_t s = 0; s < loads.size(); ++s) {
+  for (size_t s = 0; s < cost.loads.size(); ++s) {
     const int64_t part = replicas_part(shape.replicas[s]);
-    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], part, q_.memory_bytes, inputs));
+    most.push_back(in_flight_that_fits(cost.loads[s], shape.replicas[s], part, q_.memory_bytes, cost.inputs));
     if (most.back() < 1) return std::nullopt;
     usual[s] = std::min(usual[s], most[s]);
   }
   most.back() = 1;  // the last stage holds nothing back; running ahead it would keep gradients waiting
-  const std::vector<StageTimes> times = times_of(plan, loads, inputs);
-  const SimulationOptions how = shared_by_ranks(plan, loads, inputs);
   CandidatePrice price{std::numeric_limits<double>::infinity(), {}};
   for (const std::vector<int64_t>& depths : {most, usual}) {
     shape.in_flight = depths;
     shape.in_flight = usable_in_flight(shape);
-    const double seconds = settled_minibatch_seconds(plan.schedule, shape, times, how, &spent_, limit);
+    const double seconds =
+        settled_minibatch_seconds(plan.schedule, shape, cost.times, cost.shared, &spent_, limit);
     if (seconds < price.seconds) price = {seconds, shape.in_flight};
   }
   return price;
@@ -192,28 +187,25 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
     plan.tied_parameters = tied_parameters(split);
     set_tied(split, plan.stages, &loads);
   }
+  run_by(rules_of(request_), &plan);
+  PlanCost cost(plan, std::move(loads), *q_.model, q_.inputs);
   DepthAim aim;
   aim.floor_seconds = floor;
   aim.most_seconds = limit;
   aim.known = &known_depths_;
   const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
   if (drains_ && searched) {
-    const std::optional<CandidatePrice> roomy = with_all_depth(loads, plan, kHopeless * limit);
+    const std::optional<CandidatePrice> roomy = with_all_depth(plan, cost, kHopeless * limit);
     if (!roomy || roomy->seconds > kHopeless * limit) return roomy;
   }
-  if (!set_run_rules(request_, loads, q_.inputs, q_.memory_bytes, &plan, &aim)) return std::nullopt;
+  if (!choose_depths(q_.memory_bytes, true, &plan, &cost, &aim)) return std::nullopt;
   spent_ += aim.simulated;
-  CostInputs inputs = q_.inputs;
-  set_run_rules(plan, &inputs);
   double seconds = drains_ && searched ? 0 : aim.seconds;
   if (seconds == 0) {  // or too large for choosing depths
-    seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), times_of(plan, loads, inputs),
-                                        shared_by_ranks(plan, loads, inputs), &spent_);
+    seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), cost.times, cost.shared, &spent_);
   }
-  if (loads_ == nullptr && !drains_)
-    seconds = std::max(seconds, formula_seconds(plan, loads, *q_.model, inputs));
   CandidatePrice price;
-  price.seconds = seconds;
+  price.seconds = price_seconds(plan, cost, seconds);
   for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);
   return price;
 }

@@ -8,6 +8,7 @@
 #include "optimizer/cost/link_loads.h"
 #include "optimizer/plan/candidate.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/price/depths.h"
 #include "optimizer/search/search.h"
 #include "runtime/schedule/simulate.h"
 
@@ -45,7 +46,7 @@ class Pricer {
                      NetworkPace* pace) const;
   /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
   /// the two, or some number above `limit`. The best depths are hardly faster.
-  std::optional<CandidatePrice> with_all_depth(const std::vector<StageLoad>& loads, Plan plan, double limit);
+  std::optional<CandidatePrice> with_all_depth(const Plan& plan, const PlanCost& cost, double limit);
   /// Of an update interval, most minibatches of one replica.
   int64_t replicas_part(int64_t replicas) const;
   int64_t usual_depth(const Candidate& candidate, size_t s, int64_t later) const;

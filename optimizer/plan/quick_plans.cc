@@ -84,7 +84,7 @@ class QuickPlanning {
     question_.memory_bytes = memory_limit_bytes(topology);
     question_.all_devices = true;
     question_.recompute = row_named(recompute_choices(), "recompute", request_.recompute).choice;
-    set_run_rules(request_, &question_);
+    search_by_rules(request_, &question_);
   }
   QuickPlanning(const QuickPlanning&) = delete;  // the question points to the states
   QuickPlanning& operator=(const QuickPlanning&) = delete;
@@ -214,19 +214,19 @@ class QuickPlanning {
     const double once = simulation_steps(replicas);
     const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
     if (!spend(sums + (simulated ? once + schedule_check_steps(replicas) : 0))) return std::nullopt;
-    Plan plan = plan_of({chain.stages}, states_, profile_);
-    const std::vector<StageLoad> loads = loads_of_plan(plan, flow_, model_);
-    CostInputs inputs = question_.inputs;
     // For devices that differ depths are not simulated.
     const bool straight = chain.stages.size() == static_cast<size_t>(question_.devices);
     const double depths =
         straight ? kStraightDepthSteps * stages * stages * stages : kDepthSimulations * stages * once;
-    if (simulated && !spend(depths)) inputs.speeds.resize(static_cast<size_t>(question_.devices), 1);
-    if (!set_run_rules(request_, loads, inputs, question_.memory_bytes, &plan)) return std::nullopt;
-    plan.strategy = request_.strategy;
-    inputs = question_.inputs;
-    set_run_rules(plan, &inputs);
-    plan.predicted = predict(plan, loads, model_, inputs, profile_.minibatch_samples);
+    const bool chosen = simulated && spend(depths);
+    const Pricing pricing{&flow_,
+                          &model_,
+                          question_.inputs,
+                          rules_of(request_),
+                          question_.memory_bytes,
+                          profile_.minibatch_samples};
+    std::optional<Plan> plan = priced_plan(plan_of({chain.stages}, states_, profile_), pricing, {}, chosen);
+    if (plan) plan->strategy = request_.strategy;
     return plan;
   }
 

@@ -22,7 +22,7 @@ inline constexpr double kPlanSumSteps = 300;
 double simulation_steps(const std::vector<int64_t>& replicas);
 double schedule_check_steps(const std::vector<int64_t>& replicas);
 
-/// Plans on all devices, fastest first by the formula (formula_seconds()), a few; with their predictions. At
+/// Plans on all devices, fastest first by the formula (chain_moves.h), a few; with their predictions. At
 /// simulated depths where there is work enough to simulate, otherwise at those that a search assumes, as far
 /// as memory holds them. From stages along one
 /// order of the nodes, in which the plan in force is a chain of stages too: those found (row_search.h) for

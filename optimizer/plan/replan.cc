@@ -94,6 +94,11 @@ Topology with_all_links_slow(Topology topology, const SlowLinks& links) {
   return topology;
 }
 
+PlanRequest with_links(PlanRequest request, const SlowLinks& links) {
+  request.slow_links = links;
+  return request;
+}
+
 struct PricedPlan {
   Plan plan;
   double seconds = 0;
@@ -107,6 +112,7 @@ class Choice {
       : profile_(profile),
         topology_(topology),
         request_(request),
+        slowed_(with_links(request, links)),
         in_force_(in_force),
         links_(links),
         known_(known),
@@ -132,7 +138,7 @@ class Choice {
     if (!links_.empty()) {
       for (size_t i = 0, count = plans.size(); i < count; ++i)
         if (i == 0 || spend(kLinkSteps * square(topology_.device_count())))
-          plans.push_back(clear_of_slow_links(plans[i], profile_, topology_, request_, links_));
+          plans.push_back(clear_of_slow_links(plans[i], profile_, topology_, slowed_));
       drop_repeated(&plans);
     }
     for (size_t i = 0; i < plans.size(); ++i)
@@ -173,7 +179,7 @@ class Choice {
   void add(Plan plan) {
     const double seconds = links_.empty() && plan.predicted
                                ? plan.predicted->minibatch_seconds
-                               : seconds_with_slow_links(plan, profile_, topology_, request_, links_);
+                               : price_seconds(plan, cost_of_plan(plan, profile_, topology_, slowed_));
     priced_.push_back({std::move(plan), seconds});
   }
 
@@ -194,14 +200,15 @@ class Choice {
     for (const PricedPlan& each : by_time) {
       if (links_.empty() && same_stages(each.plan, in_force_)) continue;  // it is as deep as is wanted
       if (!spend((1 + kMostDeeper) * steps_of(each.plan))) break;
-      Plan deep = deepened_plan(each.plan, profile_, topology_, request_, links_);
+      Plan deep = deepened_plan(each.plan, profile_, topology_, slowed_);
       if (!same_stages(deep, each.plan)) add(std::move(deep));
     }
   }
 
   const Profile& profile_;
   const Topology& topology_;
-  const PlanRequest& request_;
+  const PlanRequest& request_;  // for plans with the links as the topology has them
+  const PlanRequest slowed_;    // for prices
   const Plan& in_force_;
   const SlowLinks& links_;
   const std::vector<Plan>& known_;
@@ -278,7 +285,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
     for (const PlanMove& move : moves) bytes += move.bytes;
     if (best && *best <= std::pair(bytes, seconds)) continue;
     best = {bytes, seconds};
-    again.move_seconds = move_seconds(moves, inputs_of_plan(plan, profile, topology, request));
+    again.move_seconds = move_seconds(moves, requested_cost_inputs(profile, topology, request));
     again.next_seconds = seconds;
     again.plan = std::move(plan);
   }

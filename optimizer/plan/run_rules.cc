@@ -7,7 +7,6 @@
 #include "graph/limits.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/stage_memory.h"
-#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/pricer.h"
 #include "optimizer/search/few_cuts.h"
 #include "runtime/schedule/schedule.h"
@@ -169,7 +168,7 @@ Ties ties_of(const PlanRequest& request) {
   return wants_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
 }
 
-void set_run_rules(const PlanRequest& request, Question* question) {
+void search_by_rules(const PlanRequest& request, Question* question) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   const WeightRuleFacts& rule = weight_rule_facts(request.weights);
   question->inputs.weights = rule.rule;
@@ -224,58 +223,9 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   return found;
 }
 
-void set_schedule(const PlanRequest& request, Plan* plan) {
-  plan->schedule = request.schedule;
-  plan->weights = request.weights;
-  if (wants_intervals(request)) plan->microbatches = request.microbatches;
-}
-
-bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan, DepthAim* aim) {
-  set_schedule(request, plan);
-  const ScheduleFacts& schedule = schedule_facts(request.schedule);
-  if (schedule.several_stages) {
-    plan->world_size = static_cast<int64_t>(plan->stages.size()) / request.stages_per_rank;
-    for (size_t s = 0; s < plan->stages.size(); ++s) {
-      plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
-      plan->stages[s].frozen = false;  // stages of a rank take turns, frozen or not
-    }
-  }
-  if (schedule.kind == ScheduleKind::kModelParallel) return true;
-  const int64_t deepest = inputs.pipeline_depth;  // what the search kept room for, with vertical
-  set_run_rules(*plan, &inputs);
-  inputs.pipeline_depth = deepest;
-  PipelineShape shape = shape_of(*plan);
-  const int64_t budget = memory_bytes / shape.stages_per_rank;
-  std::vector<int64_t> bound;
-  std::vector<int64_t> most;
-  int64_t later = 0;
-  for (const int64_t replicas : shape.replicas) later += replicas;
-  for (int64_t s = 0; s < shape.stages(); ++s) {
-    later -= shape.replicas[s];
-    bound.push_back(in_flight_bound(later, shape.replicas[s]));
-    const int64_t limit = memory_limit_bytes(inputs, budget, plan->stages[s].ranks);
-    most.push_back(in_flight_that_fits(loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
-    if (most.back() < 1) return false;
-    if (deepest > 0) most.back() = std::min(most.back(), deepest);
-  }
-
-  std::vector<int64_t> depths;
-  shape.in_flight = bound;
-  if (worth_simulating(shape) && inputs.speeds.empty()) {
-    shape.in_flight = most;
-    depths = choose_in_flight(plan->schedule, shape, times_of(*plan, loads, inputs),
-                              shared_by_ranks(*plan, loads, inputs), aim);
-  } else {
-    for (size_t s = 0; s < bound.size(); ++s) shape.in_flight[s] = std::min(bound[s], most[s]);
-    depths = drains(request) ? schedule_named(plan->schedule).depths(shape) : shape.in_flight;
-    for (int64_t s = 0; s < shape.frozen_stages; ++s) depths[static_cast<size_t>(s)] = 1;
-  }
-  for (size_t s = 0; s < depths.size(); ++s) {
-    if (depths[s] > most[s]) return false;  // what gpipe takes, whatever there is
-    plan->stages[s].in_flight = depths[s];
-  }
-  return true;
+RunRules rules_of(const PlanRequest& request) {
+  return {request.schedule, request.weights, wants_intervals(request) ? request.microbatches : 0,
+          request.stages_per_rank};
 }
 
 }  // namespace pipewright

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/price/depths.h"
 #include "optimizer/search/demands.h"
 #include "runtime/schedule/simulate.h"
 
@@ -26,21 +27,14 @@ Ties ties_of(const PlanRequest& request);
 
 /// What the search has to know of the rules, and no stage of more replicas, or of longer rounds, than
 /// PlanRequest::most_minibatches_per_update allows.
-void set_run_rules(const PlanRequest& request, Question* question);
+void search_by_rules(const PlanRequest& request, Question* question);
 
 /// The best answer for each of several numbers of stages; those of schedule "interleaved" have
 /// `stages_per_rank` stages for each device. Empty if there is none.
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
                                const std::vector<NodeSet>& pinned);
 
-/// Sets schedule, rule and microbatches.
-void set_schedule(const PlanRequest& request, Plan* plan);
-
-/// Sets schedule, rule, microbatches and, with "interleaved", ranks; then the depths: those the simulator
-/// wants, as far as memory allows. False if the schedule needs more depth than that, or the plan is not
-/// possible. `aim`, if given: of the depths; its `seconds` stay 0 where these are not
-/// simulated.
-bool set_run_rules(const PlanRequest& request, const std::vector<StageLoad>& loads, CostInputs inputs,
-                   int64_t memory_bytes, Plan* plan, DepthAim* aim = nullptr);
+/// How plans of such a request run. `request` as with_run_rules() makes it.
+RunRules rules_of(const PlanRequest& request);
 
 }  // namespace pipewright

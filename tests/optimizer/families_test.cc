@@ -241,10 +241,10 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
         other.stages.push_back(stage);
       }
       other.tied_parameters = tied_parameters(split_groups(states.ties, nodes_of_stages));
-      const std::vector<StageLoad> joined = loads_of_plan(other, flow, model);
-      if (!set_run_rules(rules, joined, question.inputs, 0, &other)) continue;
-      CHECK(evaluate_plan(other, profile, topology, request).minibatch_seconds >
-            plan.predicted->minibatch_seconds);
+      const std::optional<Plan> joined =
+          priced_plan(other, {&flow, &model, question.inputs, rules_of(rules)});
+      if (!joined) continue;
+      CHECK(joined->predicted->minibatch_seconds > plan.predicted->minibatch_seconds);
     }
   }
   std::printf("%lld of %lld plans keep a stage that computes less than its messages take\n",

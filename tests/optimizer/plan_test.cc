@@ -3,12 +3,15 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/check.h"
 #include "tests/optimizer/random_profile.h"
@@ -97,6 +100,37 @@ TEST_CASE("Random plans keep every promise, with and without memory limits") {
   }
   CHECK(plans > 1000);
   CHECK(infeasible > 100);
+}
+
+TEST_CASE("Plans fit devices of which some have a limit and others none, under every schedule") {
+  std::mt19937 random(13);
+  std::map<std::string, int64_t> limited;
+  for (int c = 0; c < 400; ++c) {
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 4, 9)), true, 50);
+    Topology topology = random_topology(random);
+    topology.devices.resize(static_cast<size_t>(topology.device_count()));
+    for (TopologyDevice& device : topology.devices) {
+      device.host = "host";
+      device.relative_speed = pick(random, 0, 1) == 0 ? 1 : 0.5;
+      device.memory_bytes = pick(random, 0, 2) == 0 ? 0 : pick(random, 10, 120) * 1000;
+    }
+    PlanRequest request;
+    request.schedule = std::vector{"1f1b", "gpipe", "1f1b-flush", "interleaved", "zb-h1"}[c % 5];
+    CAPTURE(c, request.schedule);
+    try {
+      const Plan plan = make_plan(profile, topology, request);
+      const Prediction again = evaluate_plan(plan, profile, topology, request);
+      CHECK(memory_deficits(plan, again, again, topology).empty());
+      for (const Stage& stage : plan.stages)
+        if (memory_limit_bytes(topology, stage) > 0) ++limited[plan.schedule];
+    } catch (const InfeasibleError&) {
+    }
+  }
+  CHECK(limited.size() == 5);
+  for (const auto& [schedule, stages] : limited) {
+    CAPTURE(schedule);
+    CHECK(stages > 5);
+  }
 }
 
 TEST_CASE("The memory that an InfeasibleError names is enough, and a byte less is not") {

@@ -12,8 +12,9 @@
 #include "optimizer/cost/link_loads.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cuts/states.h"
-#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/price/price.h"
+#include "runtime/schedule/plan_shape.h"
 #include "tests/optimizer/tiny_question.h"
 #include "tests/support/long.h"
 #include "tests/support/skip.h"
@@ -132,9 +133,13 @@ class EveryPlan {
       const auto m = static_cast<double>(plan->stages[s].ranks.size());
       if (loads[s].compute_seconds() >= m * least_) return;
     }
-    const std::vector<StageTimes> times = times_of(*plan, loads, inputs_);
-    const SimulationOptions how = shared_by_ranks(*plan, loads, inputs_);
-    const double formula = how.network.empty() ? formula_seconds(*plan, loads, model_, inputs_) : 0;
+    const PlanCost cost(*plan, loads, model_, inputs_);
+    const std::vector<StageTimes>& times = cost.times;
+    const SimulationOptions& how = cost.shared;
+    double formula = 0;
+    if (how.network.empty())
+      for (const StagePeriod& period : busy_periods(*plan, cost))
+        formula = std::max(formula, period.total_seconds());
     if (formula >= least_) return;
     if (!how.network.empty()) {
       std::vector<std::vector<int64_t>> ranks;

@@ -281,10 +281,9 @@ TEST_CASE("plans with copies are as fast as any shape of tiny models") {
     const std::function<void(int64_t)> extend = [&](int64_t left) {
       if (cuts.back() == states.last()) {
         Plan other = plan_of_cuts(profile, states, cuts, replicas);
-        const std::vector<StageLoad> loads = loads_of_plan(other, flow, model);
-        CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
-        if (!set_run_rules(rules, loads, inputs, 0, &other)) return;
-        best = std::min(best, evaluate_plan(other, profile, topology, request).minibatch_seconds);
+        const CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
+        const std::optional<Plan> priced = priced_plan(other, {&flow, &model, inputs, rules_of(rules)});
+        if (priced) best = std::min(best, priced->predicted->minibatch_seconds);
         return;
       }
       for (const int next : states.after(cuts.back())) {

@@ -10,7 +10,7 @@
 #include "graph/recomputed_part.h"
 #include "graph/sample_ranges.h"
 #include "optimizer/cost/tied.h"
-#include "optimizer/plan/evaluate.h"
+#include "optimizer/price/plan_cost.h"
 
 namespace pipewright {
 namespace {

@@ -1,0 +1,232 @@
+#include "optimizer/price/price.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "graph/error.h"
+#include "graph/units.h"
+#include "optimizer/cost/placed.h"
+#include "optimizer/cost/recursion.h"
+#include "runtime/schedule/check.h"
+#include "runtime/schedule/plan_shape.h"
+
+namespace pipewright {
+namespace {
+
+/// What a device does in a minibatch of each stage, without waiting: as the formula, with what only prices
+/// have (further work of updates, ranks of one host, slow ranks' updates and sums, slow links).
+void add_priced(const Plan& plan, const PlanCost& cost, std::vector<StagePeriod>* periods) {
+  for (size_t s = 0; s < cost.times.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const StageTimes& t = cost.times[s];
+    StagePeriod& period = (*periods)[s];
+    const auto replicas = static_cast<int64_t>(stage.ranks.size());
+    double round = stage.splits() ? 1 : static_cast<double>(replicas);
+    if (!stage.shares.empty())
+      round = static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
+    if (cost.inputs.minibatches_per_update > 0)
+      round = static_cast<double>(cost.inputs.minibatches_per_update);
+    const double compute = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
+    period.compute_seconds = compute / (stage.splits() ? 1 : static_cast<double>(replicas));
+    period.gradient_sync_seconds = (t.tied_seconds + (replicas > 1 ? t.reduce_seconds : 0)) / round;
+    period.step_seconds = t.step_seconds / round;
+    if (!cost.inputs.slow_links.empty())
+      period.link_seconds = std::max(period.link_seconds, message_period_seconds(t, replicas));
+  }
+}
+
+/// The way there and back of one minibatch at a time.
+double trip_seconds(const Plan& plan, const PlanCost& cost) {
+  const CostInputs& inputs = cost.inputs;
+  double seconds = 0;
+  if (inputs.placed()) {
+    seconds = inputs.loads_beside ? 0 : inputs.input_seconds;
+    for (const StageTimes& times : placed_times(cost.loads, plan.stages, inputs)) {
+      seconds += times.forward_seconds + times.backward_seconds + times.send_activation_seconds +
+                 times.send_gradient_seconds;
+    }
+  } else {
+    seconds = one_at_a_time_seconds(cost.loads, inputs);
+  }
+  return seconds + cost.slow_links_seconds;
+}
+
+/// How busy devices and links are with a minibatch.
+struct Busy {
+  std::vector<StagePeriod> periods;  ///< by stage
+  double link_seconds = 0;           ///< of the busiest link that stages have in common
+  std::string link;
+  double seconds = 0;  ///< the most of all, or the way there and back of one minibatch at a time
+};
+
+Busy busy_of(const Plan& plan, const PlanCost& cost) {
+  const CostInputs& inputs = cost.inputs;
+  Busy busy;
+  if (inputs.placed()) {
+    PlacedPrice placed = price_placed(cost.loads, plan.stages, *cost.model, inputs);
+    busy.periods = std::move(placed.stages);
+    busy.link_seconds = placed.link_seconds;
+    busy.link = std::move(placed.busiest_link);
+  } else {
+    for (size_t s = 0; s < cost.loads.size(); ++s)
+      busy.periods.push_back(
+          cost.model->period(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+  }
+  const bool one_at_a_time = runs_one_at_a_time(plan);
+  if (one_at_a_time) {
+    busy.seconds = trip_seconds(plan, cost);
+  } else if (inputs.placed() && cost.model->levels == LevelRule::kRecursion) {
+    busy.seconds = recursion_seconds(cost.loads, plan.stages, inputs);
+  } else {
+    busy.seconds = busy.link_seconds;
+    std::map<int64_t, double> of_rank;  // by a stage's first rank, which may have several stages
+    for (size_t s = 0; s < busy.periods.size(); ++s) {
+      double& seconds = of_rank[plan.stages[s].ranks[0]];
+      seconds += busy.periods[s].total_seconds();
+      busy.seconds = std::max(busy.seconds, seconds);
+    }
+  }
+  if (!cost.model->simulated) return busy;
+  add_priced(plan, cost, &busy.periods);
+  for (const StagePeriod& period : busy.periods)
+    if (!one_at_a_time) busy.seconds = std::max(busy.seconds, period.total_seconds());
+  return busy;
+}
+
+/// Whether the plan is simulated: fill and drain are known to the simulation alone; it takes the replicas of
+/// a stage for equally fast, at their pace together.
+bool is_simulated(const Plan& plan, const PlanCost& cost) {
+  if (!cost.model->simulated || !worth_simulating(shape_of(plan))) return false;
+  if (cost.inputs.speeds.empty() || facts_of(cost.inputs.weights).drains()) return true;
+  // What a message on a slow link makes others wait is known to it alone too.
+  return !cost.inputs.slow_links.empty() && cost.inputs.levels.size() < 2 &&
+         std::all_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return stage.ranks.size() == 1; });
+}
+
+PipelineShape shape_to_simulate(Plan plan, const PlanCost& cost) {
+  if (!cost.inputs.speeds.empty())
+    for (Stage& stage : plan.stages) stage.shares.clear();
+  return shape_of(plan);
+}
+
+/// Whether devices and links are busy in a way that the simulation does not have. With links of their own the
+/// formula also knows that both directions of a boundary share one, and the simulation knows waiting. On a
+/// network the simulation knows both, and which replicas talk to which, where the formula takes traffic for
+/// evenly spread. An update interval's exchange is too long in it.
+bool formula_knows_more(const PlanCost& cost) {
+  return cost.inputs.placed() ? !cost.inputs.speeds.empty() : !facts_of(cost.inputs.weights).drains();
+}
+
+/// Below which inputs do not come.
+double input_period_seconds(const Plan& plan, const PlanCost& cost) {
+  if (!cost.model->simulated || cost.inputs.input_seconds == 0) return 0;
+  return loading_seconds(cost.loads[0], static_cast<int64_t>(plan.stages[0].ranks.size()), cost.inputs);
+}
+
+}  // namespace
+
+bool worth_simulating(const PipelineShape& shape) {
+  // Choosing depths simulates a few times for each stage.
+  constexpr int64_t kFewRanks = 256;
+  constexpr int64_t kMostActions = 1000000;
+  constexpr int64_t kLongestRound = 4096;
+  const int64_t round = pipeline_period(shape, kLongestRound, false).value_or(kLongestRound);
+  int64_t depth = 1;
+  for (int64_t s = 0; s < shape.stages(); ++s)
+    depth = std::max(depth, shape.replicas[s] * shape.in_flight[s]);
+  const int64_t minibatches =
+      facts_of(shape.weights).drains() ? shape.microbatches : std::max(4 * depth + 16, 4 * round);
+  return shape.ranks() <= kFewRanks || minibatches * shape.stages() * shape.stages() <= kMostActions;
+}
+
+std::vector<StagePeriod> busy_periods(const Plan& plan, const PlanCost& cost) {
+  return busy_of(plan, cost).periods;
+}
+
+double price_seconds(const Plan& plan, const PlanCost& cost, std::optional<double> simulated) {
+  if (!simulated && is_simulated(plan, cost))
+    simulated =
+        settled_minibatch_seconds(plan.schedule, shape_to_simulate(plan, cost), cost.times, cost.shared);
+  double seconds = simulated.value_or(0);
+  if (!simulated || formula_knows_more(cost)) seconds = std::max(seconds, busy_of(plan, cost).seconds);
+  return std::max(seconds, input_period_seconds(plan, cost));
+}
+
+namespace {
+
+/// What sets the pace, in words.
+std::string cause_of(const Plan& plan, const PlanCost& cost, const Busy& busy) {
+  std::string cause;
+  double slowest = -1;
+  double work = 0;
+  for (size_t s = 0; s < busy.periods.size(); ++s) {
+    work += cost.loads[s].least_seconds;
+    if (busy.periods[s].total_seconds() <= slowest) continue;
+    slowest = busy.periods[s].total_seconds();
+    cause = "stage " + std::to_string(s) + ": " + busy.periods[s].binding();
+  }
+  if (runs_one_at_a_time(plan))
+    return std::string("one minibatch at a time: ") + (2 * work >= busy.seconds ? "compute" : "transfer");
+  if (cost.inputs.placed() && cost.model->levels == LevelRule::kRecursion) return "PipeDream's recursion";
+  return busy.link_seconds > slowest ? busy.link : cause;
+}
+
+/// " (10 ms; 5 % more for waiting)", where ranks wait.
+std::string waiting_text(const PlanCost& cost, const Busy& busy, double seconds, bool for_cores) {
+  if (seconds <= 1.01 * busy.seconds) return "";
+  char waiting[64];
+  std::snprintf(waiting, sizeof waiting, "; %.3g %% more for %s)", 100 * (seconds / busy.seconds - 1),
+                facts_of(cost.inputs.weights).drains() ? "fill and drain"
+                : for_cores                            ? "waiting, for cores too"
+                                                       : "waiting");
+  return " (" + format_seconds(busy.seconds) + waiting;
+}
+
+void check_finishes(const Plan& plan, const PipelineShape& shape) {
+  const ScheduleCheck check = check_schedule(plan.schedule, shape, rehearsal_span(shape));
+  if (!check.completes || !check.problem.empty())
+    throw PlanError("plan: schedule '" + plan.schedule + "' does not finish: " + check.problem);
+}
+
+}  // namespace
+
+Prediction price(const Plan& plan, const PlanCost& cost, int64_t minibatch_samples) {
+  const std::vector<StageLoad>& loads = cost.loads;
+  Prediction prediction;
+  double work = 0;  // of one minibatch in all stages, one rank at a time
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    prediction.stages.push_back(
+        stage_prediction(loads[s], replicas, plan.stages[s].in_flight, cost.times[s], cost.inputs));
+    work += loads[s].least_seconds;
+  }
+  const Busy busy = busy_of(plan, cost);
+  prediction.bottleneck = cause_of(plan, cost, busy);
+  double seconds = busy.seconds;
+  if (is_simulated(plan, cost)) {
+    const PipelineShape shape = shape_to_simulate(plan, cost);
+    check_finishes(plan, shape);
+    const double simulated = settled_minibatch_seconds(plan.schedule, shape, cost.times, cost.shared);
+    seconds = formula_knows_more(cost) ? std::max(seconds, simulated) : simulated;
+    const bool shares_cores = cost.shared.cores.too_few_for(plan.world_size) && !shape.any_splits();
+    if (shares_cores) prediction.shared_cores = cost.shared.cores.cores;
+    prediction.bottleneck += waiting_text(cost, busy, seconds, shares_cores);
+  }
+  const double input = input_period_seconds(plan, cost);
+  if (input > 0 && (input >= seconds ||
+                    (input >= 0.99 * seconds && cost.inputs.input_seconds > loads[0].compute_seconds())))
+    prediction.bottleneck = "stage 0: loading of input";
+  prediction.minibatch_seconds = std::max(seconds, input);
+  if (!runs_one_at_a_time(plan)) work = shared_out_seconds(work, plan.stages, cost.inputs);
+  prediction.lower_bound_seconds = std::min(work, prediction.minibatch_seconds);
+  if (minibatch_samples > 0 && prediction.minibatch_seconds > 0) {
+    prediction.samples_per_second = static_cast<double>(minibatch_samples) / prediction.minibatch_seconds;
+  }
+  return prediction;
+}
+
+}  // namespace pipewright
