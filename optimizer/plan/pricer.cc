@@ -9,7 +9,6 @@
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/cost/tied.h"
-#include "optimizer/plan/drain_floor.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
 #include "runtime/schedule/schedule.h"
@@ -40,9 +39,7 @@ Plan skeleton(const Candidate& candidate, const States& states) {
 }  // namespace
 
 Pricer::Pricer(const Question& question, const PlanRequest& request)
-    : q_(question), request_(request), drains_(drains(request)) {
-  if (!question.inputs.levels.empty()) loads_ = std::make_unique<LinkLoads>(question.inputs);
-}
+    : q_(question), request_(request), drains_(drains(request)), floor_(*question.model, question.inputs) {}
 
 bool Pricer::takes(const Question& q, const PlanRequest& request) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
@@ -108,26 +105,9 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
     }
     candidate->stages[s].recompute = load.recompute;
   }
-  NetworkPace pace;
-  if (loads_ != nullptr) {
-    pace = loads_->pace(loads, candidate->ranks());
-  } else {
-    for (size_t s = 0; s < loads.size(); ++s) {
-      const double own = q_.model->period(loads[s], candidate->stages[s].replicas, q_.inputs).total_seconds();
-      // Where pipelines drain, the simulation alone says what they take.
-      if (!drains_) pace.floor_seconds = std::max(pace.floor_seconds, own);
-      const auto bytes = static_cast<double>(loads[s].out_bytes);
-      if (s + 1 < loads.size())
-        pace.between_seconds.push_back((loads[s].frozen ? 1 : 2) * message_seconds(bytes, q_.inputs));
-    }
-  }
-  if (drains_) {
-    std::vector<int64_t> replicas;
-    for (const FoundStage& stage : candidate->stages) replicas.push_back(stage.replicas);
-    const double floor = drain_floor_seconds(loads, replicas, q_.inputs, loads_ == nullptr);
-    pace.floor_seconds = std::max(pace.floor_seconds, floor);
-  }
-  pace.likely_seconds = std::max(pace.likely_seconds, pace.floor_seconds);
+  std::vector<int64_t> replicas;
+  for (const FoundStage& stage : candidate->stages) replicas.push_back(stage.replicas);
+  NetworkPace pace = floor_.pace(loads, replicas, candidate->ranks());
   if (q_.memory_bytes > 0) wait_for_room(*candidate, loads, &pace);
   return pace;
 }

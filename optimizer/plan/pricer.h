@@ -1,14 +1,13 @@
 // What candidates take when they run: depths chosen, simulated. For the pool of plans (pool.h).
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "optimizer/cost/link_loads.h"
 #include "optimizer/plan/candidate.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/price/depths.h"
+#include "optimizer/price/floor.h"
 #include "optimizer/search/search.h"
 #include "runtime/schedule/simulate.h"
 
@@ -37,7 +36,7 @@ class Pricer {
 
   /// Minibatches times stages simulated so far: what the time spent grows with.
   int64_t spent() const { return spent_; }
-  bool placed() const { return loads_ != nullptr; }
+  bool placed() const { return floor_.on_network(); }
 
  private:
   std::vector<StageLoad> loads_of(const Candidate& candidate) const;
@@ -53,7 +52,7 @@ class Pricer {
   const Question& q_;
   const PlanRequest& request_;
   const bool drains_;
-  std::unique_ptr<LinkLoads> loads_;  // of the network
+  const Floor floor_;
   KnownDepths known_depths_;
   int64_t spent_ = 0;
 };

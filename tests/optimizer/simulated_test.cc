@@ -9,10 +9,10 @@
 
 #include "graph/document.h"
 #include "graph/pipedream.h"
-#include "optimizer/cost/link_loads.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cuts/states.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/price/floor.h"
 #include "optimizer/price/price.h"
 #include "runtime/schedule/plan_shape.h"
 #include "tests/optimizer/tiny_question.h"
@@ -143,8 +143,12 @@ class EveryPlan {
     if (formula >= least_) return;
     if (!how.network.empty()) {
       std::vector<std::vector<int64_t>> ranks;
-      for (const Stage& stage : plan->stages) ranks.push_back(stage.ranks);
-      if (LinkLoads(inputs_).pace(loads, ranks).floor_seconds >= least_ * (1 - 1e-6)) return;
+      std::vector<int64_t> replicas;
+      for (const Stage& stage : plan->stages) {
+        ranks.push_back(stage.ranks);
+        replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+      }
+      if (Floor(model_, inputs_).pace(loads, replicas, ranks).floor_seconds >= least_ * (1 - 1e-6)) return;
     }
     if (!promising(*plan, loads, times, how)) return;
     std::set<std::vector<int64_t>> known;

@@ -1,0 +1,147 @@
+// floor() against price(): whatever a search leaves aside because of its floor is no faster than that.
+#include "optimizer/price/floor.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+
+#include "graph/error.h"
+#include "graph/strategies.h"
+#include "optimizer/plan/run_rules.h"
+#include "optimizer/price/depths.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/schedule.h"
+#include "tests/optimizer/random_profile.h"
+#include "tests/support/long.h"
+
+namespace pipewright::testing {
+namespace {
+
+double factor(std::mt19937& random) { return 1 + 0.1 * static_cast<double>(pick(random, 0, 9)); }
+
+Profile profile_with_all_effects(std::mt19937& random) {
+  Profile profile = random_profile(random, static_cast<int>(pick(random, 2, 8)), pick(random, 0, 1) == 0, 50);
+  if (pick(random, 0, 2) == 0) profile.input_seconds = 1e-3 * static_cast<double>(pick(random, 1, 12));
+  if (pick(random, 0, 2) == 0) {
+    ProfiledCrowd crowd;
+    crowd.ranks = pick(random, 2, 4);
+    crowd.compute_factor = factor(random);
+    crowd.update_factor = factor(random);
+    crowd.replicas_compute_factor = factor(random);
+    crowd.replicas_update_factor = factor(random);
+    profile.whole.crowd = crowd;
+  }
+  return profile;
+}
+
+Topology random_topology(std::mt19937& random) {
+  const double rates[] = {1e5, 1e6, 1e7, 1e9};
+  const auto rate = [&] { return rates[pick(random, 0, 3)]; };
+  const double latency = pick(random, 0, 1) == 0 ? 2e-4 : 0;
+  Topology topology = flat_topology(pick(random, 1, 4), rate(), latency, 0);
+  if (pick(random, 0, 1) == 0) topology.levels.push_back({pick(random, 2, 3), rate(), 2 * latency, false});
+  for (TopologyLevel& level : topology.levels) level.shared = pick(random, 0, 2) == 0;
+  if (pick(random, 0, 3) == 0)
+    topology.factors = {factor(random), factor(random), factor(random), factor(random), factor(random), 1};
+  if (pick(random, 0, 3) == 0) topology.cores = {topology.levels[0].count, pick(random, 1, 2)};
+  return topology;
+}
+
+PlanRequest random_rules(std::mt19937& random) {
+  const std::pair<const char*, const char*> rules[] = {{"1f1b", "stash"},    {"1f1b", "2bw"},
+                                                       {"1f1b", "vertical"}, {"gpipe", "flush"},
+                                                       {"zb-h1", "flush"},   {"1f1b-flush", "flush"}};
+  PlanRequest request;
+  std::tie(request.schedule, request.weights) = rules[pick(random, 0, 5)];
+  if (request.weights == "vertical") request.strategy = "straight";
+  return request;
+}
+
+/// A chain of stages along the nodes' order, on any devices.
+Plan random_chain(std::mt19937& random, const Profile& profile, int64_t devices, bool replicated) {
+  Plan plan;
+  plan.model = profile.model;
+  plan.strategy = "manual";
+  std::vector<int64_t> ranks(static_cast<size_t>(devices));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  std::shuffle(ranks.begin(), ranks.end(), random);
+  const auto nodes = static_cast<int64_t>(profile.nodes.size());
+  int64_t stages = pick(random, 1, std::min(nodes, devices));
+  int64_t begin = 0;
+  for (; stages > 0; --stages) {
+    Stage stage;
+    const int64_t end = stages == 1 ? nodes : pick(random, begin + 1, nodes - stages + 1);
+    for (; begin < end; ++begin) stage.nodes.push_back(profile.nodes[static_cast<size_t>(begin)].name);
+    const int64_t spare = replicated ? static_cast<int64_t>(ranks.size()) - stages : 0;
+    for (int64_t more = pick(random, 0, spare); more >= 0; --more) {
+      stage.ranks.push_back(ranks.back());
+      ranks.pop_back();
+    }
+    std::sort(stage.ranks.begin(), stage.ranks.end());
+    stage.recompute = pick(random, 0, 4) == 0;
+    plan.world_size += static_cast<int64_t>(stage.ranks.size());
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+void deepen_at_random(std::mt19937& random, Plan* plan) {
+  for (Stage& stage : plan->stages) stage.in_flight = pick(random, 1, 6);
+  PipelineShape shape = shape_of(*plan);
+  const std::vector<int64_t> usable = usable_in_flight(shape);
+  for (size_t s = 0; s < usable.size(); ++s) plan->stages[s].in_flight = usable[s];
+}
+
+}  // namespace
+
+TEST_CASE(
+    "No run is below its floor: chains of stages at random, at any depths, with every effect of prices") {
+  const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");
+  const int64_t cases = set != nullptr ? std::atoll(set) : is_long() ? 100000 : 4000;
+  const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
+  std::mt19937 random(seed != nullptr ? std::atoi(seed) : 45);
+  const CostModel& model = cost_model_named("pipewright");
+  std::map<std::string, int64_t> tried;
+  int64_t tight = 0;
+  for (int64_t c = 0; c < cases; ++c) {
+    const Profile profile = profile_with_all_effects(random);
+    const Topology topology = random_topology(random);
+    const PlanRequest request = with_run_rules(random_rules(random), topology.device_count());
+    const Dataflow flow(profile, {}, ties_of(request));
+    Plan plan = random_chain(random, profile, topology.device_count(), request.strategy != "straight");
+    run_by(rules_of(request), &plan);
+    const CostInputs inputs = requested_cost_inputs(profile, topology, request);
+    std::vector<StageLoad> loads;
+    try {
+      loads = loads_of_plan(plan, flow, model);
+    } catch (const PlanError&) {
+      continue;  // tied parameters in several stages
+    }
+    PlanCost cost(plan, loads, model, inputs);
+    if (!choose_depths(0, true, &plan, &cost)) continue;
+    if (request.weights == "stash" && pick(random, 0, 1) == 0) deepen_at_random(random, &plan);
+    std::vector<int64_t> replicas;
+    std::vector<std::vector<int64_t>> ranks;
+    for (const Stage& stage : plan.stages) {
+      ranks.push_back(stage.ranks);
+      replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+    }
+    const double floor = Floor(model, cost.inputs).pace(loads, replicas, ranks).floor_seconds;
+    const double seconds = price_seconds(plan, cost);
+    CAPTURE(c, plan.schedule, plan.weights, plan.shape_text(), topology.levels.size());
+    CHECK(floor <= seconds * (1 + 1e-9) + 1e-15);
+    CHECK(price(plan, cost, profile.minibatch_samples).minibatch_seconds == seconds);
+    ++tried[plan.schedule + " " + plan.weights];
+    if (floor > 0.95 * seconds) ++tight;
+  }
+  CHECK(tried.size() == 6);
+  for (const auto& [rules, plans] : tried) {
+    CAPTURE(rules);
+    CHECK(plans > cases / 12);
+  }
+  CHECK(tight > cases / 5);
+}
+
+}  // namespace pipewright::testing
