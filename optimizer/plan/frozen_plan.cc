@@ -14,6 +14,7 @@
 #include "optimizer/plan/plan_sequence.h"
 #include "optimizer/plan/renamed_ranks.h"
 #include "optimizer/plan/replan.h"
+#include "optimizer/plan/run_rules.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/turns.h"
 
@@ -35,20 +36,6 @@ int64_t most_replicas(const Plan& plan) {
   size_t most = 0;
   for (const Stage& stage : plan.stages) most = std::max(most, stage.ranks.size());
   return static_cast<int64_t>(most);
-}
-
-PlanRequest request_like(const Plan& in_force) {
-  PlanRequest request;
-  request.schedule = in_force.schedule;
-  request.weights = in_force.weights;
-  if (has_intervals(in_force)) request.microbatches = in_force.microbatches;
-  const ScheduleFacts& schedule = schedule_facts(in_force.schedule);
-  if (schedule.several_stages) request.stages_per_rank = shape_of(in_force).stages_per_rank;
-  if (schedule.kind == ScheduleKind::kModelParallel) {
-    request.schedule = PlanRequest().schedule;
-    request.strategy = in_force.schedule;
-  }
-  return request;
 }
 
 Topology of_devices(const Topology& topology, int64_t devices) {

@@ -125,6 +125,15 @@ Question question_about(const Profile& profile, const Topology& topology, const 
   return question;
 }
 
+constexpr const char* kNarrower[] = {"hybrid", "straight", "dp"};
+
+/// Whether the best of all may be looked for among the plans of each strategy.
+bool has_narrower(const PlanRequest& request) {
+  return searched_strategy(request.strategy).kind == StrategyKind::kBest && !request.demands.any() &&
+         request.effort >= 1 && !schedule_facts(request.schedule).several_stages &&
+         cost_model_named(request.objective).simulated;
+}
+
 /// One question on its way to its plan: what the search is asked, what it answers, and the plans that its
 /// answers become, each with depths chosen by simulation.
 class Planning {
@@ -164,6 +173,7 @@ class Planning {
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
   void try_narrower_strategies(double bound, Plan* plan) const;
+  bool is_thin(const Plan& plan) const;
   void try_other_links(double bound, Plan* plan) const;
   void take_if_faster_here(Plan other, Plan* plan) const;
   void take_if_faster(std::optional<Plan> other, Plan* plan) const;
@@ -222,6 +232,11 @@ Plan Planning::plan_for_inference() {
 
 Plan Planning::plan_for_training() {
   check_demands(request_, &question_);
+  if (question_.single_stage && question_.most_replicas < question_.devices)
+    throw InfeasibleError("strategy 'dp': an update of " + std::to_string(question_.devices) +
+                              " minibatches, one of each replica, is more than " +
+                              std::to_string(question_.most_replicas),
+                          "");
   search_first();
   const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, *answer_);
   if (bound >= request_.most_seconds) fail();
@@ -232,6 +247,7 @@ Plan Planning::plan_for_training() {
     join_thin_stages(&plan);
     try_more_room(&plan);
     try_without_recomputing(&plan);
+    try_narrower_strategies(bound, &plan);
   } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
     try_narrower_strategies(bound, &plan);
@@ -427,21 +443,34 @@ void Planning::try_half_of_the_devices(Plan* plan) const {
   }
 }
 
-/// On levels that have little memory the way to the fastest plan has many turns: a search among fewer plans,
-/// which begins elsewhere, may end at a faster one.
+/// The best of all is the best of each strategy. Where devices differ the search has a formula that knows no
+/// waiting, and what it finds among all may be slower than what it finds among fewer. On levels that have
+/// little memory the way to the fastest plan has many turns: a search that begins elsewhere may end at a
+/// faster one.
 void Planning::try_narrower_strategies(double bound, Plan* plan) const {
-  if (strategy_ != StrategyKind::kBest || request_.demands.any() || question_.all_devices) return;
-  if (!question_.inputs.placed() || question_.memory_bytes == 0) return;
-  for (const char* narrower : {"hybrid", "straight"}) {
-    if (seconds(*plan) <= bound * kFarFromBound) return;
+  if (!has_narrower(request_)) return;
+  if (pooled_ && (question_.all_devices || !question_.inputs.placed() || question_.memory_bytes == 0)) return;
+  for (const char* narrower : kNarrower) {
+    if (seconds(*plan) <= bound * (pooled_ ? kFarFromBound : kAtBound)) return;
     PlanRequest request = request_;
     request.strategy = narrower;
     request.most_seconds = kNever;  // from nothing: what is slower leads to what is faster
     try {
-      take_if_faster(Planning(profile_, topology_, request, true).plan_for_training(), plan);
+      Plan other = Planning(profile_, topology_, request, true).plan_for_training();
+      // Such a strategy may have stages that hardly compute (join_thin_stages()).
+      const bool worth_it = !is_thin(other) || kThinTolerance * seconds(other) < seconds(*plan);
+      if (worth_it) take_if_faster(std::move(other), plan);
     } catch (const InfeasibleError&) {  // none of these fits
     }
   }
+}
+
+/// Has a stage that computes less than its messages take.
+bool Planning::is_thin(const Plan& plan) const {
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow_, model_);
+  return std::any_of(loads.begin(), loads.end(), [&](const StageLoad& load) {
+    return computes_less_than_messages(load, question_.inputs);
+  });
 }
 
 /// Nor may what is answered for slower or faster links be faster on these: where memory is short, which of
@@ -488,15 +517,46 @@ std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topol
   }
 }
 
+Plan plan_for_training(const Profile& profile, const Topology& topology, const PlanRequest& request,
+                       PlanNotes* notes) {
+  const auto planned = [&](const PlanRequest& asked) {
+    Planning planning(profile, topology, asked);
+    Plan plan = planning.plan_for_training();
+    if (notes != nullptr) *notes = planning.notes();
+    return plan;
+  };
+  try {
+    return planned(request);
+  } catch (const InfeasibleError&) {
+    // Where devices differ what is fastest by the formula may not fit, and what fits is another strategy's.
+    if (topology.devices.empty() || !has_narrower(request) || request.most_seconds < kNever) throw;
+    std::optional<Plan> best;
+    for (const char* narrower : kNarrower) {
+      PlanRequest fewer = request;
+      fewer.strategy = narrower;
+      try {
+        Plan plan = planned(fewer);
+        if (!best || seconds(plan) < seconds(*best)) best = std::move(plan);
+      } catch (const InfeasibleError&) {  // none of these fits
+      }
+    }
+    if (!best) throw;
+    best->strategy = request.strategy;
+    best->predicted->lower_bound_seconds =
+        evaluate_plan(*best, profile, topology, request).lower_bound_seconds;
+    return *std::move(best);
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes) {
   if (request.inference_period_seconds == 0)
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
+  if (request.inference_period_seconds == 0) return plan_for_training(profile, topology, request, notes);
   Planning planning(profile, topology, request);
-  Plan plan =
-      request.inference_period_seconds > 0 ? planning.plan_for_inference() : planning.plan_for_training();
+  Plan plan = planning.plan_for_inference();
   if (notes != nullptr) *notes = planning.notes();
   return plan;
 }

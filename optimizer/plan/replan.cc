@@ -15,6 +15,7 @@
 #include "optimizer/plan/quick_plans.h"
 #include "optimizer/plan/renamed_ranks.h"
 #include "optimizer/plan/row_orders.h"
+#include "optimizer/plan/run_rules.h"
 
 namespace pipewright {
 namespace {
@@ -253,10 +254,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
   Replanned again;
   CountedWork work(budget_seconds);
   work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
-  PlanRequest request;
-  request.schedule = in_force.schedule;
-  request.weights = in_force.weights;
-  if (weight_rule_facts(in_force.weights).one_update_for_all) request.microbatches = in_force.microbatches;
+  PlanRequest request = request_like(in_force);
   request.use_all_devices = true;  // a rank without a stage would have to be the last
   request.class_profiles = std::move(classes);
   request.most_minibatches_per_update = most_minibatches_per_update;

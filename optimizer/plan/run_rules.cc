@@ -9,6 +9,7 @@
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/pricer.h"
 #include "optimizer/search/few_cuts.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -117,6 +118,12 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     request.schedule = "model-parallel";
   }
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  if (schedule.kind == ScheduleKind::kModelParallel && strategy.kind != StrategyKind::kModelParallel) {
+    throw InputError(
+        "--schedule model-parallel: goes with --strategy model-parallel, not '" + request.strategy + "'",
+        "One minibatch at a time gains nothing by replicas or pipelines: --strategy "
+        "model-parallel alone says all.");
+  }
   if (request.weights.empty() && schedule.trains()) request.weights = to_text(schedule.weights.front());
   if (schedule.trains()) weight_rule_named(request.weights);
   Plan plan;
@@ -221,6 +228,17 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
     if (!known) add(std::move(answer));
   }
   return found;
+}
+
+PlanRequest request_like(const Plan& plan) {
+  PlanRequest request;
+  request.schedule = plan.schedule;
+  request.weights = plan.weights;
+  if (weight_rule_facts(plan.weights).one_update_for_all) request.microbatches = plan.microbatches;
+  const ScheduleFacts& schedule = schedule_facts(plan.schedule);
+  if (schedule.several_stages) request.stages_per_rank = shape_of(plan).stages_per_rank;
+  if (schedule.kind == ScheduleKind::kModelParallel) request.strategy = plan.schedule;
+  return request;
 }
 
 RunRules rules_of(const PlanRequest& request) {

@@ -34,6 +34,9 @@ void search_by_rules(const PlanRequest& request, Question* question);
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
                                const std::vector<NodeSet>& pinned);
 
+/// What asks for plans that run as this one does: schedule, weights, microbatches.
+PlanRequest request_like(const Plan& plan);
+
 /// How plans of such a request run. `request` as with_run_rules() makes it.
 RunRules rules_of(const PlanRequest& request);
 

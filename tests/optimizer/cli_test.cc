@@ -433,6 +433,7 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong(kQuestion + "--schedule gpipe --weights stash", "does not go with");
   wrong(kQuestion + "--microbatches 4", "--microbatches");
   wrong(kQuestion + "--weights vertical", "--weights vertical");
+  wrong(kQuestion + "--schedule model-parallel", "goes with --strategy model-parallel, not 'best'");
   wrong(kQuestion + "--schedule gpipe --strategy model-parallel", "model-parallel");
   wrong(kQuestion + "--schedule gpipe --objective pipedream", "--objective pipedream");
   wrong(kQuestion + "--schedule interleaved --max-stages 2", "--schedule interleaved");

@@ -13,9 +13,11 @@
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/search/thin_stages.h"
 #include "runtime/schedule/check.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
+#include "tests/support/long.h"
 #include "tests/support/skip.h"
 
 namespace pipewright {
@@ -102,18 +104,23 @@ TEST_CASE("Random plans keep every promise, with and without memory limits") {
   CHECK(infeasible > 100);
 }
 
+/// Some are slower than others, some have a limit.
+Topology with_devices_that_differ(std::mt19937& random, Topology topology) {
+  topology.devices.resize(static_cast<size_t>(topology.device_count()));
+  for (TopologyDevice& device : topology.devices) {
+    device.host = "host";
+    device.relative_speed = pick(random, 0, 1) == 0 ? 1 : 0.5;
+    device.memory_bytes = pick(random, 0, 2) == 0 ? 0 : pick(random, 10, 120) * 1000;
+  }
+  return topology;
+}
+
 TEST_CASE("Plans fit devices of which some have a limit and others none, under every schedule") {
   std::mt19937 random(13);
   std::map<std::string, int64_t> limited;
   for (int c = 0; c < 400; ++c) {
     const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 4, 9)), true, 50);
-    Topology topology = random_topology(random);
-    topology.devices.resize(static_cast<size_t>(topology.device_count()));
-    for (TopologyDevice& device : topology.devices) {
-      device.host = "host";
-      device.relative_speed = pick(random, 0, 1) == 0 ? 1 : 0.5;
-      device.memory_bytes = pick(random, 0, 2) == 0 ? 0 : pick(random, 10, 120) * 1000;
-    }
+    const Topology topology = with_devices_that_differ(random, random_topology(random));
     PlanRequest request;
     request.schedule = std::vector{"1f1b", "gpipe", "1f1b-flush", "interleaved", "zb-h1"}[c % 5];
     CAPTURE(c, request.schedule);
@@ -131,6 +138,33 @@ TEST_CASE("Plans fit devices of which some have a limit and others none, under e
     CAPTURE(schedule);
     CHECK(stages > 5);
   }
+}
+
+TEST_CASE("On devices that differ the best is no slower than any strategy by name") {
+  std::mt19937 random(14);
+  int64_t compared = 0;
+  for (int c = 0; c < (testing::is_long() ? 6000 : 300); ++c) {
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 3, 8)), true, 50);
+    const Topology topology = with_devices_that_differ(random, random_topology(random));
+    PlanRequest request;
+    request.schedule = std::vector{"1f1b", "gpipe", "1f1b-flush", "zb-h1"}[c % 4];
+    const auto seconds = [&](const char* strategy) {
+      request.strategy = strategy;
+      try {
+        return make_plan(profile, topology, request).predicted->minibatch_seconds;
+      } catch (const InfeasibleError&) {
+        return std::numeric_limits<double>::infinity();
+      }
+    };
+    const double best = seconds("best");
+    for (const char* strategy : {"dp", "straight", "hybrid"}) {
+      CAPTURE(c, request.schedule, strategy);
+      const double other = seconds(strategy);
+      if (other < std::numeric_limits<double>::infinity()) ++compared;
+      CHECK(best <= kThinTolerance * other);  // it has no stage that hardly computes for less
+    }
+  }
+  CHECK(compared > 300);
 }
 
 TEST_CASE("The memory that an InfeasibleError names is enough, and a byte less is not") {

@@ -257,6 +257,17 @@ TEST_CASE("with a limit for updates no stage makes one of more minibatches, and 
   CHECK(straight_cases > 10);
 }
 
+TEST_CASE("a plan of one minibatch at a time stays one: a slow rank gets less of it") {
+  const Profile profile = chain();
+  PlanRequest request = on_all();
+  request.strategy = "model-parallel";
+  const Plan quiet = make_plan(profile, links(2), request);
+  REQUIRE(quiet.schedule == "model-parallel");
+  const Replanned again = plan_again(profile, links(2), quiet, std::vector<double>{1, 4}, {}, {quiet});
+  CHECK(again.plan.schedule == "model-parallel");
+  CHECK(again.next_seconds <= again.now_seconds);
+}
+
 TEST_CASE("no plan as fast whose ranks are others moves fewer bytes") {
   int cases = 0;
   for (unsigned seed = 1000; seed < 1150; ++seed) {
