@@ -43,6 +43,22 @@ void fail_demands(const Question& q, const PlanRequest& request, const std::vect
                             : "Check --replicas and --max-stages against the strategy and each other.");
 }
 
+void fail_interleaved(const Question& q, const std::string& schedule, int64_t stages_per_rank) {
+  const std::string each = std::to_string(stages_per_rank) + (stages_per_rank == 1 ? " stage" : " stages");
+  const int64_t stages = longest_chain(*q.states);
+  const std::string name = "schedule '" + schedule + "' with " + each + " on each rank";
+  if (q.devices < 2 || stages < 2 * stages_per_rank)
+    throw InfeasibleError(name + ": needs 2 devices and " + std::to_string(2 * stages_per_rank) +
+                              " stages or more; got " + std::to_string(q.devices) +
+                              (q.devices == 1 ? " device" : " devices") +
+                              " and a model that can be cut into " + std::to_string(stages),
+                          "Take another --schedule, or fewer --stages-per-rank.");
+  throw MemoryError(name + ": found no plan that fits " + format_bytes(static_cast<double>(q.memory_bytes)) +
+                        " of memory on each of " + std::to_string(q.devices) + " devices",
+                    "Stages of one rank share its memory: give more (--memory) or more devices (--gpus), or "
+                    "take --recompute always or another --schedule.");
+}
+
 void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples,
                      const std::string& ties) {
   const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");

@@ -16,4 +16,8 @@ namespace pipewright {
 [[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples,
                                   const std::string& ties);
 
+/// Of a schedule with several stages on each rank: too few devices or cuts, or else too little memory.
+[[noreturn]] void fail_interleaved(const Question& question, const std::string& schedule,
+                                   int64_t stages_per_rank);
+
 }  // namespace pipewright

@@ -73,13 +73,9 @@ void ask(StrategyKind strategy, Question* q) {
   PW_CHECK(false, "strategy " << static_cast<int>(strategy));
 }
 
-/// No stage keeps more than its devices hold.
+/// No rank keeps more than its device holds, for all its stages.
 bool fits(const Plan& plan, const Topology& topology) {
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const int64_t limit = memory_limit_bytes(topology, plan.stages[s]);
-    if (limit > 0 && plan.predicted->stages[s].memory.total_bytes() > limit) return false;
-  }
-  return true;
+  return memory_deficits(plan, *plan.predicted, *plan.predicted, topology).empty();
 }
 
 bool recomputes(const Plan& plan) {
@@ -329,6 +325,8 @@ std::optional<Answer> Planning::shallow_answer() const {
 
 void Planning::fail() {
   if (request_.most_seconds < kNever) throw InfeasibleError("nothing that is faster", "");
+  if (schedule_facts(request_.schedule).several_stages)
+    fail_interleaved(question_, request_.schedule, request_.stages_per_rank);
   question_.least_depths = may_be_shallow();  // the least memory is that of the least depths
   fail_infeasible(question_, request_.strategy, profile_.minibatch_samples, ties_);
 }

@@ -456,6 +456,9 @@ TEST_CASE("Infeasible: 4, with the memory that would do") {
   CHECK_THAT(outcome.error, Catch::Contains("the smallest that fits one is"));
   CHECK_FALSE(cli.has("plans/gpus=4.json"));
   CHECK(cli.run("--profile profile.json --gpus 2 --strategy hybrid").code == 4);
+  const Outcome alone = cli.run("--profile profile.json --gpus 1 --schedule interleaved");
+  CHECK(alone.code == 4);
+  CHECK_THAT(alone.error, Catch::Contains("needs 2 devices and 4 stages or more; got 1 device"));
   CHECK(cli.run("compare " + kQuestion + "--memory 1kB").code == 4);
 }
 

@@ -115,12 +115,16 @@ Topology with_devices_that_differ(std::mt19937& random, Topology topology) {
   return topology;
 }
 
-TEST_CASE("Plans fit devices of which some have a limit and others none, under every schedule") {
+TEST_CASE("Plans fit devices, also where some have a limit and others none, under every schedule") {
   std::mt19937 random(13);
   std::map<std::string, int64_t> limited;
   for (int c = 0; c < 400; ++c) {
     const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 4, 9)), true, 50);
-    const Topology topology = with_devices_that_differ(random, random_topology(random));
+    Topology topology = random_topology(random);
+    if (pick(random, 0, 1) == 0)
+      topology = with_devices_that_differ(random, topology);
+    else
+      topology.memory_bytes = pick(random, 10, 120) * 1000;
     PlanRequest request;
     request.schedule = std::vector{"1f1b", "gpipe", "1f1b-flush", "interleaved", "zb-h1"}[c % 5];
     CAPTURE(c, request.schedule);
