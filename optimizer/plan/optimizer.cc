@@ -145,6 +145,7 @@ class Planning {
   PlanNotes notes() const { return notes_; }
 
  private:
+  Plan plan_of_search();
   bool drains() const { return pipewright::drains(request_); }
   /// What the demands leave to search for.
   std::optional<Answer> answer_to(const Question& question) const;
@@ -169,6 +170,7 @@ class Planning {
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
   void try_narrower_strategies(double bound, Plan* plan) const;
+  std::optional<Plan> plan_by_name(const char* strategy) const;
   bool is_thin(const Plan& plan) const;
   void try_other_links(double bound, Plan* plan) const;
   void take_if_faster_here(Plan other, Plan* plan) const;
@@ -227,6 +229,26 @@ Plan Planning::plan_for_inference() {
 }
 
 Plan Planning::plan_for_training() {
+  try {
+    return plan_of_search();
+  } catch (const InfeasibleError&) {
+    // Where devices differ what is fastest by the formula may not fit, and what fits is another strategy's.
+    if (topology_.devices.empty() || !has_narrower(request_) || request_.most_seconds < kNever) throw;
+    std::optional<Plan> best;
+    for (const char* narrower : kNarrower) {
+      std::optional<Plan> plan = plan_by_name(narrower);
+      if (plan && (!best || seconds(*plan) < seconds(*best))) best = std::move(plan);
+    }
+    if (!best) throw;
+    best->strategy = request_.strategy;
+    double& bound = best->predicted->lower_bound_seconds;
+    bound = evaluate_plan(*best, profile_, topology_, request_).lower_bound_seconds;
+    notes_ = {states_.size(), states_.exact, bound, family_of(request_, question_)};
+    return *std::move(best);
+  }
+}
+
+Plan Planning::plan_of_search() {
   check_demands(request_, &question_);
   if (question_.single_stage && question_.most_replicas < question_.devices)
     throw InfeasibleError("strategy 'dp': an update of " + std::to_string(question_.devices) +
@@ -450,16 +472,22 @@ void Planning::try_narrower_strategies(double bound, Plan* plan) const {
   if (pooled_ && (question_.all_devices || !question_.inputs.placed() || question_.memory_bytes == 0)) return;
   for (const char* narrower : kNarrower) {
     if (seconds(*plan) <= bound * (pooled_ ? kFarFromBound : kAtBound)) return;
-    PlanRequest request = request_;
-    request.strategy = narrower;
-    request.most_seconds = kNever;  // from nothing: what is slower leads to what is faster
-    try {
-      Plan other = Planning(profile_, topology_, request, true).plan_for_training();
-      // Such a strategy may have stages that hardly compute (join_thin_stages()).
-      const bool worth_it = !is_thin(other) || kThinTolerance * seconds(other) < seconds(*plan);
-      if (worth_it) take_if_faster(std::move(other), plan);
-    } catch (const InfeasibleError&) {  // none of these fits
-    }
+    std::optional<Plan> other = plan_by_name(narrower);
+    // Such a strategy may have stages that hardly compute (join_thin_stages()).
+    if (other && is_thin(*other) && kThinTolerance * seconds(*other) >= seconds(*plan)) continue;
+    take_if_faster(std::move(other), plan);
+  }
+}
+
+/// From nothing: what is slower leads to what is faster. Nothing if none of these fits.
+std::optional<Plan> Planning::plan_by_name(const char* strategy) const {
+  PlanRequest request = request_;
+  request.strategy = strategy;
+  request.most_seconds = kNever;
+  try {
+    return Planning(profile_, topology_, request, true).plan_for_training();
+  } catch (const InfeasibleError&) {
+    return std::nullopt;
   }
 }
 
@@ -515,46 +543,15 @@ std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topol
   }
 }
 
-Plan plan_for_training(const Profile& profile, const Topology& topology, const PlanRequest& request,
-                       PlanNotes* notes) {
-  const auto planned = [&](const PlanRequest& asked) {
-    Planning planning(profile, topology, asked);
-    Plan plan = planning.plan_for_training();
-    if (notes != nullptr) *notes = planning.notes();
-    return plan;
-  };
-  try {
-    return planned(request);
-  } catch (const InfeasibleError&) {
-    // Where devices differ what is fastest by the formula may not fit, and what fits is another strategy's.
-    if (topology.devices.empty() || !has_narrower(request) || request.most_seconds < kNever) throw;
-    std::optional<Plan> best;
-    for (const char* narrower : kNarrower) {
-      PlanRequest fewer = request;
-      fewer.strategy = narrower;
-      try {
-        Plan plan = planned(fewer);
-        if (!best || seconds(plan) < seconds(*best)) best = std::move(plan);
-      } catch (const InfeasibleError&) {  // none of these fits
-      }
-    }
-    if (!best) throw;
-    best->strategy = request.strategy;
-    best->predicted->lower_bound_seconds =
-        evaluate_plan(*best, profile, topology, request).lower_bound_seconds;
-    return *std::move(best);
-  }
-}
-
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes) {
   if (request.inference_period_seconds == 0)
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
-  if (request.inference_period_seconds == 0) return plan_for_training(profile, topology, request, notes);
   Planning planning(profile, topology, request);
-  Plan plan = planning.plan_for_inference();
+  Plan plan =
+      request.inference_period_seconds > 0 ? planning.plan_for_inference() : planning.plan_for_training();
   if (notes != nullptr) *notes = planning.notes();
   return plan;
 }

@@ -66,10 +66,7 @@ std::optional<std::pair<int64_t, int64_t>> best_swap(const Plan& plan, const Pla
 
 bool fits(const Plan& plan, const PlanCost& cost, const Topology& topology) {
   Prediction prediction;
-  for (size_t s = 0; s < cost.loads.size(); ++s)
-    prediction.stages.push_back(stage_prediction(cost.loads[s],
-                                                 static_cast<int64_t>(plan.stages[s].ranks.size()),
-                                                 plan.stages[s].in_flight, cost.times[s], cost.inputs));
+  prediction.stages = stage_predictions(plan, cost);
   return memory_deficits(plan, prediction, prediction, topology).empty();
 }
 

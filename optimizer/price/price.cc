@@ -147,6 +147,14 @@ std::vector<StagePeriod> busy_periods(const Plan& plan, const PlanCost& cost) {
   return busy_of(plan, cost).periods;
 }
 
+std::vector<StagePrediction> stage_predictions(const Plan& plan, const PlanCost& cost) {
+  std::vector<StagePrediction> stages;
+  for (size_t s = 0; s < cost.loads.size(); ++s)
+    stages.push_back(stage_prediction(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()),
+                                      plan.stages[s].in_flight, cost.times[s], cost.inputs));
+  return stages;
+}
+
 double price_seconds(const Plan& plan, const PlanCost& cost, std::optional<double> simulated) {
   if (!simulated && is_simulated(plan, cost))
     simulated =
@@ -197,13 +205,9 @@ void check_finishes(const Plan& plan, const PipelineShape& shape) {
 Prediction price(const Plan& plan, const PlanCost& cost, int64_t minibatch_samples) {
   const std::vector<StageLoad>& loads = cost.loads;
   Prediction prediction;
+  prediction.stages = stage_predictions(plan, cost);
   double work = 0;  // of one minibatch in all stages, one rank at a time
-  for (size_t s = 0; s < loads.size(); ++s) {
-    const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
-    prediction.stages.push_back(
-        stage_prediction(loads[s], replicas, plan.stages[s].in_flight, cost.times[s], cost.inputs));
-    work += loads[s].least_seconds;
-  }
+  for (const StageLoad& load : loads) work += load.least_seconds;
   const Busy busy = busy_of(plan, cost);
   prediction.bottleneck = cause_of(plan, cost, busy);
   double seconds = busy.seconds;

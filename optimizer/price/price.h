@@ -16,6 +16,9 @@ namespace pipewright {
 /// How long each stage's devices and links are busy for a minibatch, by cause, where its ranks are.
 std::vector<StagePeriod> busy_periods(const Plan& plan, const PlanCost& cost);
 
+/// What a rank of each stage does in a minibatch, and keeps at the plan's depths.
+std::vector<StagePrediction> stage_predictions(const Plan& plan, const PlanCost& cost);
+
 /// Time of a minibatch in the long run: as simulated where that is done, and at least what the busiest device
 /// or link takes where the simulation does not know that. `simulated_seconds`: what it is known to make of
 /// the plan (choose_depths()). The schedule must finish.
