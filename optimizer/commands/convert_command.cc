@@ -10,10 +10,10 @@
 #include "graph/limits.h"
 #include "graph/pipedream.h"
 #include "graph/pipedream_configuration.h"
+#include "optimizer/baselines/dnn_partitioning.h"
+#include "optimizer/baselines/piper.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
-#include "optimizer/published/dnn_partitioning.h"
-#include "optimizer/published/piper.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {

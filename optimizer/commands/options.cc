@@ -26,7 +26,7 @@ void add_pricing_options(po::options_description* options) {
   options->add_options()  //
       ("objective", po::value<std::string>()->default_value("pipewright"),
        ("cost model: " + join(names_of(cost_models()), ", ") +
-        "; plan only: " + join(names_of(published_questions()), ", "))
+        "; plan only: " + join(names_of(baselines()), ", "))
            .c_str())                                                                                       //
       ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),

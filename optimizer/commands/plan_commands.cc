@@ -14,16 +14,16 @@
 #include "graph/rows.h"
 #include "graph/strategies.h"
 #include "graph/units.h"
+#include "optimizer/baselines/halving.h"
+#include "optimizer/commands/baseline_commands.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/comparison.h"
 #include "optimizer/commands/option_values.h"
 #include "optimizer/commands/options.h"
-#include "optimizer/commands/published_commands.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/commands/sync_choice.h"
 #include "optimizer/commands/sync_comparison.h"
 #include "optimizer/cost/frozen_profile.h"
-#include "optimizer/plan/halving.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/disturbance.h"
 
@@ -167,7 +167,7 @@ void run_plan(const Arguments& arguments) {
   po::options_description options("Options");
   add_question_options(&options);
   add_demand_options(&options);
-  add_published_options(&options);
+  add_baseline_options(&options);
   options.add_options()  //
       ("for", po::value<std::string>()->default_value("training"),
        "training, or inference: forward, least latency")                                  //
@@ -178,7 +178,7 @@ void run_plan(const Arguments& arguments) {
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
-  if (is_published(values)) return plan_published(values);
+  if (asks_baseline(values)) return plan_baseline(values);
   const Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
   const Stopwatch stopwatch;

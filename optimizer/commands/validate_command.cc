@@ -6,10 +6,10 @@
 #include "graph/json.h"
 #include "graph/text_table.h"
 #include "graph/units.h"
+#include "optimizer/baselines/sailor.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/report.h"
-#include "optimizer/published/sailor.h"
 
 namespace pipewright {
 namespace {

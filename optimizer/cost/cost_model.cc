@@ -195,21 +195,21 @@ const std::vector<CostModel>& cost_models() {
   return models;
 }
 
-const std::vector<PublishedQuestion>& published_questions() {
-  static const std::vector<PublishedQuestion> rows = {
-      {PublishedKind::kMaxLoad, "max-load", "least load of the busiest device (Tarnawski et al., 2020)"},
-      {PublishedKind::kPiper, "piper", "parallel stages and recomputation (Tarnawski et al., 2021)"},
-      {PublishedKind::kDynPipe, "dynpipe", "transfers that do not run beside computing (Yuan et al., 2025)"},
+const std::vector<Baseline>& baselines() {
+  static const std::vector<Baseline> rows = {
+      {BaselineKind::kMaxLoad, "max-load", "least load of the busiest device (Tarnawski et al., 2020)"},
+      {BaselineKind::kPiper, "piper", "parallel stages and recomputation (Tarnawski et al., 2021)"},
+      {BaselineKind::kDynPipe, "dynpipe", "transfers that do not run beside computing (Yuan et al., 2025)"},
   };
   return rows;
 }
 
 const CostModel& cost_model_named(const std::string& name) {
   if (const CostModel* model = find_row(cost_models(), name)) return *model;
-  if (find_row(published_questions(), name) != nullptr)
+  if (find_row(baselines(), name) != nullptr)
     throw InputError("--objective: '" + name + "' is a question that only `plan` answers");
   std::vector<std::string> known = names_of(cost_models());
-  for (const PublishedQuestion& question : published_questions()) known.emplace_back(question.name);
+  for (const Baseline& question : baselines()) known.emplace_back(question.name);
   throw InputError("--objective: '" + name + "' is not a cost model" + suggestion(name, known));
 }
 

@@ -225,15 +225,15 @@ const std::vector<CostModel>& cost_models();
 /// InputError with the nearest name, which may be that of a published question.
 const CostModel& cost_model_named(const std::string& name);
 
-/// Other planners' questions, which come with their own input files and answers (optimizer/published/): no
+/// Other planners' questions, which come with their own input files and answers (optimizer/baselines/): no
 /// way to price a plan, but asked for by the same option.
-enum class PublishedKind { kMaxLoad, kPiper, kDynPipe };
-struct PublishedQuestion {
-  PublishedKind kind;
+enum class BaselineKind { kMaxLoad, kPiper, kDynPipe };
+struct Baseline {
+  BaselineKind kind;
   const char* name;
   const char* summary;
 };
-const std::vector<PublishedQuestion>& published_questions();
+const std::vector<Baseline>& baselines();
 
 /// The default model's bytes at a cut: each value made before it and read after it, once.
 int64_t live_bytes(const Dataflow& flow, const NodeSet& done);

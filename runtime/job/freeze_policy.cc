@@ -7,8 +7,8 @@
 #include "graph/document.h"
 #include "graph/limits.h"
 #include "graph/units.h"
+#include "optimizer/baselines/halving.h"
 #include "optimizer/cost/frozen_profile.h"
-#include "optimizer/plan/halving.h"
 #include "runtime/job/interference.h"
 
 namespace pipewright {

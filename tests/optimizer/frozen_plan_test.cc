@@ -6,9 +6,9 @@
 
 #include "graph/error.h"
 #include "graph/model_layers.h"
+#include "optimizer/baselines/halving.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
-#include "optimizer/plan/halving.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "optimizer/published/max_load.h"
+#include "optimizer/baselines/max_load.h"
 #include "optimizer/search/search.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"

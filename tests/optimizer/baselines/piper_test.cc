@@ -1,5 +1,5 @@
 // Piper's question: brute force, the published inputs, and strict reading.
-#include "optimizer/published/piper.h"
+#include "optimizer/baselines/piper.h"
 
 #include <catch2/catch.hpp>
 #include <ctime>

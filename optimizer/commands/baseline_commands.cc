@@ -1,4 +1,4 @@
-#include "optimizer/commands/published_commands.h"
+#include "optimizer/commands/baseline_commands.h"
 
 #include <filesystem>
 #include <iostream>
@@ -11,13 +11,14 @@
 #include "graph/plan.h"
 #include "graph/rows.h"
 #include "graph/units.h"
+#include "optimizer/baselines/dnn_partitioning.h"
+#include "optimizer/baselines/dynpipe.h"
+#include "optimizer/baselines/max_load.h"
+#include "optimizer/baselines/piper.h"
+#include "optimizer/commands/option_values.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/cost_model.h"
-#include "optimizer/published/dnn_partitioning.h"
-#include "optimizer/published/dynpipe.h"
-#include "optimizer/published/max_load.h"
-#include "optimizer/published/piper.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -26,10 +27,6 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr auto kToTheLeft = TableColumn::Side::kLeft;
-
-bool given(const po::variables_map& values, const std::string& name) {
-  return values.count(name) != 0 && !values[name].defaulted();
-}
 
 std::string proof_text(double seconds, double bound) {
   if (bound >= seconds * (1 - 1e-8)) return "; nothing is better";
@@ -253,7 +250,7 @@ void plan_dynpipe(const po::variables_map& values) {
 
 }  // namespace
 
-void add_published_options(po::options_description* options) {
+void add_baseline_options(po::options_description* options) {
   options->add_options()  //
       ("cpus", po::value<int64_t>(),
        "with max-load: CPUs beside the accelerators")  //
@@ -261,17 +258,17 @@ void add_published_options(po::options_description* options) {
        "dynpipe: S stages count 1 + this * (S^3 - 1) times as slow; without: 0");
 }
 
-bool is_published(const po::variables_map& values) {
-  return find_row(published_questions(), values["objective"].as<std::string>()) != nullptr;
+bool asks_baseline(const po::variables_map& values) {
+  return find_row(baselines(), values["objective"].as<std::string>()) != nullptr;
 }
 
-void plan_published(const po::variables_map& values) {
-  switch (row_named(published_questions(), "--objective", values["objective"].as<std::string>()).kind) {
-    case PublishedKind::kMaxLoad:
+void plan_baseline(const po::variables_map& values) {
+  switch (row_named(baselines(), "--objective", values["objective"].as<std::string>()).kind) {
+    case BaselineKind::kMaxLoad:
       return plan_max_load(values);
-    case PublishedKind::kPiper:
+    case BaselineKind::kPiper:
       return plan_piper(values);
-    case PublishedKind::kDynPipe:
+    case BaselineKind::kDynPipe:
       return plan_dynpipe(values);
   }
 }

@@ -8,9 +8,9 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "optimizer/published/dnn_partitioning.h"
-#include "optimizer/published/piper.h"
-#include "optimizer/published/sailor.h"
+#include "optimizer/baselines/dnn_partitioning.h"
+#include "optimizer/baselines/piper.h"
+#include "optimizer/baselines/sailor.h"
 
 namespace pipewright {
 namespace {

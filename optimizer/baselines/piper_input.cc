@@ -8,8 +8,8 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/limits.h"
+#include "optimizer/baselines/piper.h"
 #include "optimizer/cuts/contraction.h"
-#include "optimizer/published/piper.h"
 
 namespace pipewright {
 namespace {

@@ -6,14 +6,14 @@
 namespace pipewright {
 
 /// --cpus.
-void add_published_options(boost::program_options::options_description* options);
+void add_baseline_options(boost::program_options::options_description* options);
 
-/// True if --objective is one of published_questions(): then plan_published answers the command.
-bool is_published(const boost::program_options::variables_map& values);
+/// True if --objective is one of baselines(): then plan_baseline answers the command.
+bool asks_baseline(const boost::program_options::variables_map& values);
 
 /// Searches, prints (tables, or JSON with --json), and writes what --output says: for a profile a plan, for
 /// another planner's file the JSON. InputError for a file that is not of that planner, or options that its
 /// question does not have.
-void plan_published(const boost::program_options::variables_map& values);
+void plan_baseline(const boost::program_options::variables_map& values);
 
 }  // namespace pipewright

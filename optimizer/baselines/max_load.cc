@@ -1,4 +1,4 @@
-#include "optimizer/published/max_load.h"
+#include "optimizer/baselines/max_load.h"
 
 #include <algorithm>
 #include <cmath>

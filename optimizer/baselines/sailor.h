@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "graph/json.h"
-#include "optimizer/published/published_runs.h"
+#include "optimizer/baselines/published_runs.h"
 
 namespace pipewright {
 

@@ -1,5 +1,5 @@
 // DynPipe's question: brute force, and the plans of its published profiles.
-#include "optimizer/published/dynpipe.h"
+#include "optimizer/baselines/dynpipe.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

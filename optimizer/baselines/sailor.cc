@@ -1,4 +1,4 @@
-#include "optimizer/published/sailor.h"
+#include "optimizer/baselines/sailor.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "optimizer/published/published_runs.h"
+#include "optimizer/baselines/published_runs.h"
 
 #include <algorithm>
 #include <cmath>

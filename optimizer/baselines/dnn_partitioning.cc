@@ -1,4 +1,4 @@
-#include "optimizer/published/dnn_partitioning.h"
+#include "optimizer/baselines/dnn_partitioning.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "optimizer/plan/halving.h"
+#include "optimizer/baselines/halving.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 // Runs that Sailor's authors measured, against our simulator: predictions by hand, leaving out, strict
 // reading, which runs are of use, and the published runs themselves.
-#include "optimizer/published/sailor.h"
+#include "optimizer/baselines/sailor.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

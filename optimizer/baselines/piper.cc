@@ -1,4 +1,4 @@
-#include "optimizer/published/piper.h"
+#include "optimizer/baselines/piper.h"
 
 #include <algorithm>
 #include <cmath>

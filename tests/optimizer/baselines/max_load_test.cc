@@ -1,5 +1,5 @@
 // Max-load placement: brute force, the published optima, and strict reading.
-#include "optimizer/published/max_load.h"
+#include "optimizer/baselines/max_load.h"
 
 #include <catch2/catch.hpp>
 #include <ctime>
@@ -7,7 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "optimizer/published/dnn_partitioning.h"
+#include "optimizer/baselines/dnn_partitioning.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"
 

@@ -1,4 +1,4 @@
-#include "optimizer/published/dynpipe.h"
+#include "optimizer/baselines/dynpipe.h"
 
 #include <algorithm>
 #include <cmath>

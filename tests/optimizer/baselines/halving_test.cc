@@ -1,5 +1,5 @@
 // PipeTransformer's rule, against what its own partitioner answers for the models it was published with.
-#include "optimizer/plan/halving.h"
+#include "optimizer/baselines/halving.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "optimizer/published/max_load.h"
+#include "optimizer/baselines/max_load.h"
 
 namespace pipewright {
 
