@@ -1,7 +1,11 @@
 #include "optimizer/commands/baseline_commands.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -14,11 +18,11 @@
 #include "optimizer/baselines/dnn_partitioning.h"
 #include "optimizer/baselines/dynpipe.h"
 #include "optimizer/baselines/max_load.h"
+#include "optimizer/baselines/pipedream.h"
 #include "optimizer/baselines/piper.h"
 #include "optimizer/commands/option_values.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/report.h"
-#include "optimizer/cost/cost_model.h"
 #include "runtime/schedule/schedule.h"
 
 namespace pipewright {
@@ -27,6 +31,25 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr auto kToTheLeft = TableColumn::Side::kLeft;
+
+enum class Objective { kPipewright, kPipeDream, kMaxLoad, kPiper, kDynPipe };
+struct ObjectiveRow {
+  Objective objective;
+  const char* name;
+};
+
+const std::vector<ObjectiveRow>& objectives() {
+  static const std::vector<ObjectiveRow> rows = {{Objective::kPipewright, "pipewright"},
+                                                 {Objective::kPipeDream, "pipedream"},
+                                                 {Objective::kMaxLoad, "max-load"},
+                                                 {Objective::kPiper, "piper"},
+                                                 {Objective::kDynPipe, "dynpipe"}};
+  return rows;
+}
+
+Objective objective_of(const po::variables_map& values) {
+  return row_named(objectives(), "--objective", values["objective"].as<std::string>()).objective;
+}
 
 std::string proof_text(double seconds, double bound) {
   if (bound >= seconds * (1 - 1e-8)) return "; nothing is better";
@@ -47,22 +70,103 @@ void give(const po::variables_map& values, const std::string& sentence, const Te
   std::cerr << "wrote " << output.string() << "\n";
 }
 
-/// A profile's plan: a rank for each stage.
-std::string plan_text(const MaxLoadPlan& found, const Profile& profile) {
+/// The stages as a plan of the profile, as deep as there are ranks behind each.
+std::string plan_text(const Profile& profile, const std::string& strategy, std::vector<Stage> stages) {
   Plan plan;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
   plan.profile_digest = document_digest(profile);
-  plan.strategy = "straight";
-  for (const MaxLoadStage& from : found.stages) {
-    Stage stage;
-    for (const int v : from.nodes) stage.nodes.push_back(profile.nodes[v].name);
-    stage.ranks = {plan.world_size++};
-    stage.in_flight =
-        std::min<int64_t>(kMostInFlight, static_cast<int64_t>(found.stages.size() - plan.stages.size()));
-    plan.stages.push_back(std::move(stage));
+  plan.strategy = strategy;
+  plan.stages = std::move(stages);
+  std::vector<int64_t> replicas;
+  for (const Stage& stage : plan.stages) {
+    replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
+    plan.world_size += replicas.back();
   }
+  const std::vector<int64_t> depths = pipedream_in_flight(replicas);
+  for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = std::min(kMostInFlight, depths[s]);
   return document_text(plan);
+}
+
+Stage stage_of(const Profile& profile, const std::vector<int>& nodes, std::vector<int64_t> ranks) {
+  Stage stage;
+  for (const int v : nodes) stage.nodes.push_back(profile.nodes[static_cast<size_t>(v)].name);
+  stage.ranks = std::move(ranks);
+  return stage;
+}
+
+/// A rank for each stage.
+std::string plan_text(const MaxLoadPlan& found, const Profile& profile) {
+  std::vector<Stage> stages;
+  for (const MaxLoadStage& stage : found.stages)
+    stages.push_back(stage_of(profile, stage.nodes, {static_cast<int64_t>(stages.size())}));
+  return plan_text(profile, "straight", std::move(stages));
+}
+
+/// Layers and ranks in order.
+std::string plan_text(const DynPipePlan& found, const Profile& profile) {
+  std::vector<Stage> stages;
+  int node = 0;
+  int64_t rank = 0;
+  for (const DynPipeStage& from : found.stages) {
+    std::vector<int> nodes(static_cast<size_t>(from.layers));
+    std::vector<int64_t> ranks(static_cast<size_t>(from.replicas));
+    std::iota(nodes.begin(), nodes.end(), node);
+    std::iota(ranks.begin(), ranks.end(), rank);
+    node += static_cast<int>(from.layers);
+    rank += from.replicas;
+    stages.push_back(stage_of(profile, nodes, std::move(ranks)));
+  }
+  return plan_text(profile, found.stages.size() == 1 ? "dp" : "best", std::move(stages));
+}
+
+std::string plan_text(const PipeDreamPlan& found, const Profile& profile) {
+  std::vector<Stage> stages;
+  for (const PipeDreamStage& stage : found.stages)
+    stages.push_back(stage_of(profile, stage.nodes, stage.ranks));
+  return plan_text(profile, "best", std::move(stages));
+}
+
+/// InputError for what the usual question has and that of `objective` has not.
+void refuse_others(const po::variables_map& values, const std::string& objective,
+                   const std::vector<std::string>& options) {
+  for (const std::string& option : options) {
+    if (!given(values, option)) continue;
+    throw InputError(
+        "--objective " + objective + ": not together with --" + option + ", which is no part of it",
+        "Leave it out, or use --objective pipewright, which takes it.");
+  }
+}
+
+void plan_pipedream(const po::variables_map& values) {
+  refuse_others(
+      values, "pipedream",
+      {"strategy", "schedule", "weights", "microbatches", "recompute", "memory", "max-stages", "replicas",
+       "pin", "use-all-devices", "frozen-layers", "for", "compat", "optimizer", "optimizer-slots"});
+  const Profile profile = read_profile(required(values, "profile"));
+  std::vector<Setting> settings;
+  const Topology topology = topology_from(values, 0, &settings);
+  const PipeDreamPlan plan = search_pipedream(profile, topology);
+  Json json;
+  json["objective"] = "pipedream";
+  json["minibatch_seconds"] = plan.seconds;
+  json["devices"] = plan.devices;
+  json["cuts"] = plan.cuts;
+  json["stages"] = Json::array();
+  TextTable table({{"stage"}, {"replicas"}, {"nodes", kToTheLeft, 0, 12}});
+  for (const PipeDreamStage& stage : plan.stages) {
+    const Stage named = stage_of(profile, stage.nodes, stage.ranks);
+    table.add({std::to_string(json["stages"].size()), std::to_string(stage.ranks.size()),
+               layers_text(named.nodes)});
+    Json row;
+    row["ranks"] = stage.ranks;
+    row["nodes"] = named.nodes;
+    json["stages"].push_back(row);
+  }
+  give(values,
+       format_seconds(plan.seconds) + " per minibatch on " + std::to_string(plan.devices) + " of " +
+           std::to_string(topology.device_count()) + " devices by PipeDream's formula; nothing is better",
+       table, json, plan_text(plan, profile));
 }
 
 void plan_max_load(const po::variables_map& values) {
@@ -176,27 +280,6 @@ void plan_piper(const po::variables_map& values) {
        table, json, "");
 }
 
-/// The plan of a chain: ranks in order, depths as many as there are ranks behind.
-std::string plan_text(const DynPipePlan& found, const Profile& profile) {
-  Plan plan;
-  plan.model = profile.model;
-  plan.graph_digest = profile.graph_digest;
-  plan.profile_digest = document_digest(profile);
-  plan.strategy = found.stages.size() == 1 ? "dp" : "best";
-  std::vector<int64_t> replicas;
-  size_t node = 0;
-  for (const DynPipeStage& from : found.stages) {
-    Stage stage;
-    for (int64_t l = 0; l < from.layers; ++l) stage.nodes.push_back(profile.nodes[node++].name);
-    for (int64_t q = 0; q < from.replicas; ++q) stage.ranks.push_back(plan.world_size++);
-    replicas.push_back(from.replicas);
-    plan.stages.push_back(std::move(stage));
-  }
-  const std::vector<int64_t> depths = pipedream_in_flight(replicas);
-  for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
-  return document_text(plan);
-}
-
 void plan_dynpipe(const po::variables_map& values) {
   const Profile profile = read_profile(required(values, "profile"));
   std::vector<Setting> settings;
@@ -252,25 +335,31 @@ void plan_dynpipe(const po::variables_map& values) {
 
 void add_baseline_options(po::options_description* options) {
   options->add_options()  //
+      ("objective", po::value<std::string>()->default_value("pipewright"),
+       ("one of " + join(names_of(objectives()), ", ") + ": this runtime's, or another planner's")
+           .c_str())  //
       ("cpus", po::value<int64_t>(),
        "with max-load: CPUs beside the accelerators")  //
       ("staleness-weight", po::value<double>(),
        "dynpipe: S stages count 1 + this * (S^3 - 1) times as slow; without: 0");
 }
 
-bool asks_baseline(const po::variables_map& values) {
-  return find_row(baselines(), values["objective"].as<std::string>()) != nullptr;
-}
+bool asks_baseline(const po::variables_map& values) { return objective_of(values) != Objective::kPipewright; }
 
 void plan_baseline(const po::variables_map& values) {
-  switch (row_named(baselines(), "--objective", values["objective"].as<std::string>()).kind) {
-    case BaselineKind::kMaxLoad:
+  switch (objective_of(values)) {
+    case Objective::kPipewright:
+      break;
+    case Objective::kPipeDream:
+      return plan_pipedream(values);
+    case Objective::kMaxLoad:
       return plan_max_load(values);
-    case BaselineKind::kPiper:
+    case Objective::kPiper:
       return plan_piper(values);
-    case BaselineKind::kDynPipe:
+    case Objective::kDynPipe:
       return plan_dynpipe(values);
   }
+  PW_CHECK(false, "the planner's own question is no other planner's");
 }
 
 }  // namespace pipewright

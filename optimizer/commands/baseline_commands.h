@@ -1,14 +1,15 @@
-// `plan` with the questions of other planners, from their own input files.
+// `plan --objective`: this project's own question, or those of other planners (optimizer/baselines/).
 #pragma once
 
 #include <boost/program_options.hpp>
 
 namespace pipewright {
 
-/// --cpus.
+/// --objective, and what only other planners' questions ask for: --cpus, --staleness-weight.
 void add_baseline_options(boost::program_options::options_description* options);
 
-/// True if --objective is one of baselines(): then plan_baseline answers the command.
+/// True if --objective is another planner's question: then plan_baseline() answers the command. InputError
+/// with the nearest name for one that is not known.
 bool asks_baseline(const boost::program_options::variables_map& values);
 
 /// Searches, prints (tables, or JSON with --json), and writes what --output says: for a profile a plan, for

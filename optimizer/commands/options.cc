@@ -9,7 +9,6 @@
 #include "graph/units.h"
 #include "graph/update_rules.h"
 #include "optimizer/commands/option_values.h"
-#include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/recompute.h"
 
 namespace pipewright {
@@ -23,11 +22,7 @@ constexpr int64_t kMostNamedStage = 255;
 }  // namespace
 
 void add_pricing_options(po::options_description* options) {
-  options->add_options()  //
-      ("objective", po::value<std::string>()->default_value("pipewright"),
-       ("cost model: " + join(names_of(cost_models()), ", ") +
-        "; plan only: " + join(names_of(baselines()), ", "))
-           .c_str())                                                                                       //
+  options->add_options()                                                                                   //
       ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "values it keeps: SGD 0, momentum 1, Adam 2")  //
@@ -144,8 +139,8 @@ Plan read_plan(const po::variables_map& values) { return read_document<Plan>(req
 
 PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* settings) {
   PlanRequest request;
-  request.objective = values["objective"].as<std::string>();
-  settings->push_back({"objective", request.objective, source_of(values, "objective")});
+  if (values.count("objective") != 0)
+    settings->push_back({"objective", values["objective"].as<std::string>(), source_of(values, "objective")});
   request.optimizer_slots = optimizer_slots_from(values, settings);
   request.ignore_crowd = values["ignore-crowd"].as<bool>();
   settings->push_back(

@@ -1,14 +1,11 @@
-// Plans on levels of links: what make_plan promises there, and the figures of PipeDream's optimizer.
+// Plans on levels of links: what make_plan promises there.
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <set>
 
 #include "graph/document.h"
-#include "graph/pipedream.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
-#include "tests/support/skip.h"
 
 namespace pipewright {
 namespace {
@@ -19,73 +16,6 @@ Topology servers(int64_t devices, int64_t count, double inside, double between) 
   Topology topology = flat_topology(devices, inside, 0, 0);
   topology.levels.push_back({count, between, 0, false});
   return topology;
-}
-
-Profile published_profile(const std::string& name) {
-  const std::filesystem::path file = testing::shared_data() / "pipedream_profiles" / (name + ".txt");
-  return parse_pipedream_profile(read_file(file), file.string());
-}
-
-bool published_profiles_missing() { return testing::shared_data().empty(); }
-
-TEST_CASE("Periods of PipeDream's recursion over two levels come out") {
-  if (published_profiles_missing()) return testing::skip("the profiles of PipeDream are not here");
-  struct Row {
-    const char* model;
-    double four_by_four_ms;
-    double eight_by_two_ms;
-  };
-  // As printed by the original, to 10 us; "4x4" 10 and 1.25 GB/s, "8x2" 30 and 3.125 GB/s.
-  const Row rows[] = {{"alexnet", 15.10, 9.68},
-                      {"vgg16", 67.13, 65.77},
-                      {"squeezenet1_0", 18.62, 18.07},
-                      {"resnet50", 43.21, 31.99},
-                      {"resnext50", 52.17, 41.21},
-                      {"gnmt", 11.08, 8.86},
-                      {"resnet101", 52.71, /*it did not finish*/ 1e3}};
-  PlanRequest request;
-  request.objective = "pipedream";
-  for (const Row& row : rows) {
-    INFO(row.model);
-    const Profile profile = published_profile(row.model);
-    for (const bool four : {true, false}) {
-      const Topology topology = four ? servers(4, 4, 10e9, 1.25e9) : servers(8, 2, 30e9, 3.125e9);
-      const double expected = four ? row.four_by_four_ms : row.eight_by_two_ms;
-      const Plan plan = make_plan(profile, topology, request);
-      CHECK(1e3 * plan.predicted->minibatch_seconds < expected + 0.005001);
-      if (expected < 1e3) CHECK(1e3 * plan.predicted->minibatch_seconds > expected - 0.005001);
-      const Prediction again = evaluate_plan(plan, profile, topology, request);
-      CHECK(again.minibatch_seconds == Approx(plan.predicted->minibatch_seconds).epsilon(1e-12));
-    }
-  }
-  // To all digits.
-  const Profile resnet = published_profile("resnet50");
-  const Plan plan = make_plan(resnet, servers(4, 4, 10e9, 1.25e9), request);
-  CHECK(plan.predicted->minibatch_seconds == Approx(0.04320846919999994).epsilon(1e-12));
-  const Profile gnmt = published_profile("gnmt");
-  CHECK(make_plan(gnmt, servers(4, 4, 10e9, 1.25e9), request).predicted->minibatch_seconds ==
-        Approx(0.011081).epsilon(1e-12));
-}
-
-TEST_CASE("With the link of each server in the price, plans beat those of PipeDream's recursion") {
-  if (published_profiles_missing()) return testing::skip("the profiles of PipeDream are not here");
-  const Topology topology = servers(4, 4, 12e9, 1.25e9);
-  PlanRequest ours;
-  ours.objective = "pipedream-shared-nic";
-  PlanRequest theirs;
-  theirs.objective = "pipedream";
-  for (const char* name :
-       {"alexnet", "vgg16", "squeezenet1_0", "gnmt", "resnet50", "resnext50", "resnet101", "inception_v3"}) {
-    INFO(name);
-    const Profile profile = published_profile(name);
-    const Plan plan = make_plan(profile, topology, ours);
-    const Plan original = make_plan(profile, topology, theirs);
-    const double period = plan.predicted->minibatch_seconds;
-    CHECK(period <= evaluate_plan(original, profile, topology, ours).minibatch_seconds * (1 + 1e-9));
-    CHECK(period == Approx(evaluate_plan(plan, profile, topology, ours).minibatch_seconds).epsilon(1e-12));
-    if (std::string(name) == "vgg16") CHECK(1e3 * period <= 54.557 + 5e-4);
-    if (std::string(name) == "alexnet") CHECK(1e3 * period <= 12.897 + 5e-4);
-  }
 }
 
 TEST_CASE("Random plans on levels keep every promise") {
@@ -280,20 +210,6 @@ TEST_CASE("A class that takes twice as long everywhere is a relative speed of a 
     make_plan(profile, classed, request, &of_class);
     CHECK(of_class.period_seconds == Approx(of_speed.period_seconds).epsilon(1e-9).margin(1e-15));
   }
-}
-
-TEST_CASE("The original's objective says what it does not describe") {
-  std::mt19937 random(5);
-  const Profile profile = testing::random_profile(random, 4, true, 0);
-  PlanRequest request;
-  request.objective = "pipedream";
-  Topology topology = servers(2, 2, 1e7, 1e6);
-  topology.levels.push_back({2, 1e5, 0, false});
-  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
-             Catch::Contains("two levels"));
-  request.strategy = "straight";
-  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, servers(2, 2, 1e7, 1e6), request); }),
-             Catch::Contains("--strategy best"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Plans as a whole: what make_plan promises, and the numbers of PipeDream's own optimizer.
+// Plans as a whole: what make_plan promises.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,7 +7,6 @@
 #include <set>
 
 #include "graph/document.h"
-#include "graph/pipedream.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/stage_memory.h"
@@ -18,7 +17,6 @@
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
 #include "tests/support/long.h"
-#include "tests/support/skip.h"
 
 namespace pipewright {
 namespace {
@@ -81,14 +79,13 @@ TEST_CASE("Random plans keep every promise, with and without memory limits") {
         testing::random_profile(random, static_cast<int>(pick(random, 1, 7)), c % 2 == 0, 50);
     Topology topology = random_topology(random);
     PlanRequest request;
-    request.objective = cost_models()[c % 3 == 0].name;
     request.optimizer_slots = pick(random, 0, 2);
     for (const StrategyFacts& strategy : searched_strategies()) {
       request.strategy = strategy.name;
       request.use_all_devices = pick(random, 0, 3) == 0;
       topology.memory_bytes = pick(random, 0, 1) == 0 ? 0 : pick(random, 5, 60) * 1000;
-      INFO("case " << c << " " << request.strategy << " by " << request.objective << ", memory "
-                   << topology.memory_bytes << ", devices " << topology.device_count());
+      INFO("case " << c << " " << request.strategy << ", memory " << topology.memory_bytes << ", devices "
+                   << topology.device_count());
       try {
         PlanNotes notes;
         const Plan plan = make_plan(profile, topology, request, &notes);
@@ -281,10 +278,6 @@ TEST_CASE("Unknown names say the nearest") {
   request.strategy = "hybird";
   CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
              Catch::Contains("'hybrid'"));
-  request.strategy = "best";
-  request.objective = "pipedreem";
-  CHECK_THAT(testing::error_of<InputError>([&] { make_plan(profile, topology, request); }),
-             Catch::Contains("'pipedream'"));
 }
 
 TEST_CASE("Impossible strategies say why") {
@@ -306,74 +299,6 @@ TEST_CASE("Impossible strategies say why") {
   CHECK(error(3) == "<no exception>");
   request.strategy = "straight";
   CHECK(error(2) == "<no exception>");
-}
-
-struct Anchor {
-  const char* profile;
-  int64_t devices;
-  double bandwidth;
-  double seconds;
-  const char* shape;             ///< "" = several plans share the period
-  double tolerance = 5.0001e-6;  ///< of a period printed in milliseconds with two decimals
-};
-
-// Predicted seconds of PipeDream's optimizer with activation traffic costed, printed by it to these digits.
-TEST_CASE("Periods of PipeDream's optimizer come out") {
-  const std::filesystem::path data = testing::shared_data();
-  if (data.empty()) return testing::skip("the profiles of PipeDream are not here");
-  const Anchor anchors[] = {
-      {"vgg16", 4, 1e9, 0.205520896, "3-1", 1e-14},
-      {"resnet50", 8, 1.25e9, 0.0822083584, "4-3-1", 1e-14},
-      {"vgg16", 16, 1.25e9, 0.05479489083076923, "13-2-1", 1e-14},
-      {"gnmt", 4, 1.25e9, 0.025867999999999988, "1-1-1-1", 1e-14},
-      {"alexnet", 2, 1.25e9, 53.16e-3, "1-1"},
-      {"alexnet", 4, 1.25e9, 32.46e-3, "3-1"},
-      {"alexnet", 8, 1.25e9, 15.10e-3, "7-1"},
-      {"alexnet", 16, 1.25e9, 15.10e-3, ""},
-      {"vgg16", 2, 1.25e9, 381.06e-3, "1-1"},
-      {"vgg16", 4, 1.25e9, 176.35e-3, "3-1"},
-      {"vgg16", 8, 1.25e9, 100.84e-3, "7-1"},
-      {"squeezenet1_0", 2, 1.25e9, 146.68e-3, "2"},
-      {"squeezenet1_0", 4, 1.25e9, 74.34e-3, "4"},
-      {"squeezenet1_0", 8, 1.25e9, 37.42e-3, "8"},
-      {"squeezenet1_0", 16, 1.25e9, 18.77e-3, "16"},
-      {"resnet50", 2, 1.25e9, 285.06e-3, "1-1"},
-      {"resnet50", 4, 1.25e9, 151.99e-3, "2-2"},
-      {"resnet50", 16, 1.25e9, 43.85e-3, "8-5-3"},
-      {"resnext50", 4, 1.25e9, 164.42e-3, "3-1"},
-      {"resnext50", 8, 1.25e9, 96.32e-3, "5-2-1"},
-      {"gnmt", 2, 1.25e9, 45.94e-3, "1-1"},
-      {"gnmt", 8, 1.25e9, 19.29e-3, ""},
-      {"gnmt", 16, 1.25e9, 17.12e-3, ""},
-  };
-  for (const Anchor& anchor : anchors) {
-    const std::filesystem::path file = data / "pipedream_profiles" / (std::string(anchor.profile) + ".txt");
-    const Profile profile = parse_pipedream_profile(read_file(file), file.string());
-    PlanRequest request;
-    request.objective = "pipedream";
-    PlanNotes notes;
-    const Plan plan =
-        make_plan(profile, flat_topology(anchor.devices, anchor.bandwidth, 0, 0), request, &notes);
-    INFO(anchor.profile << " on " << anchor.devices << ": " << plan.shape_text() << ", "
-                        << plan.predicted->minibatch_seconds << ", " << notes.cuts << " cuts");
-    CHECK(notes.exact);
-    CHECK(std::abs(plan.predicted->minibatch_seconds - anchor.seconds) <= anchor.tolerance);
-    if (*anchor.shape != 0) CHECK(plan.shape_text() == anchor.shape);
-    CHECK(evaluate_plan(plan, profile, flat_topology(anchor.devices, anchor.bandwidth, 0, 0), request)
-              .minibatch_seconds == Approx(plan.predicted->minibatch_seconds).epsilon(1e-12));
-  }
-}
-
-TEST_CASE("The original's memory rule let data parallelism pass with 1 GB") {
-  const std::filesystem::path data = testing::shared_data();
-  if (data.empty()) return testing::skip("the profiles of PipeDream are not here");
-  const std::filesystem::path file = data / "pipedream_profiles" / "vgg16.txt";
-  const Profile profile = parse_pipedream_profile(read_file(file), file.string());
-  PlanRequest request;
-  request.objective = "pipedream";
-  CHECK_THAT(testing::error_of<InfeasibleError>(
-                 [&] { make_plan(profile, flat_topology(4, 1.25e9, 0, 1000000000), request); }),
-             Catch::Contains("no plan for 4 devices fits"));
 }
 
 }  // namespace
