@@ -50,19 +50,15 @@ double peak_mebibytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-/// Searches and whole plans of one profile on one topology.
-void row(const std::string& name, const Profile& profile, const Topology& topology, const char* objective) {
-  PlanRequest request;
-  request.objective = objective;
-  const CostModel& model = cost_model_named(objective);
+/// The search of one profile on one topology.
+void row(const std::string& name, const Profile& profile, const Topology& topology) {
   const Dataflow flow(profile);
-  const States states = enumerate_states(flow, model, false);
+  const States states = enumerate_states(flow, false);
   double period = 0;
-  const double states_seconds = median_seconds([&] { enumerate_states(flow, model, false); });
+  const double states_seconds = median_seconds([&] { enumerate_states(flow, false); });
   Question question;
   question.states = &states;
-  question.model = &model;
-  question.inputs = cost_inputs(profile, topology, request.optimizer_slots);
+  question.inputs = cost_inputs(profile, topology, PlanRequest().optimizer_slots);
   question.devices = topology.device_count();
   int64_t devices = 0;
   double bound = 0;
@@ -76,8 +72,8 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
   for (const TopologyLevel& level : topology.levels) {
     shape += (shape.empty() ? "" : "x") + std::to_string(level.count);
   }
-  std::printf("| %-13s | %6d | %-8s | %-10s | %10.6g | %7lld | %9.3f | %9.3f | %6.2f %% |\n", name.c_str(),
-              states.size(), shape.c_str(), objective, 1e3 * period, static_cast<long long>(devices),
+  std::printf("| %-13s | %6d | %-8s | %10.6g | %7lld | %9.3f | %9.3f | %6.2f %% |\n", name.c_str(),
+              states.size(), shape.c_str(), 1e3 * period, static_cast<long long>(devices),
               1e3 * search_seconds, 1e3 * states_seconds, 100 * (period / bound - 1));
   std::fflush(stdout);
 }
@@ -159,16 +155,12 @@ int run(int argc, char** argv) {
     return 0;
   }
   std::printf(
-      "| profile       | states | devices  | objective  | period, ms | used    | search ms | states ms | "
+      "| profile       | states | devices  | period, ms | used    | search ms | states ms | "
       "above the bound |\n");
-  std::printf("| --- | --: | --- | --- | --: | --: | --: | --: | --: |\n");
+  std::printf("| --- | --: | --- | --: | --: | --: | --: | --: |\n");
   for (const char* name : kProfiles) {
     const Profile profile = profile_in(argv[1], name);
-    for (const int64_t devices : {16, 64, 1024}) {
-      for (const char* objective : {"pipedream", "pipewright"}) {
-        row(name, profile, flat_topology(devices, 1.25e9, 0, 0), objective);
-      }
-    }
+    for (const int64_t devices : {16, 64, 1024}) row(name, profile, flat_topology(devices, 1.25e9, 0, 0));
   }
   const auto servers = [](int64_t devices, int64_t count, double inside, double between) {
     Topology topology = flat_topology(devices, inside, 0, 0);
@@ -177,17 +169,15 @@ int run(int argc, char** argv) {
   };
   for (const char* name : kProfiles) {
     const Profile profile = profile_in(argv[1], name);
-    for (const char* objective : {"pipedream", "pipedream-shared-nic", "pipewright"}) {
-      row(name, profile, servers(4, 4, 10e9, 1.25e9), objective);
-      row(name, profile, servers(8, 2, 30e9, 3.125e9), objective);
-    }
+    row(name, profile, servers(4, 4, 10e9, 1.25e9));
+    row(name, profile, servers(8, 2, 30e9, 3.125e9));
   }
   Topology racks = servers(8, 16, 100e9, 12.5e9);
   racks.levels.push_back({8, 5e9, 0, false});
-  row("chain", chain_of(1'000), racks, "pipewright");
-  row("chain", chain_of(2'000), flat_topology(1024, 1.25e9, 1e-5, 0), "pipewright");
-  row("chain", chain_of(10'000), flat_topology(4096, 1.25e9, 1e-5, 0), "pipewright");
-  row("chain", chain_of(10'000), flat_topology(4096, 100e9, 1e-5, 0), "pipewright");
+  row("chain", chain_of(1'000), racks);
+  row("chain", chain_of(2'000), flat_topology(1024, 1.25e9, 1e-5, 0));
+  row("chain", chain_of(10'000), flat_topology(4096, 1.25e9, 1e-5, 0));
+  row("chain", chain_of(10'000), flat_topology(4096, 100e9, 1e-5, 0));
   std::printf(
       "\n| profile | devices | plan | ms | above the bound | CPU s |\n| --- | --: | --- | --: | --: | --: "
       "|\n");

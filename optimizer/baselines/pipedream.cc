@@ -311,7 +311,7 @@ int64_t pipedream_cut_bytes(const Dataflow& flow, const NodeSet& done) {
 PipeDreamPlan search_pipedream(const Profile& profile, const Topology& topology) {
   const Servers servers = servers_of(topology);
   const Dataflow flow(profile);
-  const States states = states_of(flow, cost_models()[0], walked_cuts(flow));
+  const States states = states_of(flow, walked_cuts(flow));
   const double entries = static_cast<double>(states.size()) * states.size() * (servers.devices + 1);
   if (entries > kMostEntries) {
     throw InputError("--objective pipedream: " + std::to_string(states.size()) + " cuts on " +

@@ -80,8 +80,8 @@ bool is_plain(const PlanRequest& request) {
 }
 
 Rows rows_for(const Inputs& inputs, bool few) {
-  const bool open = is_plain(inputs.request) && inputs.request.microbatches == 0 &&
-                    !inputs.request.use_all_devices && cost_model_named(inputs.request.objective).simulated;
+  const bool open =
+      is_plain(inputs.request) && inputs.request.microbatches == 0 && !inputs.request.use_all_devices;
   const bool memory_ends = inputs.topology.memory_bytes > 0 || !inputs.topology.devices.empty();
   Rows rows;
   for (const ContenderRow& row : contender_rows()) {

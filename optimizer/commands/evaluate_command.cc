@@ -39,7 +39,7 @@ void run_evaluate(const Arguments& arguments) {
       head << "The plan itself says " << format_seconds(before->minibatch_seconds);
       if (std::abs(change) > 0.1) {
         head << ": " << number_text(std::abs(change)) << " % " << (change > 0 ? "more" : "less")
-             << "; it was made with another profile, other links or another objective";
+             << "; it was made with another profile or other links";
       }
       head << "\n";
     }
@@ -47,8 +47,7 @@ void run_evaluate(const Arguments& arguments) {
     const int64_t width = output_width(values);
     std::cout << wrapped(head.str(), width) << "\n"
               << stage_table(plan, *plan.predicted, inputs).text(width) << "\n"
-              << wrapped(memory_heading(inputs) + "\n", width)
-              << memory_table(*plan.predicted).text(width);
+              << wrapped(memory_heading(inputs) + "\n", width) << memory_table(*plan.predicted).text(width);
   }
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
 }

@@ -69,8 +69,7 @@ std::string clipped(const std::string& drawing, int64_t width) {
 
 std::string suffix_of(const std::string& file) { return std::filesystem::path(file).extension().string(); }
 
-PlanCost cost_as_run(const Plan& plan, Inputs inputs) {
-  inputs.request.objective = "pipewright";
+PlanCost cost_as_run(const Plan& plan, const Inputs& inputs) {
   return cost_of_plan(plan, inputs.profile, inputs.topology, inputs.request);
 }
 

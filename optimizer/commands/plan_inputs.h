@@ -23,7 +23,7 @@ std::string clipped(const std::string& drawing, int64_t width);
 /// Of a file's name: ".svg".
 std::string suffix_of(const std::string& file);
 
-/// What the simulator needs to play a plan of a profile on its devices: as it runs, whatever the objective.
-PlanCost cost_as_run(const Plan& plan, Inputs inputs);
+/// What the simulator needs to play a plan of a profile on its devices.
+PlanCost cost_as_run(const Plan& plan, const Inputs& inputs);
 
 }  // namespace pipewright

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
-#include "graph/rows.h"
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
@@ -11,13 +9,23 @@
 namespace pipewright {
 namespace {
 
-// ---- pipewright: the default
-// ----------------------------------------------------------------------------------------
+/// The largest part of a node's seconds in a class that its least seconds are; empty: those of the profile.
+double pace_of(const Dataflow& flow, const std::vector<PassSeconds>& nodes) {
+  double pace = 0;
+  for (int v = 0; v < flow.size(); ++v) {
+    const double seconds = nodes.empty() ? flow.profile.nodes[v].compute_seconds()
+                                         : nodes[v].forward_seconds + nodes[v].backward_seconds;
+    if (seconds > 0) pace = std::max(pace, flow.least_seconds[v] / seconds);
+  }
+  return pace > 0 ? pace : 1;
+}
+
+}  // namespace
 
 // A replica needs compute + all-reduce + update for one minibatch of a round; the round has `replicas` of
 // them. Beside that its link carries, in each direction, the activations of one boundary and the gradients of
 // the other.
-StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
+StageTerms stage_terms(const StageLoad& load, const CostInputs& inputs) {
   StageTerms terms;
   terms.compute_seconds = load.compute_seconds();
   if (load.trainable_bytes > 0) {
@@ -35,182 +43,22 @@ StageTerms pipewright_terms(const StageLoad& load, const CostInputs& inputs) {
     terms.interval_tied_seconds = tied_seconds(load, inputs) / interval;
     terms.exchange_seconds = terms.exchange_latency_seconds = terms.step_seconds = 0;
   }
-  if (!load.first)
-    terms.link_in_seconds = message_seconds(static_cast<double>(load.charged_in_bytes), inputs);
-  if (!load.last)
-    terms.link_out_seconds = message_seconds(static_cast<double>(load.charged_out_bytes), inputs);
+  if (!load.first) terms.link_in_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.last) terms.link_out_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
   terms.link_takes_both = !load.frozen;  // in comes what the other direction does not carry back
   return terms;
 }
 
-bool costs_nothing(const Dataflow& flow, int v) {
-  const ProfiledNode& node = flow.profile.nodes[v];
-  double slowest = node.compute_seconds();
-  for (const std::vector<PassSeconds>& nodes : flow.class_seconds)
-    slowest = std::max(slowest, nodes[v].forward_seconds + nodes[v].backward_seconds);
-  return slowest == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 && node.parameters.empty();
+StagePeriod stage_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
+  StageTerms terms = stage_terms(load, inputs);
+  terms.split = load.split;
+  return terms.period(replicas);
 }
-
-// A node that costs nothing and reads nothing but inputs of the graph (or other such nodes) never does better
-// in an earlier stage than in that of its reader: there it is not sent, and no more is kept than would have
-// come in. With several readers the value may have to be sent on from there; so only one reader is surely
-// safe.
-NodeSet free_sources(const Dataflow& flow) {
-  NodeSet free(flow.size());
-  for (int v = 0; v < flow.size(); ++v) {
-    const ProfiledNode& node = flow.profile.nodes[v];
-    if (!costs_nothing(flow, v) || flow.successors[v].size() != 1) continue;
-    const int reader = flow.successors[v][0];
-    if (costs_nothing(flow, reader) && flow.successors[reader].empty()) continue;  // see free_sinks
-    int64_t made = 0;
-    for (const ProfiledValue& output : node.outputs) made += output.bytes;
-    int64_t kept = node.saved_bytes;  // with all that would come along
-    const NodeSet& along = flow.ancestors[v];
-    for (size_t p = along.find_first(); p != NodeSet::npos; p = along.find_next(p)) {
-      kept += flow.profile.nodes[p].saved_bytes;
-    }
-    if (kept <= made && along.is_subset_of(free)) free.set(v);
-  }
-  return free;
-}
-
-// The mirror image: a node that costs nothing and that nobody reads is best off where what it reads is made.
-NodeSet free_sinks(const Dataflow& flow, bool memory_limited) {
-  NodeSet free(flow.size());
-  for (int v = 0; v < flow.size(); ++v) {
-    const ProfiledNode& node = flow.profile.nodes[v];
-    const bool reads = !flow.predecessors[v].empty();
-    if (!costs_nothing(flow, v) || !flow.successors[v].empty() || !reads) continue;
-    if (!memory_limited || node.saved_bytes == 0) free.set(v);
-  }
-  return free;
-}
-
-// ---- pipedream: what its optimizer computes, with activation traffic costed
-// ------------------------------------------
-
-double pipedream_out_seconds(const StageLoad& load, const CostInputs& inputs) {
-  return link_seconds(static_cast<double>(load.charged_out_bytes), inputs.bandwidth_bytes_per_second,
-                      Duplex::kHalf);
-}
-
-StageTerms pipedream_terms(const StageLoad& load, const CostInputs& inputs) {
-  const double bandwidth = inputs.bandwidth_bytes_per_second;
-  StageTerms terms;
-  terms.compute_seconds = load.compute_seconds();
-  terms.exchange_seconds =
-      all_reduce_link_seconds(static_cast<double>(load.parameter_bytes), 1, bandwidth, Duplex::kHalf);
-  // The first stage never pays its outgoing cut with its own replicas: only later stages look at a cut, as
-  // their X_in.
-  terms.link_takes_both = false;
-  if (!load.first) {
-    terms.link_in_seconds =
-        link_seconds(static_cast<double>(load.charged_in_bytes), bandwidth, Duplex::kHalf);
-    if (!load.last) terms.link_out_seconds = pipedream_out_seconds(load, inputs);
-  }
-  return terms;
-}
-
-// In one server: the first stage pays for its cut too.
-StageTerms shared_nic_terms(const StageLoad& load, const CostInputs& inputs) {
-  StageTerms terms = pipedream_terms(load, inputs);
-  if (!load.last) terms.link_out_seconds = pipedream_out_seconds(load, inputs);
-  return terms;
-}
-
-// "__getitem__" nodes that nobody reads do not exist for it.
-NodeSet pipedream_dropped(const Dataflow& flow, bool /*memory_limited*/) {
-  NodeSet dropped(flow.size());
-  for (int v = 0; v < flow.size(); ++v) {
-    if (flow.successors[v].empty() && flow.profile.nodes[v].layer.rfind("__getitem__", 0) == 0)
-      dropped.set(v);
-  }
-  return dropped;
-}
-
-// A state of the original is an antichain, enlarged by every ancestor p of an element x that still has a
-// reader other than x and x's ancestors. Each x is looked at alone: where the antichain is wide, a fork that
-// all branches have read already counts again. Kept as it is, so that its published numbers come out.
-int64_t pipedream_cut_bytes(const Dataflow& flow, const NodeSet& done) {
-  if (done.none() || done.all()) return 0;
-  const NodeSet dropped = pipedream_dropped(flow, false);
-  NodeSet state(flow.size());
-  for (size_t x = done.find_first(); x != NodeSet::npos; x = done.find_next(x)) {
-    if (dropped.test(x)) continue;
-    const auto& after = flow.successors[x];
-    if (std::any_of(after.begin(), after.end(), [&](int r) { return done.test(r) && !dropped.test(r); }))
-      continue;
-    state.set(x);
-    const NodeSet& known = flow.ancestors[x];
-    for (size_t p = known.find_first(); p != NodeSet::npos; p = known.find_next(p)) {
-      for (const int reader : flow.successors[p]) {
-        if (!dropped.test(reader) && !known.test(reader) && reader != static_cast<int>(x)) state.set(p);
-      }
-    }
-  }
-  int64_t bytes = 0;
-  for (size_t x = state.find_first(); x != NodeSet::npos; x = state.find_next(x)) {
-    for (const ProfiledValue& output : flow.profile.nodes[x].outputs) bytes += output.bytes;
-  }
-  return bytes;
-}
-
-// It walks from the first source; what does not hang on that one joins with its first reader.
-NodeSet pipedream_late(const Dataflow& flow) {
-  NodeSet late(flow.size());
-  for (int v = 1; v < flow.size(); ++v) late.set(v, !flow.ancestors[v].test(0));
-  return late;
-}
-
-/// The largest part of a node's seconds in a class that its least seconds are; empty: those of the profile.
-double pace_of(const Dataflow& flow, const std::vector<PassSeconds>& nodes) {
-  double pace = 0;
-  for (int v = 0; v < flow.size(); ++v) {
-    const double seconds = nodes.empty() ? flow.profile.nodes[v].compute_seconds()
-                                         : nodes[v].forward_seconds + nodes[v].backward_seconds;
-    if (seconds > 0) pace = std::max(pace, flow.least_seconds[v] / seconds);
-  }
-  return pace > 0 ? pace : 1;
-}
-
-}  // namespace
 
 const char* StagePeriod::binding() const {
   if (link_seconds > device_seconds()) return "transfer";
   if (compute_seconds >= gradient_sync_seconds && compute_seconds >= step_seconds) return "compute";
   return gradient_sync_seconds >= step_seconds ? "gradient sync" : "weight update";
-}
-
-const std::vector<CostModel>& cost_models() {
-  static const std::vector<CostModel> models = {
-      {"pipewright", "what this runtime does: transfers beside compute, gradient sync and update exposed",
-       pipewright_terms, live_bytes, free_sources, free_sinks, true, LevelRule::kDuplex},
-      {"pipedream", "the formula of PipeDream's published optimizer, for comparison with its numbers",
-       pipedream_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false, LevelRule::kRecursion},
-      {"pipedream-shared-nic",
-       "the same for stages on any devices in order, with the link that the devices of a server share",
-       shared_nic_terms, pipedream_cut_bytes, pipedream_late, pipedream_dropped, false,
-       LevelRule::kSharedNic},
-  };
-  return models;
-}
-
-const std::vector<Baseline>& baselines() {
-  static const std::vector<Baseline> rows = {
-      {BaselineKind::kMaxLoad, "max-load", "least load of the busiest device (Tarnawski et al., 2020)"},
-      {BaselineKind::kPiper, "piper", "parallel stages and recomputation (Tarnawski et al., 2021)"},
-      {BaselineKind::kDynPipe, "dynpipe", "transfers that do not run beside computing (Yuan et al., 2025)"},
-  };
-  return rows;
-}
-
-const CostModel& cost_model_named(const std::string& name) {
-  if (const CostModel* model = find_row(cost_models(), name)) return *model;
-  if (find_row(baselines(), name) != nullptr)
-    throw InputError("--objective: '" + name + "' is a question that only `plan` answers");
-  std::vector<std::string> known = names_of(cost_models());
-  for (const Baseline& question : baselines()) known.emplace_back(question.name);
-  throw InputError("--objective: '" + name + "' is not a cost model" + suggestion(name, known));
 }
 
 int64_t live_bytes(const Dataflow& flow, const NodeSet& done) {

@@ -1,7 +1,7 @@
-// Ways to price plans: what a stage costs per minibatch and what a cut carries, by the default model and by
-// those of other planners. The search and `evaluate_plan` bring the sums, from different routes, and ask
-// here; stage_times.h and stage_memory.h have what a stage's work takes and what it keeps. Those three are
-// the only home of the optimizer's formulas; docs/cost-model.md has them with symbols and sources.
+// What a stage costs per minibatch and what a cut carries. The search and `evaluate_plan` bring the sums,
+// from different routes, and ask here; stage_times.h and stage_memory.h have what a stage's work takes and
+// what it keeps. Those three are the only home of the product's formulas; docs/cost-model.md has them with
+// symbols and sources.
 #pragma once
 
 #include <algorithm>
@@ -45,10 +45,8 @@ struct StageLoad {
   /// Gradients of the values that nodes with parameters make: what a backward in two parts keeps for the
   /// second.
   int64_t waiting_gradient_bytes = 0;
-  int64_t in_bytes = 0;          ///< values that cross the cut before the stage, relayed ones included
-  int64_t out_bytes = 0;         ///< the same after the stage
-  int64_t charged_in_bytes = 0;  ///< what the objective takes in_bytes for
-  int64_t charged_out_bytes = 0;
+  int64_t in_bytes = 0;   ///< values that cross the cut before the stage, relayed ones included
+  int64_t out_bytes = 0;  ///< the same after the stage
   // Copies of tied parameters (optimizer/cost/tied.h). Searches count one other stage for each parameter.
   int64_t tied_sent_bytes = 0;          ///< of gradients, by one rank before an update
   int64_t tied_held_bytes = 0;          ///< then: what came from the other stages, and the sums
@@ -135,13 +133,6 @@ struct CostInputs {
   bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
 };
 
-/// What a model makes of several levels of links.
-enum class LevelRule {
-  kDuplex,     ///< each link carries both directions at once, unless it is shared
-  kRecursion,  ///< PipeDream's own: the best of each server is a device of the level above
-  kSharedNic,  ///< two levels; each server has a link that carries one direction at a time
-};
-
 /// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
 /// cause. Work of the device (compute, reduction, update) and traffic of its link run beside each other; each
 /// kind is a sum.
@@ -195,47 +186,12 @@ struct StageTerms {
   }
 };
 
-/// A way to price plans. To add one: its functions and one row.
-struct CostModel {
-  const char* name;
-  const char* summary;
-  /// Compute, exchange and step must be sums over the nodes of the stage; the link depends on what it takes
-  /// in and sends on. Nothing may fall when seconds or bytes of the load grow: bounds rely on it.
-  StageTerms (*terms)(const StageLoad& load, const CostInputs& inputs);
-  StagePeriod period(const StageLoad& load, int64_t replicas, const CostInputs& inputs) const {
-    StageTerms of_load = terms(load, inputs);
-    of_load.split = load.split;
-    return of_load.period(replicas);
-  }
-  /// Bytes the model takes the cut after `done` (a down-set of nodes) for, at least live_bytes(); 0 for the
-  /// empty and the full set.
-  int64_t (*cut_bytes)(const Dataflow& flow, const NodeSet& done);
-  /// Nodes that the search places as late as possible: a cut has one behind it only if it has a reader of it
-  /// behind it.
-  NodeSet (*late_nodes)(const Dataflow& flow);
-  /// Nodes of no weight that the search keeps with what they read. `memory_limited`: bytes kept are a weight
-  /// too.
-  NodeSet (*early_nodes)(const Dataflow& flow, bool memory_limited);
-  /// Whether `Prediction::minibatch_seconds` is what the simulator makes of the plan, or the bare formula.
-  bool simulated;
-  LevelRule levels;
-};
-/// The default first.
-const std::vector<CostModel>& cost_models();
-/// InputError with the nearest name, which may be that of a published question.
-const CostModel& cost_model_named(const std::string& name);
+/// Compute, exchange and step are sums over the nodes of the stage; the link depends on what it takes in and
+/// sends on. Nothing falls when seconds or bytes of the load grow: bounds rely on it.
+StageTerms stage_terms(const StageLoad& load, const CostInputs& inputs);
+StagePeriod stage_period(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 
-/// Other planners' questions, which come with their own input files and answers (optimizer/baselines/): no
-/// way to price a plan, but asked for by the same option.
-enum class BaselineKind { kMaxLoad, kPiper, kDynPipe };
-struct Baseline {
-  BaselineKind kind;
-  const char* name;
-  const char* summary;
-};
-const std::vector<Baseline>& baselines();
-
-/// The default model's bytes at a cut: each value made before it and read after it, once.
+/// Bytes at a cut: each value made before it and read after it, once.
 int64_t live_bytes(const Dataflow& flow, const NodeSet& done);
 
 /// Of these, what the makers do not save for their own backward.

@@ -1,18 +1,15 @@
 // What a message, an exchange of gradients, a cut and an update take on the links given: the formulas of
-// every price, on one level or several, in the runtime's own terms or PipeDream's. docs/cost-model.md
-// explains them. cost_model.cc, levels.cc and recursion.h say which bytes and which links go in.
+// every price, on one level or several. docs/cost-model.md explains them. cost_model.cc and levels.cc say
+// which bytes and which links go in.
 #pragma once
 
 #include <cstdint>
 
 namespace pipewright {
 
-/// Whether a link carries both directions at once, at its full bandwidth each. PipeDream's formulas say no.
-enum class Duplex { kFull, kHalf };
-
-/// Bytes of one direction, where as many go the other way meanwhile.
-inline double link_seconds(double bytes, double bandwidth_bytes_per_second, Duplex duplex = Duplex::kFull) {
-  return (duplex == Duplex::kHalf ? 2 : 1) * bytes / bandwidth_bytes_per_second;
+/// Bytes of one direction; a link carries both at once, at its full bandwidth each.
+inline double link_seconds(double bytes, double bandwidth_bytes_per_second) {
+  return bytes / bandwidth_bytes_per_second;
 }
 
 /// One message with nothing else on its way.
@@ -35,9 +32,8 @@ inline double crossing_part(int64_t ranks, int64_t all) {
 
 /// An all-reduce of so many bytes, direct reduce-scatter and then all-gather, on a link that `crossing` of
 /// them cross; beside its latency.
-inline double all_reduce_link_seconds(double bytes, double crossing, double bandwidth_bytes_per_second,
-                                      Duplex duplex = Duplex::kFull) {
-  return 2 * link_seconds(crossing * bytes, bandwidth_bytes_per_second, duplex);
+inline double all_reduce_link_seconds(double bytes, double crossing, double bandwidth_bytes_per_second) {
+  return 2 * link_seconds(crossing * bytes, bandwidth_bytes_per_second);
 }
 /// Its two halves wait for a message each.
 inline double all_reduce_latency_seconds(double latency_seconds) { return 2 * latency_seconds; }

@@ -2,18 +2,10 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
 #include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
-LevelCosts::LevelCosts(const CostModel& model, const CostInputs& inputs)
-    : inputs_(inputs),
-      sizes_{1},
-      duplex_(model.levels == LevelRule::kSharedNic ? Duplex::kHalf : Duplex::kFull) {
-  if (half_duplex() && inputs.levels.size() > 2) {
-    throw InputError("--objective: 'pipedream-shared-nic' is for two levels of links; the topology has " +
-                     std::to_string(inputs.levels.size()));
-  }
+LevelCosts::LevelCosts(const CostInputs& inputs) : inputs_(inputs), sizes_{1} {
   using Carries = GroupLink::Carries;
   int64_t members = 1;
   for (size_t l = 0; l < inputs.levels.size(); ++l) {
@@ -40,29 +32,21 @@ int LevelCosts::level_between(int64_t a, int64_t b) const {
   return 0;
 }
 
-double LevelCosts::exchange_seconds_per_byte(int64_t replicas, int64_t most_inside, int64_t servers,
-                                             double slowest_link) const {
-  const double inside = inputs_.bandwidth_bytes_per_second;
-  if (half_duplex()) {
-    const double outside = inputs_.levels.size() > 1 ? inputs_.levels[1].bandwidth_bytes_per_second : inside;
-    return all_reduce_link_seconds(1, crossing_part(1, most_inside), inside, duplex_) +
-           all_reduce_link_seconds(1, crossing_part(1, servers), outside, duplex_);
-  }
-  return std::max(slowest_link, all_reduce_link_seconds(1, crossing_part(1, replicas), inside));
+double LevelCosts::exchange_seconds_per_byte(int64_t replicas, double slowest_link) const {
+  return std::max(slowest_link,
+                  all_reduce_link_seconds(1, crossing_part(1, replicas), inputs_.bandwidth_bytes_per_second));
 }
 
 double LevelCosts::exchange_latency_seconds(int level) const {
-  return half_duplex() ? 0 : all_reduce_latency_seconds(latency_seconds(level));
+  return all_reduce_latency_seconds(latency_seconds(level));
 }
 
 double LevelCosts::latency_seconds(int level) const {
   return inputs_.levels.empty() ? inputs_.latency_seconds : inputs_.levels[level].latency_seconds;
 }
 
-double LevelCosts::exchange_link_seconds_per_byte(const GroupLink& link, double crossing,
-                                                  int64_t servers) const {
-  const double part = half_duplex() ? crossing_part(1, servers) : crossing;
-  return all_reduce_link_seconds(1, part, link.bandwidth_bytes_per_second, duplex_);
+double LevelCosts::exchange_link_seconds_per_byte(const GroupLink& link, double crossing) const {
+  return all_reduce_link_seconds(1, crossing, link.bandwidth_bytes_per_second);
 }
 
 double LevelCosts::cut_link_seconds(const GroupLink& link, double bytes, double before, double after,
@@ -78,15 +62,7 @@ double LevelCosts::cut_link_seconds(const GroupLink& link, double bytes, double 
   } else {
     part = before + after - 2 * product;
   }
-  return link_seconds(bytes * std::max(0.0, part), link.bandwidth_bytes_per_second, duplex_);
-}
-
-double LevelCosts::inner_cut_seconds(double bytes, int64_t ours_inside, int64_t ours, int64_t theirs_inside,
-                                     int64_t theirs) const {
-  if (!half_duplex()) return 0;
-  const auto pairs = static_cast<double>(ours) * static_cast<double>(theirs);
-  return link_seconds(bytes * static_cast<double>(std::max(ours_inside, theirs_inside)) / pairs,
-                      inputs_.bandwidth_bytes_per_second, duplex_);
+  return link_seconds(bytes * std::max(0.0, part), link.bandwidth_bytes_per_second);
 }
 
 double LevelCosts::message_seconds(int64_t bytes, int level) const {
@@ -97,26 +73,25 @@ double LevelCosts::message_seconds(int64_t bytes, int level) const {
 }
 
 double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int out_level) const {
-  if (half_duplex()) return 0;
   // A link that all devices share is counted with the links in common.
   const bool shared = !inputs_.levels.empty() && inputs_.levels[0].shared;
   const auto message = [&](int64_t bytes, int level) {
     return pipewright::message_seconds(shared ? 0 : static_cast<double>(bytes), latency_seconds(level),
                                        inputs_.bandwidth_bytes_per_second);
   };
-  const double in = load.first ? 0 : message(load.charged_in_bytes, in_level);
-  const double out = load.last ? 0 : message(load.charged_out_bytes, out_level);
+  const double in = load.first ? 0 : message(load.in_bytes, in_level);
+  const double out = load.last ? 0 : message(load.out_bytes, out_level);
   // What comes in goes back as gradients.
   return inputs_.forward_only || load.frozen ? std::max(in, out) : in + out;
 }
 
 double LevelCosts::gradient_bytes(const StageLoad& load) const {
   if (inputs_.forward_only) return 0;
-  return half_duplex() ? static_cast<double>(load.parameter_bytes) : exchanged_bytes(load, inputs_);
+  return exchanged_bytes(load, inputs_);
 }
 
 double LevelCosts::step_seconds(const StageLoad& load) const {
-  if (half_duplex() || inputs_.forward_only) return 0;
+  if (inputs_.forward_only) return 0;
   // Copies of tied parameters exchange before an update: at the innermost links at least.
   return pipewright::step_seconds(load, inputs_) +
          link_seconds(static_cast<double>(load.tied_sent_bytes), inputs_.bandwidth_bytes_per_second);

@@ -26,36 +26,28 @@ struct GroupLink {
 
 class LevelCosts {
  public:
-  LevelCosts(const CostModel& model, const CostInputs& inputs);
+  explicit LevelCosts(const CostInputs& inputs);
 
   /// Links that stages can have in common. A level's link of a single device is none: only its stage uses it.
   const std::vector<GroupLink>& links() const { return links_; }
   /// Sizes of the groups of each level's members: 1, then devices of a server, ...
   const std::vector<int64_t>& sizes() const { return sizes_; }
-  bool half_duplex() const { return duplex_ == Duplex::kHalf; }
-  Duplex duplex() const { return duplex_; }
 
   /// Highest level whose links a message between the devices `a` and `b` takes.
   int level_between(int64_t a, int64_t b) const;
 
   /// One exchange of gradients, of two replicas or more: seconds for a byte, beside its latency.
-  /// `most_inside`: most ranks in one server; `servers`: how many have some; `slowest_link`: of the links in
-  /// common (exchange_link_seconds).
-  double exchange_seconds_per_byte(int64_t replicas, int64_t most_inside, int64_t servers,
-                                   double slowest_link) const;
+  /// `slowest_link`: of the links in common (exchange_link_seconds_per_byte).
+  double exchange_seconds_per_byte(int64_t replicas, double slowest_link) const;
   double exchange_latency_seconds(int level) const;  ///< `level`: highest that the stage spans
   /// What one exchange takes on one of the links, for a byte: `crossing` is crossing_part() of the group and,
-  /// where the link is shared, of its members too. `servers` as above.
-  double exchange_link_seconds_per_byte(const GroupLink& link, double crossing, int64_t servers) const;
+  /// where the link is shared, of its members too.
+  double exchange_link_seconds_per_byte(const GroupLink& link, double crossing) const;
   /// Per minibatch, what a cut of `bytes` takes on a link. `before`, `after`: parts of the replicas of the
   /// stages on its two sides in the group; `product`: of both; `member_product`: sum over the members of the
   /// product of both (shared links only). Traffic is spread evenly over the pairs of replicas.
   double cut_link_seconds(const GroupLink& link, double bytes, double before, double after, double product,
                           double member_product) const;
-  /// Per minibatch, of a cut on the links of single devices inside a server: `ours` and `theirs` replicas in
-  /// it, of all. Only half-duplex models look at it apart from link_seconds().
-  double inner_cut_seconds(double bytes, int64_t ours_inside, int64_t ours, int64_t theirs_inside,
-                           int64_t theirs) const;
   /// One message between devices that `level` joins, with nothing else on its way.
   double message_seconds(int64_t bytes, int level) const;
   /// Per round and device: transfers beside compute.
@@ -75,7 +67,6 @@ class LevelCosts {
   const CostInputs& inputs_;
   std::vector<GroupLink> links_;
   std::vector<int64_t> sizes_;
-  Duplex duplex_ = Duplex::kFull;
 };
 
 /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those that compute a

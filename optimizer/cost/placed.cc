@@ -98,14 +98,8 @@ namespace {
 /// meanwhile.
 class Placing {
  public:
-  Placing(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages, const CostModel& model,
-          const CostInputs& inputs)
-      : loads_(loads),
-        stages_(stages),
-        inputs_(inputs),
-        costs_(model, inputs),
-        server_(costs_.sizes().size() > 1 ? costs_.sizes()[1] : int64_t{1} << 40),
-        busy_(costs_.links().size()) {}
+  Placing(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages, const CostInputs& inputs)
+      : loads_(loads), stages_(stages), inputs_(inputs), costs_(inputs), busy_(costs_.links().size()) {}
 
   PlacedPrice price() {
     for (size_t s = 0; s < stages_.size(); ++s) add_stage(s);
@@ -119,14 +113,12 @@ class Placing {
   double exchange_seconds(size_t s, int span, double minibatches_of_update);
   int level_between(size_t s, size_t other, int span) const;
   void add_cut(size_t s);
-  void add_cut_inside_servers(size_t s, double bytes);
   void find_busiest_link();
 
   const std::vector<StageLoad>& loads_;
   const std::vector<Stage>& stages_;
   const CostInputs& inputs_;
   const LevelCosts costs_;
-  const int64_t server_;                         // devices of one
   std::vector<std::map<int64_t, double>> busy_;  // by link: seconds by group
   PlacedPrice price_;
 };
@@ -136,11 +128,6 @@ double Placing::exchange_seconds(size_t s, int span, double minibatches_of_updat
   const Stage& stage = stages_[s];
   const auto replicas = static_cast<int64_t>(stage.ranks.size());
   const double bytes = costs_.gradient_bytes(loads_[s]);
-  const auto servers = ranks_by_group(stage, server_);
-  int64_t most_inside = 0;
-  for (const auto& [server, count] : servers) most_inside = std::max(most_inside, count);
-  const auto server_count = static_cast<int64_t>(servers.size());
-
   double slowest = 0;
   for (size_t l = 0; l < costs_.links().size(); ++l) {
     const GroupLink& link = costs_.links()[l];
@@ -152,14 +139,13 @@ double Placing::exchange_seconds(size_t s, int span, double minibatches_of_updat
         crossing[member * link.member / link.group] += crossing_part(count, replicas);
     }
     for (const auto& [group, part] : crossing) {
-      const double seconds = costs_.exchange_link_seconds_per_byte(link, part, server_count);
+      const double seconds = costs_.exchange_link_seconds_per_byte(link, part);
       busy_[l][group] += seconds * bytes / minibatches_of_update;
       slowest = std::max(slowest, seconds);
     }
   }
   if (replicas == 1 || bytes == 0) return 0;
-  return costs_.exchange_latency_seconds(span) +
-         bytes * costs_.exchange_seconds_per_byte(replicas, most_inside, server_count, slowest);
+  return costs_.exchange_latency_seconds(span) + bytes * costs_.exchange_seconds_per_byte(replicas, slowest);
 }
 
 /// Highest level that values between two neighbouring stages cross; `span`: that of stage `s` alone.
@@ -210,9 +196,9 @@ void Placing::add_stage(size_t s) {
   price_.stages.push_back(period);
 }
 
-/// What the cut behind stage `s` puts on the links in common, and on those inside servers.
+/// What the cut behind stage `s` puts on the links in common.
 void Placing::add_cut(size_t s) {
-  const double bytes = static_cast<double>(loads_[s].charged_out_bytes) / largest_part(stages_[s]);
+  const double bytes = static_cast<double>(loads_[s].out_bytes) / largest_part(stages_[s]);
   const int64_t paired = paired_size(stages_[s], stages_[s + 1], costs_.sizes());
   const double copies = paired == 0 ? 1 : static_cast<double>(ranks_by_group(stages_[s], paired).size());
   // Part of the traffic that stays in a group of `size`.
@@ -239,20 +225,6 @@ void Placing::add_cut(size_t s) {
           link, bytes, part, theirs[group], product(link.group, part, theirs[group]), member_product[group]);
     }
   }
-  add_cut_inside_servers(s, bytes * copies);
-}
-
-void Placing::add_cut_inside_servers(size_t s, double bytes) {
-  const auto ours = ranks_by_group(stages_[s], server_);
-  const auto theirs = ranks_by_group(stages_[s + 1], server_);
-  for (const auto& [group, count] : ours) {
-    if (theirs.count(group) == 0) continue;
-    const double seconds =
-        costs_.inner_cut_seconds(bytes, count, static_cast<int64_t>(stages_[s].ranks.size()),
-                                 theirs.at(group), static_cast<int64_t>(stages_[s + 1].ranks.size()));
-    for (const size_t side : {s, s + 1})
-      price_.stages[side].link_seconds = std::max(price_.stages[side].link_seconds, seconds);
-  }
 }
 
 void Placing::find_busiest_link() {
@@ -271,8 +243,8 @@ void Placing::find_busiest_link() {
 }  // namespace
 
 PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
-                         const CostModel& model, const CostInputs& inputs) {
-  return Placing(loads, stages, model, inputs).price();
+                         const CostInputs& inputs) {
+  return Placing(loads, stages, inputs).price();
 }
 
 namespace {
@@ -290,7 +262,7 @@ double slowest_speed(const Stage& stage, const CostInputs& inputs) {
 double ring_part(const Stage& stage, const CostInputs& inputs) {
   const auto replicas = static_cast<int64_t>(stage.ranks.size());
   if (!inputs.sums_in_rings || replicas == 1) return 1;
-  const LevelCosts costs(cost_model_named("pipewright"), inputs);
+  const LevelCosts costs(inputs);
   double direct = crossing_part(1, replicas) / inputs.bandwidth_bytes_per_second, ring = direct;
   for (const GroupLink& link : costs.links()) {
     if (link.shared) return 1;  // as often as it has members
@@ -305,8 +277,8 @@ double ring_part(const Stage& stage, const CostInputs& inputs) {
 
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs) {
-  const PlacedPrice price = price_placed(loads, stages, cost_model_named("pipewright"), inputs);
-  const LevelCosts costs(cost_model_named("pipewright"), inputs);
+  const PlacedPrice price = price_placed(loads, stages, inputs);
+  const LevelCosts costs(inputs);
   std::vector<StageTimes> times;
   for (size_t s = 0; s < stages.size(); ++s) {
     StageTimes mine = stage_times(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);

@@ -24,13 +24,13 @@ struct PlacedPrice {
   double latency_seconds() const;  ///< of one minibatch through all stages
 };
 PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
-                         const CostModel& model, const CostInputs& inputs);
+                         const CostInputs& inputs);
 
 /// What a sum over the stage's replicas takes of the time of a direct exchange, which price_placed() has:
 /// less where NCCL makes it, in a ring that passes each link once, however many ranks are behind it.
 double ring_part(const Stage& stage, const CostInputs& inputs);
 
-/// stage_times() where the stages are, by the default model.
+/// stage_times() where the stages are.
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs);
 

@@ -38,8 +38,7 @@ double tied_seconds(const StageLoad& load, const CostInputs& inputs);
 /// at once.
 double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inputs);
 
-/// What the runtime will spend, always by the default model: it runs the same way whatever the plan was
-/// priced with.
+/// What the runtime will spend.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
 /// Adds what making the input takes of the first stage's time: one thread makes minibatches ahead, and begins
 /// a new one when one is taken, on a host on the core that then begins its forward. Beside a device of one

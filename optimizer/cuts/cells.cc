@@ -11,24 +11,18 @@ namespace pipewright {
 namespace {
 
 constexpr double kRounding = 1e-12;
-constexpr int kFlows = 256;         // parts of the seconds, for each of which a flow is worked out
-constexpr int kMostAsked = 300000;  // sets, a few microseconds each
+constexpr int kFlows = 256;  // parts of the seconds, for each of which a flow is worked out
 constexpr int64_t kTicks = int64_t{1} << 50;
 
 /// What a group brings, and the values that pass between groups.
 struct Weights {
   Weights(const Dataflow& flow, const Contraction& graph)
-      : compute(graph.size(), 0),
-        trainable(graph.size(), 0),
-        parameter(graph.size(), 0),
-        made(graph.size()),
-        read(graph.size()) {
+      : compute(graph.size(), 0), trainable(graph.size(), 0), made(graph.size()), read(graph.size()) {
     for (int v = 0; v < flow.size(); ++v) {
       const int g = graph.group_of[v];
       const ProfiledNode& node = flow.profile.nodes[v];
       compute[g] += node.compute_seconds();
       trainable[g] += flow.trainable_bytes[v];
-      parameter[g] += flow.parameter_bytes[v];
     }
     for (const DataflowValue& value : flow.values) {
       const int producer = graph.group_of[value.producer];
@@ -46,7 +40,6 @@ struct Weights {
 
   std::vector<double> compute;
   std::vector<int64_t> trainable;
-  std::vector<int64_t> parameter;
   std::vector<DataflowValue> values;   // between groups, by number of the group
   std::vector<std::vector<int>> made;  // by group: indices of `values`
   std::vector<std::vector<int>> read;
@@ -60,7 +53,6 @@ struct Sum {
   int nodes = 0;
   double compute = 0;
   int64_t trainable = 0;
-  int64_t parameter = 0;
   int64_t cut = 0;
 };
 
@@ -78,7 +70,6 @@ std::vector<Sum> sums_of(const Weights& weights, const DownSets& sets) {
     ++sum.nodes;
     sum.compute += weights.compute[g];
     sum.trainable += weights.trainable[g];
-    sum.parameter += weights.parameter[g];
     const auto all_there = [&](int number) {
       const std::vector<int>& readers = weights.values[number].readers;
       return std::all_of(readers.begin(), readers.end(), [&](int r) { return sets.test(i, r); });
@@ -96,7 +87,6 @@ Cell cell_of(const Sum& sum) {
   Cell cell;
   cell.compute_low = cell.compute_high = sum.compute;
   cell.trainable_low = cell.trainable_high = sum.trainable;
-  cell.parameter_low = cell.parameter_high = sum.parameter;
   cell.cut_low = sum.cut;
   return cell;
 }
@@ -106,8 +96,6 @@ void widen(Cell* cell, const Sum& sum) {
   cell->compute_high = std::max(cell->compute_high, sum.compute);
   cell->trainable_low = std::min(cell->trainable_low, sum.trainable);
   cell->trainable_high = std::max(cell->trainable_high, sum.trainable);
-  cell->parameter_low = std::min(cell->parameter_low, sum.parameter);
-  cell->parameter_high = std::max(cell->parameter_high, sum.parameter);
   cell->cut_low = std::min(cell->cut_low, sum.cut);
 }
 
@@ -178,21 +166,16 @@ class Surroundings {
     cell.compute_low = low;
     cell.compute_high = high;
     std::vector<Item> trainable;
-    std::vector<Item> parameter;
     for (int g = 0; g < graph_.size(); ++g) {
       if (is_sure(g, low)) {
         sure_seconds += weights_.compute[g];
         cell.trainable_low += weights_.trainable[g];
-        cell.parameter_low += weights_.parameter[g];
       } else if (is_possible(g, high)) {
         add(&trainable, g, weights_.trainable);
-        add(&parameter, g, weights_.parameter);
       }
     }
     cell.trainable_high = cell.trainable_low;
-    cell.parameter_high = cell.parameter_low;
     extend(trainable, low - sure_seconds, high - sure_seconds, &cell.trainable_low, &cell.trainable_high);
-    extend(parameter, low - sure_seconds, high - sure_seconds, &cell.parameter_low, &cell.parameter_high);
     return cell;
   }
 
@@ -220,20 +203,15 @@ Cell whole_of(const Weights& weights) {
   Sum sum;
   sum.compute = weights.all_compute();
   sum.trainable = weights.all_trainable();
-  sum.parameter = std::accumulate(weights.parameter.begin(), weights.parameter.end(), int64_t{0});
   return cell_of(sum);
 }
 
 }  // namespace
 
-Cells cells_of(const Dataflow& flow, const Contraction& graph, const CostModel& model, const DownSets& sets,
-               int most, std::vector<int>* cell_of_set) {
+Cells cells_of(const Dataflow& flow, const Contraction& graph, const DownSets& sets, int most,
+               std::vector<int>* cell_of_set) {
   const Weights weights(flow, graph);
-  std::vector<Sum> sums = sums_of(weights, sets);
-  if (model.cut_bytes != live_bytes && sets.size() <= kMostAsked) {
-    for (int i = 0; i < sets.size(); ++i)
-      sums[i].cut = model.cut_bytes(flow, nodes_of(graph, sets.as_bits(i, graph.size())));
-  }
+  const std::vector<Sum> sums = sums_of(weights, sets);
   const double all_trainable = std::max(1.0, static_cast<double>(weights.all_trainable()));
   using Key = std::pair<int64_t, int64_t>;  // part of the seconds, of the weights
   for (int64_t parts = 4096;; parts = parts * 3 / 4) {
@@ -265,7 +243,6 @@ Cells cells_around(const Dataflow& flow, const Contraction& graph, int most) {
   const Weights weights(flow, graph);
   const Surroundings surroundings(weights, graph);
   const double all = weights.all_compute();
-  const bool all_trained = weights.trainable == weights.parameter;
   std::vector<int64_t> cut_bytes;
   for (int k = 0; k < kFlows; ++k) {
     cut_bytes.push_back(surroundings.cut_bytes(all * k / kFlows, all * (k + 1) / kFlows));
@@ -283,10 +260,6 @@ Cells cells_around(const Dataflow& flow, const Contraction& graph, int most) {
         Cell cell = any;
         cell.trainable_low = low;
         cell.trainable_high = std::min(any.trainable_high, low + step);
-        if (all_trained) {
-          cell.parameter_low = cell.trainable_low;
-          cell.parameter_high = cell.trainable_high;
-        }
         cells.push_back(cell);
       }
     }

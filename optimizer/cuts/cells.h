@@ -15,19 +15,16 @@ struct Cell {
   double compute_high = 0;
   int64_t trainable_low = 0;  ///< bytes
   int64_t trainable_high = 0;
-  int64_t parameter_low = 0;
-  int64_t parameter_high = 0;
-  int64_t cut_low = 0;  ///< bytes that cross, or what the cost model takes them for
+  int64_t cut_low = 0;  ///< bytes that cross
 };
 
 /// In an order in which a cut's cell never comes after that of a larger cut; first the empty set, last all
 /// nodes, each alone in its cell.
 using Cells = std::vector<Cell>;
 
-/// Cells of the given sets of groups, about `most` at most. `cell_of`: by set, where it is. A cut carries
-/// what `model` takes it for, unless sets are so many that asking takes long: then what crosses.
-Cells cells_of(const Dataflow& flow, const Contraction& graph, const CostModel& model, const DownSets& sets,
-               int most, std::vector<int>* cell_of);
+/// Cells of the given sets of groups, about `most` at most. `cell_of`: by set, where it is.
+Cells cells_of(const Dataflow& flow, const Contraction& graph, const DownSets& sets, int most,
+               std::vector<int>* cell_of);
 
 /// Cells that hold every down-set, of whatever number. For a number of seconds done, groups whose ancestors
 /// alone take longer cannot be done, groups without which so much cannot be done must be; how many bytes the

@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "graph/error.h"
+#include "optimizer/cuts/free_nodes.h"
 
 namespace pipewright {
 namespace {
@@ -86,7 +87,7 @@ Contraction contract(int nodes, const std::vector<NodePair>& edges, const std::v
   return result;
 }
 
-Contraction contract(const Dataflow& flow, const CostModel& model, bool memory_limited) {
+Contraction contract(const Dataflow& flow, bool memory_limited) {
   std::vector<NodePair> edges;
   std::vector<NodePair> together;
   for (int v = 0; v < flow.size(); ++v) {
@@ -98,17 +99,10 @@ Contraction contract(const Dataflow& flow, const CostModel& model, bool memory_l
       together.emplace_back(static_cast<int>(first), static_cast<int>(v));
     }
   }
-  const NodeSet late = model.late_nodes(flow);
-  const NodeSet early = model.early_nodes(flow, memory_limited);
-  // A late node may come without its reader once something it reads is there; that must not happen either.
-  NodeSet joined(flow.size());
+  const NodeSet late = late_nodes(flow);
+  const NodeSet early = early_nodes(flow, memory_limited);
   for (int v = 0; v < flow.size(); ++v) {
-    const auto& read = flow.predecessors[v];
-    const bool alone = std::all_of(read.begin(), read.end(), [&](int p) { return joined.test(p); });
-    if (late.test(v) && flow.successors[v].size() == 1 && alone) {
-      joined.set(v);
-      together.emplace_back(v, flow.successors[v][0]);
-    }
+    if (late.test(v)) together.emplace_back(v, flow.successors[v][0]);
     if (early.test(v) && flow.predecessors[v].size() == 1) together.emplace_back(flow.predecessors[v][0], v);
   }
   return contract(flow.size(), edges, together);

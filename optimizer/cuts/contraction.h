@@ -28,7 +28,7 @@ Contraction contract(int nodes, const std::vector<NodePair>& edges, const std::v
 
 /// Together stay tied parameters, nodes that the model has join their only reader, and nodes of no weight
 /// that it keeps with the one node they read. Every cut that the search would look at is a set of groups.
-Contraction contract(const Dataflow& flow, const CostModel& model, bool memory_limited);
+Contraction contract(const Dataflow& flow, bool memory_limited);
 
 /// The nodes of the groups.
 NodeSet nodes_of(const Contraction& graph, const NodeSet& groups);

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
+#include "optimizer/cuts/free_nodes.h"
 
 namespace pipewright {
 namespace {
@@ -15,8 +16,8 @@ namespace {
 /// How cuts grow: which nodes may come next, and what comes along with each.
 class Growth {
  public:
-  Growth(const Dataflow& flow, const CostModel& model, bool memory_limited)
-      : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow, memory_limited)) {}
+  Growth(const Dataflow& flow, bool memory_limited)
+      : flow_(flow), late_(late_nodes(flow)), early_(early_nodes(flow, memory_limited)) {}
 
   /// True if `v` may be the next to join `done`, and nothing that it reads may: adding that first and `v`
   /// then comes to the same.
@@ -37,12 +38,9 @@ class Growth {
   }
 
  private:
-  // A late node may once something it reads is there; before that it only comes along with a reader.
+  // A late node only comes along with its reader.
   bool may_add(const NodeSet& done, int v) const {
-    if (done.test(v) || early_.test(v)) return false;
-    if (!late_.test(v)) return true;
-    const auto& before = flow_.predecessors[v];
-    return std::any_of(before.begin(), before.end(), [&](int p) { return done.test(p); });
+    return !done.test(v) && !early_.test(v) && !late_.test(v);
   }
 
   const Dataflow& flow_;
@@ -182,7 +180,7 @@ class Sums {
 
 }  // namespace
 
-States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeSet> cuts) {
+States states_of(const Dataflow& flow, std::vector<NodeSet> cuts) {
   cuts.emplace_back(flow.size());
   // What nothing leads to belongs to the last stage.
   cuts.push_back(~NodeSet(flow.size()));
@@ -197,7 +195,6 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
   result.bytes = flow.bytes;
   result.values = flow.values;
   if (flow.copies) result.ties = flow.ties;
-  const bool live = model.cut_bytes == live_bytes;
   std::optional<Sums> sums(flow);
   result.nested = true;
   NodeSet frozen(flow.size());
@@ -211,7 +208,6 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
     sums->add(done - sums->state().done);
     State state = sums->state();
     state.frozen = done.any() && done.is_subset_of(frozen);
-    state.charged_bytes = live ? state.cut_bytes : model.cut_bytes(flow, done);
     result.states.push_back(std::move(state));
   }
   if (result.nested) return result;
@@ -225,9 +221,9 @@ States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeS
   return result;
 }
 
-States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited, int64_t most) {
+States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most) {
   PW_CHECK(flow.size() > 0, "a valid profile has nodes");
-  const Growth growth(flow, model, memory_limited);
+  const Growth growth(flow, memory_limited);
   // A chain has one cut more than nodes, and needs no lists.
   std::vector<NodeSet> cuts = all_cuts(flow, growth, std::max<int64_t>(most, flow.size() + 1));
   const auto chained = [&cuts] {
@@ -238,7 +234,7 @@ States enumerate_states(const Dataflow& flow, const CostModel& model, bool memor
   };
   const bool exact = !cuts.empty() && (static_cast<int64_t>(cuts.size()) <= most || chained());
   if (!exact) cuts = cuts_of_one_order(flow, growth);
-  States result = states_of(flow, model, std::move(cuts));
+  States result = states_of(flow, std::move(cuts));
   result.exact = exact;
   return result;
 }
@@ -280,8 +276,6 @@ StageLoad load_between(const States& states, int i, int j) {
   }
   load.in_bytes = from.cut_bytes;
   load.out_bytes = to.cut_bytes;
-  load.charged_in_bytes = from.charged_bytes;
-  load.charged_out_bytes = to.charged_bytes;
   load.first = i == 0;
   load.last = j == states.last();
   load.frozen = to.frozen;

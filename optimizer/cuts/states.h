@@ -25,7 +25,6 @@ struct State {
   int64_t saved_bytes = 0;
   int64_t waiting_gradient_bytes = 0;
   int64_t cut_bytes = 0;               ///< what crosses
-  int64_t charged_bytes = 0;           ///< what the cost model takes that for
   int64_t held_bytes = 0;              ///< of what crosses, what its makers do not save
   double backward_weight_seconds = 0;  ///< of the backward
   bool frozen = false;                 ///< holds nodes of the frozen prefix alone
@@ -94,13 +93,12 @@ struct States {
 };
 
 /// All cuts that do not separate tied parameters, if they are at most `most` or those of a chain; otherwise
-/// those along one order, made depth first with small cuts. Cuts that the model's late and early nodes make
-/// pointless are left out. Deterministic.
-States enumerate_states(const Dataflow& flow, const CostModel& model, bool memory_limited,
-                        int64_t most = 4096);
+/// those along one order, made depth first with small cuts. Cuts that late and early nodes (free_nodes.h)
+/// make pointless are left out. Deterministic.
+States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most = 4096);
 
 /// The given cuts (down-sets, in any order), less those that separate tied parameters, and both ends.
-States states_of(const Dataflow& flow, const CostModel& model, std::vector<NodeSet> cuts);
+States states_of(const Dataflow& flow, std::vector<NodeSet> cuts);
 
 /// Most stages that a chain of cuts can make.
 int64_t longest_chain(const States& states);

@@ -58,7 +58,7 @@ bool split(const States& states, size_t s, int64_t first, std::vector<FoundStage
   int cut = -1;
   for (int i = std::max(whole.from + 1, middle - kNearCut); i <= std::min(whole.to - 1, middle + kNearCut);
        ++i) {
-    const auto bytes = [&](int k) { return states.states[static_cast<size_t>(k)].charged_bytes; };
+    const auto bytes = [&](int k) { return states.states[static_cast<size_t>(k)].cut_bytes; };
     if (cut < 0 || bytes(i) < bytes(cut)) cut = i;
   }
   if (cut < 0) return false;
@@ -73,7 +73,7 @@ bool split(const States& states, size_t s, int64_t first, std::vector<FoundStage
 }  // namespace
 
 ChainMoves::ChainMoves(const Question& question, CountedWork* work)
-    : q_(question), costs_(*question.model, question.inputs), work_(work) {}
+    : q_(question), costs_(question.inputs), work_(work) {}
 
 void ChainMoves::price(RankedChain* chain) const {
   chain->seconds = kUnfit;
@@ -103,7 +103,7 @@ void ChainMoves::price(RankedChain* chain) const {
     if (std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share == 1; })) shares.clear();
     stages[s].shares = shares;
   }
-  const PlacedPrice price = price_placed(loads, stages, *q_.model, q_.inputs);
+  const PlacedPrice price = price_placed(loads, stages, q_.inputs);
   chain->seconds = price.total_seconds();
   chain->slowest = 0;
   for (size_t s = 0; s < stages.size(); ++s)

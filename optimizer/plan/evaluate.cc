@@ -8,9 +8,8 @@ namespace pipewright {
 
 PlanCost cost_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                       const PlanRequest& request) {
-  const CostModel& model = cost_model_named(request.objective);
   const Dataflow flow(profile, request.class_profiles);
-  return {plan, loads_of_plan(plan, flow, model), model, requested_cost_inputs(profile, topology, request)};
+  return {plan, loads_of_plan(plan, flow), requested_cost_inputs(profile, topology, request)};
 }
 
 Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topology& topology,

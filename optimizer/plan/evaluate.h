@@ -9,7 +9,7 @@
 
 namespace pipewright {
 
-/// By the request's objective. PlanError as evaluate_plan() says.
+/// PlanError as evaluate_plan() says.
 PlanCost cost_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                       const PlanRequest& request);
 

@@ -88,7 +88,6 @@ std::string family_of(const PlanRequest& request, const Question& q) {
   if (request.use_all_devices) text += ", on all devices";
   const bool unequal = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
   if (unequal && !drains(request) && !q.single_stage) return text + ", of stages on consecutive devices,";
-  if (!q.model->simulated) return text + ", by this objective's formula,";
   const bool replicas = q.most_replicas > 1 && !q.single_stage;
   return in_turn(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
 }

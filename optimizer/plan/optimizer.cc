@@ -108,10 +108,8 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
 namespace {
 
 /// What the search is asked, but for the states and what depends on them.
-Question question_about(const Profile& profile, const Topology& topology, const PlanRequest& request,
-                        const CostModel& model) {
+Question question_about(const Profile& profile, const Topology& topology, const PlanRequest& request) {
   Question question;
-  question.model = &model;
   question.inputs = requested_cost_inputs(profile, topology, request);
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
@@ -126,8 +124,7 @@ constexpr const char* kNarrower[] = {"hybrid", "straight", "dp"};
 /// Whether the best of all may be looked for among the plans of each strategy.
 bool has_narrower(const PlanRequest& request) {
   return searched_strategy(request.strategy).kind == StrategyKind::kBest && !request.demands.any() &&
-         request.effort >= 1 && !schedule_facts(request.schedule).several_stages &&
-         cost_model_named(request.objective).simulated;
+         request.effort >= 1 && !schedule_facts(request.schedule).several_stages;
 }
 
 /// One question on its way to its plan: what the search is asked, what it answers, and the plans that its
@@ -156,12 +153,7 @@ class Planning {
   [[noreturn]] void fail();
 
   Pricing pricing() const {
-    return {&flow_,
-            &model_,
-            question_.inputs,
-            rules_of(request_),
-            question_.memory_bytes,
-            profile_.minibatch_samples};
+    return {&flow_, question_.inputs, rules_of(request_), question_.memory_bytes, profile_.minibatch_samples};
   }
   std::optional<Plan> priced(const Answer& found, const std::vector<int64_t>& depths = {}) const;
   std::optional<Plan> best_of_answers(double bound);
@@ -181,7 +173,6 @@ class Planning {
   const PlanRequest request_;
   const bool asked_itself_;
   const StrategyKind strategy_;
-  const CostModel& model_;
   Question question_;
   const Dataflow flow_;
   States states_;
@@ -204,10 +195,9 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
       request_(with_run_rules(asked, topology.device_count())),
       asked_itself_(asked_itself),
       strategy_(searched_strategy(asked.strategy).kind),
-      model_(cost_model_named(request_.objective)),
-      question_(question_about(profile, topology, request_, model_)),
+      question_(question_about(profile, topology, request_)),
       flow_(profile, request_.class_profiles, ties_of(request_)),
-      states_(enumerate_states(flow_, model_, question_.memory_bytes > 0)) {
+      states_(enumerate_states(flow_, question_.memory_bytes > 0)) {
   question_.states = &states_;
   ask(strategy_, &question_);
   search_by_rules(request_, &question_);
@@ -385,7 +375,7 @@ void Planning::take_if_faster(std::optional<Plan> other, Plan* plan) const {
 /// Of a plan for other devices or links, on these.
 void Planning::take_if_faster_here(Plan other, Plan* plan) const {
   if (static_cast<int64_t>(other.stages.size()) < question_.least_stages) return;
-  const PlanCost cost(other, loads_of_plan(other, flow_, model_), model_, question_.inputs);
+  const PlanCost cost(other, loads_of_plan(other, flow_), question_.inputs);
   other.predicted = price(other, cost, profile_.minibatch_samples);
   take_if_faster(std::move(other), plan);
 }
@@ -394,8 +384,7 @@ void Planning::take_if_faster_here(Plan other, Plan* plan) const {
 /// nothing.
 void Planning::join_thin_stages(Plan* plan) const {
   const bool free_to_join = strategy_ == StrategyKind::kBest && !request_.demands.any() &&
-                            !request_.use_all_devices && !schedule_facts(request_.schedule).several_stages &&
-                            model_.simulated;
+                            !request_.use_all_devices && !schedule_facts(request_.schedule).several_stages;
   if (!free_to_join) return;
   const double enough = kThinTolerance * seconds(*plan);
   for (std::vector<FoundStage> stages = stages_; has_thin_stage(stages, question_);) {
@@ -493,7 +482,7 @@ std::optional<Plan> Planning::plan_by_name(const char* strategy) const {
 
 /// Has a stage that computes less than its messages take.
 bool Planning::is_thin(const Plan& plan) const {
-  const std::vector<StageLoad> loads = loads_of_plan(plan, flow_, model_);
+  const std::vector<StageLoad> loads = loads_of_plan(plan, flow_);
   return std::any_of(loads.begin(), loads.end(), [&](const StageLoad& load) {
     return computes_less_than_messages(load, question_.inputs);
   });

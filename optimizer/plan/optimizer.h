@@ -17,10 +17,9 @@
 namespace pipewright {
 
 struct PlanRequest {
-  std::string strategy = "best";         ///< of searched_strategies(), graph/strategies.h
-  std::string objective = "pipewright";  ///< of cost_models(), optimizer/cost/cost_model.h
-  int64_t optimizer_slots = 1;   ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
-  bool use_all_devices = false;  ///< otherwise fewest devices is the second aim
+  std::string strategy = "best";  ///< of searched_strategies(), graph/strategies.h
+  int64_t optimizer_slots = 1;    ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
+  bool use_all_devices = false;   ///< otherwise fewest devices is the second aim
   /// Where devices differ: stages stand on them as the topology has them, not also the other way round.
   bool devices_in_order = false;
   StageDemands demands;  ///< of strategies other than "dp", and not with all devices
@@ -72,10 +71,10 @@ class MemoryError : public InfeasibleError {
   int64_t needed_bytes_;
 };
 
-/// Best plan of the strategy under the objective, with in-flight depths chosen by simulation, `predicted`
+/// Best plan of the strategy, with in-flight depths chosen by simulation, `predicted`
 /// filled, ranks 0.. in stage order. Deterministic: equal inputs give equal bytes. MemoryError says which
 /// limit binds and what would fit, InfeasibleError what else there is no plan for; InputError for an unknown
-/// strategy or objective, or a topology this search does not take. `notes` may be null.
+/// strategy, or a topology this search does not take. `notes` may be null.
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes = nullptr);
 

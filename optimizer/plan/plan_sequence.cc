@@ -49,7 +49,7 @@ std::vector<PlanMove> profiled_moves(const Profile& profile, int64_t optimizer_s
 }
 
 double move_seconds(const std::vector<PlanMove>& moves, const CostInputs& inputs) {
-  const LevelCosts levels(cost_model_named("pipewright"), inputs);
+  const LevelCosts levels(inputs);
   return busiest_seconds(moves, [&](const PlanMove& move) {
     return inputs.levels.empty()
                ? message_seconds(static_cast<double>(move.bytes), inputs)

@@ -39,12 +39,12 @@ Plan skeleton(const Candidate& candidate, const States& states) {
 }  // namespace
 
 Pricer::Pricer(const Question& question, const PlanRequest& request)
-    : q_(question), request_(request), drains_(drains(request)), floor_(*question.model, question.inputs) {}
+    : q_(question), request_(request), drains_(drains(request)), floor_(question.inputs) {}
 
 bool Pricer::takes(const Question& q, const PlanRequest& request) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   return schedule.trains() && !schedule.several_stages && schedule.kind != ScheduleKind::kModelParallel &&
-         q.inputs.speeds.empty() && q.inputs.memories.empty() && q.model->simulated && !q.one_in_flight;
+         q.inputs.speeds.empty() && q.inputs.memories.empty() && !q.one_in_flight;
 }
 
 int64_t Pricer::replicas_part(int64_t replicas) const { return (q_.interval + replicas - 1) / replicas; }
@@ -168,7 +168,7 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
     set_tied(split, plan.stages, &loads);
   }
   run_by(rules_of(request_), &plan);
-  PlanCost cost(plan, std::move(loads), *q_.model, q_.inputs);
+  PlanCost cost(plan, std::move(loads), q_.inputs);
   DepthAim aim;
   aim.floor_seconds = floor;
   aim.most_seconds = limit;

@@ -36,7 +36,7 @@ constexpr int64_t kLongRound = 64;
 constexpr double kStraightDepthSteps = 60, kDepthSimulations = 3;
 
 /// The cuts of the plan in force, and between them those along the profile's order.
-States states_along(const Plan& in_force, const Dataflow& flow, const CostModel& model) {
+States states_along(const Plan& in_force, const Dataflow& flow) {
   std::unordered_map<std::string, size_t> number;
   for (size_t v = 0; v < flow.profile.nodes.size(); ++v) number[flow.profile.nodes[v].name] = v;
   std::vector<NodeSet> cuts;
@@ -47,7 +47,7 @@ States states_along(const Plan& in_force, const Dataflow& flow, const CostModel&
       cuts.push_back(done);
     }
   }
-  return states_of(flow, model, std::move(cuts));
+  return states_of(flow, std::move(cuts));
 }
 
 /// With the devices renumbered: number k is `order[k]`.
@@ -74,11 +74,9 @@ class QuickPlanning {
         request_(with_run_rules(asked, topology.device_count())),
         in_force_(in_force),
         work_(work),
-        model_(cost_model_named(request_.objective)),
         flow_(profile, request_.class_profiles, ties_of(request_)),
-        states_(states_along(in_force, flow_, model_)) {
+        states_(states_along(in_force, flow_)) {
     question_.states = &states_;
-    question_.model = &model_;
     question_.inputs = requested_cost_inputs(profile, topology, request_);
     question_.devices = topology.device_count();
     question_.memory_bytes = memory_limit_bytes(topology);
@@ -219,11 +217,7 @@ class QuickPlanning {
     const double depths =
         straight ? kStraightDepthSteps * stages * stages * stages : kDepthSimulations * stages * once;
     const bool chosen = simulated && spend(depths);
-    const Pricing pricing{&flow_,
-                          &model_,
-                          question_.inputs,
-                          rules_of(request_),
-                          question_.memory_bytes,
+    const Pricing pricing{&flow_, question_.inputs, rules_of(request_), question_.memory_bytes,
                           profile_.minibatch_samples};
     std::optional<Plan> plan = priced_plan(plan_of({chain.stages}, states_, profile_), pricing, {}, chosen);
     if (plan) plan->strategy = request_.strategy;
@@ -235,7 +229,6 @@ class QuickPlanning {
   const PlanRequest request_;
   const Plan& in_force_;
   CountedWork* work_;
-  const CostModel& model_;
   const Dataflow flow_;
   const States states_;
   Question question_;

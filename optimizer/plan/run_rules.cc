@@ -150,10 +150,6 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     const int64_t each = rule.drains() ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
     request.microbatches = std::min(each * devices, kMostInFlight);
   }
-  if (!cost_model_named(request.objective).simulated && rule.rule != WeightRule::kStash) {
-    throw InputError("--objective " + request.objective + ": its formula knows weights 'stash' only, not '" +
-                     request.weights + "'");
-  }
   if (schedule.several_stages && (request.demands.any() || strategy.kind != StrategyKind::kBest)) {
     throw InputError("--schedule " + request.schedule +
                          ": not together with --strategy, --replicas, --pin or --max-stages",

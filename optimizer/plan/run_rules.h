@@ -15,7 +15,7 @@
 namespace pipewright {
 
 /// Fills in what the request leaves open. InputError for a schedule or rule that is not known, does not go
-/// together or does not go with the objective or the strategy.
+/// together or does not go with the strategy.
 PlanRequest with_run_rules(PlanRequest request, int64_t devices);
 
 bool drains(const PlanRequest& request);  ///< schedule with weights "flush"

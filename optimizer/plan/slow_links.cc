@@ -73,8 +73,7 @@ bool fits(const Plan& plan, const PlanCost& cost, const Topology& topology) {
 }  // namespace
 
 int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, int64_t to) {
-  const std::vector<StageLoad> loads =
-      loads_of_plan(plan, Dataflow(profile, {}), cost_model_named(PlanRequest().objective));
+  const std::vector<StageLoad> loads = loads_of_plan(plan, Dataflow(profile, {}));
   const auto has = [&](size_t stage, int64_t rank) {
     const std::vector<int64_t>& ranks = plan.stages[stage].ranks;
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -96,7 +95,7 @@ Plan clear_of_slow_links(Plan plan, const Profile& profile, const Topology& topo
     const auto swap = best_swap(plan, quiet, topology, request.slow_links);
     if (!swap) break;
     swap_ranks(&plan, swap->first, swap->second);
-    quiet = PlanCost(plan, quiet.loads, *quiet.model, quiet.inputs);
+    quiet = PlanCost(plan, quiet.loads, quiet.inputs);
   }
   return plan;
 }

@@ -29,10 +29,9 @@ void run_by(const RunRules& rules, Plan* plan);
 /// stay 0 where these are not simulated.
 bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* cost, DepthAim* aim = nullptr);
 
-/// What the plans of one question are priced with. Borrows flow and model.
+/// What the plans of one question are priced with. Borrows the flow.
 struct Pricing {
   const Dataflow* flow;
-  const CostModel* model;
   CostInputs inputs;  ///< cost_inputs()
   RunRules rules;
   int64_t memory_bytes = 0;  ///< of each device; 0: any

@@ -7,8 +7,7 @@
 
 namespace pipewright {
 
-Floor::Floor(const CostModel& model, const CostInputs& inputs)
-    : model_(model), inputs_(inputs), drains_(facts_of(inputs.weights).drains()) {
+Floor::Floor(const CostInputs& inputs) : inputs_(inputs), drains_(facts_of(inputs.weights).drains()) {
   if (!inputs.levels.empty()) tree_ = std::make_unique<LinkTree>(inputs.levels);
 }
 
@@ -27,7 +26,7 @@ NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
     // Where pipelines drain, the simulation alone says what they take.
     if (!drains_)
       pace.floor_seconds =
-          std::max(pace.floor_seconds, model_.period(loads[s], replicas[s], inputs_).total_seconds());
+          std::max(pace.floor_seconds, stage_period(loads[s], replicas[s], inputs_).total_seconds());
     const auto bytes = static_cast<double>(loads[s].out_bytes);
     if (s + 1 < loads.size())
       pace.between_seconds.push_back((loads[s].frozen ? 1 : 2) * message_seconds(bytes, inputs_));

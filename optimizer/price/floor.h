@@ -15,11 +15,11 @@ namespace pipewright {
 /// For equal devices, schedules with a stage on each rank and minibatches that overlap. Of effects that
 /// price() has, it has computing, updates, sums over replicas and messages as the formula has them, and on a
 /// network the links that ranks have in common; it leaves out what only makes them longer, and so is never
-/// above price_seconds() of these stages, at any depths (tests/optimizer/floor_test.cc). Borrows both.
+/// above price_seconds() of these stages, at any depths (tests/optimizer/floor_test.cc). Borrows the inputs.
 class Floor {
  public:
   /// `inputs` with how plans run (weights, minibatches of an update, backward in two parts).
-  Floor(const CostModel& model, const CostInputs& inputs);
+  explicit Floor(const CostInputs& inputs);
 
   /// `ranks`: by stage, where devices are on a network; otherwise not read.
   NetworkPace pace(const std::vector<StageLoad>& loads, const std::vector<int64_t>& replicas,
@@ -32,7 +32,6 @@ class Floor {
                                 const std::vector<std::vector<int64_t>>& ranks) const;
   double drained_seconds(const std::vector<StageLoad>& loads, const std::vector<int64_t>& replicas) const;
 
-  const CostModel& model_;
   const CostInputs& inputs_;
   const bool drains_;
   std::unique_ptr<const LinkTree> tree_;

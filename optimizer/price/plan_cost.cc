@@ -122,10 +122,8 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
 
 }  // namespace
 
-PlanCost::PlanCost(const Plan& plan, std::vector<StageLoad> loads_of_stages, const CostModel& by,
-                   CostInputs of_devices)
-    : model(&by),
-      inputs(as_run(plan, of_devices)),
+PlanCost::PlanCost(const Plan& plan, std::vector<StageLoad> loads_of_stages, CostInputs of_devices)
+    : inputs(as_run(plan, of_devices)),
       deepest(of_devices.pipeline_depth),
       loads(std::move(loads_of_stages)),
       times(times_of(plan, loads, inputs, &slow_links_seconds)),

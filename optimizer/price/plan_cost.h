@@ -13,15 +13,14 @@ namespace pipewright {
 
 /// Sums of the plan's stages over its nodes. PlanError if the plan does not cover the nodes, lets a value
 /// flow backwards or separates tied parameters.
-std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model);
+std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow);
 
 /// Devices that differ, links that are slow or shared, ranks of one host beside each other, input, updates,
 /// sums over replicas: a price has what is in here, and nothing else.
 struct PlanCost {
-  /// `inputs`: cost_inputs(); how the plan runs is taken from the plan. Borrows `model`.
-  PlanCost(const Plan& plan, std::vector<StageLoad> loads, const CostModel& model, CostInputs inputs);
+  /// `inputs`: cost_inputs(); how the plan runs is taken from the plan.
+  PlanCost(const Plan& plan, std::vector<StageLoad> loads, CostInputs inputs);
 
-  const CostModel* model;
   CostInputs inputs;  ///< with the plan's weight rule, schedule and depth of the first stage
   /// With weights vertical, how deep the first stage may become: a search kept room for that. 0: any.
   int64_t deepest = 0;

@@ -9,7 +9,6 @@
 #include "graph/error.h"
 #include "graph/units.h"
 #include "optimizer/cost/placed.h"
-#include "optimizer/cost/recursion.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -66,20 +65,18 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
   const CostInputs& inputs = cost.inputs;
   Busy busy;
   if (inputs.placed()) {
-    PlacedPrice placed = price_placed(cost.loads, plan.stages, *cost.model, inputs);
+    PlacedPrice placed = price_placed(cost.loads, plan.stages, inputs);
     busy.periods = std::move(placed.stages);
     busy.link_seconds = placed.link_seconds;
     busy.link = std::move(placed.busiest_link);
   } else {
     for (size_t s = 0; s < cost.loads.size(); ++s)
       busy.periods.push_back(
-          cost.model->period(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+          stage_period(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
   }
   const bool one_at_a_time = runs_one_at_a_time(plan);
   if (one_at_a_time) {
     busy.seconds = trip_seconds(plan, cost);
-  } else if (inputs.placed() && cost.model->levels == LevelRule::kRecursion) {
-    busy.seconds = recursion_seconds(cost.loads, plan.stages, inputs);
   } else {
     busy.seconds = busy.link_seconds;
     std::map<int64_t, double> of_rank;  // by a stage's first rank, which may have several stages
@@ -89,7 +86,6 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
       busy.seconds = std::max(busy.seconds, seconds);
     }
   }
-  if (!cost.model->simulated) return busy;
   add_priced(plan, cost, &busy.periods);
   for (const StagePeriod& period : busy.periods)
     if (!one_at_a_time) busy.seconds = std::max(busy.seconds, period.total_seconds());
@@ -99,7 +95,7 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
 /// Whether the plan is simulated: fill and drain are known to the simulation alone; it takes the replicas of
 /// a stage for equally fast, at their pace together.
 bool is_simulated(const Plan& plan, const PlanCost& cost) {
-  if (!cost.model->simulated || !worth_simulating(shape_of(plan))) return false;
+  if (!worth_simulating(shape_of(plan))) return false;
   if (cost.inputs.speeds.empty() || facts_of(cost.inputs.weights).drains()) return true;
   // What a message on a slow link makes others wait is known to it alone too.
   return !cost.inputs.slow_links.empty() && cost.inputs.levels.size() < 2 &&
@@ -123,7 +119,7 @@ bool formula_knows_more(const PlanCost& cost) {
 
 /// Below which inputs do not come.
 double input_period_seconds(const Plan& plan, const PlanCost& cost) {
-  if (!cost.model->simulated || cost.inputs.input_seconds == 0) return 0;
+  if (cost.inputs.input_seconds == 0) return 0;
   return loading_seconds(cost.loads[0], static_cast<int64_t>(plan.stages[0].ranks.size()), cost.inputs);
 }
 
@@ -179,7 +175,6 @@ std::string cause_of(const Plan& plan, const PlanCost& cost, const Busy& busy) {
   }
   if (runs_one_at_a_time(plan))
     return std::string("one minibatch at a time: ") + (2 * work >= busy.seconds ? "compute" : "transfer");
-  if (cost.inputs.placed() && cost.model->levels == LevelRule::kRecursion) return "PipeDream's recursion";
   return busy.link_seconds > slowest ? busy.link : cause;
 }
 

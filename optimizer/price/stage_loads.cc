@@ -169,16 +169,13 @@ void add_workspace(const Dataflow& flow, const std::vector<int>& stage_of, std::
   for (size_t s = 0; s < loads->size(); ++s) (*loads)[s].workspace = walks[s].workspace();
 }
 
-// What the model charges for each cut, and what is held at it.
-void add_cuts(const Dataflow& flow, const std::vector<int>& stage_of, const CostModel& model,
-              std::vector<StageLoad>* loads) {
+// What is held at each cut.
+void add_cuts(const Dataflow& flow, const std::vector<int>& stage_of, std::vector<StageLoad>* loads) {
   NodeSet done(flow.size());
   for (int s = 0; s + 1 < static_cast<int>(loads->size()); ++s) {
     for (int v = 0; v < flow.size(); ++v) {
       if (stage_of[v] == s) done.set(v);
     }
-    const int64_t charged = model.cut_bytes(flow, done);
-    (*loads)[s].charged_out_bytes = charged;
     (*loads)[s].held_bytes = unsaved_live_bytes(flow, done);
     for (const DataflowValue& value : flow.values) {
       const bool sent = stage_of[value.producer] == s && !value.readers.empty() &&
@@ -188,7 +185,6 @@ void add_cuts(const Dataflow& flow, const std::vector<int>& stage_of, const Cost
       (*loads)[s].saved_bytes -= unkept;
       (*loads)[s].held_bytes += unkept;
     }
-    (*loads)[s + 1].charged_in_bytes = charged;
   }
 }
 
@@ -230,15 +226,14 @@ void take_part(double part, StageLoad* load) {
   }
   for (int64_t* bytes :
        {&load->saved_bytes, &load->waiting_gradient_bytes, &load->held_bytes, &load->workspace.alone_bytes,
-        &load->in_bytes, &load->out_bytes, &load->charged_in_bytes, &load->charged_out_bytes,
-        &load->once_saved_bytes, &load->once_held_bytes})
+        &load->in_bytes, &load->out_bytes, &load->once_saved_bytes, &load->once_held_bytes})
     *bytes = static_cast<int64_t>(std::ceil(static_cast<double>(*bytes) * part));
   load->workspace.with_gradients_bytes = load->workspace.alone_bytes;  // gradients are whole
 }
 
 }  // namespace
 
-std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, const CostModel& model) {
+std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow) {
   const std::vector<int> stage_of = stage_of_nodes(plan, flow);
   const int stages = static_cast<int>(plan.stages.size());
   std::vector<StageLoad> loads(stages);
@@ -255,7 +250,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow, con
   add_workspace(flow, stage_of, &loads);
   check_tied(plan, readers);
   check_together(flow, stage_of);
-  add_cuts(flow, stage_of, model, &loads);
+  add_cuts(flow, stage_of, &loads);
   add_first_parts(plan, flow, &loads);
   for (size_t s = 0; s < loads.size(); ++s)
     if (plan.stages[s].splits()) take_part(largest_part(plan.stages[s]), &loads[s]);

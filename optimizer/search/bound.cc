@@ -17,9 +17,8 @@ StageLoad load_between(const Cell& from, const Cell& to, bool first, bool last) 
   StageLoad load;
   load.forward_seconds = std::max(0.0, to.compute_low - from.compute_high);
   load.trainable_bytes = std::max<int64_t>(0, to.trainable_low - from.trainable_high);
-  load.parameter_bytes = std::max<int64_t>(0, to.parameter_low - from.parameter_high);
-  load.in_bytes = load.charged_in_bytes = from.cut_low;
-  load.out_bytes = load.charged_out_bytes = to.cut_low;
+  load.in_bytes = from.cut_low;
+  load.out_bytes = to.cut_low;
   load.first = first;
   load.last = last;
   load.frozen = to.trainable_high == 0;  // it may be
@@ -59,7 +58,7 @@ class Relaxed {
 
  private:
   bool within(const StageLoad& load, int64_t replicas, double period) const {
-    return q_.model->period(load, replicas, q_.inputs).total_seconds() <= period * (1 + kBoundRounding);
+    return stage_period(load, replicas, q_.inputs).total_seconds() <= period * (1 + kBoundRounding);
   }
   /// 0: none up to `most`.
   int64_t fewest_replicas(const StageLoad& load, int64_t most, double period) const {
@@ -100,7 +99,7 @@ std::vector<int> best_of(const std::vector<int>& cell_of_set, int cell) {
 Bounds::Bounds(const Dataflow& flow, const Contraction& graph, const Question& question,
                int64_t most_down_sets)
     : flow_(flow), graph_(graph), question_(question), sets_(all_down_sets(graph, most_down_sets)) {
-  cells_ = sets_ ? cells_of(flow, graph, *question.model, *sets_, kMostCells, &cell_of_set_)
+  cells_ = sets_ ? cells_of(flow, graph, *sets_, kMostCells, &cell_of_set_)
                  : cells_around(flow, graph, kMostCells);
 }
 

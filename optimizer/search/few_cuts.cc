@@ -22,13 +22,13 @@ std::vector<int> thinned(const States& states, int most) {
     const int part = all > 0 ? static_cast<int>(done / all * most) : 0;
     if (part != last_part) {
       numbers.push_back(i);
-    } else if (state.charged_bytes <= least) {
+    } else if (state.cut_bytes <= least) {
       numbers.back() = i;
     } else {
       continue;
     }
     last_part = part;
-    least = state.charged_bytes;
+    least = state.cut_bytes;
   }
   numbers.push_back(states.last());
   return numbers;

@@ -19,9 +19,6 @@ bool Dominance::alike(const Label& a, const Label& b) const {
 bool Dominance::dominates(const Label& a, const Label& b, double cut_bytes) const {
   if (!alike(a, b) || a.devices > b.devices) return false;
   if (forward_only_ && (a.latency_seconds > b.latency_seconds || a.first_span > b.first_span)) return false;
-  if (costs_.half_duplex()) {
-    if (a.copies > 1 ? a.first_replicas < b.first_replicas : !inner_no_worse(a, b)) return false;
-  }
   for (size_t l = 0; l < costs_.links().size(); ++l) {
     const GroupLink& link = costs_.links()[l];
     if (a.copies > 1) {
@@ -34,17 +31,11 @@ bool Dominance::dominates(const Label& a, const Label& b, double cut_bytes) cons
     if (link.shared)
       differ += std::abs(Placement::part_in(a, link.member) - Placement::part_in(b, link.member));
     // A link in common carries what goes out and what comes back.
-    const Duplex duplex = link.shared ? Duplex::kHalf : costs_.duplex();
-    const double most = link_seconds(differ * cut_bytes, link.bandwidth_bytes_per_second, duplex);
+    const double most =
+        (link.shared ? 2 : 1) * link_seconds(differ * cut_bytes, link.bandwidth_bytes_per_second);
     if (a.loads[l] + most > b.loads[l]) return false;
   }
   return true;
-}
-
-bool Dominance::inner_no_worse(const Label& a, const Label& b) const {
-  const int64_t server = costs_.sizes().size() > 1 ? costs_.sizes()[1] : int64_t{1} << 40;
-  return a.devices % server == 0 || (a.first_replicas >= b.first_replicas &&
-                                     Placement::part_in(a, server) <= Placement::part_in(b, server));
 }
 
 void LabelSet::add(Label label, const Dominance& dominance, double cut_bytes, bool few) {

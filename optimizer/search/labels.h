@@ -17,13 +17,11 @@ class Dominance {
 
   /// They leave the groups of devices filled alike, and have the same to fulfil.
   bool alike(const Label& a, const Label& b) const;
-  /// Whatever may stand before `b` may stand before `a` too, and comes to no more. `cut_bytes`: charged for
-  /// the cut that they begin after.
+  /// Whatever may stand before `b` may stand before `a` too, and comes to no more. `cut_bytes`: of the
+  /// cut that they begin after.
   bool dominates(const Label& a, const Label& b, double cut_bytes) const;
 
  private:
-  bool inner_no_worse(const Label& a, const Label& b) const;
-
   const Placement& placement_;
   const LevelCosts& costs_;
   bool forward_only_;

@@ -182,7 +182,7 @@ Answer PlacedTable::answer_of(const Label& first) {
     i = label->next;
     label = &at(label->next_place, i).labels()[static_cast<size_t>(label->rest)];
   }
-  answer.period_seconds = price_placed(loads, stages, *q_.model, q_.inputs).total_seconds();
+  answer.period_seconds = price_placed(loads, stages, q_.inputs).total_seconds();
   return answer;
 }
 

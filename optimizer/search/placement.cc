@@ -25,7 +25,7 @@ double crossing_between(int64_t begin, int64_t end, int64_t size, int64_t all) {
 }  // namespace
 
 Placement::Placement(const Question& q, bool reversed)
-    : q_(q), states_(*q.states), costs_(*q.model, q.inputs), reversed_(reversed) {
+    : q_(q), states_(*q.states), costs_(q.inputs), reversed_(reversed) {
   const auto& levels = q.inputs.levels;
   PW_CHECK_LE(costs_.links().size(), kMostLinks);
   largest_ = costs_.sizes().back();
@@ -60,10 +60,6 @@ int64_t Placement::memory_of(int64_t begin, int64_t end) const {
   return memory_limit_bytes(q_.inputs, q_.memory_bytes, ranks);
 }
 
-int64_t Placement::server_size() const {
-  return costs_.sizes().size() > 1 ? costs_.sizes()[1] : int64_t{1} << 40;
-}
-
 std::optional<double> Placement::fitted(const PlacedStage& stage, int64_t replicas, int64_t later,
                                         int64_t memory, bool* recompute) const {
   *recompute = stage.load.recompute;
@@ -92,8 +88,8 @@ PlacedStage Placement::stage(int from, int to) const {
   }
   stage.step = costs_.step_seconds(stage.load);
   stage.gradient_bytes = costs_.gradient_bytes(stage.load);
-  stage.in_bytes = stage.load.first ? 0 : static_cast<double>(stage.load.charged_in_bytes);
-  stage.out_bytes = stage.load.last ? 0 : static_cast<double>(stage.load.charged_out_bytes);
+  stage.in_bytes = stage.load.first ? 0 : static_cast<double>(stage.load.in_bytes);
+  stage.out_bytes = stage.load.last ? 0 : static_cast<double>(stage.load.out_bytes);
   return stage;
 }
 
@@ -110,13 +106,7 @@ Placement::Stretch Placement::made(int64_t begin, int64_t replicas) const {
   for (const TopologyLevel& level : q_.inputs.levels) whole *= level.count;
   begin += whole;  // so that there is a device before it
   const int64_t end = begin + replicas;
-  const int64_t server = server_size();
-  const int64_t servers = (end - 1) / server - begin / server + 1;
   Stretch made;
-  made.inside = std::min(end, (begin / server + 1) * server) - begin;
-  const int64_t most_inside = std::max(
-      made.inside, std::min(server, servers > 1 ? std::max((end - 1) % server + 1, servers > 2 ? server : 0)
-                                                : made.inside));
   made.span = costs_.level_between(begin, end - 1);
   made.out_level = std::max(made.span, costs_.level_between(begin - 1, begin));
   made.in_level = std::max(made.span, costs_.level_between(end - 1, end));
@@ -128,7 +118,7 @@ Placement::Stretch Placement::made(int64_t begin, int64_t replicas) const {
       const int64_t to = std::min(end, group_end);
       double crossing = crossing_part(to - from, replicas);
       if (link.shared) crossing += crossing_between(from, to, link.member, replicas);
-      const double seconds = costs_.exchange_link_seconds_per_byte(link, crossing, servers);
+      const double seconds = costs_.exchange_link_seconds_per_byte(link, crossing);
       const bool with_rest = from == begin && begin % link.group != 0;
       made.pieces.push_back({l, from - begin, to - begin, with_rest, to == group_end, seconds});
       slowest = std::max(slowest, seconds);
@@ -141,7 +131,7 @@ Placement::Stretch Placement::made(int64_t begin, int64_t replicas) const {
   }
   if (replicas > 1) {
     made.exchange_latency = costs_.exchange_latency_seconds(made.span);
-    made.exchange_per_byte = costs_.exchange_seconds_per_byte(replicas, most_inside, servers, slowest);
+    made.exchange_per_byte = costs_.exchange_seconds_per_byte(replicas, slowest);
   }
   return made;
 }
@@ -243,13 +233,6 @@ std::optional<Label> Placement::place(const PlacedStage& stage, const Label& aft
     if (load > period_) return std::nullopt;
     if (!piece.complete) label.loads[piece.link] = load;
   }
-  const int64_t server = server_size();
-  if (costs_.half_duplex() && !stage.load.last && begin % server != 0) {
-    const int64_t theirs = std::min(begin % server, after.first_replicas);
-    const double inside =
-        costs_.inner_cut_seconds(stage.out_bytes, stretch.inside, replicas, theirs, after.first_replicas);
-    if (inside > period_) return std::nullopt;
-  }
 
   if (q_.inputs.forward_only) {
     label.first_span = stretch.span;
@@ -290,13 +273,13 @@ bool Placement::possible_in_block(const PlacedStage& stage, double compute, int6
   const int64_t all = replicas * copies;
   const auto m = static_cast<double>(all);
   const double on_link =
-      costs_.exchange_link_seconds_per_byte(costs_.links()[0], crossing_part(replicas, all), copies) *
+      costs_.exchange_link_seconds_per_byte(costs_.links()[0], crossing_part(replicas, all)) *
       stage.gradient_bytes;
   double once = stage.step;
   if (stage.gradient_bytes > 0) {
     const double slowest = on_link / stage.gradient_bytes;
     once += costs_.exchange_latency_seconds(1) +
-            stage.gradient_bytes * costs_.exchange_seconds_per_byte(all, replicas, copies, slowest);
+            stage.gradient_bytes * costs_.exchange_seconds_per_byte(all, slowest);
   }
   const double update = costs_.minibatches_of_update(m);
   if (compute / m + once / update > period_) return false;
@@ -315,14 +298,10 @@ std::optional<Label> Placement::place_in_block(const PlacedStage& stage, const L
       fitted(stage, all, after.devices + after.filled * copies, q_.memory_bytes, &recompute);
   if (!compute || !possible_in_block(stage, *compute, copies, after.filled, replicas)) return std::nullopt;
   const int64_t filled = after.filled + replicas;
-  if (after.filled > 0 &&
-      costs_.inner_cut_seconds(stage.out_bytes * static_cast<double>(copies), replicas, all,
-                               after.first_replicas, after.first_replicas * copies) > period_)
-    return std::nullopt;
   const GroupLink& nic = costs_.links()[0];
   const double update = costs_.minibatches_of_update(static_cast<double>(all));
   Label label = after;
-  label.loads[0] += costs_.exchange_link_seconds_per_byte(nic, crossing_part(replicas, all), copies) *
+  label.loads[0] += costs_.exchange_link_seconds_per_byte(nic, crossing_part(replicas, all)) *
                     stage.gradient_bytes / update;
   if (filled == server_)
     label.loads[0] += costs_.cut_link_seconds(nic, stage.in_bytes, 0, 1 / static_cast<double>(copies), 0, 0);

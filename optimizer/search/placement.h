@@ -46,7 +46,7 @@ struct PlacedStage {
   double compute = 0;  ///< without recomputing; where devices are alike
   double step = 0;
   double gradient_bytes = 0;
-  double in_bytes = 0;  ///< charged
+  double in_bytes = 0;
   double out_bytes = 0;
 };
 
@@ -99,7 +99,6 @@ class Placement {
     int in_level = 0;
     int out_level = 0;
     int span = 0;
-    int64_t inside = 0;  ///< devices in the first server
     double exchange_latency = 0;
     double exchange_per_byte = 0;
   };
@@ -114,7 +113,6 @@ class Placement {
   std::optional<double> fitted(const PlacedStage& stage, int64_t replicas, int64_t later, int64_t memory,
                                bool* recompute) const;
   int64_t memory_of(int64_t begin, int64_t end) const;
-  int64_t server_size() const;
 
   const Question& q_;
   const States& states_;

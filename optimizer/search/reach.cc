@@ -21,13 +21,13 @@ StageBounds::StageBounds(const Question& q, const Placement& placement)
   const bool counted = q.inputs.minibatches_per_update == 0 && q.inputs.speeds.empty();
   for (int64_t m = 0; m <= q.devices + 1; ++m)
     exchange_.push_back(counted ? least_exchange(placement, m) : 0);
-  const bool counts = !costs.half_duplex() && !q.inputs.levels[0].shared;
+  const bool counts = !q.inputs.levels[0].shared;
   for (int i = 0; i < states_.size(); ++i) {
     const StageLoad before = load_between(states_, 0, i);
     work_.push_back(least_work(before));
     gradients_.push_back(costs.gradient_bytes(before));
     cut_.push_back(counts && i > 0 && i < states_.last()
-                       ? link_seconds(static_cast<double>(states_.states[i].charged_bytes),
+                       ? link_seconds(static_cast<double>(states_.states[i].cut_bytes),
                                       q.inputs.levels[0].bandwidth_bytes_per_second)
                        : 0);
   }
@@ -45,8 +45,7 @@ double StageBounds::least_exchange(const Placement& placement, int64_t replicas)
   for (const TopologyLevel& level : q_.inputs.levels)
     fastest_link = std::max(fastest_link, level.bandwidth_bytes_per_second);
   const LevelCosts& costs = placement.costs();
-  double slowest = all_reduce_link_seconds(1, crossing_part(1, replicas), fastest_link, costs.duplex());
-  if (costs.half_duplex()) return slowest;
+  double slowest = all_reduce_link_seconds(1, crossing_part(1, replicas), fastest_link);
   for (const GroupLink& link : costs.links()) {
     if (link.shared || replicas <= link.group) continue;
     // In a row, a group is filled, or the first and the last share them out.

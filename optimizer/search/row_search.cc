@@ -35,15 +35,15 @@ class RowTable {
     for (int64_t m = 0; m <= q.devices; ++m) {
       const double turns = static_cast<double>(q.inputs.speeds.empty() ? 1 : kMostShares) *
                            static_cast<double>(std::max<int64_t>(m, 1));
-      exchange_per_byte_.push_back(
-          m > 1 ? q_.inputs.exchange_factor * costs.exchange_seconds_per_byte(m, m, 1, 0) : 0);
+      exchange_per_byte_.push_back(m > 1 ? q_.inputs.exchange_factor * costs.exchange_seconds_per_byte(m, 0)
+                                         : 0);
       updates_per_minibatch_.push_back(1 / costs.minibatches_of_update(turns));
     }
     for (const State& state : q.states->states) {
       work_before_.push_back(state.least_seconds);
       const bool end = message_seconds_.empty() || state.done.all();
       message_seconds_.push_back(
-          end ? 0 : pipewright::message_seconds(static_cast<double>(state.charged_bytes), q.inputs));
+          end ? 0 : pipewright::message_seconds(static_cast<double>(state.cut_bytes), q.inputs));
     }
   }
 
@@ -156,7 +156,7 @@ class RowTable {
       stages.push_back(std::move(stage));
       i = label.next;
     }
-    answer.period_seconds = price_placed(loads, stages, *q_.model, q_.inputs).total_seconds();
+    answer.period_seconds = price_placed(loads, stages, q_.inputs).total_seconds();
     return answer;
   }
 

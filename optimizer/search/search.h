@@ -19,10 +19,9 @@ namespace pipewright {
 
 class StagePlaces;
 
-/// Borrows states, model and places.
+/// Borrows states and places.
 struct Question {
   const States* states = nullptr;
-  const CostModel* model = nullptr;
   CostInputs inputs;
   int64_t devices = 1;
   int64_t memory_bytes = 0;  ///< per device; 0 = no limit

@@ -20,7 +20,7 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
       if (!stage_allowed(q, i, j)) continue;
       const StageLoad load = load_of(q, i, j);
       for (int64_t replicas = 1; replicas <= std::min(q.most_replicas, q.devices); ++replicas) {
-        const double unlimited = q.model->period(load, replicas, q.inputs).total_seconds();
+        const double unlimited = stage_period(load, replicas, q.inputs).total_seconds();
         if (unlimited > period) continue;
         for (int64_t later = 0; later + replicas <= q.devices; ++later) {
           if (!best[0][j][later].possible) continue;

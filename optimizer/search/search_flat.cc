@@ -28,8 +28,8 @@ FewestDevices::FewestDevices(const Question& question)
   for (int i = 0; i < size_; ++i) {
     StageLoad before = load_of(q_, 0, i);
     before.first = before.last = false;
-    before.charged_in_bytes = before.charged_out_bytes;
-    const StageTerms terms = q_.model->terms(before, q_.inputs);
+    before.in_bytes = before.out_bytes;
+    const StageTerms terms = stage_terms(before, q_.inputs);
     work_[i] = terms.compute_seconds + terms.step_seconds;
     exchange_[i] = terms.exchange_seconds;
     link_in_[i] = terms.link_in_seconds;

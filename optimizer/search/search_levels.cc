@@ -7,7 +7,6 @@
 #include "graph/error.h"
 #include "optimizer/cost/levels.h"
 #include "optimizer/cost/placed.h"
-#include "optimizer/cost/recursion.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/few_cuts.h"
 #include "optimizer/search/placed_table.h"
@@ -166,7 +165,7 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
   Answer answer;
   answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};
   answer.devices = q.devices;
-  answer.period_seconds = price_placed({load}, {stage}, *q.model, q.inputs).total_seconds();
+  answer.period_seconds = price_placed({load}, {stage}, q.inputs).total_seconds();
   answer.bound_seconds = answer.period_seconds * (1 - kTolerance);
   return answer;
 }
@@ -174,34 +173,11 @@ std::optional<Answer> all_in_one_stage(const Question& q) {
 }  // namespace
 
 std::optional<Answer> search_placed(const Question& q) {
-  if (q.model->levels == LevelRule::kRecursion) {
-    check_recursion(q.inputs);
-    const bool free = !q.one_in_flight && !q.replicated && q.least_stages < 2 && q.memory_bytes == 0 &&
-                      q.most_replicas >= q.devices && q.recompute != Recompute::kAlways;
-    if (!free || (q.single_stage && q.memory_bytes > 0)) {
-      throw InputError(
-          "--objective: 'pipedream' on two levels is for --strategy best, without --memory and "
-          "--recompute always",
-          "Use --objective pipewright or pipedream-shared-nic, which take all of them.");
-    }
-    if (!q.single_stage) return search_recursion(q);
-    Answer answer = *all_in_one_stage(q);
-    const StageLoad load = load_of(q, 0, q.states->last());
-    Stage stage;
-    stage.ranks = answer.stages[0].ranks;
-    answer.period_seconds = recursion_seconds({load}, {stage}, q.inputs);
-    answer.bound_seconds = answer.period_seconds * (1 - kTolerance);
-    return answer;
-  }
   if (q.single_stage) return all_in_one_stage(q);
   return search_placed(q, StagePlaces(*q.states, {}, {}, 0), kPlacedProof);
 }
 
 std::optional<Answer> search_placed(const Question& q, const StagePlaces& places, double proof) {
-  if (q.model->levels == LevelRule::kRecursion) {
-    throw InputError("--objective: 'pipedream' on two levels takes no --replicas, --pin or --max-stages",
-                     "Use --objective pipewright or pipedream-shared-nic, which do.");
-  }
   std::optional<Answer> best = least_period_on_levels(q, places, proof, false);
   if (!has_other_order(q)) return best;
   std::optional<Answer> other = least_period_on_levels(q, places, proof, true);
@@ -234,7 +210,7 @@ std::optional<InferenceAnswer> search_placed_inference(const Question& question,
     stages.emplace_back().ranks = stage.ranks;
     stages.back().shares = stage.shares;
   }
-  const PlacedPrice price = price_placed(loads, stages, *q.model, q.inputs);
+  const PlacedPrice price = price_placed(loads, stages, q.inputs);
   PW_CHECK(price.latency_seconds() <= best->latency_seconds * (1 + kTolerance) + kTolerance,
            "a placement takes as long as the search says");
   for (size_t s = 0; s < stages.size(); ++s) {

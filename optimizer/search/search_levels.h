@@ -23,15 +23,12 @@ namespace pipewright::search_detail {
 /// The search ends when no period smaller by this part is possible.
 inline constexpr double kPlacedProof = 1e-12;
 
-/// search() for inputs with placed() and the models whose rule is kDuplex or kSharedNic.
+/// search() for inputs with placed().
 std::optional<Answer> search_placed(const Question& question);
 /// The same among plans that obey. `proof`: no period smaller by this part is possible.
 std::optional<Answer> search_placed(const Question& question, const StagePlaces& places, double proof);
 
 /// search_inference() for inputs with placed(): exact for stages on consecutive devices.
 std::optional<InferenceAnswer> search_placed_inference(const Question& question, double period_seconds);
-
-/// search() for the model `pipedream` on two levels: the original's recursion.
-std::optional<Answer> search_recursion(const Question& question);
 
 }  // namespace pipewright::search_detail

@@ -60,18 +60,18 @@ double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_
   const std::optional<bool> recompute = recompute_to_fit(q, load, replicas, later_devices, q.memory_bytes);
   if (!recompute) return kNoLimit;
   load.recompute = *recompute;
-  return q.model->period(load, replicas, q.inputs).total_seconds();
+  return stage_period(load, replicas, q.inputs).total_seconds();
 }
 
 StageOption option_of(const Question& q, int from, int to) {
   StageOption stage;
   stage.load = load_of(q, from, to);
-  stage.terms = q.model->terms(stage.load, q.inputs);
+  stage.terms = stage_terms(stage.load, q.inputs);
   stage.recomputing = stage.terms;
   if (q.recompute == Recompute::kWhereNeeded && q.memory_bytes > 0) {
     StageLoad again = stage.load;
     again.recompute = true;
-    stage.recomputing = q.model->terms(again, q.inputs);
+    stage.recomputing = stage_terms(again, q.inputs);
   }
   return stage;
 }
@@ -122,7 +122,7 @@ void finish(const Question& q, Answer* answer) {
     const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices, q.memory_bytes);
     PW_CHECK(recompute.has_value(), "the stages of an answer fit");
     load.recompute = stage->recompute = *recompute;
-    const double period = q.model->period(load, stage->replicas, q.inputs).total_seconds();
+    const double period = stage_period(load, stage->replicas, q.inputs).total_seconds();
     answer->period_seconds = std::max(answer->period_seconds, period);
     answer->devices += stage->replicas;
   }

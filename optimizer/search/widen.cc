@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "optimizer/cuts/down_sets.h"
+#include "optimizer/cuts/free_nodes.h"
 #include "optimizer/cuts/orders.h"
 #include "optimizer/search/bound.h"
 #include "optimizer/search/few_cuts.h"
@@ -27,11 +28,6 @@ NodeSet groups_of(const Contraction& graph, const NodeSet& nodes) {
   NodeSet groups(graph.size());
   for (int g = 0; g < graph.size(); ++g) groups.set(g, nodes.test(graph.members[g][0]));
   return groups;
-}
-
-/// Whether the groups hold these nodes and no others: a model may place nodes as no group does.
-bool is_of_groups(const Contraction& graph, const NodeSet& nodes) {
-  return nodes_of(graph, groups_of(graph, nodes)) == nodes;
 }
 
 /// Down-sets around `cut`: those that hold all of it but what was added last, and nothing but it and what
@@ -94,11 +90,11 @@ const NodeSet& cut_at(const States& order, double seconds) {
   return at == order.states.end() ? order.states.back().done : at->done;
 }
 
-/// Which cuts the search would look at: none that the model's late and early nodes make pointless.
+/// Which cuts the search would look at: none that late and early nodes make pointless.
 class Sensible {
  public:
-  Sensible(const Dataflow& flow, const CostModel& model, bool memory_limited)
-      : flow_(flow), late_(model.late_nodes(flow)), early_(model.early_nodes(flow, memory_limited)) {}
+  Sensible(const Dataflow& flow, bool memory_limited)
+      : flow_(flow), late_(late_nodes(flow)), early_(early_nodes(flow, memory_limited)) {}
 
   bool operator()(const NodeSet& cut) const {
     const auto inside = [&cut](int v) { return cut.test(v); };
@@ -107,24 +103,10 @@ class Sensible {
       const auto& read = flow_.predecessors[v];
       if (!read.empty() && std::all_of(read.begin(), read.end(), inside)) return false;
     }
-    if (!late_.intersects(cut)) return true;
-    // Late nodes come along with a reader, or once something they read is there.
-    NodeSet reached(flow_.size());
-    const auto reach = [&](size_t v) {
-      reached |= flow_.ancestors[v];
-      reached.set(v);
-    };
-    const NodeSet usual = cut - late_;
-    for (size_t v = usual.find_first(); v != NodeSet::npos; v = usual.find_next(v)) reach(v);
     const NodeSet late = late_ & cut;
-    for (size_t before = 0; before != reached.count();) {
-      before = reached.count();
-      for (size_t v = late.find_first(); v != NodeSet::npos; v = late.find_next(v)) {
-        const auto& read = flow_.predecessors[v];
-        if (std::any_of(read.begin(), read.end(), [&](int p) { return reached.test(p); })) reach(v);
-      }
-    }
-    return late.is_subset_of(reached);
+    for (size_t v = late.find_first(); v != NodeSet::npos; v = late.find_next(v))
+      if (!cut.test(static_cast<size_t>(flow_.successors[v][0]))) return false;
+    return true;
   }
 
  private:
@@ -137,7 +119,7 @@ class Sensible {
 class Best {
  public:
   Best(const Dataflow& flow, const Question& question, bool memory_limited)
-      : flow_(flow), question_(question), sensible_(flow, *question.model, memory_limited) {}
+      : flow_(flow), question_(question), sensible_(flow, memory_limited) {}
 
   /// True if the period fell by more than what is worth while.
   bool search_among(std::vector<NodeSet> cuts) {
@@ -146,7 +128,7 @@ class Best {
     if (answer_) {
       for (const FoundStage& stage : answer_->stages) cuts.push_back(states_.states[stage.to].done);
     }
-    States states = states_of(flow_, *question_.model, std::move(cuts));
+    States states = states_of(flow_, std::move(cuts));
     Question question = question_;
     question.states = &states;
     const std::optional<Answer> found = search(question);
@@ -177,7 +159,7 @@ void look_around(const Contraction& graph, const States& order, int rounds, Best
     for (const FoundStage& stage : best->answer()->stages) {
       const NodeSet& cut = states.states[stage.to].done;
       add_near(order, done_seconds(states.states[stage.to]), kCutsAlongOrder, &cuts);
-      if (stage.to == states.last() || !is_of_groups(graph, cut)) continue;
+      if (stage.to == states.last()) continue;
       for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / stages))
         cuts.push_back(std::move(near));
     }
@@ -189,12 +171,12 @@ void look_around(const Contraction& graph, const States& order, int rounds, Best
 
 WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
                          bool memory_limited, bool briefly) {
-  const Contraction graph = contract(flow, *question.model, memory_limited);
+  const Contraction graph = contract(flow, memory_limited);
   Best best(flow, question, memory_limited);
   best.search_among(thinned_cuts(states, kAlongOrder));
   States order = states;
   for (uint32_t seed = 0; seed < kOrders; ++seed) {
-    States all = states_of(flow, *question.model, cuts_along(graph, order_of_groups(graph, seed)));
+    States all = states_of(flow, cuts_along(graph, order_of_groups(graph, seed)));
     if (best.search_among(thinned_cuts(all, kAlongOrder))) order = std::move(all);
   }
   WideAnswer result;
@@ -211,7 +193,6 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
         for (const double seconds : bound.places_seconds) {
           const NodeSet& cut = cut_at(order, seconds);
           add_near(order, seconds, kCutsAlongOrder, &cuts);
-          if (!is_of_groups(graph, cut)) continue;
           for (NodeSet& near : down_sets_around(graph, cut, kAroundCuts / places))
             cuts.push_back(std::move(near));
         }

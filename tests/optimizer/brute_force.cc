@@ -24,8 +24,8 @@ std::vector<int64_t> levels_of(const std::vector<double>& stage_periods, double 
   return levels;
 }
 
-BruteForce::BruteForce(const Profile& profile, const CostModel& model, const CostInputs& inputs)
-    : profile_(profile), model_(model), inputs_(inputs), flow_(profile) {
+BruteForce::BruteForce(const Profile& profile, const CostInputs& inputs)
+    : profile_(profile), inputs_(inputs) {
   const int n = static_cast<int>(profile.nodes.size());
   all_ = (Mask{1} << n) - 1;
   std::map<std::string, int> maker;
@@ -58,32 +58,6 @@ BruteForce::BruteForce(const Profile& profile, const CostModel& model, const Cos
     return false;
   };
 
-  std::set<Mask> walked;  // PipeDream's walk: from the first source, a successor with all that it still needs
-  if (std::string(model.name) != "pipewright") {  // walks as the original does
-    std::vector<Mask> to_do = {1};
-    while (!to_do.empty()) {
-      const Mask set = to_do.back();
-      to_do.pop_back();
-      if (!walked.insert(set).second) continue;
-      for (int v = 0; v < n; ++v) {
-        if ((set >> v & 1) || !(parents[v] & set)) continue;
-        Mask next = set | Mask{1} << v;
-        for (bool grew = true; grew;) {
-          grew = false;
-          for (int w = 0; w < n; ++w) {
-            if ((next >> w & 1) && (parents[w] & ~next)) {
-              next |= parents[w];
-              grew = true;
-            }
-          }
-        }
-        to_do.push_back(next);
-      }
-    }
-    walked.insert(0);
-    walked.insert(all_);
-  }
-
   const auto costs_nothing = [&](int v) {
     const ProfiledNode& node = profile.nodes[v];
     return node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 &&
@@ -111,11 +85,10 @@ BruteForce::BruteForce(const Profile& profile, const CostModel& model, const Cos
   }
   for (Mask set = 0; set <= all_; ++set) {
     if (!is_down_set(set) || separates_tie(set)) continue;
-    if (!walked.empty() && !walked.count(set)) continue;
     every_cut_.push_back(set);
     for (const int limited : {0, 1}) {
       bool sensible = true;
-      for (int v = 0; v < n && walked.empty(); ++v) {
+      for (int v = 0; v < n; ++v) {
         const bool in = set >> v & 1;
         if (in && weightless[v] && !(children[v] & set)) sensible = false;
         const bool sink = costs_nothing(v) && children[v] == 0 && parents[v] != 0;
@@ -191,8 +164,6 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
   load.last = to == all_;
   load.in_bytes = crossing_bytes(from);
   load.out_bytes = crossing_bytes(to);
-  NodeSet before(flow_.size(), from);
-  NodeSet after(flow_.size(), to);
   int64_t saved_later = 0, gradients_later = 0;
   std::optional<int64_t> peak;
   for (size_t v = profile_.nodes.size(); v-- > 0;) {
@@ -241,8 +212,6 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
     load.saved_bytes -= elsewhere;
     load.held_bytes += elsewhere;
   }
-  load.charged_in_bytes = model_.cut_bytes(flow_, before);
-  load.charged_out_bytes = model_.cut_bytes(flow_, after);
   return load;
 }
 
@@ -273,7 +242,7 @@ void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& c
     }
     StageLoad mine = loads_[from][to];
     mine.recompute = (recomputing >> s & 1) != 0;
-    const double period = model_.period(mine, replicas[s], inputs_).total_seconds();
+    const double period = stage_period(mine, replicas[s], inputs_).total_seconds();
     const int64_t ceiling = (later + replicas[s] - 1) / replicas[s];
     const int64_t depth = question.strategy == "model-parallel" ? 1 : 1 + ceiling;
     const int64_t memory = stage_memory(mine, replicas[s], depth, inputs_).total_bytes();

@@ -35,7 +35,7 @@ std::vector<int64_t> levels_of(const std::vector<double>& stage_periods, double 
 class BruteForce {
  public:
   /// The profile has at most 16 nodes and must outlive this.
-  BruteForce(const Profile& profile, const CostModel& model, const CostInputs& inputs);
+  BruteForce(const Profile& profile, const CostInputs& inputs);
 
   /// Best plan in the order that search.h promises; nothing if no plan satisfies the question.
   std::optional<BruteAnswer> best(const BruteQuestion& question);
@@ -71,9 +71,7 @@ class BruteForce {
              const std::vector<int64_t>& replicas, uint32_t recomputing, std::vector<Candidate>* found);
 
   const Profile& profile_;
-  const CostModel& model_;
   CostInputs inputs_;
-  Dataflow flow_;
   Mask all_ = 0;
   std::vector<Mask> every_cut_;  ///< all down-sets
   /// Without those that only move a weightless node away from what it reads or is read by; [1]: under a

@@ -34,8 +34,8 @@ StageLoad example_load() {
   load.saved_bytes = 700;
   load.held_bytes = 50;
   load.workspace = {600, 600};
-  load.in_bytes = load.charged_in_bytes = 2000;
-  load.out_bytes = load.charged_out_bytes = 3000;
+  load.in_bytes = 2000;
+  load.out_bytes = 3000;
   load.first = load.last = false;
   return load;
 }
@@ -51,7 +51,7 @@ CostInputs example_inputs() {
 
 TEST_CASE("pipewright: a replicated stage in the middle") {
   // 4 replicas: all-reduce 2 L + 2 * 3/4 * 4000 B / 1e4 B/s = 0.62 s, once in 4 minibatches.
-  const StagePeriod period = cost_model_named("pipewright").period(example_load(), 4, example_inputs());
+  const StagePeriod period = stage_period(example_load(), 4, example_inputs());
   CHECK(period.compute_seconds == Approx(0.3 / 4));
   CHECK(period.gradient_sync_seconds == Approx(0.62 / 4));
   CHECK(period.step_seconds == Approx(0.04 / 4));
@@ -64,7 +64,7 @@ TEST_CASE("pipewright: a replicated stage in the middle") {
 TEST_CASE("pipewright: one replica reduces nothing, a lone stage sends nothing") {
   StageLoad load = example_load();
   load.first = load.last = true;
-  const StagePeriod period = cost_model_named("pipewright").period(load, 1, example_inputs());
+  const StagePeriod period = stage_period(load, 1, example_inputs());
   CHECK(period.gradient_sync_seconds == 0);
   CHECK(period.link_seconds == 0);
   CHECK(period.total_seconds() == Approx(0.34));
@@ -177,8 +177,7 @@ TEST_CASE(
   inputs = example_inputs();
   inputs.exchange_factor = 3;
   CHECK(stage_times(load, 4, inputs).reduce_seconds == Approx(0.02 + 3 * 0.6));
-  CHECK(cost_model_named("pipewright").period(load, 4, inputs).gradient_sync_seconds ==
-        Approx((0.02 + 3 * 0.6) / 4));
+  CHECK(stage_period(load, 4, inputs).gradient_sync_seconds == Approx((0.02 + 3 * 0.6) / 4));
   // Measured sums of more bytes take longer for each of them than searches know.
   const double sent = 2 * 0.75 * static_cast<double>(load.trainable_bytes);
   inputs.exchange_levels = {{4, 1e4, 0.01}};
@@ -425,7 +424,7 @@ Plan plan_with(const std::vector<std::vector<std::string>>& stages) {
 TEST_CASE("Loads of a plan: what skips a stage is relayed through it") {
   const Profile profile = skip_profile();
   const Dataflow flow(profile);
-  const auto loads = loads_of_plan(plan_with({{"a"}, {"b"}, {"c"}}), flow, cost_model_named("pipewright"));
+  const auto loads = loads_of_plan(plan_with({{"a"}, {"b"}, {"c"}}), flow);
   REQUIRE(loads.size() == 3);
   CHECK(loads[0].out_bytes == 10);
   CHECK(loads[1].in_bytes == 10);
@@ -440,10 +439,9 @@ TEST_CASE("Loads of a plan: what skips a stage is relayed through it") {
 
 TEST_CASE("Loads of a plan: bad plans") {
   Profile profile = skip_profile();
-  const CostModel& model = cost_model_named("pipewright");
   const auto error = [&](const std::vector<std::vector<std::string>>& stages) {
     const Dataflow flow(profile);
-    return testing::error_of<PlanError>([&] { loads_of_plan(plan_with(stages), flow, model); });
+    return testing::error_of<PlanError>([&] { loads_of_plan(plan_with(stages), flow); });
   };
   CHECK_THAT(error({{"a"}, {"b"}}), Catch::Contains("no stage holds node 'c'"));
   CHECK_THAT(error({{"a", "x"}, {"b", "c"}}), Catch::Contains("'x'"));
@@ -458,7 +456,7 @@ TEST_CASE("A tied parameter counts once") {
   Profile profile = skip_profile();
   profile.nodes[2].parameters = {"w"};
   const Dataflow flow(profile);
-  const auto loads = loads_of_plan(plan_with({{"a", "b", "c"}}), flow, cost_model_named("pipewright"));
+  const auto loads = loads_of_plan(plan_with({{"a", "b", "c"}}), flow);
   CHECK(loads[0].parameter_bytes == 40);
   CHECK(loads[0].trainable_bytes == 40);
 }

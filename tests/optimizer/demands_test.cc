@@ -51,7 +51,7 @@ double brute_force(const Question& q, const StageDemands& demands, const std::ve
       if (q.memory_bytes > 0 &&
           stage_memory(load, stage.replicas, depth, q.inputs).total_bytes() > q.memory_bytes)
         return;
-      period = std::max(period, q.model->period(load, stage.replicas, q.inputs).total_seconds());
+      period = std::max(period, stage_period(load, stage.replicas, q.inputs).total_seconds());
     }
     if (!q.replicated || replicated) best = std::min(best, period);
   };
@@ -85,12 +85,10 @@ TEST_CASE("search with demands finds the best of all plans that obey") {
       const auto node = static_cast<size_t>(testing::pick(random, 0, 99)) % profile.nodes.size();
       demands.pins[profile.nodes[node].name] = testing::pick(random, 0, 2);
     }
-    const CostModel& model = cost_model_named("pipewright");
     const Dataflow flow(profile);
-    const States states = enumerate_states(flow, model, true);
+    const States states = enumerate_states(flow, true);
     Question q;
     q.states = &states;
-    q.model = &model;
     q.devices = testing::pick(random, 1, 4);
     q.inputs = cost_inputs(profile, flat_topology(q.devices, 1e6, 1e-5, 0), 1);
     if (testing::pick(random, 0, 2) == 0) q.memory_bytes = testing::pick(random, 20, 200) * 1000;

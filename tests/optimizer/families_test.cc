@@ -120,7 +120,7 @@ TEST_CASE("no plan that check accepts is below the bound of its family") {
       continue;
     }
     const Dataflow flow(profile, {}, ties_of(with_run_rules(request, topology.device_count())));
-    const States states = enumerate_states(flow, cost_model_named("pipewright"), true);
+    const States states = enumerate_states(flow, true);
     const double bound = plan.predicted->lower_bound_seconds;
     CHECK(bound <= plan.predicted->minibatch_seconds * (1 + 1e-9));
     for (int i = 0; i < 25; ++i) {
@@ -203,13 +203,11 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
     ++plans;
     const PlanRequest rules = with_run_rules(request, topology.device_count());
     const Dataflow flow(profile, {}, ties_of(rules));
-    const CostModel& model = cost_model_named("pipewright");
-    const States states = enumerate_states(flow, model, false);
+    const States states = enumerate_states(flow, false);
     Question question;
     question.states = &states;
-    question.model = &model;
     question.inputs = cost_inputs(profile, topology, 1);
-    const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+    const std::vector<StageLoad> loads = loads_of_plan(plan, flow);
     const bool has =
         plan.stages.size() > 1 && std::any_of(loads.begin(), loads.end(), [&](const StageLoad& load) {
           return computes_less_than_messages(load, question.inputs);
@@ -241,8 +239,7 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
         other.stages.push_back(stage);
       }
       other.tied_parameters = tied_parameters(split_groups(states.ties, nodes_of_stages));
-      const std::optional<Plan> joined =
-          priced_plan(other, {&flow, &model, question.inputs, rules_of(rules)});
+      const std::optional<Plan> joined = priced_plan(other, {&flow, question.inputs, rules_of(rules)});
       if (!joined) continue;
       CHECK(joined->predicted->minibatch_seconds > plan.predicted->minibatch_seconds);
     }

@@ -110,7 +110,6 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
   const int64_t cases = set != nullptr ? std::atoll(set) : is_long() ? 100000 : 4000;
   const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
   std::mt19937 random(seed != nullptr ? std::atoi(seed) : 45);
-  const CostModel& model = cost_model_named("pipewright");
   std::map<std::string, int64_t> tried;
   int64_t tight = 0;
   for (int64_t c = 0; c < cases; ++c) {
@@ -124,11 +123,11 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     const CostInputs inputs = requested_cost_inputs(profile, topology, request);
     std::vector<StageLoad> loads;
     try {
-      loads = loads_of_plan(plan, flow, model);
+      loads = loads_of_plan(plan, flow);
     } catch (const PlanError&) {
       continue;  // tied parameters in several stages
     }
-    PlanCost cost(plan, loads, model, inputs);
+    PlanCost cost(plan, loads, inputs);
     if (!choose_depths(0, true, &plan, &cost)) continue;
     if (request.weights == "stash" && pick(random, 0, 1) == 0) deepen_at_random(random, &plan);
     std::vector<int64_t> replicas;
@@ -137,7 +136,7 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
       ranks.push_back(stage.ranks);
       replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
     }
-    const double floor = Floor(model, cost.inputs).pace(loads, replicas, ranks).floor_seconds;
+    const double floor = Floor(cost.inputs).pace(loads, replicas, ranks).floor_seconds;
     const double seconds = price_seconds(plan, cost);
     CAPTURE(c, plan.schedule, plan.weights, plan.shape_text(), topology.levels.size());
     CHECK(floor <= seconds * (1 + 1e-9) + 1e-15);

@@ -45,12 +45,10 @@ TEST_CASE("inference: the least latency of all plans that keep the rate") {
     CAPTURE(round);
     const Profile profile = testing::random_profile(random, static_cast<int>(testing::pick(random, 2, 6)),
                                                     testing::pick(random, 0, 1) == 0, 40);
-    const CostModel& model = cost_model_named("pipewright");
     const Dataflow flow(profile);
-    const States states = enumerate_states(flow, model, true);
+    const States states = enumerate_states(flow, true);
     Question q;
     q.states = &states;
-    q.model = &model;
     q.devices = testing::pick(random, 1, 4);
     q.inputs = cost_inputs(profile, flat_topology(q.devices, 1e6, 1e-5, 0), 1);
     if (testing::pick(random, 0, 2) == 0) q.memory_bytes = testing::pick(random, 5, 60) * 1000;

@@ -173,7 +173,7 @@ class AllPlacements {
       }
       stages.push_back(stage);
     }
-    const PlacedPrice price = price_placed(loads, stages, *q_.model, q_.inputs);
+    const PlacedPrice price = price_placed(loads, stages, q_.inputs);
     double period = price.total_seconds();
     if (most_period_ > 0) {
       if (period > most_period_) return;
@@ -206,17 +206,16 @@ class AllPlacements {
   std::string shape_;
 };
 
-Topology random_levels(std::mt19937& random, bool shared_nic) {
+Topology random_levels(std::mt19937& random) {
   Topology topology;
   const int64_t shapes[][3] = {{2, 2, 1}, {2, 3, 1}, {3, 2, 1}, {4, 1, 1},
                                {2, 2, 2}, {6, 1, 1}, {1, 4, 1}, {4, 2, 1}};
   const auto& shape = shapes[pick(random, 0, 7)];
   double bandwidth = 1e8;
-  for (int l = 0; l < (shape[2] > 1 && !shared_nic ? 3 : 2); ++l) {
+  for (int l = 0; l < (shape[2] > 1 ? 3 : 2); ++l) {
     const double slower[] = {1, 3, 10, 100};
     bandwidth /= slower[pick(random, 0, 3)];
-    topology.levels.push_back(
-        {shape[l], bandwidth, pick(random, 0, 1) * 2e-4, !shared_nic && pick(random, 0, 3) == 0});
+    topology.levels.push_back({shape[l], bandwidth, pick(random, 0, 1) * 2e-4, pick(random, 0, 3) == 0});
   }
   return topology;
 }
@@ -257,18 +256,16 @@ struct Asked {
   bool classes = false;  // devices of classes that are measured by themselves
 };
 
-void compare_placements(unsigned seed, int64_t count, const char* model_name, bool differ,
-                        const Asked& asked = {}) {
+void compare_placements(unsigned seed, int64_t count, bool differ, const Asked& asked = {}) {
   const Recompute recompute = asked.recompute;
   std::mt19937 random(seed);
-  const CostModel& model = cost_model_named(model_name);
   int64_t infeasible = 0;
   int64_t recomputing = 0;
   for (int64_t c = 0; c < count; ++c) {
     const bool chain = pick(random, 0, 2) > 0;
     const Profile profile =
         testing::random_profile(random, static_cast<int>(pick(random, 1, chain ? 4 : 4)), chain, 60);
-    Topology topology = random_levels(random, model.levels == LevelRule::kSharedNic);
+    Topology topology = random_levels(random);
     if (differ) make_different(random, &topology);
     for (TopologyDevice& device : topology.devices) {
       // So little that some stages do not fit otherwise.
@@ -293,9 +290,8 @@ void compare_placements(unsigned seed, int64_t count, const char* model_name, bo
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
     Question q;
     const Dataflow flow(profile, measured);
-    const States states = enumerate_states(flow, model, true);
+    const States states = enumerate_states(flow, true);
     q.states = &states;
-    q.model = &model;
     q.inputs = cost_inputs(profile, topology, 1, measured);
     if (!q.inputs.placed()) continue;
     q.devices = topology.device_count();
@@ -392,9 +388,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Placement on levels equals brute force") {
-  compare_placements(11, cases(4000), "pipewright", false);
-}
+TEST_CASE("Placement on levels equals brute force") { compare_placements(11, cases(4000), false); }
 
 /// Each node in `parts` parts, between which so much passes that no stage ends there.
 Profile split(const Profile& profile, int parts) {
@@ -425,17 +419,15 @@ Profile split(const Profile& profile, int parts) {
 TEST_CASE("Placement among so many cuts that a few are tried first equals brute force") {
   std::mt19937 random(25);
   for (int64_t c = 0; c < cases(200); ++c) {
-    const CostModel& model = cost_model_named(c % 2 == 0 ? "pipewright" : "pipedream-shared-nic");
     const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 4)), true, 60);
     const Profile fine = split(profile, 60);
-    const Topology topology = random_levels(random, c % 2 != 0);
+    const Topology topology = random_levels(random);
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
     Question q;
-    q.model = &model;
     q.inputs = cost_inputs(profile, topology, 1);
     if (!q.inputs.placed()) continue;
     q.devices = topology.device_count();
-    const States coarse = enumerate_states(Dataflow(profile), model, false);
+    const States coarse = enumerate_states(Dataflow(profile), false);
     q.states = &coarse;
     int64_t largest = 1;
     for (size_t l = 0; l + 1 < q.inputs.levels.size(); ++l) largest *= q.inputs.levels[l].count;
@@ -443,7 +435,7 @@ TEST_CASE("Placement among so many cuts that a few are tried first equals brute 
     AllPlacements all(q, largest);
     const double expected = all.least_period();
     INFO("case " << c << ", best " << all.shape());
-    const States states = enumerate_states(Dataflow(fine), model, false);
+    const States states = enumerate_states(Dataflow(fine), false);
     q.states = &states;
     const std::optional<Answer> got = search(q);
     REQUIRE(got.has_value());
@@ -453,43 +445,40 @@ TEST_CASE("Placement among so many cuts that a few are tried first equals brute 
 }
 
 TEST_CASE("Placement on devices that differ equals brute force") {
-  compare_placements(12, cases(2000), "pipewright", true);
+  compare_placements(12, cases(2000), true);
 }
 
 TEST_CASE("Placement where stages may recompute equals brute force") {
   const Asked asked = {Recompute::kWhereNeeded};
-  compare_placements(14, cases(800), "pipewright", false, asked);
-  compare_placements(15, cases(400), "pipewright", true, asked);
+  compare_placements(14, cases(800), false, asked);
+  compare_placements(15, cases(400), true, asked);
 }
 
 TEST_CASE("Placement of stages that are demanded equals brute force") {
   const Asked asked = {Recompute::kNever, true};
-  compare_placements(16, cases(1500), "pipewright", false, asked);
-  compare_placements(17, cases(600), "pipewright", true, asked);
-  compare_placements(18, cases(600), "pipedream-shared-nic", false, asked);
+  compare_placements(16, cases(1500), false, asked);
+  compare_placements(17, cases(600), true, asked);
 }
 
 TEST_CASE("Placement with update intervals equals brute force") {
-  compare_placements(19, cases(1000), "pipewright", false, {Recompute::kNever, false, true});
-  compare_placements(20, cases(500), "pipewright", true, {Recompute::kWhereNeeded, true, true});
+  compare_placements(19, cases(1000), false, {Recompute::kNever, false, true});
+  compare_placements(20, cases(500), true, {Recompute::kWhereNeeded, true, true});
 }
 
 TEST_CASE("Least latency at a rate on levels and on devices that differ equals brute force") {
   std::mt19937 random(21);
-  const CostModel& model = cost_model_named("pipewright");
   int64_t found_some = 0;
   int64_t found_none = 0;
   for (int64_t c = 0; c < cases(1500); ++c) {
     const Profile profile =
         testing::random_profile(random, static_cast<int>(pick(random, 1, 4)), pick(random, 0, 2) > 0, 60);
-    Topology topology = random_levels(random, false);
+    Topology topology = random_levels(random);
     if (pick(random, 0, 1) == 0) make_different(random, &topology);
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
     Question q;
     const Dataflow flow(profile);
-    const States states = enumerate_states(flow, model, true);
+    const States states = enumerate_states(flow, true);
     q.states = &states;
-    q.model = &model;
     q.inputs = cost_inputs(profile, topology, 1);
     if (!q.inputs.placed()) continue;
     q.devices = topology.device_count();
@@ -512,15 +501,9 @@ TEST_CASE("Least latency at a rate on levels and on devices that differ equals b
 }
 
 TEST_CASE("Placement on classes of devices, each measured by itself, equals brute force") {
-  compare_placements(22, cases(1500), "pipewright", true, {.classes = true});
-  compare_placements(23, cases(300), "pipewright", true,
-                     {.recompute = Recompute::kWhereNeeded, .classes = true});
-  compare_placements(24, cases(400), "pipewright", true,
-                     {.demands = true, .intervals = true, .classes = true});
-}
-
-TEST_CASE("Placement with one link in turn for each server equals brute force") {
-  compare_placements(13, cases(2000), "pipedream-shared-nic", false);
+  compare_placements(22, cases(1500), true, {.classes = true});
+  compare_placements(23, cases(300), true, {.recompute = Recompute::kWhereNeeded, .classes = true});
+  compare_placements(24, cases(400), true, {.demands = true, .intervals = true, .classes = true});
 }
 
 }  // namespace

@@ -349,14 +349,13 @@ TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limi
       if (c % 3 == 2) node.saved_bytes += 5000;
     }
     Question q;
-    q.model = &cost_models()[0];
     q.inputs.bandwidth_bytes_per_second = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
     q.inputs.latency_seconds = static_cast<double>(pick(random, 0, 1)) * 3e-4;
     q.inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
     q.devices = pick(random, 2, 4);
     q.recompute = c % 3 == 2 ? Recompute::kWhereNeeded : Recompute::kNever;
     const Dataflow flow(profile);
-    const States states = enumerate_states(flow, *q.model, c % 3 > 0);
+    const States states = enumerate_states(flow, c % 3 > 0);
     q.states = &states;
     if (c % 3 == 1) q.memory_bytes = pick(random, 20000, 70000);
     if (c % 3 == 2) {  // near the least with which there is a plan

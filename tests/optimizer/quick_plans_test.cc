@@ -199,11 +199,9 @@ TEST_CASE("quick plans: along a row, a period is near the exact one") {
     const Profile profile = long_chain(100, seed);
     const Topology topology = flat_topology(8, 1e9, 20e-6, 0);
     const Dataflow flow(profile);
-    const CostModel& model = cost_model_named("pipewright");
-    const States states = enumerate_states(flow, model, false);
+    const States states = enumerate_states(flow, false);
     Question question;
     question.states = &states;
-    question.model = &model;
     question.inputs = cost_inputs(profile, topology, 1);
     question.devices = 8;
     const double exact = search(question)->period_seconds;

@@ -27,11 +27,9 @@ CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
   return inputs;
 }
 
-Question question_of(const BruteQuestion& brute, const States& states, const CostModel& model,
-                     const CostInputs& inputs) {
+Question question_of(const BruteQuestion& brute, const States& states, const CostInputs& inputs) {
   Question q;
   q.states = &states;
-  q.model = &model;
   q.inputs = inputs;
   q.devices = brute.devices;
   q.memory_bytes = brute.memory_bytes;
@@ -57,14 +55,13 @@ struct Counts {
   int64_t recomputing = 0;  // stages
 };
 
-void compare(const BruteQuestion& brute, const Profile& profile, const CostModel& model,
-             const CostInputs& inputs, const States& states, BruteForce* oracle, Counts* counts) {
-  const Question q = question_of(brute, states, model, inputs);
+void compare(const BruteQuestion& brute, const Profile& profile, const CostInputs& inputs,
+             const States& states, BruteForce* oracle, Counts* counts) {
+  const Question q = question_of(brute, states, inputs);
   const std::optional<BruteAnswer> expected = oracle->best(brute);
   const std::optional<Answer> got = search(q);
-  INFO(brute.strategy << " by " << model.name << ", " << brute.devices << " devices, memory "
-                      << brute.memory_bytes << ", all " << brute.all_devices << ", " << profile.nodes.size()
-                      << " nodes");
+  INFO(brute.strategy << ", " << brute.devices << " devices, memory " << brute.memory_bytes << ", all "
+                      << brute.all_devices << ", " << profile.nodes.size() << " nodes");
   ++counts->questions;
   counts->limited += brute.memory_bytes > 0;
   counts->infeasible += !expected;
@@ -77,7 +74,7 @@ void compare(const BruteQuestion& brute, const Profile& profile, const CostModel
     StageLoad load = load_between(states, stage.from, stage.to);
     load.recompute = stage.recompute;
     counts->recomputing += stage.recompute;
-    periods.push_back(model.period(load, stage.replicas, inputs).total_seconds());
+    periods.push_back(stage_period(load, stage.replicas, inputs).total_seconds());
   }
   CHECK(got->period_seconds == Approx(expected->period_seconds).epsilon(3e-9).margin(1e-15));
   CHECK(got->devices == expected->devices);
@@ -98,48 +95,46 @@ void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute,
     const CostInputs inputs = random_inputs(random, profile);
     const Dataflow flow(profile);
     INFO("case " << c << " of seed " << seed);
-    for (const CostModel& model : cost_models()) {
-      const States states = enumerate_states(flow, model, false);
-      const States limited_states = enumerate_states(flow, model, true);
-      REQUIRE(states.exact);
-      BruteForce oracle(profile, model, inputs);
-      BruteQuestion brute;
-      const char* names[] = {"best", "hybrid", "straight", "dp", "model-parallel"};
-      // Every case asks for the best plan, free and limited; the other strategies take turns.
-      for (const std::string strategy : {"best", names[1 + c % 4]}) {
-        brute.strategy = strategy;
-        brute.devices = pick(random, 1, nodes > 5 && !chain ? 4 : 6);
-        brute.all_devices = pick(random, 0, 3) == 0;
-        brute.recompute = recompute;
-        brute.memory_bytes = 0;
-        compare(brute, profile, model, inputs, states, &oracle, counts);
-        brute.memory_bytes = 1;  // any limit: it decides which cuts are looked at
-        const std::optional<int64_t> least = oracle.least_memory(brute);
-        if (!least) continue;
-        brute.memory_bytes = *least + pick(random, 0, 2) * pick(random, 0, 4000);
-        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, limited_states, &oracle, counts);
-        brute.memory_bytes = *least - 1;
-        if (brute.memory_bytes > 0) compare(brute, profile, model, inputs, limited_states, &oracle, counts);
-        // What the infeasible case is told: the least memory is exact.
-        const Question q = question_of(brute, limited_states, model, inputs);
-        const std::optional<Answer> smallest = search_least_memory(q);
-        REQUIRE(smallest.has_value());
-        CHECK(fullest_stage(q, *smallest).memory.total_bytes() == *least);
-      }
+    const States states = enumerate_states(flow, false);
+    const States limited_states = enumerate_states(flow, true);
+    REQUIRE(states.exact);
+    BruteForce oracle(profile, inputs);
+    BruteQuestion brute;
+    const char* names[] = {"best", "hybrid", "straight", "dp", "model-parallel"};
+    // Every case asks for the best plan, free and limited; the other strategies take turns.
+    for (const std::string strategy : {"best", names[1 + c % 4]}) {
+      brute.strategy = strategy;
+      brute.devices = pick(random, 1, nodes > 5 && !chain ? 4 : 6);
+      brute.all_devices = pick(random, 0, 3) == 0;
+      brute.recompute = recompute;
+      brute.memory_bytes = 0;
+      compare(brute, profile, inputs, states, &oracle, counts);
+      brute.memory_bytes = 1;  // any limit: it decides which cuts are looked at
+      const std::optional<int64_t> least = oracle.least_memory(brute);
+      if (!least) continue;
+      brute.memory_bytes = *least + pick(random, 0, 2) * pick(random, 0, 4000);
+      if (brute.memory_bytes > 0) compare(brute, profile, inputs, limited_states, &oracle, counts);
+      brute.memory_bytes = *least - 1;
+      if (brute.memory_bytes > 0) compare(brute, profile, inputs, limited_states, &oracle, counts);
+      // What the infeasible case is told: the least memory is exact.
+      const Question q = question_of(brute, limited_states, inputs);
+      const std::optional<Answer> smallest = search_least_memory(q);
+      REQUIRE(smallest.has_value());
+      CHECK(fullest_stage(q, *smallest).memory.total_bytes() == *least);
     }
   }
 }
 
 TEST_CASE("Search equals brute force on random chains") {
   Counts counts;
-  compare_many(cases(1200), true, 1, Recompute::kNever, &counts);
+  compare_many(cases(3600), true, 1, Recompute::kNever, &counts);
   CHECK(counts.questions > 8000);
   CHECK(counts.infeasible > 500);
 }
 
 TEST_CASE("Search equals brute force on random DAGs") {
   Counts counts;
-  compare_many(cases(1200), false, 2, Recompute::kNever, &counts);
+  compare_many(cases(3600), false, 2, Recompute::kNever, &counts);
   CHECK(counts.questions > 8000);
   CHECK(counts.infeasible > 500);
 }
@@ -147,11 +142,11 @@ TEST_CASE("Search equals brute force on random DAGs") {
 TEST_CASE("Search equals brute force where stages may recompute, on random chains and DAGs") {
   for (const bool chain : {true, false}) {
     Counts counts;
-    compare_many(cases(500), chain, chain ? 3 : 4, Recompute::kWhereNeeded, &counts);
+    compare_many(cases(1500), chain, chain ? 3 : 4, Recompute::kWhereNeeded, &counts);
     CHECK(counts.questions > 2000);
     CHECK(counts.infeasible > 100);
     CHECK(counts.recomputing > 50);
-    compare_many(cases(100), chain, chain ? 5 : 6, Recompute::kAlways, &counts);
+    compare_many(cases(300), chain, chain ? 5 : 6, Recompute::kAlways, &counts);
   }
 }
 
@@ -163,10 +158,9 @@ TEST_CASE("More devices than can be listed") {
   CostInputs inputs;
   inputs.bandwidth_bytes_per_second = 1e12;
   const Dataflow flow(profile);
-  const States states = enumerate_states(flow, cost_models()[0], false);
+  const States states = enumerate_states(flow, false);
   Question q;
   q.states = &states;
-  q.model = &cost_models()[0];
   q.inputs = inputs;
   q.devices = 1 << 20;
   const std::optional<Answer> answer = search(q);
@@ -189,7 +183,7 @@ TEST_CASE("States of a chain of ten thousand nodes") {
     profile.nodes.push_back(node);
   }
   const Dataflow flow(profile);
-  const States states = enumerate_states(flow, cost_models()[0], true);
+  const States states = enumerate_states(flow, true);
   CHECK(states.exact);
   CHECK(states.nested);
   REQUIRE(states.size() == 10001);
@@ -206,18 +200,15 @@ TEST_CASE("Sums of states are those of their nodes") {
   for (int c = 0; c < 200; ++c) {
     const Profile profile = testing::random_profile(random, 8, false, 40);
     const Dataflow flow(profile);
-    for (const CostModel& model : cost_models()) {
-      const States states = enumerate_states(flow, model, false);
-      for (int i = 0; i < states.size(); ++i) {
-        const State& state = states.states[i];
-        CHECK(state.cut_bytes == live_bytes(flow, state.done));
-        CHECK(state.charged_bytes == model.cut_bytes(flow, state.done));
-        CHECK(state.held_bytes == unsaved_live_bytes(flow, state.done));
-        for (int j = i + 1; j < states.size(); ++j) {
-          const StateNumbers after = states.after(i);
-          const bool listed = std::find(after.begin(), after.end(), j) != after.end();
-          CHECK(listed == state.done.is_subset_of(states.states[j].done));
-        }
+    const States states = enumerate_states(flow, false);
+    for (int i = 0; i < states.size(); ++i) {
+      const State& state = states.states[i];
+      CHECK(state.cut_bytes == live_bytes(flow, state.done));
+      CHECK(state.held_bytes == unsaved_live_bytes(flow, state.done));
+      for (int j = i + 1; j < states.size(); ++j) {
+        const StateNumbers after = states.after(i);
+        const bool listed = std::find(after.begin(), after.end(), j) != after.end();
+        CHECK(listed == state.done.is_subset_of(states.states[j].done));
       }
     }
   }
@@ -229,7 +220,7 @@ TEST_CASE("Some of the states give stages the loads that all of them do") {
     const Profile profile =
         testing::random_profile(random, static_cast<int>(pick(random, 2, 8)), c % 2 == 0, 40);
     const Dataflow flow(profile);
-    const States all = enumerate_states(flow, cost_models()[0], true);
+    const States all = enumerate_states(flow, true);
     std::vector<int> numbers = {0};
     for (int i = 1; i < all.last(); ++i)
       if (pick(random, 0, 1) == 0) numbers.push_back(i);
@@ -282,7 +273,7 @@ TEST_CASE("One order of the nodes where there are too many cuts") {
   join.forward_seconds = 1e-3;
   profile.nodes.push_back(join);
   const Dataflow flow(profile);
-  const States states = enumerate_states(flow, cost_models()[0], false);
+  const States states = enumerate_states(flow, false);
   CHECK_FALSE(states.exact);
   REQUIRE(states.size() == 35);
   // Depth first: a branch is finished before the next is begun, so that no cut carries more than one

@@ -35,8 +35,7 @@ class EveryPlan {
         topology_(topology),
         request_(request),
         flow_(profile),
-        model_(cost_model_named("pipewright")),
-        states_(enumerate_states(flow_, model_, true)),
+        states_(enumerate_states(flow_, true)),
         inputs_(cost_inputs(profile, topology, request.optimizer_slots)) {}
 
   double least_seconds(double enough) {
@@ -128,12 +127,12 @@ class EveryPlan {
   }
 
   void depths(Plan* plan) {
-    const std::vector<StageLoad> loads = loads_of_plan(*plan, flow_, model_);
+    const std::vector<StageLoad> loads = loads_of_plan(*plan, flow_);
     for (size_t s = 0; s < loads.size(); ++s) {
       const auto m = static_cast<double>(plan->stages[s].ranks.size());
       if (loads[s].compute_seconds() >= m * least_) return;
     }
-    const PlanCost cost(*plan, loads, model_, inputs_);
+    const PlanCost cost(*plan, loads, inputs_);
     const std::vector<StageTimes>& times = cost.times;
     const SimulationOptions& how = cost.shared;
     double formula = 0;
@@ -148,7 +147,7 @@ class EveryPlan {
         ranks.push_back(stage.ranks);
         replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
       }
-      if (Floor(model_, inputs_).pace(loads, replicas, ranks).floor_seconds >= least_ * (1 - 1e-6)) return;
+      if (Floor(inputs_).pace(loads, replicas, ranks).floor_seconds >= least_ * (1 - 1e-6)) return;
     }
     if (!promising(*plan, loads, times, how)) return;
     std::set<std::vector<int64_t>> known;
@@ -198,7 +197,6 @@ class EveryPlan {
   const Topology& topology_;
   const PlanRequest& request_;
   Dataflow flow_;
-  const CostModel& model_;
   States states_;
   CostInputs inputs_;
   double least_ = 0;

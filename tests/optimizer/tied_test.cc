@@ -116,9 +116,8 @@ TEST_CASE(
   // Together they are one set that no cut separates; with copies there is none.
   CHECK(flow.tied.size() == 1);
   CHECK(Dataflow(profile, {}, Ties::kCopies).tied.empty());
-  const CostModel& model = cost_model_named("pipewright");
-  CHECK(enumerate_states(flow, model, false).size() == 2);
-  CHECK(enumerate_states(Dataflow(profile, {}, Ties::kCopies), model, false).size() == 11);
+  CHECK(enumerate_states(flow, false).size() == 2);
+  CHECK(enumerate_states(Dataflow(profile, {}, Ties::kCopies), false).size() == 11);
 }
 
 TEST_CASE("loads of a search and of a plan agree where copies are cut apart") {
@@ -127,8 +126,7 @@ TEST_CASE("loads of a search and of a plan agree where copies are cut apart") {
   for (int round = 0; round < 400; ++round) {
     const Profile profile = random_tied_profile(random, static_cast<int>(pick(random, 3, 7)));
     const Dataflow flow(profile, {}, Ties::kCopies);
-    const CostModel& model = cost_model_named("pipewright");
-    const States states = enumerate_states(flow, model, true);
+    const States states = enumerate_states(flow, true);
     std::vector<int> cuts = {0};
     while (cuts.back() != states.last()) {
       const StateNumbers next = states.after(cuts.back());
@@ -136,7 +134,7 @@ TEST_CASE("loads of a search and of a plan agree where copies are cut apart") {
     }
     const std::vector<int64_t> replicas(cuts.size() - 1, 1);
     const Plan plan = plan_of_cuts(profile, states, cuts, replicas);
-    const std::vector<StageLoad> loads = loads_of_plan(plan, flow, model);
+    const std::vector<StageLoad> loads = loads_of_plan(plan, flow);
     split += plan.tied_parameters.empty() ? 0 : 1;
     for (size_t s = 0; s < loads.size(); ++s) {
       const StageLoad found = load_between(states, cuts[s], cuts[s + 1]);
@@ -157,10 +155,9 @@ TEST_CASE("loads of a search and of a plan agree where copies are cut apart") {
 TEST_CASE("what copies send and hold: a message to each rank that hears from one") {
   const Profile profile = language_model(1000);
   const Dataflow flow(profile, {}, Ties::kCopies);
-  const States states = enumerate_states(flow, cost_model_named("pipewright"), false);
+  const States states = enumerate_states(flow, false);
   const auto loads = [&](const std::vector<int64_t>& replicas) {
-    return loads_of_plan(plan_of_cuts(profile, states, {0, 4, 10}, replicas), flow,
-                         cost_model_named("pipewright"));
+    return loads_of_plan(plan_of_cuts(profile, states, {0, 4, 10}, replicas), flow);
   };
   const auto even = loads({1, 1});
   CHECK(even[0].tied_sent_bytes == 1000);
@@ -180,9 +177,8 @@ TEST_CASE("what copies send and hold: a message to each rank that hears from one
   inputs.weights = WeightRule::kFlush;
   StageLoad alone = uneven[0];
   alone.tied_sent_bytes = alone.tied_held_bytes = 0;
-  const CostModel& model = cost_model_named("pipewright");
-  CHECK(model.period(uneven[0], 1, inputs).device_seconds() ==
-        Approx(model.period(alone, 1, inputs).device_seconds() + 1e-3));
+  CHECK(stage_period(uneven[0], 1, inputs).device_seconds() ==
+        Approx(stage_period(alone, 1, inputs).device_seconds() + 1e-3));
   StageLoad small = uneven[0];
   small.saved_bytes = small.in_bytes = 0;
   small.trainable_bytes = 1000;
@@ -272,9 +268,8 @@ TEST_CASE("plans with copies are as fast as any shape of tiny models") {
     request.microbatches = pick(random, 2, 8);
     const Plan plan = make_plan(profile, topology, request);
     double best = plan.predicted->minibatch_seconds;
-    const CostModel& model = cost_model_named("pipewright");
     const Dataflow flow(profile, {}, Ties::kCopies);
-    const States states = enumerate_states(flow, model, false);
+    const States states = enumerate_states(flow, false);
     const PlanRequest rules = with_run_rules(request, topology.device_count());
     std::vector<int> cuts = {0};
     std::vector<int64_t> replicas;
@@ -282,7 +277,7 @@ TEST_CASE("plans with copies are as fast as any shape of tiny models") {
       if (cuts.back() == states.last()) {
         Plan other = plan_of_cuts(profile, states, cuts, replicas);
         const CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots);
-        const std::optional<Plan> priced = priced_plan(other, {&flow, &model, inputs, rules_of(rules)});
+        const std::optional<Plan> priced = priced_plan(other, {&flow, inputs, rules_of(rules)});
         if (priced) best = std::min(best, priced->predicted->minibatch_seconds);
         return;
       }
