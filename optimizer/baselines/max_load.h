@@ -6,7 +6,13 @@
 //                 once each; its nodes must fit its memory
 //   CPU     seconds of its nodes there; values cost it nothing
 //
-// A value goes straight to its readers, wherever they are: a stage between pays nothing for it.
+// A value goes straight to its readers, wherever they are: a stage between pays nothing for it. So an
+// accelerator pays for a value if it holds some, but not all, of those who make or read it.
+//
+// The search: for a load, the fewest accelerators with which each down-set runs, by the number of CPUs used.
+// A step from one down-set to another is looked at only if the devices that are left could do the rest, which
+// is one short stretch of the list in the order of their seconds. The load goes down to what each plan found
+// really takes, until nothing smaller is possible.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +65,9 @@ std::optional<MaxLoadPlan> search_max_load(const MaxLoadProblem& problem);
 /// Load of one stage, by direct sums over nodes and edges; infinite where it must not be on an accelerator.
 double stage_load_seconds(const MaxLoadProblem& problem, const MaxLoadStage& stage);
 
-/// A profile's nodes and transfers as such a problem: `message` seconds and bandwidth of the topology, no
-/// CPUs (a profile knows one kind of device), memory the node's parameters, buffers and what it saves.
+/// A profile's nodes and transfers as such a problem: `message` seconds and bandwidth of the topology, a
+/// value's both ways, no CPUs (a profile knows one kind of device), memory the node's parameters, buffers and
+/// what it saves.
 MaxLoadProblem max_load_problem(const Profile& profile, const Topology& topology);
 
 }  // namespace pipewright

@@ -8,6 +8,9 @@
 //
 // The slowest stage counts; d divides N; the sum of d over all stages is at most N. Compute and transfers add
 // up.
+//
+// The search: for a time, each cut keeps the pairs (devices, sum of d) of what is behind it that no other
+// pair beats. Which nodes recompute is a knapsack.
 #pragma once
 
 #include <cstdint>
