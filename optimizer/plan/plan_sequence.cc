@@ -7,6 +7,7 @@
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
 #include "runtime/schedule/plan_check.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {

@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/recomputed_part.h"
 #include "graph/sample_ranges.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/price/plan_cost.h"
 
