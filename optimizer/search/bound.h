@@ -4,7 +4,7 @@
 // put into cells by what is done at them (seconds of compute, bytes of weights), and a stage may begin with
 // the best of a cell and end with the best of another, whether one cut contains the other or not: what no
 // chain of cells can do, no plan can. Cells come from all down-sets where these can be listed, otherwise from
-// what surely is and surely is not done when so many seconds are (docs/cost-model.md, "Many cuts").
+// what surely is and surely is not done when so many seconds are.
 #pragma once
 
 #include <optional>

@@ -125,7 +125,8 @@ void FewestDevices::extend(int i) {
   }
 }
 
-// T m^2 - (w + l + X) m + X >= 0 from two replicas on, in the symbols of docs/cost-model.md; the larger root.
+// The larger root of T m^2 - (w + l + X) m + X >= 0, from two replicas on: w computes and updates, l are the
+// latencies of an all-reduce of W bytes, X is 2 W / B.
 int64_t FewestDevices::replicas_alone(int i, int j, int64_t least, int64_t most, int64_t after) const {
   if (most < least) return 0;
   if (q_.memory_bytes > 0 || q_.inputs.minibatches_per_update > 0 || i == 0 || !(period_ > 0) ||
