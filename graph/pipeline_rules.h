@@ -11,7 +11,7 @@ namespace pipewright {
 /// Which weights a forward reads, and which minibatches make one update (docs/semantics.md).
 enum class WeightRule {
   kStash,        ///< "stash": the latest there are; each stage on its own
-  kVertical,     ///< "vertical": at every stage as many updates as the first stage had made
+  kVertical,     ///< "vertical": at every stage as many updates as the first that is trained had made
   kTwoVersions,  ///< "2bw": those of the update before the last interval's
   kFlush,        ///< "flush": all updates of the intervals before
 };
@@ -20,7 +20,7 @@ enum class WeightRule {
 /// rules (runtime/schedule/versions.h has the formula).
 enum class WeightLag {
   kOwnStage,    ///< as many as the stage runs ahead of its backwards: the latest weights there are
-  kFirstStage,  ///< as many as the first stage runs ahead
+  kFirstStage,  ///< as many as the first trained stage runs ahead
   kInterval,    ///< one update interval
   kNone,        ///< none: the pipeline is empty at every update
 };

@@ -354,6 +354,11 @@ int64_t Plan::frozen_stages() const {
   return std::count_if(stages.begin(), stages.end(), [](const Stage& stage) { return stage.frozen; });
 }
 
+int64_t Plan::first_trained_depth() const {
+  const auto first = static_cast<size_t>(frozen_stages());
+  return first < stages.size() ? stages[first].in_flight : 0;
+}
+
 void check_schedule_and_weights(const Plan& plan) {
   const ScheduleFacts* const schedule = find_schedule(plan.schedule);
   if (schedule == nullptr || !schedule->trains()) {

@@ -107,6 +107,9 @@ struct Plan {
 
   std::string shape_text() const;  ///< replicas of the stages: "3-1", "1-1-1"
   int64_t frozen_stages() const;   ///< how many are frozen, the first ones
+  /// Depth of the first stage that is trained, by which weights `vertical` go at every stage; 0: there is
+  /// none.
+  int64_t first_trained_depth() const;
 };
 
 /// PlanError unless the schedule is one that trains and the version rule goes with it, and

@@ -116,7 +116,7 @@ struct CostInputs {
   int64_t minibatches_per_update = 0;
   /// Of a stage whose replicas' shares are chosen; 0: any.
   int64_t most_minibatches_of_round = 0;
-  int64_t pipeline_depth = 0;   ///< vertical only: depth of the first stage
+  int64_t pipeline_depth = 0;   ///< vertical only: depth of the first trained stage
   bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
   bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update
   bool one_at_a_time = false;   ///< minibatches, so that nobody reads old weights

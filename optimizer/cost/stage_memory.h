@@ -51,7 +51,7 @@ int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
 
 /// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
-/// vertical as many as the first stage has, with 2bw one, with flush none.
+/// vertical as many as the first trained stage has, with 2bw one, with flush none.
 int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
 
 /// Bytes on one rank of the stage.

@@ -56,7 +56,7 @@ bool keeps_old_weights(const StageLoad& load, const CostInputs& inputs) {
     case WeightLag::kOwnStage:
       return !load.last;  // where one minibatch is in flight
     case WeightLag::kFirstStage:
-      return !load.first || !load.last;
+      return !load.last || !(load.first || load.after_frozen);  // a stage trained alone has one in flight
     case WeightLag::kInterval:
       return true;
     case WeightLag::kNone:

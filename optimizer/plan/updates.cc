@@ -23,7 +23,7 @@ Updates updates_of(const Plan& plan) {
     updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
     updates.most_minibatches = std::max(updates.most_minibatches, round);
     // Minibatches in flight were read with the weights before theirs.
-    const int64_t depth = rule.lag == WeightLag::kFirstStage ? plan.stages[0].in_flight : stage.in_flight;
+    const int64_t depth = rule.lag == WeightLag::kFirstStage ? plan.first_trained_depth() : stage.in_flight;
     if (schedule_facts(plan.schedule).kind != ScheduleKind::kModelParallel)
       updates.staleness = std::max(updates.staleness, depth - 1);
   }

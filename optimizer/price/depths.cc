@@ -56,7 +56,7 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
     if (depths[s] > most[s]) return false;  // what gpipe takes, whatever there is
     plan->stages[s].in_flight = depths[s];
   }
-  cost->inputs.pipeline_depth = plan->stages[0].in_flight;
+  cost->inputs.pipeline_depth = plan->first_trained_depth();
   return true;
 }
 

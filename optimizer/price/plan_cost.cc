@@ -15,7 +15,7 @@ namespace {
 CostInputs as_run(const Plan& plan, CostInputs inputs) {
   inputs.weights = weight_rule_named(plan.weights);
   inputs.minibatches_per_update = facts_of(inputs.weights).one_update_for_all ? plan.microbatches : 0;
-  inputs.pipeline_depth = plan.stages.empty() ? 0 : plan.stages[0].in_flight;
+  inputs.pipeline_depth = plan.first_trained_depth();
   inputs.split_backward = schedule_facts(plan.schedule).splits_backward;
   inputs.one_at_a_time = runs_one_at_a_time(plan);
   return inputs;

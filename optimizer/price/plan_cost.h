@@ -21,8 +21,8 @@ struct PlanCost {
   /// `inputs`: cost_inputs(); how the plan runs is taken from the plan.
   PlanCost(const Plan& plan, std::vector<StageLoad> loads, CostInputs inputs);
 
-  CostInputs inputs;  ///< with the plan's weight rule, schedule and depth of the first stage
-  /// With weights vertical, how deep the first stage may become: a search kept room for that. 0: any.
+  CostInputs inputs;  ///< with the plan's weight rule, schedule and depth of the first trained stage
+  /// With weights vertical, how deep the first trained stage may become: a search kept room for that. 0: any.
   int64_t deepest = 0;
   std::vector<StageLoad> loads;   ///< by stage
   double slow_links_seconds = 0;  ///< in `times`, of one minibatch there and back: what slow links add

@@ -10,7 +10,8 @@ size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage)
   if (lag == WeightLag::kNone) return 1;
   if (lag == WeightLag::kInterval) return 2;
   const auto depths = schedule_named(plan.schedule).depths(shape);
-  return depths[static_cast<size_t>(lag == WeightLag::kFirstStage ? 0 : stage)] == 1 ? 1 : 0;
+  return depths[static_cast<size_t>(lag == WeightLag::kFirstStage ? shape.frozen_stages : stage)] == 1 ? 1
+                                                                                                       : 0;
 }
 
 }  // namespace

@@ -8,8 +8,13 @@
 #include "graph/model_layers.h"
 #include "optimizer/baselines/halving.h"
 #include "optimizer/cost/frozen_profile.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/updates.h"
+#include "runtime/schedule/check.h"
+#include "runtime/schedule/plan_shape.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/error_of.h"
 
@@ -120,6 +125,55 @@ TEST_CASE("planned with frozen layers: never worse than the plan for the whole m
     for (size_t s = 1; s < with_cache.stages.size(); ++s) CHECK(!with_cache.stages[s].frozen);
   }
   CHECK(frozen_stages > 10);
+}
+
+TEST_CASE("vertical behind frozen stages: versions as many as ranks hold, and all within the memory") {
+  std::mt19937 random(2124);
+  int behind = 0, limited = 0, alone = 0;
+  for (int round = 0; round < 120; ++round) {
+    Profile measured = layered_profile(random, 4 + static_cast<int>(random() % 6));
+    measured.whole.step_seconds = 4e-3;
+    measured.whole.update = ProfiledUpdate{1e-3, 0, 0, 0};
+    const auto layers = static_cast<int64_t>(1 + random() % model_layers(measured).size());
+    const Profile frozen = frozen_profile(measured, layers, false);
+    Topology topology = links(static_cast<int64_t>(2 + random() % 4));
+    PlanRequest request;
+    request.weights = "vertical";
+    request.strategy = "straight";
+    std::optional<Plan> plan = make_plan(frozen, topology, request);
+    if (round % 2 == 0) {
+      for (const StagePrediction& stage : plan->predicted->stages)
+        topology.memory_bytes = std::max(topology.memory_bytes, stage.memory.total_bytes() * 9 / 10);
+      try {
+        plan = make_plan(frozen, topology, request);
+      } catch (const InfeasibleError&) {
+        continue;
+      }
+      ++limited;
+    }
+    const PipelineShape shape = shape_of(*plan);
+    const ScheduleCheck run = check_schedule(plan->schedule, shape, rehearsal_span(shape));
+    const Prediction prediction = evaluate_plan(*plan, frozen, topology, request);
+    const PlanCost cost = cost_of_plan(*plan, frozen, topology, request);
+    CAPTURE(round, layers, plan->frozen_stages(), plan->shape_text());
+    CHECK(memory_deficits(*plan, prediction, prediction, topology).empty());
+    int64_t most_updates = 0;
+    for (size_t s = 0; s < plan->stages.size(); ++s) {
+      const int64_t weights = cost.loads[s].trainable_bytes, further = run.ranks[s].peak_versions - 1;
+      CHECK(prediction.stages[s].memory.versions_bytes == (weights > 0 ? further * weights : 0));
+      most_updates = std::max(most_updates, weights > 0 ? further : 0);
+    }
+    CHECK(updates_of(*plan).staleness == most_updates);
+    const int64_t first = plan->frozen_stages();
+    if (first > 0 && plan->stages[static_cast<size_t>(first)].in_flight > 1) ++behind;
+    // A stage that alone is trained has one minibatch in flight, and updates in place.
+    if (first == 0 || first + 1 < static_cast<int64_t>(plan->stages.size())) continue;
+    CHECK(cost.times.back().step_seconds == Approx(step_seconds(cost.loads.back(), cost.inputs)));
+    ++alone;
+  }
+  CHECK(behind > 10);
+  CHECK(limited > 10);
+  CHECK(alone > 10);
 }
 
 TEST_CASE("planned with frozen layers: never worse than PipeTransformer's rule") {
