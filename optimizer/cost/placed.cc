@@ -306,7 +306,7 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     }
     if (!loads[s].last)
       mine.send_activation_seconds = costs.message_seconds(loads[s].out_bytes, price.out_levels[s]);
-    if (!loads[s].first)
+    if (!loads[s].first && !loads[s].after_frozen)
       mine.send_gradient_seconds = costs.message_seconds(loads[s].in_bytes, price.in_levels[s]);
     add_message_ends(loads[s], price.in_levels[s], price.out_levels[s], inputs, &mine);
     times.push_back(mine);

@@ -196,14 +196,4 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
   return prediction;
 }
 
-double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs) {
-  double seconds = inputs.loads_beside ? 0 : inputs.input_seconds;
-  for (const StageLoad& load : loads) {
-    seconds += load.compute_seconds();
-    if (!load.last)
-      seconds += (load.frozen ? 1 : 2) * message_seconds(static_cast<double>(load.out_bytes), inputs);
-  }
-  return seconds;
-}
-
 }  // namespace pipewright

@@ -69,8 +69,4 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
 void add_message_ends(const StageLoad& load, int in_level, int out_level, const CostInputs& inputs,
                       StageTimes* times);
 
-/// One minibatch at a time through all stages, forward and back, with its loading where that takes the first
-/// stage's core: the model-parallel schedule without the updates.
-double one_at_a_time_seconds(const std::vector<StageLoad>& loads, const CostInputs& inputs);
-
 }  // namespace pipewright

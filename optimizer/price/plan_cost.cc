@@ -66,15 +66,8 @@ CrowdFactors crowd_of(const Stage& stage, int64_t world_size, const CostInputs& 
 
 namespace {
 
-double send_seconds(const std::vector<StageTimes>& times) {
-  double seconds = 0;
-  for (const StageTimes& of_stage : times)
-    seconds += of_stage.send_activation_seconds + of_stage.send_gradient_seconds;
-  return seconds;
-}
-
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
-                                 const CostInputs& inputs, double* slow_links_seconds) {
+                                 const CostInputs& inputs) {
   std::vector<StageTimes> times;
   if (inputs.placed()) {
     times = placed_times(loads, plan.stages, inputs);
@@ -84,11 +77,7 @@ std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>&
       add_message_ends(loads[s], 0, 0, inputs, &times.back());
     }
   }
-  if (!inputs.slow_links.empty()) {
-    const double quick = send_seconds(times);
-    times = slowed(std::move(times), plan.stages, loads, inputs.slow_links);
-    *slow_links_seconds = send_seconds(times) - quick;
-  }
+  if (!inputs.slow_links.empty()) times = slowed(std::move(times), plan.stages, loads, inputs.slow_links);
   for (size_t s = 0; s < times.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     add_loading(loads[s], replicas, inputs, &times[s]);
@@ -126,7 +115,7 @@ PlanCost::PlanCost(const Plan& plan, std::vector<StageLoad> loads_of_stages, Cos
     : inputs(as_run(plan, of_devices)),
       deepest(of_devices.pipeline_depth),
       loads(std::move(loads_of_stages)),
-      times(times_of(plan, loads, inputs, &slow_links_seconds)),
+      times(times_of(plan, loads, inputs)),
       shared(shared_by_ranks(plan, loads, inputs)) {}
 
 }  // namespace pipewright

@@ -25,7 +25,6 @@ struct PlanCost {
   /// With weights vertical, how deep the first trained stage may become: a search kept room for that. 0: any.
   int64_t deepest = 0;
   std::vector<StageLoad> loads;   ///< by stage
-  double slow_links_seconds = 0;  ///< in `times`, of one minibatch there and back: what slow links add
   std::vector<StageTimes> times;  ///< by stage: what the simulation is given
   /// What ranks have in common: links (several levels, shared links), with what the stages send, and cores
   /// that are too few for them, with the devices of the ranks. Nothing where each has its own.

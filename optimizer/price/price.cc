@@ -37,20 +37,13 @@ void add_priced(const Plan& plan, const PlanCost& cost, std::vector<StagePeriod>
   }
 }
 
-/// The way there and back of one minibatch at a time.
-double trip_seconds(const Plan& plan, const PlanCost& cost) {
-  const CostInputs& inputs = cost.inputs;
+/// The way there and back of one minibatch at a time, without updates.
+double trip_seconds(const PlanCost& cost) {
   double seconds = 0;
-  if (inputs.placed()) {
-    seconds = inputs.loads_beside ? 0 : inputs.input_seconds;
-    for (const StageTimes& times : placed_times(cost.loads, plan.stages, inputs)) {
-      seconds += times.forward_seconds + times.backward_seconds + times.send_activation_seconds +
-                 times.send_gradient_seconds;
-    }
-  } else {
-    seconds = one_at_a_time_seconds(cost.loads, inputs);
-  }
-  return seconds + cost.slow_links_seconds;
+  for (const StageTimes& t : cost.times)
+    seconds += t.forward_seconds + t.recompute_seconds + t.backward_seconds + t.send_activation_seconds +
+               t.send_gradient_seconds;
+  return seconds;
 }
 
 /// How busy devices and links are with a minibatch.
@@ -76,7 +69,7 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
   }
   const bool one_at_a_time = runs_one_at_a_time(plan);
   if (one_at_a_time) {
-    busy.seconds = trip_seconds(plan, cost);
+    busy.seconds = trip_seconds(cost);
   } else {
     busy.seconds = busy.link_seconds;
     std::map<int64_t, double> of_rank;  // by a stage's first rank, which may have several stages
@@ -96,7 +89,8 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
 /// a stage for equally fast, at their pace together.
 bool is_simulated(const Plan& plan, const PlanCost& cost) {
   if (!worth_simulating(shape_of(plan))) return false;
-  if (cost.inputs.speeds.empty() || facts_of(cost.inputs.weights).drains()) return true;
+  if (cost.inputs.speeds.empty() || facts_of(cost.inputs.weights).drains() || cost.inputs.one_at_a_time)
+    return true;
   // What a message on a slow link makes others wait is known to it alone too.
   return !cost.inputs.slow_links.empty() && cost.inputs.levels.size() < 2 &&
          std::all_of(plan.stages.begin(), plan.stages.end(),
@@ -112,8 +106,10 @@ PipelineShape shape_to_simulate(Plan plan, const PlanCost& cost) {
 /// Whether devices and links are busy in a way that the simulation does not have. With links of their own the
 /// formula also knows that both directions of a boundary share one, and the simulation knows waiting. On a
 /// network the simulation knows both, and which replicas talk to which, where the formula takes traffic for
-/// evenly spread. An update interval's exchange is too long in it.
+/// evenly spread. An update interval's exchange is too long in it. Of one minibatch at a time it knows less:
+/// the first stage's updates come beside the way there and back, and frozen stages begin the next one.
 bool formula_knows_more(const PlanCost& cost) {
+  if (cost.inputs.one_at_a_time) return false;
   return cost.inputs.placed() ? !cost.inputs.speeds.empty() : !facts_of(cost.inputs.weights).drains();
 }
 

@@ -1,4 +1,5 @@
-// floor() against price(): whatever a search leaves aside because of its floor is no faster than that.
+// floor() against price(): whatever a search leaves aside because of its floor is no faster than that. And
+// price() against itself: what is written in two ways costs the same.
 #include "optimizer/price/floor.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "graph/error.h"
 #include "graph/strategies.h"
+#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
 #include "runtime/schedule/plan_shape.h"
@@ -96,6 +98,26 @@ Plan random_chain(std::mt19937& random, const Profile& profile, int64_t devices,
   return plan;
 }
 
+/// Trains only what is behind some of the first nodes.
+void freeze_at_random(std::mt19937& random, Profile* profile) {
+  const auto frozen = static_cast<size_t>(pick(random, 0, static_cast<int64_t>(profile->nodes.size()) - 1));
+  for (size_t v = 0; v < frozen; ++v) {
+    ProfiledNode& node = profile->nodes[v];
+    node.backward_input_seconds = node.backward_weight_seconds = 0;
+    node.trainable_parameter_bytes = node.saved_bytes = 0;
+  }
+  profile->frozen.nodes = frozen;
+}
+
+void mark_frozen_stages(const Profile& profile, Plan* plan) {
+  size_t nodes = 0;
+  for (Stage& stage : plan->stages) {
+    nodes += stage.nodes.size();
+    stage.frozen = nodes <= profile.frozen.nodes;
+    stage.recompute = stage.recompute && !stage.frozen;
+  }
+}
+
 void deepen_at_random(std::mt19937& random, Plan* plan) {
   for (Stage& stage : plan->stages) stage.in_flight = pick(random, 1, 6);
   PipelineShape shape = shape_of(*plan);
@@ -150,6 +172,69 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     CHECK(plans > cases / 12);
   }
   CHECK(tight > cases / 5);
+}
+
+TEST_CASE("One minibatch at a time: equal devices take as long however they are written") {
+  std::mt19937 random(46);
+  int recomputing = 0, frozen = 0, updating = 0;
+  for (int c = 0; c < 600; ++c) {
+    Profile profile = profile_with_effects(random);
+    Topology flat = random_topology(random);
+    flat.levels.resize(1);
+    flat.levels[0].shared = false;
+    if (pick(random, 0, 3) == 0) freeze_at_random(random, &profile);
+    const bool hosts = c % 2 == 0;  // their number would say which ranks have effects on each other
+    if (hosts) {
+      profile.whole.crowd.reset();
+      flat.factors = {};
+      flat.cores = {};
+    }
+    const int64_t devices = flat.device_count();
+    PlanRequest request;
+    request.strategy = "model-parallel";
+    request = with_run_rules(request, devices);
+    if (pick(random, 0, 3) == 0) request.slow_links = {{0, 1, factor(random) * 3}};
+    Plan plan = random_chain(random, profile, devices, false);
+    mark_frozen_stages(profile, &plan);
+    run_by(rules_of(request), &plan);
+    const auto seconds = [&](const Topology& topology) {
+      return evaluate_plan(plan, profile, topology, request).minibatch_seconds;
+    };
+    double expected = 0;
+    try {
+      expected = seconds(flat);
+    } catch (const PlanError&) {
+      continue;  // tied parameters in several stages
+    }
+    CAPTURE(c, plan.shape_text(), plan.frozen_stages());
+    Topology listed = flat;
+    listed.devices.assign(static_cast<size_t>(devices), TopologyDevice{});
+    listed.devices[0].memory_bytes = int64_t{1} << 40;
+    CHECK(seconds(listed) == Approx(expected).epsilon(1e-9));
+    // What frozen stages send meanwhile does share links, and where links are shared none is slow by itself.
+    const bool alone = plan.frozen_stages() == 0 && request.slow_links.empty();
+    if (hosts) {
+      Topology several = flat;
+      several.levels.insert(several.levels.begin(), {1, 1e3, 1, false});
+      CHECK(seconds(several) == Approx(expected).epsilon(1e-9));
+      several.levels = {flat.levels[0], flat.levels[0]};
+      several.levels[0].count = 2;
+      several.levels[1].count = (devices + 1) / 2;
+      if (alone) CHECK(seconds(several) == Approx(expected).epsilon(1e-9));
+    }
+    Topology shared = flat;
+    shared.levels[0].shared = true;
+    if (alone) CHECK(seconds(shared) == Approx(expected).epsilon(1e-9));
+    double step = 0;
+    for (const StagePrediction& stage : evaluate_plan(plan, profile, flat, request).stages)
+      step += stage.step_seconds;
+    updating += step > 0 ? 1 : 0;
+    frozen += plan.frozen_stages() > 0 ? 1 : 0;
+    for (const Stage& stage : plan.stages) recomputing += stage.recompute ? 1 : 0;
+  }
+  CHECK(recomputing > 50);
+  CHECK(frozen > 20);
+  CHECK(updating > 100);
 }
 
 }  // namespace pipewright::testing
