@@ -33,10 +33,10 @@ std::map<int64_t, double> parts_by_group(const Stage& stage, int64_t size) {
   return parts;
 }
 
-std::map<int64_t, int64_t> ranks_by_group(const Stage& stage, int64_t size) {
-  std::map<int64_t, int64_t> ranks;
-  for (const int64_t rank : stage.ranks) ++ranks[rank / size];
-  return ranks;
+std::map<int64_t, int64_t> ranks_by_group(const std::vector<int64_t>& ranks, int64_t size) {
+  std::map<int64_t, int64_t> counts;
+  for (const int64_t rank : ranks) ++counts[rank / size];
+  return counts;
 }
 
 bool same_parts(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
@@ -66,8 +66,8 @@ int span_level(const Stage& stage, const LevelCosts& costs) {
 int nearest_level(const Stage& a, const Stage& b, const LevelCosts& costs) {
   const auto& sizes = costs.sizes();
   for (size_t k = 1; k < sizes.size(); ++k) {
-    const auto ours = ranks_by_group(a, sizes[k]);
-    for (const auto& [group, count] : ranks_by_group(b, sizes[k])) {
+    const auto ours = ranks_by_group(a.ranks, sizes[k]);
+    for (const auto& [group, count] : ranks_by_group(b.ranks, sizes[k])) {
       if (ours.count(group) != 0) return static_cast<int>(k) - 1;
     }
   }
@@ -132,10 +132,10 @@ double Placing::exchange_seconds(size_t s, int span, double minibatches_of_updat
   for (size_t l = 0; l < costs_.links().size(); ++l) {
     const GroupLink& link = costs_.links()[l];
     std::map<int64_t, double> crossing;
-    for (const auto& [group, count] : ranks_by_group(stage, link.group))
+    for (const auto& [group, count] : ranks_by_group(stage.ranks, link.group))
       crossing[group] += crossing_part(count, replicas);
     if (link.shared) {
-      for (const auto& [member, count] : ranks_by_group(stage, link.member))
+      for (const auto& [member, count] : ranks_by_group(stage.ranks, link.member))
         crossing[member * link.member / link.group] += crossing_part(count, replicas);
     }
     for (const auto& [group, part] : crossing) {
@@ -200,7 +200,8 @@ void Placing::add_stage(size_t s) {
 void Placing::add_cut(size_t s) {
   const double bytes = static_cast<double>(loads_[s].out_bytes) / largest_part(stages_[s]);
   const int64_t paired = paired_size(stages_[s], stages_[s + 1], costs_.sizes());
-  const double copies = paired == 0 ? 1 : static_cast<double>(ranks_by_group(stages_[s], paired).size());
+  const double copies =
+      paired == 0 ? 1 : static_cast<double>(ranks_by_group(stages_[s].ranks, paired).size());
   // Part of the traffic that stays in a group of `size`.
   const auto product = [&](int64_t size, double ours, double theirs) {
     return paired > 0 && paired <= size ? (ours + theirs) / 2 : ours * theirs * copies;
@@ -259,14 +260,19 @@ double slowest_speed(const Stage& stage, const CostInputs& inputs) {
 
 }  // namespace
 
-double ring_part(const Stage& stage, const CostInputs& inputs) {
-  const auto replicas = static_cast<int64_t>(stage.ranks.size());
-  if (!inputs.sums_in_rings || replicas == 1) return 1;
+bool rings_take_less(const CostInputs& inputs) {
+  return inputs.sums_in_rings && inputs.levels.size() > 1 &&
+         std::none_of(inputs.levels.begin(), inputs.levels.end(),
+                      [](const TopologyLevel& level) { return level.shared; });  // passed by each member
+}
+
+double ring_part(const std::vector<int64_t>& ranks, const CostInputs& inputs) {
+  const auto replicas = static_cast<int64_t>(ranks.size());
+  if (replicas == 1 || !rings_take_less(inputs)) return 1;
   const LevelCosts costs(inputs);
   double direct = crossing_part(1, replicas) / inputs.bandwidth_bytes_per_second, ring = direct;
   for (const GroupLink& link : costs.links()) {
-    if (link.shared) return 1;  // as often as it has members
-    for (const auto& [group, count] : ranks_by_group(stage, link.group)) {
+    for (const auto& [group, count] : ranks_by_group(ranks, link.group)) {
       if (count == replicas) continue;
       direct = std::max(direct, crossing_part(count, replicas) / link.bandwidth_bytes_per_second);
       ring = std::max(ring, crossing_part(1, replicas) / link.bandwidth_bytes_per_second);
@@ -293,7 +299,8 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
     mine.backward_weight_seconds *= slower;
     // A slow rank's updates are slow too, and what a sum takes beyond its messages is the ranks' own work.
     const double slowest = slowest_speed(stages[s], inputs);
-    const double on_links = ring_part(stages[s], inputs) * price.exchange_seconds[s] / inputs.exchange_factor;
+    const double on_links =
+        ring_part(stages[s].ranks, inputs) * price.exchange_seconds[s] / inputs.exchange_factor;
     const double factor =
         priced_exchange_factor(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
     mine.step_seconds /= slowest;

@@ -26,9 +26,11 @@ struct PlacedPrice {
 PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                          const CostInputs& inputs);
 
-/// What a sum over the stage's replicas takes of the time of a direct exchange, which price_placed() has:
-/// less where NCCL makes it, in a ring that passes each link once, however many ranks are behind it.
-double ring_part(const Stage& stage, const CostInputs& inputs);
+/// What a sum over these replicas takes of the time of a direct exchange, which price_placed() has: less
+/// where NCCL makes it, in a ring that passes each link once, however many ranks are behind it.
+double ring_part(const std::vector<int64_t>& ranks, const CostInputs& inputs);
+/// Whether there are ranks of which it is below 1.
+bool rings_take_less(const CostInputs& inputs);
 
 /// stage_times() where the stages are.
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,

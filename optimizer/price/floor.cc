@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/pipeline_rules.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
@@ -19,14 +20,24 @@ NetworkPace Floor::pace(const std::vector<StageLoad>& loads, const std::vector<i
   return pace;
 }
 
+double Floor::exchange_seconds(const StageLoad& load, int64_t replicas) const {
+  return all_reduce_seconds(exchanged_bytes(load, inputs_), replicas, inputs_);
+}
+
 NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
                                   const std::vector<int64_t>& replicas) const {
   NetworkPace pace;
   for (size_t s = 0; s < loads.size(); ++s) {
     // Where pipelines drain, the simulation alone says what they take.
-    if (!drains_)
-      pace.floor_seconds =
-          std::max(pace.floor_seconds, stage_period(loads[s], replicas[s], inputs_).total_seconds());
+    if (!drains_) {
+      StagePeriod period = stage_period(loads[s], replicas[s], inputs_);
+      // Of an interval it has the exchange of any number of replicas.
+      if (inputs_.minibatches_per_update > 0)
+        period.gradient_sync_seconds =
+            (exchange_seconds(loads[s], replicas[s]) + tied_seconds(loads[s], inputs_)) /
+            static_cast<double>(inputs_.minibatches_per_update);
+      pace.floor_seconds = std::max(pace.floor_seconds, period.total_seconds());
+    }
     const auto bytes = static_cast<double>(loads[s].out_bytes);
     if (s + 1 < loads.size())
       pace.between_seconds.push_back((loads[s].frozen ? 1 : 2) * message_seconds(bytes, inputs_));
@@ -44,7 +55,7 @@ NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,
     times[s].forward_seconds = loads[s].compute_seconds();
     times[s].step_seconds = step_seconds(loads[s], inputs_);
     messages[s] = {loads[s].out_bytes, loads[s].in_bytes,
-                   static_cast<int64_t>(exchanged_bytes(loads[s], inputs_))};
+                   static_cast<int64_t>(ring_part(ranks[s], inputs_) * exchanged_bytes(loads[s], inputs_))};
   }
   shape.in_flight.assign(loads.size(), 1);
   if (inputs_.minibatches_per_update > 0) {
@@ -61,9 +72,7 @@ double Floor::drained_seconds(const std::vector<StageLoad>& loads,
                               const std::vector<int64_t>& replicas) const {
   const auto interval = static_cast<double>(inputs_.minibatches_per_update);
   const auto update = [&](size_t s) {
-    const double sum =
-        on_network() ? 0 : all_reduce_seconds(exchanged_bytes(loads[s], inputs_), replicas[s], inputs_);
-    return sum + step_seconds(loads[s], inputs_);
+    return (on_network() ? 0 : exchange_seconds(loads[s], replicas[s])) + step_seconds(loads[s], inputs_);
   };
   double least = 0;
   size_t first = 0;  // that is trained: those before it run ahead, over the updates

@@ -30,6 +30,8 @@ class Floor {
   NetworkPace own_links_pace(const std::vector<StageLoad>& loads, const std::vector<int64_t>& replicas) const;
   NetworkPace shared_links_pace(const std::vector<StageLoad>& loads,
                                 const std::vector<std::vector<int64_t>>& ranks) const;
+  /// Of one update, where each rank has its own link.
+  double exchange_seconds(const StageLoad& load, int64_t replicas) const;
   double drained_seconds(const std::vector<StageLoad>& loads, const std::vector<int64_t>& replicas) const;
 
   const CostInputs& inputs_;

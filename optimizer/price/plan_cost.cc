@@ -103,7 +103,7 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
     how.messages.push_back(
         {loads[s].out_bytes, loads[s].in_bytes,
          static_cast<int64_t>(
-             ring_part(plan.stages[s], inputs) *
+             ring_part(plan.stages[s].ranks, inputs) *
              priced_exchange_bytes(loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs)))});
   }
   return how;

@@ -25,6 +25,7 @@ double factor(std::mt19937& random) { return 1 + 0.1 * static_cast<double>(pick(
 
 Profile profile_with_effects(std::mt19937& random) {
   Profile profile = random_profile(random, static_cast<int>(pick(random, 2, 8)), pick(random, 0, 1) == 0, 50);
+  if (pick(random, 0, 2) == 0) profile.device = "cuda";  // whose sums over replicas go in rings
   if (pick(random, 0, 2) == 0) profile.input_seconds = 1e-3 * static_cast<double>(pick(random, 1, 12));
   if (pick(random, 0, 2) == 0) {
     ProfiledCrowd crowd;
