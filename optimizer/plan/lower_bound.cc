@@ -6,6 +6,7 @@
 
 #include "graph/pipeline_rules.h"
 #include "graph/strategies.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/plan/pool.h"
 #include "optimizer/plan/run_rules.h"
 
@@ -42,25 +43,38 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
     pace += own;
     fastest = std::max(fastest, own);
   }
-  if (q.one_in_flight) return whole.least_seconds / fastest;
   const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
+  if (q.one_in_flight) {
+    double ahead = 0;  // of the frozen prefix, which may begin the next minibatch
+    for (const State& state : q.states->states)
+      if (state.frozen) ahead = std::max(ahead, state.least_seconds);
+    return std::max(shared, (whole.least_seconds - ahead) / fastest * (1 - kBoundRounding));
+  }
   if (schedule_facts(request.schedule).several_stages || begins_with_known(request)) return shared;
-  if (in_turn(q, request) && !q.single_stage && q.states->exact &&
-      (q.inputs.placed() || q.memory_bytes > 0)) {
-    return std::max(shared, least_period_anywhere(q));
+  const bool exact = q.states->exact;
+  // Of cuts that are no use to the best of all some may be of use to the best of several stages.
+  const bool formula_has_it = !q.inputs.placed() && q.memory_bytes == 0 && q.least_stages == 1 &&
+                              q.inputs.minibatches_per_update == 0;
+  if (Pricer::takes(q, request) && !q.single_stage && exact && !formula_has_it) {
+    Question roomy = q;
+    roomy.least_stages = 1;
+    roomy.replicated = false;
+    if (!in_turn(q, request)) roomy.memory_bytes = 0;  // its depths are not those of such plans
+    return std::max(shared, least_period_anywhere(roomy));
   }
   // The pool has plans that are less deep than the search keeps room for.
   const bool shallower = q.memory_bytes > 0 && !q.single_stage && Pricer::takes(q, request);
   if (shallower && !drains(request) && !in_turn(q, request)) return shared;
   if (q.inputs.placed()) {
-    if (!q.states->exact) return shared;
-    if (!drains(request)) return answer.bound_seconds;
+    if (!exact) return shared;
+    const bool rings = rings_take_less(q.inputs);
+    if (!drains(request) && !rings) return answer.bound_seconds;
     if (request.effort < 1) return shared;
-    // The answer is but one of several candidates.
-    Question roomy = q;
-    if (shallower) roomy.memory_bytes = 0;
-    const std::optional<Answer> any = search(roomy);
-    return any ? any->bound_seconds : shared;
+    // The answer is but one of several candidates, and has the direct exchange of gradients.
+    Question any = q;
+    if (rings) any.inputs.exchange_factor = 0;
+    const std::optional<Answer> found = search(any);
+    return found ? found->bound_seconds : shared;
   }
   // On one level the search takes the exchange of update intervals for too long.
   if (q.inputs.minibatches_per_update > 0) return shared;

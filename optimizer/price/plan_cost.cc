@@ -1,6 +1,7 @@
 #include "optimizer/price/plan_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -102,9 +103,9 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     how.messages.push_back(
         {loads[s].out_bytes, loads[s].in_bytes,
-         static_cast<int64_t>(
+         static_cast<int64_t>(std::ceil(
              ring_part(plan.stages[s].ranks, inputs) *
-             priced_exchange_bytes(loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs)))});
+             priced_exchange_bytes(loads[s], replicas, inputs, on_one_host(plan.stages[s], inputs))))});
   }
   return how;
 }

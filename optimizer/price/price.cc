@@ -67,21 +67,18 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
       busy.periods.push_back(
           stage_period(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
   }
-  const bool one_at_a_time = runs_one_at_a_time(plan);
-  if (one_at_a_time) {
-    busy.seconds = trip_seconds(cost);
-  } else {
-    busy.seconds = busy.link_seconds;
-    std::map<int64_t, double> of_rank;  // by a stage's first rank, which may have several stages
-    for (size_t s = 0; s < busy.periods.size(); ++s) {
-      double& seconds = of_rank[plan.stages[s].ranks[0]];
-      seconds += busy.periods[s].total_seconds();
-      busy.seconds = std::max(busy.seconds, seconds);
-    }
-  }
   add_priced(plan, cost, &busy.periods);
-  for (const StagePeriod& period : busy.periods)
-    if (!one_at_a_time) busy.seconds = std::max(busy.seconds, period.total_seconds());
+  if (runs_one_at_a_time(plan)) {
+    busy.seconds = trip_seconds(cost);
+    return busy;
+  }
+  busy.seconds = busy.link_seconds;
+  std::map<int64_t, double> of_rank;  // by a stage's first rank, which may have several stages
+  for (size_t s = 0; s < busy.periods.size(); ++s) {
+    double& seconds = of_rank[plan.stages[s].ranks[0]];
+    seconds += busy.periods[s].total_seconds();
+    busy.seconds = std::max(busy.seconds, seconds);
+  }
   return busy;
 }
 
@@ -198,7 +195,8 @@ Prediction price(const Plan& plan, const PlanCost& cost, int64_t minibatch_sampl
   Prediction prediction;
   prediction.stages = stage_predictions(plan, cost);
   double work = 0;  // of one minibatch in all stages, one rank at a time
-  for (const StageLoad& load : loads) work += load.least_seconds;
+  for (const StageLoad& load : loads)
+    if (!runs_one_at_a_time(plan) || !load.frozen) work += load.least_seconds;
   const Busy busy = busy_of(plan, cost);
   prediction.bottleneck = cause_of(plan, cost, busy);
   double seconds = busy.seconds;

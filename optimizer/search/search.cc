@@ -5,7 +5,8 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
-#include "optimizer/cost/levels.h"
+#include "optimizer/cost/formulas.h"
+#include "optimizer/cost/placed.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/search_flat.h"
 #include "optimizer/search/search_levels.h"
@@ -132,26 +133,47 @@ std::optional<Answer> search(const Question& q) {
   return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
 }
 
+namespace {
+
+/// Seconds for a byte of gradients that any `m` of the devices take for their sum at least, by m.
+std::vector<double> least_exchange_of_any(const Question& q) {
+  const auto seconds = [](double crossing, double bandwidth) {
+    return all_reduce_link_seconds(1, crossing, bandwidth);
+  };
+  std::vector<double> least(static_cast<size_t>(q.devices) + 1, 0);
+  for (int64_t m = 2; m <= q.devices; ++m)
+    least[static_cast<size_t>(m)] = seconds(crossing_part(1, m), q.inputs.bandwidth_bytes_per_second);
+  const bool rings = rings_take_less(q.inputs);
+  int64_t group = 1;
+  for (const TopologyLevel& level : q.inputs.levels) {
+    const int64_t members = (q.devices + group - 1) / group;
+    for (int64_t m = group + 1; m <= q.devices && members > 1; ++m) {
+      // Some member has x replicas or m - x: evenly spread, or as many as fit in one. A ring passes its link
+      // once.
+      const int64_t x = rings ? 1 : std::max<int64_t>(1, std::min((m + members - 1) / members, m - group));
+      const double crossing = crossing_part(std::min(x, m - x), m);
+      double& any = least[static_cast<size_t>(m)];
+      any = std::max(any, seconds(crossing, level.bandwidth_bytes_per_second));
+    }
+    group *= level.count;
+  }
+  for (double& any : least) any *= q.inputs.exchange_factor;
+  return least;
+}
+
+}  // namespace
+
 double least_period_anywhere(const Question& question) {
   Question q = question;
   const bool differ = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
-  if (differ || q.single_stage || q.all_devices || q.one_in_flight) return 0;
+  if (differ || q.single_stage || q.one_in_flight) return 0;
+  q.all_devices = false;  // nor are there of fewer
   q.least_depths = true;
   q.extra_in_flight = 0;
+  const bool intervals = q.inputs.minibatches_per_update > 0;
+  if (intervals || !q.inputs.levels.empty()) q.least_exchange_seconds_per_byte = least_exchange_of_any(q);
+  if (intervals) q.inputs.exchange_factor = 0;  // the formula has that of more replicas than there are
   if (!q.inputs.levels.empty()) {
-    q.least_exchange_seconds_per_byte.assign(static_cast<size_t>(q.devices) + 1, 0);
-    int64_t group = 1;
-    for (const TopologyLevel& level : q.inputs.levels) {
-      const int64_t members = (q.devices + group - 1) / group;
-      for (int64_t m = group + 1; m <= q.devices && members > 1; ++m) {
-        // Some member has x replicas or m - x: evenly spread, or as many as fit in one.
-        const int64_t x = std::max<int64_t>(1, std::min((m + members - 1) / members, m - group));
-        const double crossing = crossing_part(std::min(x, m - x), m);
-        double& least = q.least_exchange_seconds_per_byte[static_cast<size_t>(m)];
-        least = std::max(least, all_reduce_link_seconds(1, crossing, level.bandwidth_bytes_per_second));
-      }
-      group *= level.count;
-    }
     q.inputs.levels.clear();
     q.inputs.latency_seconds = 0;  // latencies of one rank's messages do not add up
   }

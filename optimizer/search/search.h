@@ -39,8 +39,8 @@ struct Question {
   /// period.
   bool least_depths = false;
   double depth_period_seconds = 0;
-  /// By number of replicas, not more than any placement's exchange takes for a byte; empty: as the formula
-  /// has it.
+  /// By number of replicas, not more than any placement's exchange takes for a byte, beside what the formula
+  /// has; empty: that alone.
   std::vector<double> least_exchange_seconds_per_byte = {};
   /// Most minibatches in flight at a stage, over all its replicas: an update interval that is drained. 0: no
   /// such end.
@@ -92,8 +92,9 @@ FullestStage fullest_stage(const Question& question, const Answer& answer);
 std::optional<Answer> search_least_memory(const Question& question);
 
 /// A period that no plan is below, wherever its stages stand and however deep they run: on one level of equal
-/// devices exactly that, under a memory limit with the least depths; on several levels as if each message had
-/// the innermost links to itself and each exchange those that it cannot avoid. To a part in 10^4. For all of
+/// devices the least of the formula (with the exchange of an update interval as it is), under a memory limit
+/// with the least depths; on several levels as if each message had the innermost links to itself and each
+/// exchange those that it cannot avoid. To a part in 10^4. For all of
 /// the question's states; 0 where nothing is known.
 double least_period_anywhere(const Question& question);
 

@@ -163,9 +163,13 @@ int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, in
   const double mine = work_[j] - work_[i];
   const auto bytes =
       static_cast<double>(states_.states[j].trainable_bytes - states_.states[i].trainable_bytes);
+  const auto interval = static_cast<double>(q_.inputs.minibatches_per_update);
+  const double step = interval > 0 ? bytes * q_.inputs.step_seconds_per_byte : 0;  // else it is in `mine`
   for (; replicas <= most; ++replicas) {
-    const double exchange = bytes * q_.least_exchange_seconds_per_byte[static_cast<size_t>(replicas)];
-    if ((mine + exchange) * (1 - kTolerance) <= period_ * static_cast<double>(replicas)) return replicas;
+    const auto m = static_cast<double>(replicas);
+    const double update = step + bytes * q_.least_exchange_seconds_per_byte[static_cast<size_t>(replicas)];
+    const double period = mine / m + update / (interval > 0 ? interval : m);
+    if (period * (1 - kTolerance) <= period_) return replicas;
   }
   return 0;
 }

@@ -439,6 +439,21 @@ TEST_CASE("Loads of a plan: what skips a stage is relayed through it") {
         Approx(1.8 + 2 * 120 / 1e6 + stage_times(loads[0], 1, inputs).step_seconds));
 }
 
+TEST_CASE("An update interval's exchange is priced as that of the replicas there are") {
+  const Profile profile = skip_profile();
+  const Topology topology = flat_topology(2, 1e3, 0, 0);
+  Plan plan = plan_with({{"a", "b", "c"}});
+  plan.stages[0].ranks = {0, 1};
+  plan.world_size = 2;
+  plan.weights = "2bw";
+  plan.microbatches = 8;
+  const StageTimes times = cost_of_plan(plan, profile, topology, {}).times[0];
+  REQUIRE(times.reduce_seconds > 0.01);
+  CHECK(evaluate_plan(plan, profile, topology, {}).minibatch_seconds ==
+        Approx((times.forward_seconds + times.backward_seconds) / 2 +
+               (times.reduce_seconds + times.step_seconds) / 8));
+}
+
 TEST_CASE("Loads of a plan: bad plans") {
   Profile profile = skip_profile();
   const auto error = [&](const std::vector<std::vector<std::string>>& stages) {

@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
-#include <numeric>
 
 #include "graph/error.h"
 #include "graph/strategies.h"
@@ -69,34 +68,6 @@ PlanRequest random_rules(std::mt19937& random) {
   std::tie(request.schedule, request.weights) = rules[pick(random, 0, 5)];
   if (request.weights == "vertical") request.strategy = "straight";
   return request;
-}
-
-/// A chain of stages along the nodes' order, on any devices.
-Plan random_chain(std::mt19937& random, const Profile& profile, int64_t devices, bool replicated) {
-  Plan plan;
-  plan.model = profile.model;
-  plan.strategy = "manual";
-  std::vector<int64_t> ranks(static_cast<size_t>(devices));
-  std::iota(ranks.begin(), ranks.end(), int64_t{0});
-  std::shuffle(ranks.begin(), ranks.end(), random);
-  const auto nodes = static_cast<int64_t>(profile.nodes.size());
-  int64_t stages = pick(random, 1, std::min(nodes, devices));
-  int64_t begin = 0;
-  for (; stages > 0; --stages) {
-    Stage stage;
-    const int64_t end = stages == 1 ? nodes : pick(random, begin + 1, nodes - stages + 1);
-    for (; begin < end; ++begin) stage.nodes.push_back(profile.nodes[static_cast<size_t>(begin)].name);
-    const int64_t spare = replicated ? static_cast<int64_t>(ranks.size()) - stages : 0;
-    for (int64_t more = pick(random, 0, spare); more >= 0; --more) {
-      stage.ranks.push_back(ranks.back());
-      ranks.pop_back();
-    }
-    std::sort(stage.ranks.begin(), stage.ranks.end());
-    stage.recompute = pick(random, 0, 4) == 0;
-    plan.world_size += static_cast<int64_t>(stage.ranks.size());
-    plan.stages.push_back(stage);
-  }
-  return plan;
 }
 
 /// Trains only what is behind some of the first nodes.

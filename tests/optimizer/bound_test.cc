@@ -1,0 +1,118 @@
+// Bounds against plans: whatever finds a plan, none that a question allows is below what is said of it.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "graph/error.h"
+#include "optimizer/cuts/states.h"
+#include "optimizer/plan/lower_bound.h"
+#include "optimizer/plan/run_rules.h"
+#include "optimizer/price/depths.h"
+#include "tests/optimizer/tiny_question.h"
+#include "tests/support/long.h"
+
+namespace pipewright::testing {
+namespace {
+
+Profile profile_of_any_device(std::mt19937& random) {
+  Profile profile = tiny_profile(random);
+  if (pick(random, 0, 1) == 0) profile.device = "cuda";  // whose sums over replicas go in rings
+  if (pick(random, 0, 1) == 0)
+    for (ProfiledNode& node : profile.nodes) {  // which sums take long
+      node.parameter_bytes *= 10;
+      node.trainable_parameter_bytes *= 10;
+    }
+  return profile;
+}
+
+/// Of the plans that a question of no strategy allows: as bound_seconds() has it, above no plan found or not.
+double bound_of_all(const Profile& profile, const Topology& topology, const PlanRequest& rules,
+                    const Dataflow& flow) {
+  const States states = enumerate_states(flow, topology.memory_bytes > 0);
+  Question question;
+  question.states = &states;
+  question.inputs = requested_cost_inputs(profile, topology, rules);
+  question.devices = topology.device_count();
+  question.memory_bytes = topology.memory_bytes;
+  question.recompute = Recompute::kWhereNeeded;
+  search_by_rules(rules, &question);
+  const std::optional<Answer> answer = search(question);
+  return answer ? bound_seconds(question, rules, nullptr, *answer) : 0;
+}
+
+std::optional<Plan> found_by(const Profile& profile, const Topology& topology, const PlanRequest& request) {
+  try {
+    return make_plan(profile, topology, request);
+  } catch (const InfeasibleError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("No plan that a strategy, a tighter limit or chance finds is below another's bound") {
+  const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");
+  const int64_t cases = set != nullptr ? std::atoll(set) : is_long() ? 5000 : 250;
+  const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
+  std::mt19937 random(seed != nullptr ? std::atoi(seed) : 47);
+  const std::pair<const char*, const char*> kinds[] = {{"1f1b", "stash"},       {"1f1b", "2bw"},
+                                                       {"1f1b", "2bw"},         {"gpipe", "flush"},
+                                                       {"1f1b-flush", "flush"}, {"zb-h1", "flush"}};
+  int64_t compared = 0, tight = 0;
+  for (int64_t c = 0; c < cases; ++c) {
+    const Profile profile = profile_of_any_device(random);
+    Topology topology = tiny_question(random, profile).topology;
+    for (TopologyLevel& level : topology.levels)
+      if (pick(random, 0, 3) == 0) level.exchange_bytes_per_second = level.bandwidth_bytes_per_second / 2;
+    PlanRequest request;
+    std::tie(request.schedule, request.weights) = kinds[pick(random, 0, 5)];
+    if (pick(random, 0, 1) == 0 && request.weights == "2bw") request.microbatches = topology.device_count();
+    const PlanRequest rules = with_run_rules(request, topology.device_count());
+    const Dataflow flow(profile, {}, ties_of(rules));
+    const double all = bound_of_all(profile, topology, rules, flow);
+    CAPTURE(c, topology.to_json().dump(), request.schedule, request.weights, rules.microbatches,
+            profile.device);
+    std::map<std::string, double> bounds;  // of what a strategy finds
+    double least = 1e300;
+    const auto none_above = [&](const Plan& plan, const std::string& strategy) {
+      const double seconds = plan.predicted->minibatch_seconds;
+      CAPTURE(plan.shape_text(), strategy);
+      CHECK(all <= seconds * (1 + 1e-9));
+      for (const auto& [name, bound] : bounds)
+        if (name == "best" || name == strategy) CHECK(bound <= seconds * (1 + 1e-9));
+      least = std::min(least, seconds);
+      ++compared;
+    };
+    for (const char* strategy : {"best", "straight", "hybrid", "dp"}) {
+      request.strategy = strategy;
+      const std::optional<Plan> plan = found_by(profile, topology, request);
+      if (!plan) continue;
+      bounds[strategy] = plan->predicted->lower_bound_seconds;
+      none_above(*plan, strategy);
+      Topology tighter = topology;
+      for (const StagePrediction& stage : plan->predicted->stages)
+        tighter.memory_bytes = std::max(tighter.memory_bytes, stage.memory.total_bytes());
+      tighter.memory_bytes = tighter.memory_bytes * 9 / 10;
+      if (topology.memory_bytes > 0) tighter.memory_bytes = topology.memory_bytes * 9 / 10;
+      if (const std::optional<Plan> other = found_by(profile, tighter, request)) none_above(*other, strategy);
+    }
+    for (int chain = 0; chain < 20; ++chain) {
+      Plan plan = random_chain(random, profile, topology.device_count(), true);
+      try {
+        const std::optional<Plan> priced = priced_plan(
+            std::move(plan),
+            {&flow, requested_cost_inputs(profile, topology, rules), rules_of(rules), topology.memory_bytes});
+        if (priced) none_above(*priced, "");
+      } catch (const PlanError&) {  // against the order of values, or a tied parameter in several stages
+      }
+    }
+    if (all > 0.95 * least) ++tight;
+  }
+  CHECK(compared > 10 * cases);
+  CHECK(tight > cases / 5);
+}
+
+}  // namespace pipewright::testing
