@@ -110,11 +110,12 @@ namespace {
 constexpr double kMostCrowdFactor = 1e6;
 
 ProfiledUpdate update_from_json(JsonReader reader) {
-  reader.expect(
-      {"step_in_place_seconds", "gradient_add_seconds", "gradient_copy_seconds", "gradient_divide_seconds"});
-  const auto seconds = [&](const char* key) { return reader.number(key, 0, kMostSeconds); };
-  const ProfiledUpdate update = {seconds("step_in_place_seconds"), seconds("gradient_add_seconds"),
-                                 seconds("gradient_copy_seconds"), seconds("gradient_divide_seconds")};
+  std::vector<std::string> keys;
+  for (const ProfiledUpdateRow& row : profiled_update_rows()) keys.emplace_back(row.key);
+  reader.expect(keys);
+  ProfiledUpdate update;
+  for (const ProfiledUpdateRow& row : profiled_update_rows())
+    update.*row.seconds = reader.number(row.key, 0, kMostSeconds);
   reader.finish();
   return update;
 }
@@ -142,13 +143,25 @@ ProfiledCrowd crowd_from_json(JsonReader reader) {
 }
 
 Json to_json(const ProfiledUpdate& update) {
-  return {{"step_in_place_seconds", update.step_in_place_seconds},
-          {"gradient_add_seconds", update.gradient_add_seconds},
-          {"gradient_copy_seconds", update.gradient_copy_seconds},
-          {"gradient_divide_seconds", update.gradient_divide_seconds}};
+  Json json;
+  for (const ProfiledUpdateRow& row : profiled_update_rows()) json[row.key] = update.*row.seconds;
+  return json;
 }
 
 }  // namespace
+
+const std::vector<ProfiledUpdateRow>& profiled_update_rows() {
+  static const std::vector<ProfiledUpdateRow> rows = {
+      {"step_in_place_seconds", &ProfiledUpdate::step_in_place_seconds},
+      {"gradient_add_seconds", &ProfiledUpdate::gradient_add_seconds},
+      {"gradient_copy_seconds", &ProfiledUpdate::gradient_copy_seconds},
+      {"gradient_divide_seconds", &ProfiledUpdate::gradient_divide_seconds}};
+  return rows;
+}
+
+void ProfiledUpdate::scale(double part) {
+  for (const ProfiledUpdateRow& row : profiled_update_rows()) this->*row.seconds *= part;
+}
 
 Profile Profile::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "minibatch_samples", "device", "threads", "provenance",

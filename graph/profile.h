@@ -56,12 +56,14 @@ struct ProfiledUpdate {
   double gradient_divide_seconds = 0;  ///< the sum of several minibatches divided by their number
 
   /// Of so much of the parameters.
-  void scale(double part) {
-    for (double* seconds :
-         {&step_in_place_seconds, &gradient_add_seconds, &gradient_copy_seconds, &gradient_divide_seconds})
-      *seconds *= part;
-  }
+  void scale(double part);
 };
+struct ProfiledUpdateRow {
+  const char* key;
+  double ProfiledUpdate::*seconds;
+};
+/// All that it has.
+const std::vector<ProfiledUpdateRow>& profiled_update_rows();
 
 /// The same passes while other processes make them too, each on cores of its own: what ranks of one host take
 /// from each other (memory, caches).

@@ -114,11 +114,9 @@ std::optional<ProfiledUpdate> combined_update(const Measured& measured) {
   if (!all_have(measured, [](const Profile& profile) { return profile.whole.update.has_value(); }))
     return std::nullopt;
   ProfiledUpdate update;
-  for (double ProfiledUpdate::*field :
-       {&ProfiledUpdate::step_in_place_seconds, &ProfiledUpdate::gradient_add_seconds,
-        &ProfiledUpdate::gradient_copy_seconds, &ProfiledUpdate::gradient_divide_seconds})
-    update.*field =
-        median_of(measured, [&](const Profile& profile) { return (*profile.whole.update).*field; });
+  for (const ProfiledUpdateRow& row : profiled_update_rows())
+    update.*row.seconds =
+        median_of(measured, [&](const Profile& profile) { return (*profile.whole.update).*row.seconds; });
   return update;
 }
 

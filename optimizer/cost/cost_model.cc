@@ -125,18 +125,13 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   for (int v = 0; v < flow.size(); ++v) {
     trainable += flow.trainable_bytes[v];
   }
+  if (trainable > 0) inputs.update.bytes = static_cast<double>(trainable);
   const auto take_update = [&](const ProfiledWhole& whole) {
     if (trainable == 0) return;
-    const auto bytes = static_cast<double>(trainable);
-    const auto take = [&](double* per_byte, double seconds) {
-      *per_byte = std::max(*per_byte, seconds / bytes);
-    };
-    const ProfiledUpdate update = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
-    take(&inputs.step_seconds_per_byte, update.step_in_place_seconds);
-    take(&inputs.new_version_seconds_per_byte, whole.step_seconds - update.step_in_place_seconds);
-    take(&inputs.gradient_add_seconds_per_byte, update.gradient_add_seconds);
-    take(&inputs.gradient_copy_seconds_per_byte, update.gradient_copy_seconds);
-    take(&inputs.gradient_divide_seconds_per_byte, update.gradient_divide_seconds);
+    const ProfiledUpdate parts = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
+    inputs.update.step_seconds = std::max(inputs.update.step_seconds, whole.step_seconds);
+    for (const ProfiledUpdateRow& row : profiled_update_rows())
+      inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
   };
   take_update(profile.whole);
   if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))

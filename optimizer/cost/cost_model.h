@@ -76,6 +76,13 @@ struct StageLoad {
   }
 };
 
+/// What a profile says of an update (ProfiledWhole), and of how many trainable bytes.
+struct UpdateCosts {
+  double bytes = 1;
+  double step_seconds = 0;  ///< the old weights left as they are
+  ProfiledUpdate parts = {};
+};
+
 /// What is the same for all stages of one question.
 struct CostInputs {
   double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
@@ -89,12 +96,8 @@ struct CostInputs {
   double exchange_factor = 1;  ///< of a byte's time in a sum over replicas, Topology::exchange_factor()
   /// Of two members or more; prices have what sums of several sizes take there, where that is longer.
   std::vector<TopologyLevel> exchange_levels = {};
-  double step_seconds_per_byte = 0;  ///< weight update in place, per trainable byte
-  // Where the profile has them, per trainable byte; searches leave them out, prices have them.
-  double new_version_seconds_per_byte = 0;  ///< more for an update that leaves the old weights as they are
-  double gradient_add_seconds_per_byte = 0;
-  double gradient_copy_seconds_per_byte = 0;
-  double gradient_divide_seconds_per_byte = 0;
+  /// Of the slowest class that is there. Searches have the step in place, prices all (stage_times.h).
+  UpdateCosts update = {};
   /// What ranks of one host take from each other: those of an innermost group. Prices have it, for as many as
   /// the plan has there; searches leave it out. Nothing where hosts are not as the profile's was.
   std::optional<ProfiledCrowd> crowd = {};

@@ -37,8 +37,21 @@ double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const Cost
          static_cast<double>(load.trainable_bytes);
 }
 
+namespace {
+
+/// The part that such bytes have of what takes so long for all of them.
+double part_of_update(double trainable_bytes, double seconds, const CostInputs& inputs) {
+  return trainable_bytes * (seconds / inputs.update.bytes);
+}
+
+}  // namespace
+
+double step_seconds(double trainable_bytes, const CostInputs& inputs) {
+  return part_of_update(trainable_bytes, inputs.update.parts.step_in_place_seconds, inputs);
+}
+
 double step_seconds(const StageLoad& load, const CostInputs& inputs) {
-  return static_cast<double>(load.trainable_bytes) * inputs.step_seconds_per_byte;
+  return step_seconds(static_cast<double>(load.trainable_bytes), inputs);
 }
 
 namespace {
@@ -71,15 +84,20 @@ double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs&
   // The first of a round is taken as it is, or copied; the others are added.
   const auto all = static_cast<double>(minibatches_of_update(load, replicas, inputs));
   const double own = std::max(1.0, load.split ? all : all / static_cast<double>(replicas));
-  const double first = replicas > 1 ? inputs.gradient_copy_seconds_per_byte : 0;
-  return static_cast<double>(load.trainable_bytes) *
-         (first + (own - 1) * inputs.gradient_add_seconds_per_byte) / own;
+  const ProfiledUpdate& parts = inputs.update.parts;
+  const double first = replicas > 1 ? parts.gradient_copy_seconds : 0;
+  return part_of_update(static_cast<double>(load.trainable_bytes),
+                        first + (own - 1) * parts.gradient_add_seconds, inputs) /
+         own;
 }
 
 double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  double per_byte = keeps_old_weights(load, inputs) ? inputs.new_version_seconds_per_byte : 0;
-  if (minibatches_of_update(load, replicas, inputs) > 1) per_byte += inputs.gradient_divide_seconds_per_byte;
-  return static_cast<double>(load.trainable_bytes) * per_byte;
+  const UpdateCosts& update = inputs.update;
+  double seconds = 0;
+  if (keeps_old_weights(load, inputs))
+    seconds += std::max(0.0, update.step_seconds - update.parts.step_in_place_seconds);
+  if (minibatches_of_update(load, replicas, inputs) > 1) seconds += update.parts.gradient_divide_seconds;
+  return part_of_update(static_cast<double>(load.trainable_bytes), seconds, inputs);
 }
 
 double tied_seconds(const StageLoad& load, const CostInputs& inputs) {

@@ -24,7 +24,8 @@ double priced_exchange_factor(const StageLoad& load, int64_t replicas, const Cos
 /// exchanged_bytes() with that.
 double priced_exchange_bytes(const StageLoad& load, int64_t replicas, const CostInputs& inputs,
                              bool on_one_host = false);
-/// One update of all its weights, in place.
+/// One update of all its weights, in place, by their bytes: a sum over nodes.
+double step_seconds(double trainable_bytes, const CostInputs& inputs);
 double step_seconds(const StageLoad& load, const CostInputs& inputs);
 /// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
 /// before it, or copied to where the sum over replicas takes them.

@@ -78,7 +78,7 @@ class RowTable {
                 &to = q_.states->states[static_cast<size_t>(j)];
     const auto m = static_cast<size_t>(replicas);
     const auto bytes = static_cast<double>(to.trainable_bytes - from.trainable_bytes);
-    const double once = bytes * (q_.inputs.step_seconds_per_byte + exchange_per_byte_[m]);
+    const double once = step_seconds(bytes, q_.inputs) + bytes * exchange_per_byte_[m];
     const double messages =
         message_seconds_[static_cast<size_t>(i)] + message_seconds_[static_cast<size_t>(j)];
     return std::max(seconds_between(i, j) / pace(begin, begin + replicas) + once * updates_per_minibatch_[m],

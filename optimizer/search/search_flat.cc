@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/search_stage.h"
 
 namespace pipewright::search_detail {
@@ -164,7 +165,7 @@ int64_t FewestDevices::replicas_of(int i, int j, int64_t least, int64_t most, in
   const auto bytes =
       static_cast<double>(states_.states[j].trainable_bytes - states_.states[i].trainable_bytes);
   const auto interval = static_cast<double>(q_.inputs.minibatches_per_update);
-  const double step = interval > 0 ? bytes * q_.inputs.step_seconds_per_byte : 0;  // else it is in `mine`
+  const double step = interval > 0 ? step_seconds(bytes, q_.inputs) : 0;  // else it is in `mine`
   for (; replicas <= most; ++replicas) {
     const auto m = static_cast<double>(replicas);
     const double update = step + bytes * q_.least_exchange_seconds_per_byte[static_cast<size_t>(replicas)];

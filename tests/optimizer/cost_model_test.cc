@@ -44,7 +44,7 @@ CostInputs example_inputs() {
   CostInputs inputs;
   inputs.bandwidth_bytes_per_second = 1e4;
   inputs.latency_seconds = 0.01;
-  inputs.step_seconds_per_byte = 1e-5;
+  inputs.update.parts.step_in_place_seconds = 1e-5;  // of one byte
   inputs.optimizer_slots = 2;
   return inputs;
 }
@@ -75,10 +75,7 @@ TEST_CASE(
     "pipewright: updates that keep old weights, gathered gradients, a crowded host, sums that are slower "
     "than links") {
   CostInputs inputs = example_inputs();
-  inputs.new_version_seconds_per_byte = 2e-6;
-  inputs.gradient_add_seconds_per_byte = 3e-6;
-  inputs.gradient_copy_seconds_per_byte = 5e-6;
-  inputs.gradient_divide_seconds_per_byte = 7e-6;
+  inputs.update = {1, 1.2e-5, {1e-5, 3e-6, 5e-6, 7e-6}};
   const StageLoad load = example_load();  // 4000 B, 0.04 s in place
   // 1F1B with stashed weights: a stage in the middle keeps old ones. One replica takes gradients as they are.
   StageTimes one = stage_times(load, 1, inputs);
@@ -452,6 +449,23 @@ TEST_CASE("An update interval's exchange is priced as that of the replicas there
   CHECK(evaluate_plan(plan, profile, topology, {}).minibatch_seconds ==
         Approx((times.forward_seconds + times.backward_seconds) / 2 +
                (times.reduce_seconds + times.step_seconds) / 8));
+}
+
+TEST_CASE("An update takes what it takes in the slowest class, with old weights or without") {
+  Profile profile = skip_profile();
+  Profile slow = profile;
+  profile.whole.step_seconds = 5;
+  profile.whole.update = ProfiledUpdate{1, 0.1, 0.4, 0.2};
+  slow.whole.step_seconds = 4;
+  slow.whole.update = ProfiledUpdate{3, 0.2, 0.3, 0.1};
+  Topology topology = flat_topology(3, 1e6, 0, 0);
+  topology.devices = {{"host"}, {"host"}, {"host", 1, 0, "slow"}};
+  const CostInputs inputs = cost_inputs(profile, topology, 1, {{"slow", slow}});
+  StageLoad all = example_load();
+  all.trainable_bytes = static_cast<int64_t>(inputs.update.bytes);
+  CHECK(step_seconds(all, inputs) == Approx(3));
+  CHECK(step_seconds(all, inputs) + further_step_seconds(all, 1, inputs) == Approx(5));
+  CHECK(gather_seconds(all, 2, inputs) == Approx(0.4));
 }
 
 TEST_CASE("Loads of a plan: bad plans") {

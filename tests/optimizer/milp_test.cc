@@ -5,6 +5,7 @@
 #include <map>
 
 #include "optimizer/baselines/max_load.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/search/search.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/skip.h"
@@ -237,8 +238,7 @@ class PipelineProgram {
              node(v).backward_weight_seconds;
     });
     const double exchange = replicas > 1 ? 2 * (m - 1) / m / bandwidth : 0;
-    add_nodes(device, s, -1e3 * (exchange + inputs_.step_seconds_per_byte),
-              [&](int v) { return trainable(v); });
+    add_nodes(device, s, -1e3 * (exchange + step_seconds(1, inputs_)), [&](int v) { return trainable(v); });
     const int trains = program_.column(GLP_CV, 0);
     for (int v = 0; v < flow_.size(); ++v) {
       if (trainable(v) > 0) program_.row({{trains, 1}, {x_[v][s], -1}}, 0);
@@ -351,7 +351,7 @@ TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limi
     Question q;
     q.inputs.bandwidth_bytes_per_second = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
     q.inputs.latency_seconds = static_cast<double>(pick(random, 0, 1)) * 3e-4;
-    q.inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
+    q.inputs.update.parts.step_in_place_seconds = profile.whole.step_seconds / 1e4;
     q.devices = pick(random, 2, 4);
     q.recompute = c % 3 == 2 ? Recompute::kWhereNeeded : Recompute::kNever;
     const Dataflow flow(profile);

@@ -21,7 +21,7 @@ CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
   const double bandwidths[] = {1e5, 1e6, 3e6, 1e8};
   inputs.bandwidth_bytes_per_second = bandwidths[pick(random, 0, 3)];
   inputs.latency_seconds = pick(random, 0, 1) == 0 ? 0 : 3e-4;
-  inputs.step_seconds_per_byte = profile.whole.step_seconds / 1e4;
+  inputs.update.parts.step_in_place_seconds = profile.whole.step_seconds / 1e4;
   inputs.optimizer_slots = pick(random, 0, 2);
   inputs.buffered_bytes = profile.nodes.size() % 3 * 3000;  // links that hold messages by themselves
   return inputs;
