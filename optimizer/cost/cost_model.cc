@@ -130,8 +130,8 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
     if (trainable == 0) return;
     const ProfiledUpdate parts = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
     inputs.update.step_seconds = std::max(inputs.update.step_seconds, whole.step_seconds);
-    for (const auto& [key, seconds] : profiled_update_rows())
-      inputs.update.parts.*seconds = std::max(inputs.update.parts.*seconds, parts.*seconds);
+    for (const ProfiledUpdateRow& row : profiled_update_rows())
+      inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
   };
   take_update(profile.whole);
   if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))
