@@ -163,13 +163,13 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
   if (shares_anything(shape, options) && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {
     NetworkRun run(schedule, shape, times, options, kIntervals * repeat, simulated);
     const double first = run.seconds_until(repeat) / static_cast<double>(repeat);
-    if (first > kFirstInterval * most_seconds) return first;
+    if (first > kFirstInterval * most_seconds && shape.frozen_stages == 0) return first;  // these fill but once
     const std::optional<double> pace = run.pace(0, kIntervals * repeat);
     if (run.repeats()) return *pace;
   }
   double before = total(repeat);
   const double first = before / static_cast<double>(repeat);
-  if (first > kFirstInterval * most_seconds) return first;
+  if (first > kFirstInterval * most_seconds && shape.frozen_stages == 0) return first;
   double one = -1;
   for (int64_t intervals = 2;; intervals *= 2) {
     const double all = total(intervals * repeat);
