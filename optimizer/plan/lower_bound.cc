@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "graph/pipeline_rules.h"
@@ -32,18 +33,20 @@ double shared_core_count(const Question& q) {
                              std::min(shared.cores, rest));
 }
 
+/// All devices' pace together: of these, not of a plan's alone.
+double pace_of_all(const Question& q) {
+  if (q.inputs.paces.empty()) return static_cast<double>(q.devices);
+  return std::accumulate(q.inputs.paces.begin(), q.inputs.paces.begin() + q.devices, 0.0);
+}
+
 /// As if each rank had a core of its own, but for the work that all of them share.
 double bound_on_own_cores(const Question& q, const PlanRequest& request, const WideAnswer* wide,
                           const Answer& answer) {
   const State& whole = q.states->states.back();
-  double pace = 0;  // of all devices, not those of this plan alone
-  double fastest = 0;
-  for (int64_t d = 0; d < q.devices; ++d) {
-    const double own = q.inputs.paces.empty() ? 1 : q.inputs.paces[d];
-    pace += own;
-    fastest = std::max(fastest, own);
-  }
-  const double shared = whole.least_seconds / pace * (1 - kBoundRounding);
+  const double fastest = q.inputs.paces.empty()
+                             ? 1
+                             : *std::max_element(q.inputs.paces.begin(), q.inputs.paces.begin() + q.devices);
+  const double shared = whole.least_seconds / pace_of_all(q) * (1 - kBoundRounding);
   if (q.one_in_flight) {
     double ahead = 0;  // of the frozen prefix, which may begin the next minibatch
     for (const State& state : q.states->states)
@@ -84,6 +87,11 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
 
 }  // namespace
 
+double work_bound_seconds(const Question& q) {
+  const double work = q.states->states.back().least_seconds;
+  return std::max(work / shared_core_count(q), work / pace_of_all(q)) * (1 - kBoundRounding);
+}
+
 double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
                      const Answer& answer) {
   const double least = q.states->states.back().least_seconds / shared_core_count(q);
@@ -100,8 +108,6 @@ std::string family_of(const PlanRequest& request, const Question& q) {
     text += ", " + std::to_string(q.inputs.minibatches_per_update) + " microbatches";
   if (request.demands.any()) text += ", with the stages demanded";
   if (request.use_all_devices) text += ", on all devices";
-  const bool unequal = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
-  if (unequal && !drains(request) && !q.single_stage) return text + ", of stages on consecutive devices,";
   const bool replicas = q.most_replicas > 1 && !q.single_stage;
   return in_turn(q, request) && replicas ? text + " whose replicas take turns one by one" : text;
 }

@@ -14,6 +14,9 @@ namespace pipewright {
 double bound_seconds(const Question& q, const PlanRequest& request, const WideAnswer* wide,
                      const Answer& answer);
 
+/// All work, shared out evenly over the devices by their pace.
+double work_bound_seconds(const Question& q);
+
 /// Which plans bound_seconds() speaks of.
 std::string family_of(const PlanRequest& request, const Question& q);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -24,6 +25,7 @@
 #include "optimizer/plan/pool.h"
 #include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/run_rules.h"
+#include "optimizer/plan/solve.h"
 #include "optimizer/search/demands.h"
 #include "optimizer/search/search.h"
 #include "optimizer/search/thin_stages.h"
@@ -119,8 +121,6 @@ Question question_about(const Profile& profile, const Topology& topology, const 
   return question;
 }
 
-constexpr const char* kNarrower[] = {"hybrid", "straight", "dp"};
-
 /// Whether the best of all may be looked for among the plans of each strategy.
 bool has_narrower(const PlanRequest& request) {
   return searched_strategy(request.strategy).kind == StrategyKind::kBest && !request.demands.any() &&
@@ -143,6 +143,8 @@ class Planning {
 
  private:
   Plan plan_of_search();
+  Plan plan_on_unequal_devices();
+  std::vector<Answer> answers_on_unequal_devices() const;
   bool drains() const { return pipewright::drains(request_); }
   /// What the demands leave to search for.
   std::optional<Answer> answer_to(const Question& question) const;
@@ -157,8 +159,6 @@ class Planning {
   }
   std::optional<Plan> priced(const Answer& found, const std::vector<int64_t>& depths = {}) const;
   std::optional<Plan> best_of_answers(double bound);
-  void join_thin_stages(Plan* plan) const;
-  void try_more_room(Plan* plan) const;
   void try_without_recomputing(Plan* plan) const;
   void try_half_of_the_devices(Plan* plan) const;
   void try_narrower_strategies(double bound, Plan* plan) const;
@@ -184,7 +184,6 @@ class Planning {
   bool pooled_ = false;                // the plan is the best of a pool of candidates, as simulated
   std::vector<Answer> begin_;          // candidates: of a pipeline that drains, or known
   std::optional<Answer> answer_;
-  std::vector<FoundStage> stages_;  // of the best plan so far, but a pool's
   PlanNotes notes_;
 };
 
@@ -219,32 +218,82 @@ Plan Planning::plan_for_inference() {
 }
 
 Plan Planning::plan_for_training() {
-  try {
-    return plan_of_search();
-  } catch (const InfeasibleError&) {
-    // Where devices differ what is fastest by the formula may not fit, and what fits is another strategy's.
-    if (topology_.devices.empty() || !has_narrower(request_) || request_.most_seconds < kNever) throw;
-    std::optional<Plan> best;
-    for (const char* narrower : kNarrower) {
-      std::optional<Plan> plan = plan_by_name(narrower);
-      if (plan && (!best || seconds(*plan) < seconds(*best))) best = std::move(plan);
-    }
-    if (!best) throw;
-    best->strategy = request_.strategy;
-    double& bound = best->predicted->lower_bound_seconds;
-    bound = evaluate_plan(*best, profile_, topology_, request_).lower_bound_seconds;
-    notes_ = {states_.size(), states_.exact, bound, family_of(request_, question_)};
-    return *std::move(best);
-  }
-}
-
-Plan Planning::plan_of_search() {
   check_demands(request_, &question_);
   if (question_.single_stage && question_.most_replicas < question_.devices)
     throw InfeasibleError("strategy 'dp': an update of " + std::to_string(question_.devices) +
                               " minibatches, one of each replica, is more than " +
                               std::to_string(question_.most_replicas),
                           "");
+  pinned_ = pinned_nodes(profile_, request_.demands);
+  ties_ = flow_.copies ? "" : forbidden_cuts_text(profile_);
+  // Stages on devices in their order are another problem: it is soon solved.
+  const bool unequal = devices_differ(question_.inputs) && !request_.devices_in_order &&
+                       !question_.single_stage && !question_.one_in_flight &&
+                       !schedule_facts(request_.schedule).several_stages;
+  Plan plan = unequal ? plan_on_unequal_devices() : plan_of_search();
+  plan.strategy = request_.strategy;
+  plan.profile_digest = measured_digest(profile_);
+  plan.topology_digest = document_digest(topology_);
+  PW_CHECK(fits(plan, topology_), "a plan that does not fit: " << plan.shape_text());
+  notes_.cuts = states_.size();
+  notes_.family = family_of(request_, question_);
+  return plan;
+}
+
+/// Where a search on unequal devices begins: the best by the period of stages on devices in a row; and, where
+/// demands, drained pipelines or the use of all devices leave few chains, the best as if all devices were
+/// like the profile's, on each level of links.
+std::vector<Answer> Planning::answers_on_unequal_devices() const {
+  std::vector<Answer> found;
+  const auto add = [&](std::optional<Answer> answer) {
+    if (answer) found.push_back(std::move(*answer));
+  };
+  if (begins_with_known(request_)) found = answers_of(*request_.known, question_, profile_);
+  if (!found.empty()) return found;
+  add(request_.effort < 1 && !request_.demands.any() ? near_answer_to(question_) : answer_to(question_));
+  if (!drains() && !request_.demands.any() && !question_.all_devices) return found;
+  Question equal = question_;
+  equal.inputs.levels.clear();
+  equal.inputs.speeds.clear();
+  equal.inputs.classes.clear();
+  equal.inputs.paces.clear();
+  equal.inputs.memories.clear();
+  for (const TopologyLevel& level : question_.inputs.levels) {
+    equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
+    // Not all have as little memory as the smallest.
+    for (const int64_t memory : std::set<int64_t>{0, question_.memory_bytes}) {
+      equal.memory_bytes = memory;
+      if (!drains()) {
+        add(answer_to(equal));
+        continue;
+      }
+      for (Answer& answer : candidates(equal, request_, pinned_)) found.push_back(std::move(answer));
+    }
+  }
+  return found;
+}
+
+Plan Planning::plan_on_unequal_devices() {
+  if (request_.demands.any()) {
+    places_.emplace(states_, request_.demands, pinned_, question_.least_stages);
+    question_.places = &*places_;
+  }
+  const double bound = work_bound_seconds(question_);
+  if (bound >= request_.most_seconds) fail();
+  const std::optional<SolvedChain> solved = solve(question_, request_, answers_on_unequal_devices(), bound);
+  std::optional<Plan> plan;
+  if (solved) plan = priced({solved->chain.stages}, solved->depths);
+  if (!plan && request_.demands.any() && request_.most_seconds == kNever)
+    fail_demands(question_, request_, pinned_, ties_);
+  if (!plan) fail();
+  plan->predicted->lower_bound_seconds = std::min(seconds(*plan), bound);
+  notes_.exact = states_.exact;
+  notes_.period_seconds = bound;
+  notes_.capped = solved->capped;
+  return *std::move(plan);
+}
+
+Plan Planning::plan_of_search() {
   search_first();
   const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, *answer_);
   if (bound >= request_.most_seconds) fail();
@@ -252,24 +301,15 @@ Plan Planning::plan_of_search() {
   if (!best) fail();
   Plan plan = std::move(*best);
   if (!pooled_) {  // the pool knows of all this itself
-    join_thin_stages(&plan);
-    try_more_room(&plan);
     try_without_recomputing(&plan);
-    try_narrower_strategies(bound, &plan);
   } else if (!drains() && request_.effort >= 1 && seconds(plan) > bound * kAtBound) {
     try_half_of_the_devices(&plan);
     try_narrower_strategies(bound, &plan);
     try_other_links(bound, &plan);
   }
-  plan.strategy = request_.strategy;
-  plan.profile_digest = measured_digest(profile_);
-  plan.topology_digest = document_digest(topology_);
   plan.predicted->lower_bound_seconds = std::min(seconds(plan), bound);
-  PW_CHECK(fits(plan, topology_), "a plan that does not fit: " << plan.shape_text());
-  notes_.cuts = states_.size();
   notes_.exact = states_.exact && answer_->exact;
   notes_.period_seconds = answer_->period_seconds;
-  notes_.family = family_of(request_, question_);
   return plan;
 }
 
@@ -279,8 +319,6 @@ std::optional<Answer> Planning::answer_to(const Question& question) const {
 
 /// Fills `answer_`; InfeasibleError if there is none.
 void Planning::search_first() {
-  pinned_ = pinned_nodes(profile_, request_.demands);
-  ties_ = flow_.copies ? "" : forbidden_cuts_text(profile_);
   // One stage, or stages of equal work, need no more cuts.
   const bool widen =
       !states_.exact && !question_.single_stage && !question_.one_in_flight && !question_.inputs.placed();
@@ -355,7 +393,6 @@ std::optional<Plan> Planning::best_of_answers(double bound) {
     std::optional<Plan> other = priced(candidate);
     if (!other || (best && seconds(*best) / seconds(*other) <= 1 + kRounding)) continue;
     best = std::move(other);
-    stages_ = candidate.stages;
   }
   if (pooled_) {
     const std::optional<PoolAnswer> fastest = best_as_simulated(
@@ -363,8 +400,7 @@ std::optional<Plan> Planning::best_of_answers(double bound) {
     if (fastest) best = priced({fastest->candidate.stages}, fastest->depths);
     notes_.capped = fastest && fastest->capped;
   }
-  if (!best && request_.most_seconds == kNever && (pooled_ || !drains()))
-    best = priced({stages_ = answer_->stages});
+  if (!best && request_.most_seconds == kNever && (pooled_ || !drains())) best = priced({answer_->stages});
   return best;
 }
 
@@ -380,53 +416,13 @@ void Planning::take_if_faster_here(Plan other, Plan* plan) const {
   take_if_faster(std::move(other), plan);
 }
 
-/// Unless it was asked for, no stage that computes less than its messages take, if that costs next to
-/// nothing.
-void Planning::join_thin_stages(Plan* plan) const {
-  const bool free_to_join = strategy_ == StrategyKind::kBest && !request_.demands.any() &&
-                            !request_.use_all_devices && !schedule_facts(request_.schedule).several_stages;
-  if (!free_to_join) return;
-  const double enough = kThinTolerance * seconds(*plan);
-  for (std::vector<FoundStage> stages = stages_; has_thin_stage(stages, question_);) {
-    std::optional<Plan> joined;
-    for (const std::vector<FoundStage>& way : with_thin_stage_joined(stages, question_)) {
-      std::optional<Plan> other = priced({way});
-      if (!other || seconds(*other) > enough) continue;
-      if (joined && seconds(*joined) <= seconds(*other)) continue;
-      joined = std::move(other);
-      stages = way;
-    }
-    if (!joined) break;
-    *plan = std::move(*joined);
-  }
-}
-
-/// Transfers can need more depth than the bound that the search keeps room for. Where memory then holds the
-/// plan back, plans that keep more room are tried as well.
-void Planning::try_more_room(Plan* plan) const {
-  const bool held_back =
-      question_.memory_bytes > 0 && !drains() && seconds(*plan) > 1.01 * answer_->period_seconds;
-  if (!held_back || question_.one_in_flight || question_.single_stage) return;
-  for (const int64_t extra : {1, 2, 3, 4}) {
-    Question roomier = question_;
-    roomier.extra_in_flight = extra;
-    const std::optional<Answer> found = answer_to(roomier);
-    if (!found) break;
-    take_if_faster(priced(*found), plan);
-  }
-}
-
-/// The other way round, a stage may recompute for a depth that it turns out not to need.
+/// A stage may recompute for a depth that it turns out not to need.
 void Planning::try_without_recomputing(Plan* plan) const {
-  if (question_.recompute != Recompute::kWhereNeeded || !recomputes(*plan)) return;
+  if (question_.recompute != Recompute::kWhereNeeded || !recomputes(*plan) || !drains()) return;
   Question keeping = question_;
   keeping.recompute = Recompute::kNever;
-  if (drains()) {
-    for (const Answer& candidate : candidates(keeping, request_, pinned_))
-      take_if_faster(priced(candidate), plan);
-  } else if (const std::optional<Answer> found = answer_to(keeping)) {
-    take_if_faster(priced(*found), plan);
-  }
+  for (const Answer& candidate : candidates(keeping, request_, pinned_))
+    take_if_faster(priced(candidate), plan);
 }
 
 /// Local moves end where they end: among more devices that may be at a slower plan. So what half of the
@@ -452,17 +448,15 @@ void Planning::try_half_of_the_devices(Plan* plan) const {
   }
 }
 
-/// The best of all is the best of each strategy. Where devices differ the search has a formula that knows no
-/// waiting, and what it finds among all may be slower than what it finds among fewer. On levels that have
-/// little memory the way to the fastest plan has many turns: a search that begins elsewhere may end at a
-/// faster one.
+/// The best of all is the best of each strategy. On levels that have little memory the way to the fastest
+/// plan has many turns: a search that begins elsewhere may end at a faster one.
 void Planning::try_narrower_strategies(double bound, Plan* plan) const {
   if (!has_narrower(request_)) return;
-  if (pooled_ && (question_.all_devices || !question_.inputs.placed() || question_.memory_bytes == 0)) return;
-  for (const char* narrower : kNarrower) {
-    if (seconds(*plan) <= bound * (pooled_ ? kFarFromBound : kAtBound)) return;
+  if (question_.all_devices || !question_.inputs.placed() || question_.memory_bytes == 0) return;
+  for (const char* narrower : {"hybrid", "straight", "dp"}) {
+    if (seconds(*plan) <= bound * kFarFromBound) return;
     std::optional<Plan> other = plan_by_name(narrower);
-    // Such a strategy may have stages that hardly compute (join_thin_stages()).
+    // Such a strategy may have stages that hardly compute, which the pool does without.
     if (other && is_thin(*other) && kThinTolerance * seconds(*other) >= seconds(*plan)) continue;
     take_if_faster(std::move(other), plan);
   }
@@ -508,12 +502,13 @@ void Planning::try_other_links(double bound, Plan* plan) const {
 
 /// The plan for devices with all the memory that anybody wants, if it fits those that there are: no plan
 /// within the limit is faster, and a search that need not look at memory takes a fraction of the time.
-/// Nothing if it does not fit, or where devices have unequal memory.
+/// Nothing if it does not fit, or where devices differ, as that search looks at each one's memory anyway.
 std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topology,
                                    const PlanRequest& request, PlanNotes* notes) {
   const auto& devices = topology.devices;
   const bool alike = std::all_of(devices.begin(), devices.end(), [&](const TopologyDevice& device) {
-    return device.memory_bytes == devices.front().memory_bytes;
+    return device.memory_bytes == devices.front().memory_bytes && device.relative_speed == 1 &&
+           device.device_class.empty();
   });
   if (!alike || memory_limit_bytes(topology) == 0) return std::nullopt;
   Topology roomy = topology;

@@ -26,6 +26,8 @@ constexpr double kEqual = 1.1;
 // Steps (counted_work.h) of make_plan() for a node and a pair of ranks, for ranks that differ and for equal
 // ones: from measurements, rather too many.
 constexpr double kUnequalSearchSteps = 1000, kEqualSearchSteps = 3000;
+// Of make_plan() on devices that differ, with all of its effort; and the least of it.
+constexpr double kFullEffortSteps = 1.5 * CountedWork::kStepsPerSecond, kLeastEffort = 0.01;
 // Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
 // were slow.
 constexpr double kOfPlansWithLinks = 0.27;
@@ -43,6 +45,14 @@ Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest
   for (Stage& stage : plan.stages)
     for (int64_t& rank : stage.ranks) rank = order[static_cast<size_t>(rank)];
   return plan;
+}
+
+/// With half of the work that is left.
+Plan plan_in_any_order(const Profile& profile, const Topology& topology, PlanRequest request,
+                       CountedWork* work) {
+  request.effort = std::clamp(work->left() / 2 / kFullEffortSteps, kLeastEffort, 1.0);
+  work->spend(request.effort * kFullEffortSteps);
+  return make_plan(profile, topology, request);
 }
 
 std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topology,
@@ -168,7 +178,12 @@ class Choice {
   }
 
   std::vector<Plan> found(const Topology& topology) {
-    if (searched_) return plans_in_orders(profile_, topology, request_, in_force_);
+    if (searched_) {
+      std::vector<Plan> plans = plans_in_orders(profile_, topology, request_, in_force_);
+      if (!topology.devices.empty() && quickly_planned(request_))
+        plans.push_back(plan_in_any_order(profile_, topology, request_, work_));
+      return plans;
+    }
     // Slow links leave something to do after that.
     const double given = (links_.empty() ? 1 : kOfPlansWithLinks) * std::max(0.0, work_->left());
     CountedWork work(given / CountedWork::kStepsPerSecond);

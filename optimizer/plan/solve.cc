@@ -1,0 +1,372 @@
+#include "optimizer/plan/solve.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "optimizer/plan/evaluator.h"
+#include "optimizer/plan/neighbours.h"
+#include "optimizer/plan/pool_seeds.h"
+#include "optimizer/plan/row_seeds.h"
+#include "optimizer/plan/run_rules.h"
+#include "runtime/schedule/deepening.h"
+
+namespace pipewright {
+namespace {
+
+constexpr double kGain = 1e-4;       // less is no gain
+constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
+constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
+constexpr size_t kStarts = 3;        // of the fastest, before those of other kinds
+constexpr double kBeside = 1.5;      // of the best: from what is slower moves do not begin
+constexpr double kBinds = 1.02;      // a stage that takes all but so little of the best sets the pace
+constexpr size_t kKept = 64, kKeptOfKind = 16;
+// In minibatches of stages simulated.
+constexpr int64_t kFloorSpent = 8;
+constexpr int64_t kMostSpent = 800000, kMostDrained = 600000;
+// It is over once so many times as much was spent as the last gain took. With 4 and 5,000 three of 97 drawn
+// problems had plans that were slower by 6 to 177 %.
+constexpr double kPatience = 8, kLeastSpent = 40000;
+
+/// The bound knows nothing of what calibration found for all kinds of plans.
+double near_bound(const Question& q) { return q.inputs.factors.least() + kNearBound; }
+
+class Search {
+ public:
+  Search(const Question& question, const PlanRequest& request, double bound)
+      : q_(question),
+        evaluator_(question, request),
+        bound_(bound),
+        most_(request.most_seconds),
+        effort_(request.effort),
+        begins_with_known_(begins_with_known(request)),
+        drains_(drains(request)),
+        limited_(question.memory_bytes > 0 || !question.inputs.memories.empty()),
+        most_spent_(drains_ ? kMostDrained : kMostSpent) {}
+
+  void seed(const std::vector<Answer>& known) {
+    few_ = every_shape(q_, kInfeasible).has_value();
+    add_shapes(single_stages(q_));  // their floors are their prices
+    price_waiting();
+    for (const Answer& answer : known) add_answer(answer);
+    price_waiting();
+    if (done() || q_.single_stage) return;
+    if (const auto every = every_shape(q_, best())) {
+      add_shapes(*every);
+    } else {
+      add_shapes(even_shapes(q_));
+      if (q_.places == nullptr)
+        for (const Answer& answer : searched_seeds(q_, begins_with_known_)) add_answer(answer);
+    }
+    if (q_.inputs.placed())
+      for (Chain& chain : row_seeds(q_)) {
+        add_several_times(shape_of(chain.stages));
+        add(std::move(chain));
+      }
+    price_waiting();
+  }
+
+  /// Half of the work is for moves, half for pricing what they lead to, likeliest first. A gain is moved from
+  /// at once.
+  void improve() {
+    gained_ = false;
+    double moved = 0, priced = 0;  // spent
+    while (!done()) {
+      const double before = spent();
+      const bool moves_next = gained_ || moved <= priced;
+      gained_ = false;
+      const std::optional<Chain> start = moves_next ? next_start() : std::nullopt;
+      if (start) {
+        add_neighbours(*start);
+        moved += spent() - before;
+      } else if (price_next()) {
+        priced += spent() - before;
+      } else if (moves_next) {
+        return;
+      } else {
+        priced = std::max(priced, moved);
+      }
+    }
+  }
+
+  std::optional<SolvedChain> result() {
+    if (priced_.empty() || priced_[0].seconds > most_) return std::nullopt;
+    SolvedChain chosen = priced_[0];
+    for (const SolvedChain& each : priced_) {  // further devices for less are not worth having
+      if (each.seconds * (1 - kGain) > priced_[0].seconds) break;
+      if (each.chain.devices() < chosen.chain.devices()) chosen = each;
+    }
+    if (effort_ >= 1) settle(&chosen);
+    chosen.capped = capped_;
+    return chosen;
+  }
+
+ private:
+  struct Waiting {
+    Chain chain;
+    double floor = 0;
+  };
+
+  /// With the depths that only few plans have the time for, and those taken back that are not needed.
+  void settle(SolvedChain* solved) {
+    const auto price = evaluator_.price(solved->chain, 0, kInfeasible);
+    if (!price || price->seconds >= solved->seconds * kDepthTolerance) return;
+    solved->seconds = price->seconds;
+    solved->depths = price->depths;
+  }
+
+  double best() const { return priced_.empty() ? most_ : std::min(most_, priced_[0].seconds); }
+  double spent() const { return static_cast<double>(spent_ + evaluator_.spent()); }
+  bool done() {
+    if (best() <= bound_ * near_bound(q_)) return true;
+    if (spent() > kPatience * std::max<double>(kLeastSpent, gained_at_)) return true;
+    if (spent() < effort_ * static_cast<double>(most_spent_)) return false;
+    capped_ = true;
+    return true;
+  }
+
+  bool started(const Chain& chain) const { return started_.count(hash_of(key_of(chain, q_))) > 0; }
+
+  /// Chains that are alike enough for the fastest to stand for the others: by number of stages, and whether
+  /// any has replicas.
+  using Kind = std::pair<size_t, bool>;
+  static Kind kind_of(const Chain& chain) {
+    const bool replicated = std::any_of(chain.stages.begin(), chain.stages.end(),
+                                        [](const FoundStage& stage) { return stage.replicas > 1; });
+    return {chain.stages.size(), replicated};
+  }
+
+  /// Of the fastest the first that has not been one; then of each kind, from whose chains moves have begun
+  /// least often, the likeliest that is near the best, priced or not: the way to a faster plan may lead over
+  /// plans that are none.
+  std::optional<Chain> next_start() {
+    for (size_t rank = 0; rank < std::min(kStarts, priced_.size()); ++rank)
+      if (!started(priced_[rank].chain)) return start(priced_[rank].chain);
+    struct Leader {
+      double seconds = kInfeasible;
+      const Chain* chain = nullptr;
+    };
+    std::map<Kind, Leader> leaders;
+    for (const SolvedChain& each : priced_) {
+      if (each.seconds > kBeside * best()) break;
+      Leader& leader = leaders[kind_of(each.chain)];
+      if (leader.chain == nullptr && !started(each.chain)) leader = {each.seconds, &each.chain};
+    }
+    for (auto& [kind, chains] : beside_) {
+      while (!chains.empty() && started(chains.begin()->second)) chains.erase(chains.begin());
+      if (chains.empty() || chains.begin()->first > kBeside * best()) continue;
+      Leader& leader = leaders[kind];
+      if (chains.begin()->first < leader.seconds) leader = {chains.begin()->first, &chains.begin()->second};
+    }
+    const Leader* next = nullptr;
+    std::pair<int64_t, double> first;
+    for (const auto& [kind, leader] : leaders) {
+      if (leader.chain == nullptr) continue;
+      const std::pair order(starts_[kind], leader.seconds);
+      if (next != nullptr && order >= first) continue;
+      next = &leader;
+      first = order;
+    }
+    if (next == nullptr) return std::nullopt;
+    return start(*next->chain);
+  }
+
+  Chain start(const Chain& from) {
+    Chain chain = from;
+    ++starts_[kind_of(chain)];
+    started_.insert(hash_of(key_of(chain, q_)));
+    return chain;
+  }
+
+  // --- chains that wait, by what is likely ---
+
+  void add(Chain chain) {
+    if (!chain.allowed_by(q_)) return add_start(std::move(chain));
+    const double seconds = best() < kInfeasible ? best() : std::max(bound_, 1e-300);
+    const bool choice = limited_ && q_.recompute == Recompute::kWhereNeeded;
+    for (const auto room : Evaluator::kRooms) {
+      if (evaluator_.fit(room, seconds, &chain) && wait(chain) && few_) add_recomputing_otherwise(chain);
+      if (!choice) return;
+    }
+  }
+
+  /// Where all devices are to be used, one of fewer is no result, but moves lead on from it.
+  void add_start(Chain chain) {
+    Question fewer = q_;
+    fewer.all_devices = false;
+    if (!q_.all_devices || !chain.allowed_by(fewer)) return;
+    if (!evaluator_.fit(Evaluator::Room::kOne, best(), &chain)) return;
+    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
+    const double seconds = evaluator_.floor(&chain).floor_seconds;
+    keep_beside(seconds, std::move(chain));
+  }
+
+  void keep_beside(double seconds, Chain chain) {
+    std::multimap<double, Chain>& kind = beside_[kind_of(chain)];
+    kind.emplace(seconds, std::move(chain));
+    if (kind.size() > kKeptOfKind) kind.erase(std::prev(kind.end()));
+  }
+
+  /// The same with one stage that recomputes or no longer does.
+  void add_recomputing_otherwise(const Chain& from) {
+    if (!limited_ || q_.recompute != Recompute::kWhereNeeded) return;
+    for (size_t s = 0; s < from.stages.size(); ++s) {
+      Chain other = from;
+      other.stages[s].recompute = !other.stages[s].recompute;
+      wait(std::move(other));
+    }
+  }
+
+  /// False if it was there before.
+  bool wait(Chain chain) {
+    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return false;
+    const NetworkPace pace = evaluator_.floor(&chain);
+    spent_ += kFloorSpent;
+    if (!alike_.insert(hash_of_alike(chain, pace)).second) return true;
+    if (pace.floor_seconds < best() * (1 - kGain)) {
+      waiting_.emplace(pace.likely_seconds, Waiting{std::move(chain), pace.floor_seconds});
+    } else if (pace.likely_seconds < kBeside * best()) {
+      keep_beside(pace.likely_seconds, std::move(chain));
+    }
+    return true;
+  }
+
+  void add_shapes(const std::vector<Shape>& shapes) {
+    for (const Shape& shape : shapes)
+      for (Chain& chain : chains_of(q_, shape)) add(std::move(chain));
+  }
+
+  /// Also with as many replicas of all stages again, and so on: on levels, the same pipeline in each group.
+  void add_several_times(const Shape& shape) {
+    const int64_t devices = std::accumulate(shape.replicas.begin(), shape.replicas.end(), int64_t{0});
+    std::set<int64_t> times = {1};
+    for (int64_t more = 2; more * devices <= q_.devices; more *= 2) times.insert(more);
+    times.insert(q_.devices / devices);
+    for (const int64_t each : times) {
+      Shape several = shape;
+      for (int64_t& replicas : several.replicas) replicas *= each;
+      add_shapes({several});
+    }
+  }
+
+  static bool has_stage(const Chain& chain, const FoundStage& stage) {
+    return std::any_of(chain.stages.begin(), chain.stages.end(), [&](const FoundStage& each) {
+      return each.from == stage.from && each.to == stage.to && each.replicas == stage.replicas &&
+             each.ranks == stage.ranks;
+    });
+  }
+
+  /// Where one stage sets the pace, a move that leaves it as it is gains nothing.
+  void add_neighbours(const Chain& from) {
+    add_recomputing_otherwise(from);
+    const auto [stage, seconds] = evaluator_.busiest(from);
+    const FoundStage& busiest = from.stages[stage];
+    const bool binds = seconds * kBinds > best();
+    const auto consider = [&](Chain chain) {
+      if (!binds || !has_stage(chain, busiest)) add(std::move(chain));
+    };
+    for (const Shape& shape : shapes_beside(q_, from)) {
+      if (least_seconds(q_, shape) > kBeside * best()) continue;
+      if (q_.inputs.placed()) consider(placed_like(shape, from));
+      if (!seen_shapes_.insert(hash_of(shape)).second) continue;
+      for (Chain& chain : chains_of(q_, shape)) consider(std::move(chain));
+    }
+    for (Chain& chain : with_devices_moved(q_, from)) consider(std::move(chain));
+  }
+
+  static uint64_t mixed(uint64_t hash, int64_t value) {
+    hash ^= static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+    hash *= 0xff51afd7ed558ccd;
+    return hash ^ (hash >> 33);
+  }
+  static uint64_t hash_of(const std::vector<int64_t>& numbers) {
+    uint64_t hash = numbers.size();
+    for (const int64_t number : numbers) hash = mixed(hash, number);
+    return hash;
+  }
+  /// Of chains that are priced once: the same stages on devices that make the same floor.
+  uint64_t hash_of_alike(const Chain& chain, const NetworkPace& pace) const {
+    uint64_t hash = hash_of(shape_of(chain.stages));
+    for (const FoundStage& stage : chain.stages) hash = mixed(hash, stage.recompute ? 1 : 0);
+    hash = mixed(hash, std::bit_cast<int64_t>(pace.floor_seconds));
+    return mixed(hash, std::bit_cast<int64_t>(pace.likely_seconds));
+  }
+  static uint64_t hash_of(const Shape& shape) {
+    uint64_t hash = hash_of(shape.replicas);
+    for (const int cut : shape.cuts) hash = mixed(hash, cut);
+    return hash;
+  }
+
+  void add_answer(const Answer& answer) {
+    const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
+                                     [](const FoundStage& stage) { return stage.ranks.empty(); });
+    if (placed == q_.inputs.placed()) add(Chain{answer.stages});
+    add_shapes({shape_of(answer.stages)});
+  }
+
+  /// Prices what is likeliest of what waits. False if nothing does.
+  bool price_next() {
+    if (waiting_.empty()) return false;
+    const Waiting waiting = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    const double limit = best() * (1 - kGain);
+    if (waiting.floor >= limit) return true;
+    const double before = best();
+    if (const auto price = evaluator_.price(waiting.chain, waiting.floor, limit)) {
+      keep({waiting.chain, price->depths, price->seconds});
+      gained_ = best() < before * (1 - kStep);
+    }
+    return true;
+  }
+
+  void price_waiting() {
+    while (!done() && price_next()) {
+    }
+  }
+
+  void keep(SolvedChain priced) {
+    const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
+                                     [](double s, const SolvedChain& p) { return s < p.seconds; });
+    if (priced.seconds < best() * (1 - kStep)) gained_at_ = spent();
+    priced_.insert(at, std::move(priced));
+    if (priced_.size() > kKept) priced_.pop_back();
+  }
+
+  const Question& q_;
+  Evaluator evaluator_;
+  const double bound_;
+  const double most_;  // what is slower is of no interest
+  const double effort_;
+  const bool begins_with_known_;
+  const bool drains_;
+  const bool limited_;
+  const int64_t most_spent_;
+  int64_t spent_ = 0;
+  double gained_at_ = 0;  // what was spent by the last gain that counts
+  bool capped_ = false;
+  bool gained_ = false;                          // by what was priced last
+  bool few_ = false;                             // chains, which are all tried
+  std::unordered_set<uint64_t> seen_, started_;  // chains, by a hash of what tells them apart
+  std::unordered_set<uint64_t> seen_shapes_, alike_;
+  std::multimap<double, Waiting> waiting_;               // by what is likely
+  std::map<Kind, std::multimap<double, Chain>> beside_;  // by what is likely: not better, but near
+  std::map<Kind, int64_t> starts_;                       // of moves
+  std::vector<SolvedChain> priced_;                      // fastest first
+};
+
+}  // namespace
+
+std::optional<SolvedChain> solve(const Question& question, const PlanRequest& request,
+                                 const std::vector<Answer>& known, double bound_seconds) {
+  Search search(question, request, bound_seconds);
+  search.seed(known);
+  search.improve();
+  return search.result();
+}
+
+}  // namespace pipewright
