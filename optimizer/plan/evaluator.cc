@@ -82,6 +82,11 @@ int64_t Evaluator::wanted_depth(Room room, const Chain& chain, size_t s, int64_t
   return drains_ ? std::min(wanted, replicas_part(replicas)) : wanted;
 }
 
+int64_t Evaluator::needed_depth(const Chain& chain, size_t s, int64_t later) const {
+  if (q_.whole_interval) return replicas_part(chain.stages[s].replicas);
+  return drains_ ? 1 : usual_depth(chain, s, later);
+}
+
 bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
   int64_t later = 0;
   double behind = 0;  // work of a minibatch from the stage on, there and back
@@ -93,7 +98,8 @@ bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
     load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     behind += load.forward_seconds + load.backward_seconds;
-    const int64_t wanted = wanted_depth(room, *chain, s, later, behind, seconds);
+    const int64_t needed = needed_depth(*chain, s, later);
+    const int64_t wanted = std::max(needed, wanted_depth(room, *chain, s, later, behind, seconds));
     later += stage.replicas;
     const int64_t memory = memory_of(stage);
     int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, memory, q_.inputs);
@@ -105,7 +111,7 @@ bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
         fits = more;
       }
     }
-    if (fits < 1) return false;
+    if (fits < needed) return false;
   }
   return true;
 }
@@ -113,9 +119,11 @@ bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
 NetworkPace Evaluator::floor(Chain* chain) const {
   std::vector<StageLoad> loads = loads_of(*chain);
   if (limited_) {
+    int64_t later = chain->devices();
     for (size_t s = 0; s < loads.size(); ++s) {
       const FoundStage& stage = chain->stages[s];
-      const int64_t least = q_.whole_interval ? replicas_part(stage.replicas) : 1;
+      later -= stage.replicas;
+      const int64_t least = needed_depth(*chain, s, later);
       if (in_flight_that_fits(loads[s], stage.replicas, least, memory_of(stage), q_.inputs) < least)
         return {kInfeasible, kInfeasible};
     }

@@ -1,14 +1,14 @@
-// What chains of stages take on devices that differ: a floor and a price, with what memory allows. The formulas
-// are those of optimizer/cost and optimizer/price.
+// What chains of stages take on devices that differ: a floor and a price, with what memory allows. The
+// formulas are those of optimizer/cost and optimizer/price.
 #pragma once
 
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "optimizer/plan/chain.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/price/depths.h"
-#include "optimizer/plan/chain.h"
 #include "runtime/schedule/network_floor.h"
 #include "runtime/schedule/simulate.h"
 
@@ -48,6 +48,9 @@ class Evaluator {
  private:
   std::vector<StageLoad> loads_of(const Chain& chain) const;
   int64_t memory_of(const FoundStage& stage) const;
+  /// That a stage must have room for. Where pipelines do not drain prices know no waiting on devices that
+  /// differ, and so assume the usual depth.
+  int64_t needed_depth(const Chain& chain, size_t s, int64_t later) const;
   int64_t wanted_depth(Room room, const Chain& chain, size_t s, int64_t later, double behind_seconds,
                        double seconds) const;
   /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
