@@ -158,6 +158,13 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   return inputs;
 }
 
+bool CostInputs::same_kind(int64_t a, int64_t b) const {
+  const auto same = [&](const auto& values) {
+    return values.empty() || values[static_cast<size_t>(a)] == values[static_cast<size_t>(b)];
+  };
+  return same(speeds) && same(classes) && same(memories);
+}
+
 double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device) {
   const auto d = static_cast<size_t>(device);
   const PassSeconds pass = load.pass_seconds(inputs.classes.empty() ? 0 : inputs.classes[d]);

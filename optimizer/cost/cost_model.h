@@ -133,7 +133,10 @@ struct CostInputs {
   std::vector<int64_t> memories;
   SlowLinks slow_links = {};  ///< prices have them
 
-  bool placed() const { return !levels.empty() || !speeds.empty() || !memories.empty(); }
+  bool placed() const { return !levels.empty() || devices_differ(); }
+  bool devices_differ() const { return !speeds.empty() || !memories.empty(); }
+  /// Whether no price tells the two devices apart, but for where they are.
+  bool same_kind(int64_t a, int64_t b) const;
 };
 
 /// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by

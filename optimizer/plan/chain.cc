@@ -1,11 +1,20 @@
 #include "optimizer/plan/chain.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
+#include "graph/limits.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/tied.h"
+#include "optimizer/plan/run_rules.h"
 #include "optimizer/search/stage_places.h"
+#include "runtime/schedule/schedule.h"
 
 namespace pipewright {
 namespace {
+
+constexpr double kPace = 2e-3;  // a bound is as near to the best pace as that: no depth for so little
 
 bool keep_places(const std::vector<FoundStage>& stages, const StagePlaces& places) {
   int64_t place = 0;
@@ -16,13 +25,6 @@ bool keep_places(const std::vector<FoundStage>& stages, const StagePlaces& place
     place = places.next(place);
   }
   return places.ends(place) && places.begins(place, stages.back().to);
-}
-
-/// The lowest device of the same kind.
-int64_t kind_of(const CostInputs& inputs, int64_t device) {
-  int64_t kind = 0;
-  while (!same_kind(inputs, kind, device)) ++kind;
-  return kind;
 }
 
 }  // namespace
@@ -47,49 +49,77 @@ Chain Chain::placed_on(const Ranks& ranks) const {
 
 bool Chain::allowed_by(const Question& q) const {
   if (static_cast<int64_t>(stages.size()) < q.least_stages || devices() > q.devices) return false;
-  if ((q.all_devices || q.single_stage) && devices() != q.devices) return false;
-  if (q.single_stage && stages.size() > 1) return false;
+  if (q.all_devices && devices() != q.devices) return false;
   bool replicated = false;
   for (const FoundStage& stage : stages) {
     if (stage.replicas < 1 || stage.replicas > q.most_replicas) return false;
     replicated = replicated || stage.replicas > 1;
   }
-  // What stays idle comes last.
-  const int64_t used = devices();
-  for (const FoundStage& stage : stages)
-    if (std::any_of(stage.ranks.begin(), stage.ranks.end(), [&](int64_t rank) { return rank >= used; }))
-      return false;
   if (q.places != nullptr && !keep_places(stages, *q.places)) return false;
   return replicated || !q.replicated;
 }
 
-std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
-  std::vector<int64_t> key;
-  key.reserve(4 * chain.stages.size() + static_cast<size_t>(chain.devices()));
+ChainFacts::ChainFacts(const Question& question, const PlanRequest& request)
+    : q_(question), request_(request), drains_(drains(request)) {}
+
+std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
+  std::vector<StageLoad> loads;
   for (const FoundStage& stage : chain.stages) {
-    key.push_back(stage.to);
-    key.push_back(stage.replicas);
-    if (q.memory_bytes > 0 || !q.inputs.memories.empty()) key.push_back(stage.recompute ? 1 : 0);
+    StageLoad load = load_between(*q_.states, stage.from, stage.to);
+    if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
+    load.recompute = stage.recompute;
+    loads.push_back(std::move(load));
   }
-  if (chain.stages[0].ranks.empty()) return key;
-  const bool differ = devices_differ(q.inputs);
-  const bool alike_anywhere = q.inputs.levels.size() < 2;
-  const Ranks ranks = differ ? chain.ranks() : in_order_met(chain.ranks(), q.inputs.levels);
-  for (const std::vector<int64_t>& stage : ranks) {
-    const size_t begin = key.size();
-    for (const int64_t rank : stage) key.push_back(differ && alike_anywhere ? kind_of(q.inputs, rank) : rank);
-    if (differ) std::sort(key.begin() + static_cast<std::ptrdiff_t>(begin), key.end());
-  }
-  return key;
+  return loads;
 }
 
-bool devices_differ(const CostInputs& inputs) { return !inputs.speeds.empty() || !inputs.memories.empty(); }
+int64_t ChainFacts::replicas_part(int64_t replicas) const { return (q_.interval + replicas - 1) / replicas; }
 
-bool same_kind(const CostInputs& inputs, int64_t a, int64_t b) {
-  const auto same = [&](const auto& values) {
-    return values.empty() || values[static_cast<size_t>(a)] == values[static_cast<size_t>(b)];
-  };
-  return same(inputs.speeds) && same(inputs.classes) && same(inputs.memories);
+int64_t ChainFacts::usual_depth(const Chain& chain, size_t s, int64_t later) const {
+  if (schedule_facts(request_.schedule).depth == DepthChoice::kAsTheFirst)
+    later = chain.devices() - chain.stages[0].replicas;
+  return assumed_in_flight(q_, later, chain.stages[s].replicas);
+}
+
+int64_t ChainFacts::wanted_depth(Room room, const Chain& chain, size_t s, int64_t later, double behind,
+                                 double seconds) const {
+  const int64_t replicas = chain.stages[s].replicas;
+  if (q_.whole_interval) return replicas_part(replicas);
+  const auto m = static_cast<double>(replicas);
+  // Little's law: so many are under way on a rank at that pace, or more.
+  auto wanted = static_cast<int64_t>(
+      std::clamp(std::ceil(behind / (seconds * m) * (1 - kPace)), 1.0, static_cast<double>(kMostInFlight)));
+  if (room == Room::kUsual) wanted = std::max(wanted, usual_depth(chain, s, later));
+  if (room == Room::kPlenty && s + 1 < chain.stages.size())  // the last holds nothing back
+    wanted = std::max(wanted, 2 * in_flight_bound(later, replicas) + 2);
+  if (room == Room::kOne) wanted = 1;
+  return drains_ ? std::min(wanted, replicas_part(replicas)) : wanted;
+}
+
+Plan ChainFacts::plan(const Chain& chain, std::vector<StageLoad>* loads) const {
+  Plan plan;
+  std::vector<NodeSet> nodes;
+  for (const FoundStage& found : chain.stages) {
+    const State& from = q_.states->states[static_cast<size_t>(found.from)];
+    const State& to = q_.states->states[static_cast<size_t>(found.to)];
+    Stage stage;
+    stage.ranks = found.ranks;
+    for (int64_t q = 0; found.ranks.empty() && q < found.replicas; ++q)
+      stage.ranks.push_back(plan.world_size + q);
+    stage.shares = found.shares;
+    stage.frozen = to.frozen;
+    stage.recompute = found.recompute && !stage.frozen;
+    plan.world_size += found.replicas;
+    plan.stages.push_back(std::move(stage));
+    if (!q_.states->ties.empty()) nodes.push_back(to.done - from.done);
+  }
+  if (!q_.states->ties.empty()) {
+    const std::vector<SplitGroup> split = split_groups(q_.states->ties, nodes);
+    plan.tied_parameters = tied_parameters(split);
+    set_tied(split, plan.stages, loads);
+  }
+  run_by(rules_of(request_), &plan);
+  return plan;
 }
 
 }  // namespace pipewright

@@ -1,11 +1,13 @@
-// A chain of stages on devices that differ: what solve() makes, prices, moves and chooses among.
+// A chain of stages: what the searches of plans make, price, move and choose among.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "graph/plan.h"
 #include "optimizer/plan/layouts.h"
+#include "optimizer/plan/optimizer.h"
 #include "optimizer/search/search.h"
 
 namespace pipewright {
@@ -25,12 +27,32 @@ struct Chain {
   bool allowed_by(const Question& question) const;
 };
 
-/// Equal for chains that run alike: devices that no price tells apart may change places.
-std::vector<int64_t> key_of(const Chain& chain, const Question& question);
+/// Depths that a stage is to have room for; one that has none recomputes, where that is a choice: the least
+/// with which any plan has a pace (Little's law), the usual (1 + ceil(D / m)), what slow or shared links may
+/// need, one.
+enum class Room { kPaced, kUsual, kPlenty, kOne };
+inline constexpr Room kRooms[] = {Room::kPaced, Room::kUsual, Room::kPlenty, Room::kOne};
 
-/// Where it matters: whether devices are unlike in speed, class or memory.
-bool devices_differ(const CostInputs& inputs);
-/// Whether no price tells the two devices apart, but for where they are.
-bool same_kind(const CostInputs& inputs, int64_t a, int64_t b);
+/// Of training, with a stage on each rank; `later` is the number of devices behind stage `s`. Borrows the
+/// problem and the request.
+class ChainFacts {
+ public:
+  ChainFacts(const Question& question, const PlanRequest& request);
+
+  std::vector<StageLoad> loads(const Chain& chain) const;
+  int64_t usual_depth(const Chain& chain, size_t s, int64_t later) const;
+  /// For a pace of `seconds`, where a minibatch takes `behind_seconds` from the stage on, there and back.
+  int64_t wanted_depth(Room room, const Chain& chain, size_t s, int64_t later, double behind_seconds,
+                       double seconds) const;
+  /// Of an update interval, most minibatches of one replica.
+  int64_t replicas_part(int64_t replicas) const;
+  /// As it runs, but for its depths. What stages share of tied parameters goes to their loads.
+  Plan plan(const Chain& chain, std::vector<StageLoad>* loads) const;
+
+ private:
+  const Question& q_;
+  const PlanRequest& request_;
+  const bool drains_;
+};
 
 }  // namespace pipewright

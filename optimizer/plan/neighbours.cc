@@ -24,7 +24,7 @@ std::vector<Ranks> swapped(const Ranks& ranks, const CostInputs& inputs) {
     std::vector<int64_t> place;
     for (const int64_t size : groups) place.push_back(rank / size);
     int64_t kind = 0;
-    while (!same_kind(inputs, kind, rank)) ++kind;
+    while (!inputs.same_kind(kind, rank)) ++kind;
     place.push_back(kind);
     return place;
   };
@@ -51,7 +51,7 @@ std::vector<Ranks> handed_over(const Ranks& ranks, const CostInputs& inputs) {
   for (size_t a = 0; a < ranks.size(); ++a) {
     if (ranks[a].size() < 2) continue;
     for (size_t p = 0; p < ranks[a].size(); ++p) {
-      const auto alike = [&](int64_t rank) { return same_kind(inputs, rank, ranks[a][p]); };
+      const auto alike = [&](int64_t rank) { return inputs.same_kind(rank, ranks[a][p]); };
       if (std::any_of(ranks[a].begin(), ranks[a].begin() + static_cast<std::ptrdiff_t>(p), alike)) continue;
       for (size_t b = 0; b < ranks.size(); ++b) {
         if (b == a) continue;
@@ -89,7 +89,7 @@ Ranks most_to_most(const Question& q, const Chain& chain, bool memory) {
   std::vector<std::pair<double, int64_t>> devices;
   for (int64_t d = 0; d < chain.devices(); ++d) {
     const auto at = static_cast<size_t>(d);
-    double has = q.inputs.paces.empty() ? 1 : q.inputs.paces[at];
+    double has = q.inputs.paces[at];
     if (memory) has = q.inputs.memories[at] > 0 ? static_cast<double>(q.inputs.memories[at]) : kInfeasible;
     devices.emplace_back(-has, d);
   }
@@ -105,18 +105,11 @@ Ranks most_to_most(const Question& q, const Chain& chain, bool memory) {
 }  // namespace
 
 double least_seconds(const Question& q, const Shape& shape) {
-  const bool differ = devices_differ(q.inputs), drains = facts_of(q.inputs.weights).drains();
-  double least = 0, fastest = 1;
-  if (!q.inputs.paces.empty()) fastest = *std::max_element(q.inputs.paces.begin(), q.inputs.paces.end());
+  const double fastest = *std::max_element(q.inputs.paces.begin(), q.inputs.paces.end());
+  double least = 0;
   for (size_t s = 0; s < shape.replicas.size(); ++s) {
-    if (differ || drains) {
-      const double work = least_between(*q.states, shape.cuts[s], shape.cuts[s + 1]);
-      least = std::max(least, work / static_cast<double>(shape.replicas[s]) / fastest);
-    } else {
-      const StagePeriod period = stage_period(load_between(*q.states, shape.cuts[s], shape.cuts[s + 1]),
-                                              shape.replicas[s], q.inputs);
-      least = std::max(least, period.device_seconds());
-    }
+    const double work = least_between(*q.states, shape.cuts[s], shape.cuts[s + 1]);
+    least = std::max(least, work / static_cast<double>(shape.replicas[s]) / fastest);
   }
   return least;
 }
@@ -124,18 +117,17 @@ double least_seconds(const Question& q, const Shape& shape) {
 std::vector<Chain> chains_of(const Question& q, const Shape& shape) {
   const Chain chain = chain_of(shape);
   if (!chain.allowed_by(q)) return {};
-  if (!q.inputs.placed()) return {chain};
   std::vector<Chain> all;
-  std::vector<TopologyLevel> levels = q.inputs.levels;
+  const std::vector<TopologyLevel>& levels = q.inputs.levels;
   std::vector<Ranks> ways = layouts(shape.replicas, levels);
-  if (devices_differ(q.inputs) && levels.size() < 2) {
+  if (levels.size() < 2) {
     // Also from the other end of the devices, and from the last stage.
     std::vector<int64_t> backwards(shape.replicas.rbegin(), shape.replicas.rend());
     Ranks other = layouts(backwards, levels).front();
     std::reverse(other.begin(), other.end());
     ways.push_back(std::move(other));
     ways.push_back(most_to_most(q, chain, /*memory=*/false));
-    if (!q.inputs.memories.empty()) ways.push_back(most_to_most(q, chain, /*memory=*/true));
+    ways.push_back(most_to_most(q, chain, /*memory=*/true));
   }
   for (const Ranks& ranks : ways) all.push_back(chain.placed_on(ranks));
   return all;
@@ -151,7 +143,6 @@ Chain placed_like(const Shape& shape, const Chain& from) {
 
 std::vector<Chain> with_devices_moved(const Question& q, const Chain& from) {
   std::vector<Chain> found;
-  if (!q.inputs.placed()) return found;
   const auto add = [&](const std::vector<Ranks>& ways) {
     for (const Ranks& ranks : ways) {
       Chain chain = from.placed_on(ranks);
@@ -160,7 +151,7 @@ std::vector<Chain> with_devices_moved(const Question& q, const Chain& from) {
     }
   };
   add(swapped(from.ranks(), q.inputs));
-  if (devices_differ(q.inputs)) add(handed_over(from.ranks(), q.inputs));
+  add(handed_over(from.ranks(), q.inputs));
   return found;
 }
 

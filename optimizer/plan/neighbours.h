@@ -1,18 +1,17 @@
-// Chains beside a chain: what one move leads to.
+// Chains beside a chain: what one move leads to on devices that differ.
 #pragma once
 
 #include <vector>
 
-#include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/chain.h"
+#include "optimizer/plan/pool_seeds.h"
 
 namespace pipewright {
 
 /// Not more than any chain of the shape takes, wherever it stands: cheap to know, for leaving shapes out.
 double least_seconds(const Question& question, const Shape& shape);
 
-/// The stages of a shape, where it matters on devices in several layouts (layouts.h); nothing if the problem
-/// does not allow them.
+/// The stages of a shape in several layouts (layouts.h); nothing if the problem does not allow them.
 std::vector<Chain> chains_of(const Question& question, const Shape& shape);
 
 /// The shape itself and all that one move away is: replicas more, fewer, or from one stage to another; all
@@ -21,8 +20,7 @@ std::vector<Chain> chains_of(const Question& question, const Shape& shape);
 std::vector<Shape> shapes_beside(const Question& question, const Chain& from);
 /// A shape on devices in the order of a chain's; those that it left idle come last.
 Chain placed_like(const Shape& shape, const Chain& from);
-/// The same stages, two of whose devices have changed places or, where devices differ, one of which has gone
-/// to another stage.
+/// The same stages, two of whose devices have changed places, or one of which has gone to another stage.
 std::vector<Chain> with_devices_moved(const Question& question, const Chain& from);
 
 }  // namespace pipewright

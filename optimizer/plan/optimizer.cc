@@ -227,7 +227,7 @@ Plan Planning::plan_for_training() {
   pinned_ = pinned_nodes(profile_, request_.demands);
   ties_ = flow_.copies ? "" : forbidden_cuts_text(profile_);
   // Stages on devices in their order are another problem: it is soon solved.
-  const bool unequal = devices_differ(question_.inputs) && !request_.devices_in_order &&
+  const bool unequal = question_.inputs.devices_differ() && !request_.devices_in_order &&
                        !question_.single_stage && !question_.one_in_flight &&
                        !schedule_facts(request_.schedule).several_stages;
   Plan plan = unequal ? plan_on_unequal_devices() : plan_of_search();

@@ -37,9 +37,6 @@ constexpr double kLeastSpent = 40000;
 constexpr int64_t kMostSpent = 800000;    // minibatches of stages
 constexpr int64_t kMostDrained = 200000;  // the same where pipelines drain: one way to train of several
 
-constexpr Candidate::Room kRooms[] = {Candidate::Room::kPaced, Candidate::Room::kUsual,
-                                      Candidate::Room::kPlenty, Candidate::Room::kOne};
-
 /// The bound knows nothing of what ranks of one host take from each other, which is about the same for all of
 /// them (replicas in step take more), nor of what calibration found for all kinds of plans.
 double near_bound(const Question& q) {
@@ -174,7 +171,7 @@ class Pool {
   // --- candidates that wait, by what is likely ---
 
   void add(Candidate candidate) {
-    candidate.room = Candidate::Room::kPaced;
+    candidate.room = Room::kPaced;
     if (!candidate.allowed_by(q_) || (depth_by_devices_ && has_idle_stage(candidate.stages))) return;
     if (!seen_.insert(candidate.key(q_.inputs.levels)).second) return;
     const double seconds = best() < kUnpriced ? best() : std::max(bound_, 1e-300);
@@ -198,7 +195,7 @@ class Pool {
     if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
     for (size_t s = 0; s < from.stages.size(); ++s) {
       Candidate other = from;
-      other.room = Candidate::Room::kGiven;
+      other.room.reset();
       other.stages[s].recompute = !other.stages[s].recompute;
       if (!seen_.insert(other.key(q_.inputs.levels)).second) continue;
       const NetworkPace pace = pricer_.pace(&other, best());
@@ -234,17 +231,17 @@ class Pool {
     for (const Shape& shape : neighbours(q_, shape_of(from.stages))) {
       const std::vector<Candidate> everywhere = in_every_layout(q_, shape);
       if (everywhere.empty()) continue;
-      if (pricer_.placed()) add(everywhere.front().placed_on(dealt_out(from.ranks(), shape.replicas)));
+      if (pricer_.placed()) add({everywhere.front().placed_on(dealt_out(from.ranks(), shape.replicas))});
       for (const Candidate& candidate : everywhere) add(candidate);
     }
     if (!pricer_.placed()) return;
-    for (const Ranks& ranks : swapped(from.ranks(), q_.inputs.levels)) add(from.placed_on(ranks));
+    for (const Ranks& ranks : swapped(from.ranks(), q_.inputs.levels)) add({from.placed_on(ranks)});
   }
 
   void add_answer(const Answer& answer) {
     const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
                                      [](const FoundStage& stage) { return stage.ranks.empty(); });
-    if (placed == pricer_.placed()) add(Candidate{answer.stages});
+    if (placed == pricer_.placed()) add({Chain{answer.stages}});
     add_shapes({shape_of(answer.stages)});
   }
 

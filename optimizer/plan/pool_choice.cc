@@ -25,7 +25,7 @@ std::optional<PoolAnswer> with_a_join(const Candidate& from, double enough, cons
                                       Pricer* pricer) {
   std::vector<Candidate> ways;
   for (const std::vector<FoundStage>& stages : with_thin_stage_joined(from.stages, q))
-    ways.push_back(Candidate{stages});
+    ways.push_back({Chain{stages}});
   for (size_t s = 0; s + 1 < from.stages.size(); ++s) {
     if (!is_thin(from.stages[s], q) && !is_thin(from.stages[s + 1], q)) continue;
     for (const Shape& shape : joined_at(q, shape_of(from.stages), s))

@@ -39,19 +39,16 @@ class Pricer {
   bool placed() const { return floor_.on_network(); }
 
  private:
-  std::vector<StageLoad> loads_of(const Candidate& candidate) const;
   /// Little's law the other way round: with no room for more in flight, so long at least.
   void wait_for_room(const Candidate& candidate, const std::vector<StageLoad>& loads,
                      NetworkPace* pace) const;
   /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
   /// the two, or some number above `limit`. The best depths are hardly faster.
   std::optional<CandidatePrice> with_all_depth(const Plan& plan, const PlanCost& cost, double limit);
-  /// Of an update interval, most minibatches of one replica.
-  int64_t replicas_part(int64_t replicas) const;
-  int64_t usual_depth(const Candidate& candidate, size_t s, int64_t later) const;
   const Question& q_;
   const PlanRequest& request_;
   const bool drains_;
+  const ChainFacts facts_;
   const Floor floor_;
   KnownDepths known_depths_;
   int64_t spent_ = 0;

@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-constexpr int kSomeCuts = 40, kSomeCutsInMemory = 112;
+constexpr int kSomeCuts = 112;
 constexpr double kNear = 2e-2;  // of the period
 constexpr double kLonger[] = {1.1, 1.25, 1.5, 2, 3};
 
@@ -31,13 +31,13 @@ struct StageSums {
 
 class AllStages {
  public:
-  AllStages(const Question& q, bool limited) : q_(q), limited_(limited), sums_(size() * size()) {}
+  explicit AllStages(const Question& q) : q_(q), sums_(size() * size()) {}
   const StageSums& between(int i, int j) {
     std::unique_ptr<StageSums>& sums = sums_[static_cast<size_t>(i) * size() + static_cast<size_t>(j)];
     if (sums) return *sums;
     sums = std::make_unique<StageSums>();
     sums->load = load_between(*q_.states, i, j);
-    if (limited_) sums->load.workspace = workspace_between(*q_.states, i, j);
+    sums->load.workspace = workspace_between(*q_.states, i, j);
     sums->step_seconds = step_seconds(sums->load, q_.inputs);
     sums->sum_bytes = exchanged_bytes(sums->load, q_.inputs);
     sums->work_behind = least_between(*q_.states, i, q_.states->last());
@@ -49,7 +49,6 @@ class AllStages {
  private:
   size_t size() const { return static_cast<size_t>(q_.states->size()); }
   const Question& q_;
-  const bool limited_;
   std::vector<std::unique_ptr<StageSums>> sums_;
 };
 
@@ -135,9 +134,7 @@ class Row {
     return seconds;
   }
 
-  double pace(int64_t device) const {
-    return q_.inputs.paces.empty() ? 1 : q_.inputs.paces[static_cast<size_t>(device)];
-  }
+  double pace(int64_t device) const { return q_.inputs.paces[static_cast<size_t>(device)]; }
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
 
   std::optional<Chain> within(double period) {
@@ -176,7 +173,7 @@ class Row {
     if (place_stage(place, i, j, after, 0) || after == 0) return;
     // On devices of another kind, where the next ones do not do.
     int64_t skipped = 0;
-    while (after + skipped < size() && same_kind(q_.inputs, at(after + skipped), at(after))) ++skipped;
+    while (after + skipped < size() && q_.inputs.same_kind(at(after + skipped), at(after))) ++skipped;
     if (after + skipped < size()) place_stage(place, i, j, after, skipped);
   }
 
@@ -200,9 +197,7 @@ class Row {
     for (int64_t m = 1; m <= most; ++m) {
       const int64_t device = at(begin + m - 1);
       rate += 1 / compute_seconds_on(load, q_.inputs, device);
-      limit =
-          tighter_limit(limit, q_.inputs.memories.empty() ? q_.memory_bytes
-                                                          : q_.inputs.memories[static_cast<size_t>(device)]);
+      limit = tighter_limit(limit, q_.inputs.memories[static_cast<size_t>(device)]);
       if (m < least) continue;
       double seconds = 1 / rate;
       const double round = q_.inputs.minibatches_per_update > 0
@@ -262,19 +257,15 @@ std::vector<std::vector<int64_t>> orders(const Question& q) {
   const auto add = [&](const std::vector<int64_t>& order) {
     if (std::find(all.begin(), all.end(), order) == all.end()) all.push_back(order);
   };
-  if (!devices_differ(q.inputs)) return all;
   add({row.rbegin(), row.rend()});
   if (q.inputs.levels.size() > 1) return all;
   for (const bool fastest_first : {true, false}) {
     std::vector<int64_t> order = row;
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      const auto pace = [&](int64_t d) {
-        return q.inputs.paces.empty() ? 0 : q.inputs.paces[static_cast<size_t>(d)];
+      const auto kind = [&](int64_t d) {
+        return std::pair(q.inputs.paces[static_cast<size_t>(d)], q.inputs.memories[static_cast<size_t>(d)]);
       };
-      const auto memory = [&](int64_t d) {
-        return q.inputs.memories.empty() ? 0 : q.inputs.memories[static_cast<size_t>(d)];
-      };
-      const auto ours = std::pair(pace(a), memory(a)), theirs = std::pair(pace(b), memory(b));
+      const auto ours = kind(a), theirs = kind(b);
       return fastest_first ? ours > theirs : ours < theirs;
     });
     add(order);
@@ -300,17 +291,16 @@ std::vector<StagePlaces> places_of(const Question& q, const States& some, const 
 }  // namespace
 
 std::vector<Chain> row_seeds(const Question& question) {
-  const bool limited = question.memory_bytes > 0 || !question.inputs.memories.empty();
-  const std::vector<int> numbers = thinned(*question.states, limited ? kSomeCutsInMemory : kSomeCuts);
+  const std::vector<int> numbers = thinned(*question.states, kSomeCuts);
   const States some = some_of(*question.states, numbers);
   const std::vector<StagePlaces> ways_to_number = places_of(question, some, numbers);
   Question few = question;
   few.states = &some;
   few.places = nullptr;
   std::vector<Chain> seeds;
-  AllStages stages(few, limited);
+  AllStages stages(few);
   const auto add = [&](const std::vector<int64_t>& row, int64_t least, int64_t most, double careful) {
-    for (size_t way = 0; way < ways_to_number.size() * (limited ? 2 : 1); ++way) {
+    for (size_t way = 0; way < ways_to_number.size() * (question.memory_bytes > 0 ? 2 : 1); ++way) {
       const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
       for (Chain& found :
            Row(few, &stages, places, row, least, most, careful, way >= ways_to_number.size()).chains()) {

@@ -205,8 +205,7 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
     return found;
   }
   const bool brief = request.effort < 1;
-  const bool levels_alone =
-      !question.inputs.levels.empty() && question.inputs.speeds.empty() && question.inputs.memories.empty();
+  const bool levels_alone = !question.inputs.levels.empty() && !question.inputs.devices_differ();
   // Where the pool of plans moves on from these, few are enough.
   if ((brief || Pricer::takes(question, request)) && levels_alone && !request.demands.any()) {
     found = answers_in_a_row(question, std::max<int64_t>(most, 1));

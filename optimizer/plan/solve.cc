@@ -14,7 +14,6 @@
 #include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/row_seeds.h"
 #include "optimizer/plan/run_rules.h"
-#include "runtime/schedule/deepening.h"
 
 namespace pipewright {
 namespace {
@@ -26,9 +25,8 @@ constexpr size_t kStarts = 3;        // of the fastest, before those of other ki
 constexpr double kBeside = 1.5;      // of the best: from what is slower moves do not begin
 constexpr double kBinds = 1.02;      // a stage that takes all but so little of the best sets the pace
 constexpr size_t kKept = 64, kKeptOfKind = 16;
-// In minibatches of stages simulated.
-constexpr int64_t kFloorSpent = 8;
-constexpr int64_t kMostSpent = 800000, kMostDrained = 600000;
+constexpr double kFloorSpent = 8;  // for a floor: all that is counted
+constexpr double kMostSpent = 800000, kMostDrained = 600000;
 // It is over once so many times as much was spent as the last gain took. With 4 and 5,000 three of 97 drawn
 // problems had plans that were slower by 6 to 177 %.
 constexpr double kPatience = 8, kLeastSpent = 40000;
@@ -36,18 +34,50 @@ constexpr double kPatience = 8, kLeastSpent = 40000;
 /// The bound knows nothing of what calibration found for all kinds of plans.
 double near_bound(const Question& q) { return q.inputs.factors.least() + kNearBound; }
 
+/// Equal for chains that run alike: devices that no price tells apart may change places.
+std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
+  const auto kind_of = [&](int64_t device) {  // the lowest device of the same kind
+    int64_t kind = 0;
+    while (!q.inputs.same_kind(kind, device)) ++kind;
+    return kind;
+  };
+  std::vector<int64_t> key;
+  key.reserve(4 * chain.stages.size() + static_cast<size_t>(chain.devices()));
+  for (const FoundStage& stage : chain.stages) {
+    key.push_back(stage.to);
+    key.push_back(stage.replicas);
+    key.push_back(stage.recompute ? 1 : 0);
+  }
+  const bool alike_anywhere = q.inputs.levels.size() < 2;
+  for (const FoundStage& stage : chain.stages) {
+    const auto begin = static_cast<std::ptrdiff_t>(key.size());
+    for (const int64_t rank : stage.ranks) key.push_back(alike_anywhere ? kind_of(rank) : rank);
+    std::sort(key.begin() + begin, key.end());
+  }
+  return key;
+}
+
+bool idle_come_last(const Chain& chain) {
+  const int64_t used = chain.devices();
+  return std::all_of(chain.stages.begin(), chain.stages.end(), [&](const FoundStage& stage) {
+    return std::all_of(stage.ranks.begin(), stage.ranks.end(), [&](int64_t rank) { return rank < used; });
+  });
+}
+
 class Search {
  public:
   Search(const Question& question, const PlanRequest& request, double bound)
       : q_(question),
+        fewer_(question),
         evaluator_(question, request),
         bound_(bound),
         most_(request.most_seconds),
         effort_(request.effort),
         begins_with_known_(begins_with_known(request)),
-        drains_(drains(request)),
-        limited_(question.memory_bytes > 0 || !question.inputs.memories.empty()),
-        most_spent_(drains_ ? kMostDrained : kMostSpent) {}
+        recompute_is_a_choice_(question.memory_bytes > 0 && question.recompute == Recompute::kWhereNeeded),
+        most_spent_(drains(request) ? kMostDrained : kMostSpent) {
+    fewer_.all_devices = false;
+  }
 
   void seed(const std::vector<Answer>& known) {
     few_ = every_shape(q_, kInfeasible).has_value();
@@ -55,7 +85,7 @@ class Search {
     price_waiting();
     for (const Answer& answer : known) add_answer(answer);
     price_waiting();
-    if (done() || q_.single_stage) return;
+    if (done()) return;
     if (const auto every = every_shape(q_, best())) {
       add_shapes(*every);
     } else {
@@ -63,33 +93,23 @@ class Search {
       if (q_.places == nullptr)
         for (const Answer& answer : searched_seeds(q_, begins_with_known_)) add_answer(answer);
     }
-    if (q_.inputs.placed())
-      for (Chain& chain : row_seeds(q_)) {
-        add_several_times(shape_of(chain.stages));
-        add(std::move(chain));
-      }
+    for (Chain& chain : row_seeds(q_)) {
+      add_several_times(shape_of(chain.stages));
+      add(std::move(chain));
+    }
     price_waiting();
   }
 
-  /// Half of the work is for moves, half for pricing what they lead to, likeliest first. A gain is moved from
-  /// at once.
+  /// A gain is moved from at once; where there was none all that waits is priced first, likeliest first.
   void improve() {
     gained_ = false;
-    double moved = 0, priced = 0;  // spent
     while (!done()) {
-      const double before = spent();
-      const bool moves_next = gained_ || moved <= priced;
+      const std::optional<Chain> start = gained_ || waiting_.empty() ? next_start() : std::nullopt;
       gained_ = false;
-      const std::optional<Chain> start = moves_next ? next_start() : std::nullopt;
       if (start) {
         add_neighbours(*start);
-        moved += spent() - before;
-      } else if (price_next()) {
-        priced += spent() - before;
-      } else if (moves_next) {
+      } else if (!price_next()) {
         return;
-      } else {
-        priced = std::max(priced, moved);
       }
     }
   }
@@ -101,7 +121,6 @@ class Search {
       if (each.seconds * (1 - kGain) > priced_[0].seconds) break;
       if (each.chain.devices() < chosen.chain.devices()) chosen = each;
     }
-    if (effort_ >= 1) settle(&chosen);
     chosen.capped = capped_;
     return chosen;
   }
@@ -112,20 +131,11 @@ class Search {
     double floor = 0;
   };
 
-  /// With the depths that only few plans have the time for, and those taken back that are not needed.
-  void settle(SolvedChain* solved) {
-    const auto price = evaluator_.price(solved->chain, 0, kInfeasible);
-    if (!price || price->seconds >= solved->seconds * kDepthTolerance) return;
-    solved->seconds = price->seconds;
-    solved->depths = price->depths;
-  }
-
   double best() const { return priced_.empty() ? most_ : std::min(most_, priced_[0].seconds); }
-  double spent() const { return static_cast<double>(spent_ + evaluator_.spent()); }
   bool done() {
     if (best() <= bound_ * near_bound(q_)) return true;
-    if (spent() > kPatience * std::max<double>(kLeastSpent, gained_at_)) return true;
-    if (spent() < effort_ * static_cast<double>(most_spent_)) return false;
+    if (spent_ > kPatience * std::max(kLeastSpent, gained_at_)) return true;
+    if (spent_ < effort_ * most_spent_) return false;
     capped_ = true;
     return true;
   }
@@ -186,21 +196,19 @@ class Search {
   // --- chains that wait, by what is likely ---
 
   void add(Chain chain) {
+    if (!idle_come_last(chain)) return;
     if (!chain.allowed_by(q_)) return add_start(std::move(chain));
     const double seconds = best() < kInfeasible ? best() : std::max(bound_, 1e-300);
-    const bool choice = limited_ && q_.recompute == Recompute::kWhereNeeded;
-    for (const auto room : Evaluator::kRooms) {
+    for (const Room room : kRooms) {
       if (evaluator_.fit(room, seconds, &chain) && wait(chain) && few_) add_recomputing_otherwise(chain);
-      if (!choice) return;
+      if (!recompute_is_a_choice_) return;
     }
   }
 
   /// Where all devices are to be used, one of fewer is no result, but moves lead on from it.
   void add_start(Chain chain) {
-    Question fewer = q_;
-    fewer.all_devices = false;
-    if (!q_.all_devices || !chain.allowed_by(fewer)) return;
-    if (!evaluator_.fit(Evaluator::Room::kOne, best(), &chain)) return;
+    if (!q_.all_devices || !chain.allowed_by(fewer_)) return;
+    if (!evaluator_.fit(Room::kOne, best(), &chain)) return;
     if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
     const double seconds = evaluator_.floor(&chain).floor_seconds;
     keep_beside(seconds, std::move(chain));
@@ -214,7 +222,7 @@ class Search {
 
   /// The same with one stage that recomputes or no longer does.
   void add_recomputing_otherwise(const Chain& from) {
-    if (!limited_ || q_.recompute != Recompute::kWhereNeeded) return;
+    if (!recompute_is_a_choice_) return;
     for (size_t s = 0; s < from.stages.size(); ++s) {
       Chain other = from;
       other.stages[s].recompute = !other.stages[s].recompute;
@@ -272,7 +280,7 @@ class Search {
     };
     for (const Shape& shape : shapes_beside(q_, from)) {
       if (least_seconds(q_, shape) > kBeside * best()) continue;
-      if (q_.inputs.placed()) consider(placed_like(shape, from));
+      consider(placed_like(shape, from));
       if (!seen_shapes_.insert(hash_of(shape)).second) continue;
       for (Chain& chain : chains_of(q_, shape)) consider(std::move(chain));
     }
@@ -305,7 +313,7 @@ class Search {
   void add_answer(const Answer& answer) {
     const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
                                      [](const FoundStage& stage) { return stage.ranks.empty(); });
-    if (placed == q_.inputs.placed()) add(Chain{answer.stages});
+    if (placed) add(Chain{answer.stages});
     add_shapes({shape_of(answer.stages)});
   }
 
@@ -314,10 +322,9 @@ class Search {
     if (waiting_.empty()) return false;
     const Waiting waiting = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
-    const double limit = best() * (1 - kGain);
-    if (waiting.floor >= limit) return true;
+    if (waiting.floor >= best() * (1 - kGain)) return true;
     const double before = best();
-    if (const auto price = evaluator_.price(waiting.chain, waiting.floor, limit)) {
+    if (const auto price = evaluator_.price(waiting.chain)) {
       keep({waiting.chain, price->depths, price->seconds});
       gained_ = best() < before * (1 - kStep);
     }
@@ -332,21 +339,21 @@ class Search {
   void keep(SolvedChain priced) {
     const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
                                      [](double s, const SolvedChain& p) { return s < p.seconds; });
-    if (priced.seconds < best() * (1 - kStep)) gained_at_ = spent();
+    if (priced.seconds < best() * (1 - kStep)) gained_at_ = spent_;
     priced_.insert(at, std::move(priced));
     if (priced_.size() > kKept) priced_.pop_back();
   }
 
   const Question& q_;
+  Question fewer_;  // the same, where devices may stay idle
   Evaluator evaluator_;
   const double bound_;
   const double most_;  // what is slower is of no interest
   const double effort_;
   const bool begins_with_known_;
-  const bool drains_;
-  const bool limited_;
-  const int64_t most_spent_;
-  int64_t spent_ = 0;
+  const bool recompute_is_a_choice_;
+  const double most_spent_;
+  double spent_ = 0;
   double gained_at_ = 0;  // what was spent by the last gain that counts
   bool capped_ = false;
   bool gained_ = false;                          // by what was priced last

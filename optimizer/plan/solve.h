@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/chain.h"
+#include "optimizer/plan/optimizer.h"
 
 namespace pipewright {
 
@@ -18,13 +18,13 @@ struct SolvedChain {
   bool capped = false;          ///< the work ended before the search did
 };
 
-/// The fastest of the seeds (`known`, which a caller has from exact searches; data parallelism on each number of devices; chains along several rows of
-/// the devices (row_seeds.h); the best on equal devices for several numbers of stages, bandwidths and depths;
-/// all shapes where these are few) and of what moves from the best of each kind lead to. Chains go by what is
-/// likely, and none whose floor is above the best is priced. The search ends where nothing is left to try, near
-/// `bound_seconds`, or with the work that request.effort allows. Nothing if nothing fits, or takes less than
-/// request.most_seconds. For training with minibatches that overlap and a stage on each rank. The same for the
-/// same input. Borrows question and request.
+/// The fastest of the seeds (`known`, which a caller has from exact searches; data parallelism on each number
+/// of devices; chains along several rows of the devices (row_seeds.h); the best on equal devices for several
+/// numbers of stages, bandwidths and depths; all shapes where these are few) and of what moves from the best
+/// of each kind lead to. Chains go by what is likely, and none whose floor is above the best is priced. The
+/// search ends where nothing is left to try, near `bound_seconds`, or with the work that request.effort
+/// allows. Nothing if nothing fits, or takes less than request.most_seconds. For training with minibatches
+/// that overlap and a stage on each rank. The same for the same input. Borrows question and request.
 std::optional<SolvedChain> solve(const Question& question, const PlanRequest& request,
                                  const std::vector<Answer>& known, double bound_seconds);
 

@@ -156,8 +156,7 @@ Answer PlacedTable::answer_of(const Label& first) {
   const States& states = *q_.states;
   std::vector<StageLoad> loads;
   std::vector<Stage> stages;
-  const bool aligned = q_.inputs.speeds.empty() && q_.inputs.memories.empty() &&
-                       first.devices % placement_.costs().sizes().back() == 0;
+  const bool aligned = !q_.inputs.devices_differ() && first.devices % placement_.costs().sizes().back() == 0;
   const bool turned = aligned || placement_.reversed();
   int i = 0;
   for (const Label* label = &first; label->next >= 0;) {

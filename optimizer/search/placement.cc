@@ -30,7 +30,7 @@ Placement::Placement(const Question& q, bool reversed)
   PW_CHECK_LE(costs_.links().size(), kMostLinks);
   largest_ = costs_.sizes().back();
   // A link of all devices is never full, devices that differ have no period.
-  const bool all_alike = q.inputs.speeds.empty() && q.inputs.memories.empty();
+  const bool all_alike = !q.inputs.devices_differ();
   if (levels.back().shared || !all_alike || q.all_devices) largest_ = q.devices;
   const bool separate = levels.size() == 2 && !levels[0].shared && !levels[1].shared;
   if (separate && all_alike && q.most_replicas > 1 && !q.inputs.forward_only) server_ = costs_.sizes()[1];

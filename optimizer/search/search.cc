@@ -165,7 +165,7 @@ std::vector<double> least_exchange_of_any(const Question& q) {
 
 double least_period_anywhere(const Question& question) {
   Question q = question;
-  const bool differ = !q.inputs.speeds.empty() || !q.inputs.memories.empty();
+  const bool differ = q.inputs.devices_differ();
   if (differ || q.single_stage || q.one_in_flight) return 0;
   q.all_devices = false;  // nor are there of fewer
   q.least_depths = true;

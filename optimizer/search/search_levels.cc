@@ -143,7 +143,7 @@ std::optional<Answer> least_period_on_levels(const Question& q, const StagePlace
 
 /// Devices that differ may be used in the other order too, all of them.
 bool has_other_order(const Question& q) {
-  if (q.devices_in_order || (q.inputs.speeds.empty() && q.inputs.memories.empty())) return false;
+  if (q.devices_in_order || !q.inputs.devices_differ()) return false;
   return q.devices == static_cast<int64_t>(q.inputs.speeds.size());
 }
 

@@ -229,8 +229,7 @@ class EveryChain {
         ascending = ascending && std::is_sorted(stage.ranks.begin(), stage.ranks.end());
       }
       if (!ascending || evaluator_.floor(&placed).floor_seconds >= fastest_) continue;
-      if (const auto price = evaluator_.price(placed, 0, kInfeasible))
-        fastest_ = std::min(fastest_, price->seconds);
+      if (const auto price = evaluator_.price(placed)) fastest_ = std::min(fastest_, price->seconds);
     } while (std::next_permutation(order.begin(), order.end()));
   }
 
@@ -260,7 +259,7 @@ TEST_CASE("On devices that differ the plan is as fast as the fastest of all") {
     question.devices = topology.device_count();
     question.memory_bytes = memory_limit_bytes(topology);
     search_by_rules(rules, &question);
-    if (!devices_differ(question.inputs)) continue;
+    if (!question.inputs.devices_differ()) continue;
     const double fastest = EveryChain(question, rules).fastest();
     double found = kInfeasible;
     try {
