@@ -24,9 +24,11 @@ class DeviceGraph {
   virtual int64_t size() const = 0;
 };
 
-/// Makes recordings that share memory. What a recording allocates and gives back may serve any other one of
-/// the same DeviceGraphs. So they are replayed one after the other, on one stream, in any order; what must
-/// outlive the next replay is what somebody held when the recording had ended, and holds still. Outlives its
+/// Makes recordings that share memory, block by block: what a recording allocates and nobody holds any more
+/// may be taken by any later one of the same DeviceGraphs, and by the rest of its own. So a replay may write
+/// over every block but those that were held from before its recording began until after it had ended, and
+/// they are replayed one after the other on one stream. In particular a value lives from the replay that
+/// makes it to the replay of every recording that was made while it was held, and of no other. Outlives its
 /// recordings. One thread.
 class DeviceGraphs {
  public:
@@ -34,7 +36,8 @@ class DeviceGraphs {
   /// Runs `work` on the host. What it starts on the device, from this thread and from autograd's, is recorded
   /// and not done. `generators`: those that it draws from; a replay draws from the states that they have then
   /// and moves them on. Work that waits for the device, or copies from or to the host, is refused: RunError,
-  /// or what `work` itself throws, comes out, and the device is as before.
+  /// or what `work` itself throws, comes out, and the device is as before: so are earlier recordings, and
+  /// later ones can be made.
   virtual std::unique_ptr<DeviceGraph> record(const std::function<void()>& work,
                                               const std::vector<at::Generator>& generators) = 0;
 };

@@ -72,28 +72,25 @@ class Graphs : public DeviceGraphs {
 
   std::unique_ptr<DeviceGraph> record(const std::function<void()>& work,
                                       const std::vector<at::Generator>& generators) override {
+    // What ran before left its memory in the allocator's hands, and none of it can serve a recording.
+    if (std::exchange(fresh_, false)) c10::cuda::CUDACachingAllocator::emptyCache();
     auto made = std::make_unique<Graph>();
     at::cuda::CUDAGraph& graph = made->graph_;
     // Beginning a capture writes the generators' states on the device: behind those who read them still, and
     // before those who write them next.
     const Between between(c10::cuda::getCurrentCUDAStream(device_), stream_);
     const c10::cuda::CUDAStreamGuard on_stream(stream_);
-    call("a graph cannot be recorded", [&] {
-      for (const at::Generator& generator : generators) graph.register_generator_state(generator);
-      // Of this thread only: other threads of the process (transports, NCCL's watchdog) go on meanwhile.
-      // Autograd's thread takes part through the stream.
-      graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
-    });
     try {
+      call("a graph cannot be recorded", [&] {
+        for (const at::Generator& generator : generators) graph.register_generator_state(generator);
+        // Of this thread only: other threads of the process (transports, NCCL's watchdog) go on meanwhile.
+        // Autograd's thread takes part through the stream.
+        graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+      });
       work();
-    } catch (...) {
-      abandon();
-      throw;
-    }
-    try {
       call("a graph cannot be recorded", [&] { graph.capture_end(); });
     } catch (...) {
-      abandon();
+      abandon(generators);
       throw;
     }
     size_t nodes = 0;
@@ -104,26 +101,37 @@ class Graphs : public DeviceGraphs {
   }
 
  private:
-  // What CUDAGraph leaves undone when a capture fails: the stream, the allocators and the default generator
-  // still believe in it.
-  void abandon() {
+  // What CUDAGraph leaves undone when a capture fails, at whatever step: the stream, the allocators and the
+  // generators may still believe in it. What was not begun, or is over, is refused, and stays as it is.
+  void abandon(const std::vector<at::Generator>& generators) {
+    const auto if_begun = [](const auto& undo) {
+      try {
+        undo();
+      } catch (const c10::Error&) {
+      }
+    };
     cudaGraph_t rest = nullptr;
     static_cast<void>(cudaStreamEndCapture(stream_.stream(), &rest));
     if (rest) static_cast<void>(cudaGraphDestroy(rest));
     static_cast<void>(cudaGetLastError());
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
-    c10::cuda::CUDACachingAllocator::releasePool(device_, pool_);
+    if_begun([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_); });
+    if_begun([&] { c10::cuda::CUDACachingAllocator::releasePool(device_, pool_); });
     at::HostAllocator* const host = at::getHostAllocator(at::kCUDA);
-    host->end_allocate_to_pool(pool_);
-    host->release_pool(pool_);
-    at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
-    generator.graphsafe_set_state(generator.clone());  // the copy records nothing
+    if_begun([&] { host->end_allocate_to_pool(pool_); });
+    if_begun([&] { host->release_pool(pool_); });
+    // Nobody may have it any more, and an allocator takes no pool up again that it was to free.
+    pool_ = at::cuda::graph_pool_handle();
+    // A copy of a state records nothing.
+    std::vector<at::Generator> all = generators;
+    all.push_back(at::cuda::detail::getDefaultCUDAGenerator(device_));
+    for (at::Generator& generator : all) if_begun([&] { generator.graphsafe_set_state(generator.clone()); });
   }
 
   c10::DeviceIndex device_;
   at::cuda::MempoolId_t pool_;
   // One for all: the nodes of a recorded forward run their backward on the stream that they were made on.
   c10::cuda::CUDAStream stream_;
+  bool fresh_ = true;  // nothing was recorded yet
 };
 
 }  // namespace

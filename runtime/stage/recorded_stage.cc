@@ -70,19 +70,18 @@ struct RecordedStage::Position {
     std::vector<at::Tensor> received;  ///< the message upstream; not of the second part of one in two
   };
 
+  std::shared_ptr<DeviceGraphs> graphs;
   // Fixed memory that is copied to before a replay.
   std::vector<at::Tensor> received;
   std::vector<at::Tensor> fields;
   std::vector<at::Tensor> sent_gradients;
-  /// Of the recorded forward. Autograd's graph is kept: it holds the activations, so no other recording takes
-  /// their memory.
-  Pass pass;
   std::unique_ptr<DeviceGraph> forward;
+  // What a recording makes for others: borrowed, and copied before the next one runs.
+  std::vector<at::Tensor> sent;
+  at::Tensor loss;
   std::array<Backward, 2> backwards;  ///< one that adds to the round's gradients; one that begins them
   Backward first_part;                ///< of a backward in two parts; `backwards` are the second then
-  Pass between;                       ///< the two parts: what the second takes from the first
-  bool recorded = false;
-  bool busy = false;  ///< a minibatch is between forward and backward
+  bool busy = false;                  ///< a minibatch is between forward and backward
 };
 
 struct RecordedStage::Place {
@@ -107,19 +106,16 @@ std::string recording_obstacle(const Graph& graph, const std::vector<size_t>& no
   return "";
 }
 
-RecordedStage::RecordedStage(const StageProgram& program, std::unique_ptr<DeviceGraphs> graphs,
+RecordedStage::RecordedStage(const StageProgram& program, MakeDeviceGraphs make_graphs,
                              RecordedStageSettings settings)
-    : program_(program), graphs_(std::move(graphs)), settings_(std::move(settings)) {
+    : program_(program), make_graphs_(std::move(make_graphs)), settings_(std::move(settings)) {
   PW_CHECK_EQ(settings_.gradients.size(), program.trainable().size());
   at::Generator own = at::globalContext().defaultGenerator(settings_.device);
   const std::lock_guard<std::mutex> lock(own.mutex());  // other ranks of the process may be drawing with it
   for (size_t i = 0; i < program.segment().random_nodes().size(); ++i) streams_.push_back(own.clone());
 }
 
-RecordedStage::~RecordedStage() {
-  in_flight_.clear();
-  places_.clear();  // before what records them
-}
+RecordedStage::~RecordedStage() = default;
 
 void RecordedStage::notice(const std::vector<at::Tensor>& sent_gradients) {
   if (warm_ || !like_gradients_.empty()) return;
@@ -161,53 +157,66 @@ void RecordedStage::seed(int64_t minibatch) {
   }
 }
 
-void RecordedStage::record_forward(Position& position, const WeightVersion& version,
+Pass RecordedStage::record_forward(Position& position, const WeightVersion& version,
                                    const std::vector<at::Tensor>& buffers) {
   const auto weights =
       std::make_shared<const WeightVersion>(WeightVersion{version.number, borrow(version.weights)});
   const std::vector<at::Tensor> places = borrow(buffers);
-  position.forward = graphs_->record(
+  Pass pass;
+  position.forward = position.graphs->record(
       [&] {
-        position.pass = program_.forward(position.received, position.fields, weights, places,
-                                         {settings_.seed, /*minibatch=*/0, &streams_});
+        pass = program_.forward(position.received, position.fields, weights, places,
+                                {settings_.seed, /*minibatch=*/0, &streams_});
       },
       streams_);
+  position.sent = borrow(std::exchange(pass.sent, {}));
+  if (pass.loss.defined()) position.loss = borrow(pass.loss);
+  return pass;
 }
 
-void RecordedStage::record_backwards(Position& position) {
+// The pass holds the activations until the last backward is recorded, which lets go of them on its way, as
+// one of the program does: a replay of the forward makes them anew before each backward.
+void RecordedStage::record_backwards(Position& position, Pass pass) {
   if (settings_.split_backward) {
-    position.first_part.graph = graphs_->record(
-        [&] {
-          position.between = position.pass;
-          position.first_part.received = program_.backward_input(position.between, position.sent_gradients);
-        },
-        streams_);
+    std::vector<at::Tensor> received;
+    position.first_part.graph = position.graphs->record(
+        [&] { received = program_.backward_input(pass, position.sent_gradients); }, streams_);
+    position.first_part.received = borrow(received);
   }
   for (const bool first : {true, false}) {
     if (!first && !settings_.several_a_round) continue;
+    const bool last = !first || !settings_.several_a_round;
+    StageGradients made;
     Position::Backward& backward = position.backwards[first];
-    backward.graph = graphs_->record(
+    backward.graph = position.graphs->record(
         [&] {
-          StageGradients made;
+          Pass own = last ? std::exchange(pass, {}) : pass;
           if (settings_.split_backward)
-            made.weights = program_.backward_weight(position.between, {}, /*keep_graph=*/true);
+            made.weights = program_.backward_weight(std::move(own), {}, /*keep_graph=*/!last);
           else
-            made = program_.backward(position.pass, position.sent_gradients, {}, /*keep_graph=*/true);
-          backward.received = std::move(made.received);
+            made = program_.backward(std::move(own), position.sent_gradients, {}, /*keep_graph=*/!last);
           if (made.weights.empty()) return;
           const at::NoGradGuard no_grad;
           first ? at::_foreach_copy_(settings_.gradients, made.weights)
                 : at::_foreach_add_(settings_.gradients, made.weights);
         },
         streams_);
+    backward.received = borrow(made.received);
   }
 }
 
 RecordedStage::Position& RecordedStage::free_position(Place& place, const std::vector<at::Tensor>& received,
                                                       const std::vector<at::Tensor>& fields) {
+  PW_CHECK(!settings_.one_in_flight || in_flight_.empty(), "two minibatches in flight");
   for (const auto& position : place.positions)
     if (!position->busy) return *position;
   auto position = std::make_unique<Position>();
+  for (const auto& other : places_) {
+    if (!settings_.one_in_flight || other->positions.empty()) continue;
+    position->graphs = other->positions[0]->graphs;
+    break;
+  }
+  if (!position->graphs) position->graphs = make_graphs_(settings_.device);
   position->received = memory_like(received, settings_.device);
   position->sent_gradients = memory_like(like_gradients_, settings_.device);
   for (const at::Tensor& field : fields)
@@ -223,15 +232,13 @@ bool RecordedStage::record(Position& position, const WeightVersion& version,
     obstacle_ = "recording failed: " + why.substr(0, why.find('\n'));
   };
   try {
-    record_forward(position, version, buffers);
-    record_backwards(position);
-    position.recorded = true;
+    record_backwards(position, record_forward(position, version, buffers));
   } catch (const RunError& error) {
     fail(error.what());
   } catch (const c10::Error& error) {  // out of autograd
     fail(error.what_without_backtrace());
   }
-  return position.recorded;
+  return !failed_;
 }
 
 std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
@@ -247,7 +254,7 @@ std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
   Position& position = free_position(*place, received, fields);
   copy_in(received, position.received);
   copy_in(fields, position.fields);
-  if (!position.recorded && !record(position, version, buffers)) {
+  if (!position.forward && !record(position, version, buffers)) {
     place->positions.pop_back();  // it was new
     return std::nullopt;
   }
@@ -256,8 +263,8 @@ std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
   position.busy = true;
   PW_CHECK(in_flight_.emplace(k, &position).second, "minibatch " << k << " is in flight already");
   ++recorded_forwards_;
-  Outputs outputs{copies_of(position.pass.sent), {}};
-  if (position.pass.loss.defined()) outputs.loss = position.pass.loss.clone();
+  Outputs outputs{copies_of(position.sent), {}};
+  if (position.loss.defined()) outputs.loss = position.loss.clone();
   return outputs;
 }
 

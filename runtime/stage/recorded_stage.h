@@ -1,5 +1,5 @@
-// A stage's forward and backward as recordings of its device (models/device/device_graph.h): started with one call
-// each, where a small stage would be bound by starting its operators one by one.
+// A stage's forward and backward as recordings of its device (models/device/device_graph.h): started with one
+// call each, where a small stage would be bound by starting its operators one by one.
 #pragma once
 
 #include <map>
@@ -25,6 +25,7 @@ struct RecordedStageSettings {
   size_t places = 1;            ///< that weight versions have at most
   bool several_a_round = true;  ///< backwards may add to gradients that are there already
   bool split_backward = false;  ///< the program's: its backward comes in two parts
+  bool one_in_flight = false;   ///< a backward ends before the next forward begins
   std::vector<at::Tensor>
       gradients{};  ///< by StageProgram::trainable(): the round's sums, always these tensors
 };
@@ -32,8 +33,9 @@ struct RecordedStageSettings {
 /// Recordings are made when they are first needed, and kept: one *position* for each place that the weights
 /// can have and each minibatch that can be in flight with weights there. A position is a recorded forward,
 /// its backwards, and the fixed memory that they read and write: what is received, the minibatch's fields,
-/// the gradients from downstream, activations, what is sent. All positions share what their recordings need
-/// on the way only. The bits are those of the program itself.
+/// the gradients from downstream, activations, what is sent. Its activations live while recordings of other
+/// positions run, so each position has a DeviceGraphs of its own, unless no two are ever in use together. The
+/// bits are those of the program itself.
 ///
 /// A minibatch is left to the program before the first backward has ended (libraries prepare themselves in
 /// it), where the weights have left all places that they can have, and once a recording has failed.
@@ -42,8 +44,7 @@ struct RecordedStageSettings {
 class RecordedStage {
  public:
   /// Borrows `program`.
-  RecordedStage(const StageProgram& program, std::unique_ptr<DeviceGraphs> graphs,
-                RecordedStageSettings settings);
+  RecordedStage(const StageProgram& program, MakeDeviceGraphs make_graphs, RecordedStageSettings settings);
   ~RecordedStage();
 
   /// Gradients from downstream that a backward of the program is given outside: those of recordings lie in
@@ -86,16 +87,16 @@ class RecordedStage {
   Position& free_position(Place& place, const std::vector<at::Tensor>& received,
                           const std::vector<at::Tensor>& fields);
   bool record(Position& position, const WeightVersion& version, const std::vector<at::Tensor>& buffers);
-  void record_forward(Position& position, const WeightVersion& version,
+  Pass record_forward(Position& position, const WeightVersion& version,
                       const std::vector<at::Tensor>& buffers);
-  void record_backwards(Position& position);
+  void record_backwards(Position& position, Pass pass);
   void seed(int64_t minibatch);
   Position& position_of(int64_t k);
   void prepare_backward(int64_t k, const std::vector<at::Tensor>& sent_gradients);
   void end_backward(int64_t k, bool first);
 
   const StageProgram& program_;
-  std::unique_ptr<DeviceGraphs> graphs_;
+  MakeDeviceGraphs make_graphs_;
   RecordedStageSettings settings_;
   std::vector<at::Generator> streams_;  // by Segment::random_nodes()
   std::vector<std::unique_ptr<Place>> places_;

@@ -5,11 +5,11 @@ namespace {
 
 // The most places that the versions of a stage's weights have if dead ones leave theirs to new ones; 0: more
 // than recordings are made for.
-size_t fixed_places(const Plan& plan, const PipelineShape& shape, int64_t stage) {
+size_t fixed_places(const Plan& plan, const PipelineShape& shape, const std::vector<int64_t>& depths,
+                    int64_t stage) {
   const WeightLag lag = weight_rule_facts(plan.weights).lag;
   if (lag == WeightLag::kNone) return 1;
   if (lag == WeightLag::kInterval) return 2;
-  const auto depths = schedule_named(plan.schedule).depths(shape);
   return depths[static_cast<size_t>(lag == WeightLag::kFirstStage ? shape.frozen_stages : stage)] == 1 ? 1
                                                                                                        : 0;
 }
@@ -22,7 +22,9 @@ RecordingPlan recording_plan(const Graph& graph, const Plan& plan, const Pipelin
   RecordingPlan recordings;
   recordings.settings.device = rules.device;
   recordings.settings.seed = rules.seed;
-  recordings.settings.places = fixed_places(plan, shape, stage);
+  const auto depths = schedule_named(plan.schedule).depths(shape);
+  recordings.settings.places = fixed_places(plan, shape, depths, stage);
+  recordings.settings.one_in_flight = depths[static_cast<size_t>(stage)] == 1;
   recordings.settings.split_backward = schedule_facts(plan.schedule).splits_backward;
   recordings.settings.several_a_round = turns.most_of_one_replica(turns.round_length()) > 1;
   if (!rules.make_graphs) {

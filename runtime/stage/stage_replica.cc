@@ -113,8 +113,7 @@ void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, cons
   versions_.keep_places();
   round_->keep_in_place(versions_.latest_trainable());
   recordings.settings.gradients = round_->places();
-  recorded_ = std::make_unique<RecordedStage>(program_, rules_.make_graphs(rules_.device),
-                                              std::move(recordings.settings));
+  recorded_ = std::make_unique<RecordedStage>(program_, rules_.make_graphs, std::move(recordings.settings));
 }
 
 void StageReplica::restore(StageState state) {

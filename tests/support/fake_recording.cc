@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "graph/error.h"
 #include "tests/support/fake_recorder.h"
@@ -88,20 +89,48 @@ class FakeGenerator : public c10::GeneratorImpl {
 
 using Held = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// Made while something was recorded.
+// A block that was made while something was recorded, and its life in the order of recordings.
 struct Made {
   c10::Storage storage;    // keeps it for replays
   std::vector<Held> held;  // how the others hold it
+  int64_t made_in = 0;
+  std::optional<int64_t> freed_before{}, freed_in{};  // one of them, once nobody holds it
 
   bool is_held() const {
     return std::any_of(held.begin(), held.end(), [](const Held& one) { return !one.expired(); });
   }
+  bool is_freed() const { return freed_before || freed_in; }
   void spoil() { std::memset(storage.mutable_data(), 0xFF, storage.nbytes()); }
 };
 
-// What the recordings of one DeviceGraphs share. By address.
+// What the recordings of one DeviceGraphs share. An allocator gives the memory of a block that was freed to
+// any later one, so two blocks whose lives do not overlap are taken to have the same memory.
 struct Pool {
-  std::map<const void*, Made> made;
+  std::map<const void*, Made> made;  // by address
+  int64_t recordings = 0;
+
+  int64_t begin() {
+    for (auto& [address, block] : made)
+      if (!block.is_freed() && !block.is_held()) block.freed_before = recordings;
+    return recordings++;
+  }
+  void end(int64_t recording) {
+    for (auto& [address, block] : made)
+      if (!block.is_freed() && !block.is_held()) block.freed_in = recording;
+  }
+  // Blocks that may have the memory of one which this recording makes; those that it frees itself it may read
+  // before.
+  void spoil_before(int64_t recording) {
+    for (auto& [address, block] : made) {
+      if (block.made_in >= recording || (block.freed_before && *block.freed_before <= recording) ||
+          (block.freed_in && *block.freed_in < recording))
+        block.spoil();
+    }
+  }
+  void spoil_after(int64_t recording) {
+    for (auto& [address, block] : made)
+      if (block.freed_in == recording) block.spoil();
+  }
 };
 
 at::Tensor borrowed(const at::Tensor& host) {
@@ -128,7 +157,7 @@ struct Entry {
 class Recording : public DeviceGraph, public FakeRecorder {
  public:
   Recording(std::shared_ptr<Pool> pool, c10::DeviceIndex device, const std::vector<at::Generator>& generators)
-      : pool_(std::move(pool)), device_(device) {
+      : pool_(std::move(pool)), number_(pool_->begin()), device_(device) {
     for (const at::Generator& generator : generators)
       streams_.push_back(FakeGenerator::stream_of(generator.unsafeGetGeneratorImpl()));
   }
@@ -149,8 +178,7 @@ class Recording : public DeviceGraph, public FakeRecorder {
       if (!on_host[i].defined() || on_host[i].storage().nbytes() == 0) continue;
       const auto* const begin = static_cast<const char*>(on_host[i].storage().data());
       if (before_.count(begin) > 0) continue;
-      const auto [made, fresh] = pool_->made.try_emplace(begin, Made{on_host[i].storage(), {}});
-      if (fresh) own_.push_back(begin);
+      const auto made = pool_->made.try_emplace(begin, Made{on_host[i].storage(), {}, number_}).first;
       made->second.held.emplace_back(on_device[i].storage().getWeakStorageImpl());
     }
     if (draws) {
@@ -165,6 +193,7 @@ class Recording : public DeviceGraph, public FakeRecorder {
   void end() {
     for (const auto& [begin, bytes] : before_)
       std::memcpy(const_cast<char*>(begin), bytes.data(), bytes.size());
+    pool_->end(number_);
   }
   std::vector<MemoryRange> outside() const {
     std::vector<MemoryRange> ranges;
@@ -174,10 +203,7 @@ class Recording : public DeviceGraph, public FakeRecorder {
 
   void replay() override {
     refuse_while_recording(device_, "starting a graph");
-    for (auto& [begin, made] : pool_->made)
-      if (!made.is_held()) made.spoil();
-    // Later recordings, too, are made on numbers that no kernel chokes on.
-    for (const void* const begin : std::exchange(own_, {})) pool_->made.at(begin).spoil();
+    pool_->spoil_before(number_);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (const Entry& entry : entries_) {
       if (entry.stream) {
@@ -192,6 +218,7 @@ class Recording : public DeviceGraph, public FakeRecorder {
         place.copy_(results[i]);
       }
     }
+    pool_->spoil_after(number_);
     const std::lock_guard lock(registry().mutex);
     ++registry().counts.replayed;
     registry().counts.operators += size();
@@ -200,10 +227,10 @@ class Recording : public DeviceGraph, public FakeRecorder {
 
  private:
   std::shared_ptr<Pool> pool_;
+  int64_t number_;
   c10::DeviceIndex device_;
   std::vector<c10::intrusive_ptr<Stream>> streams_;
   std::map<const char*, std::string> before_;  // memory from outside, as it was
-  std::vector<const void*> own_;               // made by it, until the first replay
   std::vector<Entry> entries_;
 };
 

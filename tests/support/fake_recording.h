@@ -4,9 +4,10 @@
 //
 //  * what is recorded is not done: memory from before is afterwards as it was, memory made meanwhile is
 //  filled
-//    with nonsense before the first replay;
-//  * what nobody holds is not there: before every replay it is filled with nonsense, in all recordings that
-//    share their memory;
+//    with nonsense before each replay;
+//  * memory is shared as widely as it may be (models/device/device_graph.h): a replay fills with nonsense
+//  what
+//    was not held all the while when it was recorded, in all recordings that share their memory;
 //  * what waits for the device, copies from or to the host or seeds a generator cannot be recorded;
 //  * what draws, draws from a generator that the recording was told of.
 #pragma once
