@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 
 #include <algorithm>
 #include <array>
@@ -75,6 +76,8 @@ struct RecordedStage::Position {
   std::vector<at::Tensor> received;
   std::vector<at::Tensor> fields;
   std::vector<at::Tensor> sent_gradients;
+  at::Tensor loss_gradient;  ///< of the last stage
+  double loss_weight = 1;    ///< that is in it
   std::unique_ptr<DeviceGraph> forward;
   // What a recording makes for others: borrowed, and copied before the next one runs.
   std::vector<at::Tensor> sent;
@@ -170,7 +173,10 @@ Pass RecordedStage::record_forward(Position& position, const WeightVersion& vers
       },
       streams_);
   position.sent = borrow(std::exchange(pass.sent, {}));
-  if (pass.loss.defined()) position.loss = borrow(pass.loss);
+  if (pass.loss.defined()) {
+    position.loss = borrow(pass.loss);
+    pass.loss_gradient = position.loss_gradient = at::ones_like(position.loss);
+  }
   return pass;
 }
 
@@ -241,12 +247,10 @@ bool RecordedStage::record(Position& position, const WeightVersion& version,
   return !failed_;
 }
 
-std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
-                                                             const std::vector<at::Tensor>& received,
-                                                             const std::vector<at::Tensor>& fields,
-                                                             const WeightVersion& version,
-                                                             const std::vector<at::Tensor>& buffers) {
-  if (!warm_ || failed_) return std::nullopt;
+std::optional<RecordedStage::Outputs> RecordedStage::forward(
+    int64_t k, const std::vector<at::Tensor>& received, const std::vector<at::Tensor>& fields,
+    const WeightVersion& version, const std::vector<at::Tensor>& buffers, double loss_weight) {
+  if (!warm_ || failed_ || loss_weight == 0) return std::nullopt;
   // Other ranks of the process may share the default generator, which takes part in every recording.
   const std::lock_guard<std::recursive_mutex> lock(generator_mutex());
   Place* const place = place_of(version, buffers);
@@ -258,6 +262,8 @@ std::optional<RecordedStage::Outputs> RecordedStage::forward(int64_t k,
     place->positions.pop_back();  // it was new
     return std::nullopt;
   }
+  if (position.loss_gradient.defined() && std::exchange(position.loss_weight, loss_weight) != loss_weight)
+    position.loss_gradient.fill_(loss_weight);
   seed(k);
   position.forward->replay();
   position.busy = true;
@@ -332,9 +338,11 @@ int64_t RecordedStage::size() const {
 std::vector<at::Tensor> RecordedStage::fixed_memory() const {
   std::vector<at::Tensor> memory = settings_.gradients;
   for (const auto& place : places_) {
-    for (const auto& position : place->positions)
+    for (const auto& position : place->positions) {
       for (const auto* tensors : {&position->received, &position->fields, &position->sent_gradients})
         memory.insert(memory.end(), tensors->begin(), tensors->end());
+      if (position->loss_gradient.defined()) memory.push_back(position->loss_gradient);
+    }
   }
   return memory;
 }

@@ -38,7 +38,8 @@ struct RecordedStageSettings {
 /// bits are those of the program itself.
 ///
 /// A minibatch is left to the program before the first backward has ended (libraries prepare themselves in
-/// it), where the weights have left all places that they can have, and once a recording has failed.
+/// it), where the weights have left all places that they can have, where its loss counts nothing, and once a
+/// recording has failed.
 ///
 /// One thread, on one stream.
 class RecordedStage {
@@ -57,11 +58,12 @@ class RecordedStage {
     std::vector<at::Tensor> sent;
     at::Tensor loss;  ///< undefined but on the last stage
   };
-  /// As StageProgram::forward() with autograd. What it returns is the caller's. Nothing: run it there. The
-  /// version keeps its place and its numbers until the backward of k has been started.
+  /// As StageProgram::forward() with autograd, with this Pass::loss_weight. What it returns is the caller's.
+  /// Nothing: run it there. The version keeps its place and its numbers until the backward of k has been
+  /// started.
   std::optional<Outputs> forward(int64_t k, const std::vector<at::Tensor>& received,
                                  const std::vector<at::Tensor>& fields, const WeightVersion& version,
-                                 const std::vector<at::Tensor>& buffers);
+                                 const std::vector<at::Tensor>& buffers, double loss_weight);
   /// Is minibatch k between a forward() here and its backward()?
   bool holds(int64_t k) const { return in_flight_.count(k) > 0; }
   /// Adds the gradients of the weights to settings.gradients, or, if it is the `first` of a round, puts them

@@ -319,9 +319,11 @@ StageProgram::Roots StageProgram::roots_of(const Pass& pass, std::vector<at::Ten
     roots.gradients.push_back(std::move(gradient));
   };
   // A loss that counts nothing may be 0 / 0, and so would be its gradient.
-  if (last_ && pass.loss_weight != 0)
-    add(pass.roots[0],
-        pass.loss_weight == 1 ? at::ones_like(pass.loss) : at::full_like(pass.loss, pass.loss_weight));
+  if (last_ && pass.loss_weight != 0) {
+    add(pass.roots[0], pass.loss_gradient.defined() ? pass.loss_gradient
+                       : pass.loss_weight == 1      ? at::ones_like(pass.loss)
+                                                    : at::full_like(pass.loss, pass.loss_weight));
+  }
   std::map<std::string, Edge>
       received;  // of a value carried through: there autograd adds what comes from here
   for (size_t i = 0, next = 0; i < received_.size(); ++i)

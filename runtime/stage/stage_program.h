@@ -39,6 +39,8 @@ struct Pass {
   std::vector<at::Tensor> sent;  ///< without autograd graph; the backward does not need them
   at::Tensor loss;               ///< last stage; likewise without
   double loss_weight = 1;  ///< what it counts in that of the minibatch: the gradient that it begins with
+  at::Tensor
+      loss_gradient;  ///< if it is defined that gradient: a recording's, which has a weight at each replay
   std::vector<at::Tensor> handed_out;  ///< last stage: the graph's outputs behind the loss; as sent
 
   /// Where the backward begins: at the sent values, or at the loss. Invalid: no gradient flows. Holding these

@@ -190,8 +190,8 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
   auto version = versions_.read(span_->to_own(k));
   Pass pass;
   Forwarded result;
-  if (auto recorded =
-          recorded_ ? recorded_->forward(k, received, fields, *version, buffers_) : std::nullopt) {
+  if (auto recorded = recorded_ ? recorded_->forward(k, received, fields, *version, buffers_, loss_weight)
+                                : std::nullopt) {
     pass.version = std::move(version);
     result = {std::move(recorded->sent), std::move(recorded->loss), {}};
   } else {

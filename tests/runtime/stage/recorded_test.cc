@@ -6,6 +6,7 @@
 #include "tests/runtime/stage/recorded_run.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_recording.h"
+#include "tests/support/long.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -35,7 +36,7 @@ TEST_CASE("recordings: the bits of training without, for drawn plans of rules wi
   at::set_num_threads(1);
   reset_fake_device(/*late=*/3);
   int64_t recorded = 0;
-  for (uint64_t seed = 0, jobs = 0; jobs < 16; ++seed) {
+  for (uint64_t seed = 0, jobs = 0; jobs < (is_long() ? 500 : 16); ++seed) {
     RandomJob job = RandomJobs(seed).next(6);
     if (job.plan.weights != "flush" && job.plan.weights != "2bw") continue;
     ++jobs;
