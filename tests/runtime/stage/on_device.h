@@ -39,7 +39,8 @@ inline std::vector<std::unique_ptr<Transport>> make_device_world(at::Device devi
 
 /// How far numbers of the serial program may lie apart that differ by rounding only.
 struct Rounding {
-  double weights = 0, losses = 0;
+  double weights = 0;
+  std::vector<double> losses;  ///< by minibatch: of it and those before it
 };
 inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, const ReferenceResult& expected,
                             const std::function<MinibatchFields(int64_t)>& fields) {
@@ -54,17 +55,20 @@ inline Rounding rounding_of(const RandomJob& job, const TrainingRules& rules, co
   Rounding rounding;
   for (const auto& [name, weight] : expected.weights)
     rounding.weights = std::max(rounding.weights, distance(shifted.weights.at(name), weight));
+  double largest = 0;
   for (size_t k = 0; k < expected.losses.size(); ++k) {
-    rounding.losses = std::max(rounding.losses, std::abs(shifted.losses[k] / expected.losses[k] - 1));
+    largest = std::max(largest, std::abs(shifted.losses[k] / expected.losses[k] - 1));
+    rounding.losses.push_back(largest);
   }
   return rounding;
 }
 
 /// Trains on the device and compares with the serial program on the CPU. The steps' operators round
-/// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or thirty times what rounding does in
-/// the serial program where training enlarges it more (large rates, few samples in a batch norm; there it is
-/// rounded otherwise once, here at every step), but never more than a hundredth.
-inline void compare_on_device(const RandomJob& job, at::Device device, double tolerance,
+/// elsewhere (runtime/update/device_step.h), so equality is up to `tolerance`, or thirty times what rounding
+/// does in the serial program where training enlarges it more (large rates, few samples in a batch norm;
+/// there it is rounded otherwise once, here at every step), but never more than a hundredth: from where
+/// rounding makes more of it nothing is said. False if that came before the end.
+inline bool compare_on_device(const RandomJob& job, at::Device device, double tolerance,
                               Way way = Way::kStaged) {
   TrainingRules rules = job.rules;
   rules.total_minibatches = job.spans.back().end();
@@ -72,7 +76,8 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
   const auto fields = [&](int64_t k) { return minibatches[static_cast<size_t>(k)]; };
   const ReferenceResult expected = train_serially(job.model, job.plan, rules, job.spans, fields);
   const Rounding rounding = rounding_of(job, rules, expected, fields);
-  const auto allowed = [&](double rounded) { return std::max(tolerance, std::min(30 * rounded, 1e-2)); };
+  const auto says_something = [](double rounded) { return 30 * rounded <= 1e-2; };
+  const auto allowed = [&](double rounded) { return std::max(tolerance, 30 * rounded); };
   rules.device = device;
   const auto world = [&] {
     return job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
@@ -80,24 +85,27 @@ inline void compare_on_device(const RandomJob& job, at::Device device, double to
   };
   const PipelineRun run = run_pipeline(job.model, job.plan, rules, job.spans, minibatches, world());
   CAPTURE(job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);
-  for (size_t k = 0; k < expected.losses.size(); ++k) {
+  for (size_t k = 0; k < expected.losses.size() && says_something(rounding.losses[k]); ++k) {
+    CAPTURE(k);
     const auto here = static_cast<size_t>(job.spans[0].first) + k;
-    CHECK(run.losses[here] == Approx(expected.losses[k]).epsilon(allowed(rounding.losses)));
+    CHECK(run.losses[here] == Approx(expected.losses[k]).epsilon(allowed(rounding.losses[k])));
   }
+  const bool to_the_end = says_something(std::max(rounding.weights, rounding.losses.back()));
   for (const auto& [name, replicas] : run.weights) {
     for (const at::Tensor& weight : replicas) {
       INFO(name);
       CHECK(weight.device() == device);
-      CHECK(distance(weight, expected.weights.at(name)) < allowed(rounding.weights));
+      if (to_the_end) CHECK(distance(weight, expected.weights.at(name)) < allowed(rounding.weights));
       CHECK(weight.cpu().equal(replicas[0].cpu()));
     }
   }
-  for (size_t s = 0; s < run.buffers.size(); ++s) {
+  for (size_t s = 0; to_the_end && s < run.buffers.size(); ++s) {
     for (size_t q = 0; q < run.buffers[s].size(); ++q) {
       for (const auto& [name, buffer] : run.buffers[s][q])
         CHECK(distance(buffer, expected.buffers[s][q].at(name)) < allowed(rounding.weights));
     }
   }
+  return to_the_end;
 }
 
 struct WeightsApart {
