@@ -23,6 +23,10 @@ class BlockSharing;
 class Transport;
 struct DeviceLinks;  // runtime/transport/device_links.h
 
+/// Set for tests of NCCL on one GPU: ranks that share it are taken for ranks with a GPU each, on hosts of their
+/// own, and NCCL connects them through the network of this one.
+inline constexpr const char* kShareGpuVariable = "PIPEWRIGHT_SHARE_GPU";
+
 struct NcclSettings {
   std::string name;  ///< keeps the keys of several worlds in one store apart
   int64_t rank = 0;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -76,10 +77,6 @@ struct Group {
   c10::intrusive_ptr<ProcessGroupNCCL> group;
   std::vector<TagRange> tags;
   std::vector<int64_t> ranks;  // of the group, by their number in it; of a link: sender, receiver
-
-  bool holds(int64_t tag) const {
-    return std::any_of(tags.begin(), tags.end(), [tag](const TagRange& range) { return range.holds(tag); });
-  }
 };
 
 // In a link's group the sender is 0 and the receiver 1.
@@ -93,6 +90,10 @@ class NcclTransport : public Transport {
         size_(settings.world_size),
         device_(at::kCUDA, static_cast<c10::DeviceIndex>(settings.device)) {
     const c10::DeviceGuard guard(device_);
+    if (std::getenv(kShareGpuVariable) != nullptr) {
+      setenv("NCCL_HOSTID", ("rank" + std::to_string(rank_)).c_str(), 1);
+      setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    }
     // In the order that all ranks know: so the two or more that a group waits for are never in two of them.
     size_t number = 0;
     for (const DeviceLink& link : settings.links->links) {
@@ -120,8 +121,7 @@ class NcclTransport : public Transport {
       // After an abort the communicators are gone already.
       if (!verdict_->said()) each([](ProcessGroupNCCL& group) { group.shutdown(); });
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "pipewright: rank %ld: while NCCL ends: %s\n", static_cast<long>(rank_),
-                   first_line(error).c_str());
+      complain(error);
     }
   }
 
@@ -144,8 +144,9 @@ class NcclTransport : public Transport {
   }
 
   bool sum(const at::Tensor& flat, const std::vector<int64_t>& ranks, int64_t tag) override {
-    const auto found = std::find_if(sums_.begin(), sums_.end(),
-                                    [&](const Group& sum) { return sum.ranks == ranks && sum.holds(tag); });
+    const auto found = std::find_if(sums_.begin(), sums_.end(), [&](const Group& sum) {
+      return sum.ranks == ranks && any_holds(sum.tags, tag);
+    });
     if (found == sums_.end()) return false;
     post("rank " + std::to_string(rank_) + ": sum over the replicas", *found, flat,
          [](ProcessGroupNCCL& group, std::vector<at::Tensor>& list) { return group.allreduce(list); })
@@ -154,15 +155,31 @@ class NcclTransport : public Transport {
   }
 
   // From another thread than the one that posts: NCCL allows that for its abort alone. Kernels that wait for
-  // a peer end, and with them whatever the host waits for.
+  // a peer end, and with them whatever the host waits for. All groups at once: taking one down may wait for
+  // the device, and so for the kernels of the others.
   void abort(const std::string& why) override {
     const std::lock_guard lock(abort_mutex_);
     if (verdict_->said()) return;
     verdict_->say(why);
-    each([](ProcessGroupNCCL& group) { group.abort(); });
+    std::vector<std::thread> threads;
+    each([&](ProcessGroupNCCL& group) {
+      threads.emplace_back([&] {
+        try {
+          group.abort();
+        } catch (const std::exception& error) {
+          complain(error);
+        }
+      });
+    });
+    for (std::thread& thread : threads) thread.join();
   }
 
  private:
+  void complain(const std::exception& error) const {
+    std::fprintf(stderr, "pipewright: rank %ld: while NCCL ends: %s\n", static_cast<long>(rank_),
+                 first_line(error).c_str());
+  }
+
   c10::intrusive_ptr<ProcessGroupNCCL> connect(c10d::Store& store, const std::string& name, int rank,
                                                int size) {
     try {
@@ -183,7 +200,7 @@ class NcclTransport : public Transport {
 
   Group& link(int64_t from, int64_t to, int64_t tag) {
     const auto found = std::find_if(links_.begin(), links_.end(), [&](const Group& link) {
-      return link.ranks[0] == from && link.ranks[1] == to && link.holds(tag);
+      return link.ranks[0] == from && link.ranks[1] == to && any_holds(link.tags, tag);
     });
     PW_CHECK(found != links_.end(), "no link from rank " << from << " to rank " << to << " has tag " << tag);
     return *found;

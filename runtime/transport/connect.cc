@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "graph/error.h"
 #include "graph/transport_rules.h"
@@ -11,6 +12,7 @@
 #include "runtime/transport/device_path.h"
 #include "runtime/transport/gloo.h"
 #include "runtime/transport/interruptible.h"
+#include "runtime/transport/paired.h"
 #include "runtime/transport/process_state.h"
 #include "runtime/transport/shared_blocks.h"
 #include "runtime/transport/shm.h"
@@ -120,6 +122,7 @@ std::vector<RankDevice> exchange_devices(Store& store, const std::string& name, 
       own.identity = settings.cuda->device_identity(settings.device.index());
       own.name = settings.cuda->device_name(settings.device.index());
       own.nccl_version = settings.cuda->nccl_version();
+      if (std::getenv(kShareGpuVariable) != nullptr) own.identity += "/" + std::to_string(rank);
     }
   }
   store.set(name + "/device/" + std::to_string(rank), own.to_text());
@@ -280,6 +283,30 @@ std::unique_ptr<Transport> connect_devices(Store& store, const std::string& name
                                std::move(with_blocks));
 }
 
+PeerError no_nccl(int64_t rank, int64_t world_size) {
+  return PeerError(
+      "rank " + std::to_string(rank) + ": NCCL has not connected " + std::to_string(world_size) +
+          " ranks, and the time is over",
+      "NCCL_DEBUG=INFO in the environment makes NCCL say more; --transport gloo works without it");
+}
+
+// NCCL hears nothing while it waits for peers.
+std::unique_ptr<Transport> connect_over_nccl(Store& store, const std::string& name, int64_t rank,
+                                             int64_t world_size, const ConnectSettings& settings) {
+  const auto own_store = std::make_shared<Store>(store.clone());
+  const auto links = std::make_shared<const DeviceLinks>(settings.links);
+  const auto deadline = std::chrono::steady_clock::now() + settings.timeout;
+  return interruptibly<std::unique_ptr<Transport>>(
+      [=, cuda = settings.cuda, device = settings.device.index()] {
+        const NcclSettings nccl{name, rank, world_size, device, links.get()};
+        return cuda->make_nccl_transport(own_store->implementation(), nccl);
+      },
+      [&] {
+        if (settings.check) settings.check();
+        if (std::chrono::steady_clock::now() > deadline) throw no_nccl(rank, world_size);
+      });
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, int64_t rank,
@@ -293,8 +320,9 @@ std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, 
   const std::shared_ptr<Transport> host = std::move(own);
   std::unique_ptr<Transport> device;
   if (path == DevicePath::kNccl) {
-    const NcclSettings nccl{name + "/nccl", rank, world_size, settings.device.index(), &settings.links};
-    device = settings.cuda->make_nccl_transport(store.implementation(), nccl);
+    device = make_paired_transport(host, connect_over_nccl(store, name + "/nccl", rank, world_size, settings),
+                                   make_launch_lanes(settings.device, settings.links.links.size()),
+                                   settings.links);
   } else {
     device = connect_devices(store, name, rank, devices, host, settings);
   }

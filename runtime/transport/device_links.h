@@ -2,6 +2,7 @@
 // tags, and whose connections are made one by one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,10 @@ struct TagRange {
   int64_t count = 0;
   bool holds(int64_t tag) const { return first <= tag && tag < first + count; }
 };
+
+inline bool any_holds(const std::vector<TagRange>& ranges, int64_t tag) {
+  return std::any_of(ranges.begin(), ranges.end(), [tag](const TagRange& range) { return range.holds(tag); });
+}
 
 /// Messages from one rank to another that keep one order among them, whatever their tags: `to` receives them
 /// in the order in which `from` sends.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "runtime/transport/staged.h"
 #include "tests/support/late_blocks.h"
 #include "tests/support/late_copies.h"
+#include "tests/support/late_lanes.h"
 
 namespace pipewright::testing {
 
@@ -69,10 +71,12 @@ inline std::vector<std::unique_ptr<Transport>> connect_world(
 
 /// A world of the named transport within this process: "local", "gloo", "shm", "tiny-shm" (rings that hardly
 /// any message fits into), "mixed" (even and odd ranks as if on two hosts), "staged" (shm, with copies as if
-/// the tensors were a device's), "blocks" (shm, as if the ranks were processes that share a device).
+/// the tensors were a device's), "blocks" (shm, as if the ranks were processes that share a device), "paired"
+/// (as if halves of messages waited for each other on devices).
 inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& transport, int64_t size) {
   if (transport == "local") return make_local_world(size);
   constexpr auto kPatience = std::chrono::seconds(20);
+  const auto place = std::make_shared<MeetingPlace>();
   return connect_world(size, [&](Store& store, const std::string& name, int64_t rank) {
     std::vector<int64_t> all;
     std::vector<int64_t> alike;
@@ -91,6 +95,13 @@ inline std::vector<std::unique_ptr<Transport>> make_world(const std::string& tra
     if (transport == "staged") {
       return make_staged_transport(make_shm_transport(store, name, rank, size, all, kPatience, settings),
                                    std::make_unique<LateCopies>());
+    }
+    if (transport == "paired") {
+      std::vector<int64_t> tags(110);
+      std::iota(tags.begin(), tags.end(), 0);
+      return make_paired_transport(make_shm_transport(store, name, rank, size, all, kPatience, settings),
+                                   std::make_unique<MeetingTransport>(place, rank, size),
+                                   std::make_unique<LateLanes>(), links_between(size, tags));
     }
     if (transport == "blocks") {
       return make_block_transport(make_shm_transport(store, name, rank, size, all, kPatience, settings),

@@ -15,8 +15,8 @@ using pipewright::testing::make_world;
 using pipewright::testing::spawn;
 
 namespace {
-const std::vector<std::string> kTransports = {"local", "gloo",   "shm",   "tiny-shm",
-                                              "mixed", "staged", "blocks"};
+const std::vector<std::string> kTransports = {"local", "gloo",   "shm",    "tiny-shm",
+                                              "mixed", "staged", "blocks", "paired"};
 
 at::Tensor numbered(int64_t first, std::vector<int64_t> shape) {
   int64_t elements = 1;
@@ -94,7 +94,7 @@ TEST_CASE("abort wakes a waiting rank with its reason, and later waits too") {
 }
 
 TEST_CASE("a peer that goes away ends a receive with a PeerError that names it") {
-  const auto transport = GENERATE(as<std::string>(), "gloo", "shm", "staged", "blocks");
+  const auto transport = GENERATE(as<std::string>(), "gloo", "shm", "staged", "blocks", "paired");
   CAPTURE(transport);
   auto world = make_world(transport, 2);
   const at::Tensor into = at::empty({4});
