@@ -6,13 +6,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "interference/core_features.h"
 #include "interference/data_set.h"
 #include "interference/gpu_counters.h"
 #include "models/device/cuda_plugin.h"
 #include "profiler/gpu_hogs.h"
-#include "test_paths.h"
 #include "tests/support/gpu.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
@@ -22,7 +22,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kProfiler = std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-profiler";
+// Beside this program, wherever both were carried.
+const std::string kProfiler =
+    std::filesystem::read_symlink("/proc/self/exe").replace_filename("pipewright-profiler").string();
 
 GpuCounters counters_of_gpu(at::Device device) {
   return GpuCounters(cuda_plugin("test").device_identity(device.index()));
