@@ -37,7 +37,7 @@ if(with_torch)
     list(APPEND carried pipewright_cuda)
   endif()
 endif()
-install(PROGRAMS scripts/check_gpu scripts/export_model.py DESTINATION scripts)
+install(PROGRAMS scripts/check_gpu scripts/gpu_peer.py scripts/export_model.py DESTINATION scripts)
 install(FILES LICENSE DESTINATION .)
 
 # Under the one name that a program asks for; without following LibTorch, whose libraries stay where they are.
