@@ -3,14 +3,19 @@
 
     scripts/gpu_peer.py MODEL --name NAME --batch-size N --steps N --device cuda:0 --output FILE.pt2
 
-MODEL: gpt:layers=...,width=...,heads=...,tokens=...,vocabulary=... , or what scripts/export_model.py knows. Prints "ready" when all is
+MODEL: gpt:layers=...,width=...,heads=...,tokens=...,vocabulary=... , or torchvision:NAME. Prints "ready" when all is
 exported and compiled, and waits for a line before it measures. Ends with 2 where this Python cannot do it.
 """
 import argparse
+import importlib.util
 import sys
 import time
 
-from export_model import export, find_model, first_line, parsed, with_loss  # says so, where there is no torch
+for library in ("torch", "torchvision") if any(word.startswith("torchvision:") for word in sys.argv) else ("torch",):
+    if importlib.util.find_spec(library) is None:
+        print(f"gpu_peer.py: error: this Python, {sys.executable}, has no {library}", file=sys.stderr)
+        sys.exit(2)
+from export_model import export, find_model, first_line, parsed, with_loss
 import torch
 from torch import nn
 
