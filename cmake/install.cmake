@@ -36,8 +36,8 @@ if(with_torch)
     install(TARGETS pipewright_cuda DESTINATION lib)
     list(APPEND carried pipewright_cuda)
   endif()
+  install(PROGRAMS scripts/check_gpu scripts/gpu_peer.py scripts/export_model.py DESTINATION scripts)
 endif()
-install(PROGRAMS scripts/check_gpu scripts/gpu_peer.py scripts/export_model.py DESTINATION scripts)
 install(FILES LICENSE DESTINATION .)
 
 # Under the one name that a program asks for; without following LibTorch, whose libraries stay where they are.
