@@ -49,8 +49,14 @@ double seconds_of(Marks& marks, const std::function<void()>& work) {
   return marks.between(begin, end).device_seconds;
 }
 
+/// A line that scripts/check_gpu reads.
+void figure(const std::string& name, double value, const std::string& unit, const std::string& aim = "") {
+  std::printf("figure: %s: %.5g%s%s%s\n", name.c_str(), value, unit.empty() ? "" : " ", unit.c_str(),
+              aim.empty() ? "" : (" (aim " + aim + ")").c_str());
+}
+
 /// Ours out of place, between two sets of memory, against LibTorch's in place, in turn.
-void time_steps(const Model& model, at::Device device, int64_t rounds) {
+void time_steps(const std::string& title, const Model& model, at::Device device, int64_t rounds) {
   const auto options = at::TensorOptions(at::kFloat).device(device);
   Tensors ours, spare, theirs, gradients, first, second, steps;
   int64_t elements = 0;
@@ -91,13 +97,13 @@ void time_steps(const Model& model, at::Device device, int64_t rounds) {
       their_seconds.push_back(seconds_of(marks, their_step));
       ratios.push_back(our_seconds.back() / their_seconds.back());
     }
-    std::printf(
-        "step %s, %lld tensors, %lld parameters: ours out of place %.1f us, LibTorch's fused in place %.1f "
-        "us, "
-        "ratio %.3f (quartiles %.3f .. %.3f, aim 1.05)\n",
-        name, static_cast<long long>(theirs.size()), static_cast<long long>(elements),
-        1e6 * quantile(our_seconds, 0.5), 1e6 * quantile(their_seconds, 0.5), quantile(ratios, 0.5),
-        quantile(ratios, 0.25), quantile(ratios, 0.75));
+    const std::string step = title + ": step of " + name + ", ";
+    figure(step + "ours out of place", 1e6 * quantile(our_seconds, 0.5), "us");
+    figure(step + "LibTorch's fused in place", 1e6 * quantile(their_seconds, 0.5), "us");
+    figure(step + "ratio", quantile(ratios, 0.5), "", "<= 1.05");
+    std::printf("%s, %lld tensors, %lld parameters: quartiles of the ratio %.3f .. %.3f\n", name,
+                static_cast<long long>(theirs.size()), static_cast<long long>(elements),
+                quantile(ratios, 0.25), quantile(ratios, 0.75));
   }
 }
 
@@ -141,11 +147,8 @@ class Training {
     stage_->average(next_);
     stage_->update(next_++);
   }
-  std::string text() const {
-    return stage_->recordings() && stage_->recordings()->recorded_forwards() > 0
-               ? "with graphs"
-               : "without graphs (" + stage_->recording_obstacle() + ")";
-  }
+  bool recorded() const { return stage_->recordings() && stage_->recordings()->recorded_forwards() > 0; }
+  std::string obstacle() const { return stage_->recording_obstacle(); }
   ~Training() { stage_->deferred().flush(); }
 
  private:
@@ -182,11 +185,15 @@ std::optional<double> busy_seconds(const std::function<void()>& work, int64_t co
   return 1e-9 * static_cast<double>(busy);
 }
 
-void time_training(const Model& model, at::Device device, int64_t rounds) {
+void time_training(const std::string& title, const Model& model, at::Device device, int64_t rounds) {
   for (const bool graphs : {false, true}) {
     Training training(model, device, graphs);
-    const auto step = [&] { training.step(); };
-    for (int i = 0; i < 5; ++i) step();
+    const auto run = [&] { training.step(); };
+    for (int i = 0; i < 5; ++i) run();
+    if (graphs && !training.obstacle().empty()) {
+      std::printf("without graphs: %s\n", training.obstacle().c_str());
+      if (!training.recorded()) continue;
+    }
     wait_for(device);
     // Many steps at a time: then the host runs ahead as far as it can.
     constexpr int64_t kSteps = 10;
@@ -195,22 +202,19 @@ void time_training(const Model& model, at::Device device, int64_t rounds) {
     for (int64_t round = 0; round < rounds; ++round) {
       seconds.push_back(seconds_of(marks,
                                    [&] {
-                                     for (int64_t i = 0; i < kSteps; ++i) step();
+                                     for (int64_t i = 0; i < kSteps; ++i) run();
                                    }) /
                         kSteps);
     }
     const double median = quantile(seconds, 0.5);
-    const auto busy = device.is_cpu() ? std::nullopt : busy_seconds(step, kSteps, device);
-    std::printf("training step of %s, %s: %.3f ms (quartiles %.3f .. %.3f); ", model.graph.name.c_str(),
-                graphs ? training.text().c_str() : "without graphs", 1e3 * median,
-                1e3 * quantile(seconds, 0.25), 1e3 * quantile(seconds, 0.75));
-    if (busy) {
-      const double each = *busy / kSteps;
-      std::printf(
-          "the device was busy for %.3f ms, so it waited for the host %.1f %% of the step (aim 2 %%)\n",
-          1e3 * each, 100 * std::max(0.0, 1 - each / median));
-    } else {
-      std::printf("how long the device was busy is not known\n");
+    const double busy = device.is_cpu() ? 0 : busy_seconds(run, kSteps, device).value_or(0);
+    const std::string step = title + ": training step " + (graphs ? "with graphs" : "without graphs");
+    figure(step, 1e3 * median, "ms");
+    std::printf("quartiles %.3f .. %.3f ms\n", 1e3 * quantile(seconds, 0.25), 1e3 * quantile(seconds, 0.75));
+    if (busy > 0) {
+      const double waited = std::max(0.0, 1 - busy / kSteps / median);
+      figure(step + ", the device is busy", 1e3 * busy / kSteps, "ms");
+      figure(step + ", the device waits for the host", 100 * waited, "%", "<= 2");
     }
   }
 }
@@ -219,12 +223,13 @@ void time_training(const Model& model, at::Device device, int64_t rounds) {
 
 int main(int argc, char** argv) try {
   namespace options = boost::program_options;
-  std::string name, spec, precision;
+  std::string name, spec, title, precision;
   int64_t batch = 0, rounds = 0;
   options::options_description description("device: steps and gaps of a device");
   description.add_options()("help", "this text")("device", options::value(&name)->default_value("cuda:0"),
                                                  "cpu, cuda, cuda:K")(
       "model", options::value(&spec)->default_value("gpt:layers=8,width=512,heads=8,tokens=256"), "SPEC")(
+      "name", options::value(&title), "of the model in the figures; without: SPEC")(
       "batch-size", options::value(&batch)->default_value(4), "samples of a minibatch")(
       "precision", options::value(&precision)->default_value("bfloat16"), "of the training step")(
       "rounds", options::value(&rounds)->default_value(31), "measurements of each kind");
@@ -236,6 +241,7 @@ int main(int argc, char** argv) try {
     return 0;
   }
   if (batch < 1 || rounds < 1) throw options::error("counts start at 1");
+  if (title.empty()) title = spec;
   const at::Device device = open_device(name, "--device");
   const c10::DeviceGuard on_device(device);
   at::set_num_threads(1);
@@ -243,10 +249,10 @@ int main(int argc, char** argv) try {
   Model model = load_model(spec, batch);
   {
     const at::NoGradGuard no_grad;
-    time_steps(model, device, rounds);
+    time_steps(title, model, device, rounds);
   }
   model.graph = with_precision(model, precision, device);
-  time_training(model, device, rounds);
+  time_training(title, model, device, rounds);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "device: %s\n", error.what());

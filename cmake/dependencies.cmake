@@ -45,7 +45,8 @@ if(PIPEWRIGHT_TORCH)
   endif()
   # What Unicode knows of characters (runtime/data/word_pieces.h).
   find_package(ICU 72 QUIET COMPONENTS uc)
-  if(NOT ICU_FOUND)
+  find_library(ICU_STATIC_LIBRARY libicuuc.a)
+  if(NOT ICU_FOUND OR NOT ICU_STATIC_LIBRARY)
     message(FATAL_ERROR "ICU >= 72 (package libicu-dev) not found.\n${PIPEWRIGHT_CURE}")
   endif()
   # For one data set (runtime/data/wiki_shards.cc), which says so where it is missing.

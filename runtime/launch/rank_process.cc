@@ -99,12 +99,18 @@ Program program_here(const RankStart& start) {
   return program;
 }
 
+// What starts this program: of an installed one the script that looks for the host's LibTorch.
+std::filesystem::path starter_of(const std::filesystem::path& program) {
+  const std::filesystem::path folder = program.parent_path();
+  return folder.filename() == "libexec" ? folder.parent_path() / "bin" / program.filename() : program;
+}
+
 // The remote shell, which starts ours there.
 Program program_elsewhere(const RankStart& start) {
   Program program = program_of(start);
   std::vector<std::string> line = {"exec", "env"};
   line.insert(line.end(), start.variables.begin(), start.variables.end());
-  program.arguments[0] = std::filesystem::read_symlink(program.file).string();
+  program.arguments[0] = starter_of(std::filesystem::read_symlink(program.file)).string();
   line.insert(line.end(), program.arguments.begin(), program.arguments.end());
   // Command lines are for everybody on both hosts to see: the secret goes over standard input.
   const std::string inner = "cd " + shell_line({std::filesystem::current_path().string()}) + " && read -r " +

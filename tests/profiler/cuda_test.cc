@@ -1,4 +1,5 @@
-// What only a GPU can show of profiles; skipped, and said so, where there is none.
+// What only a GPU can show of profiles; skipped, and said so, where there is none. Tagged [alone]: beside other
+// work on the GPU they would measure that.
 #include <ATen/Context.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
@@ -31,7 +32,7 @@ std::string provenance(const Profile& profile, const std::string& key) {
   return "";
 }
 
-TEST_CASE("cuda: what lies between two marks is the device's time, and the host is ahead", "[cuda]") {
+TEST_CASE("cuda: what lies between two marks is the device's time, and the host is ahead", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const at::Tensor x = at::randn({4096, 4096}, at::TensorOptions().device(*device));
@@ -54,7 +55,7 @@ TEST_CASE("cuda: what lies between two marks is the device's time, and the host 
   CHECK(whole.host_seconds < whole.device_seconds);
 }
 
-TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole", "[cuda]") {
+TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   Model model = build_model("gpt:layers=2,width=512,heads=8,tokens=256,vocabulary=512", 16);
@@ -80,7 +81,7 @@ TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole"
   CHECK(profile.whole.allocated_bytes.value_or(0) >= saved);
 }
 
-TEST_CASE("cuda: tiny layers are launch-bound, large ones are not", "[cuda]") {
+TEST_CASE("cuda: tiny layers are launch-bound, large ones are not", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const auto share = [&](const std::string& spec, int64_t batch_size) {

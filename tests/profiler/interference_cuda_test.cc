@@ -1,4 +1,5 @@
-// What only a GPU can show of interference: NVML's counters, hogs of a GPU, a data set of one.
+// What only a GPU can show of interference: NVML's counters, hogs of a GPU, a data set of one. Each needs the GPU
+// alone.
 #include <signal.h>
 
 #include <algorithm>
@@ -6,13 +7,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "interference/core_features.h"
 #include "interference/data_set.h"
 #include "interference/gpu_counters.h"
 #include "models/device/cuda_plugin.h"
 #include "profiler/gpu_hogs.h"
-#include "test_paths.h"
 #include "tests/support/gpu.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
@@ -22,13 +23,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kProfiler = std::string(PIPEWRIGHT_BINARY_DIR) + "/pipewright-profiler";
+// Beside this program, wherever both were carried.
+const std::string kProfiler =
+    std::filesystem::read_symlink("/proc/self/exe").replace_filename("pipewright-profiler").string();
 
 GpuCounters counters_of_gpu(at::Device device) {
   return GpuCounters(cuda_plugin("test").device_identity(device.index()));
 }
 
-TEST_CASE("cuda: NVML tells that the GPU works, and how fast its clock is", "[cuda]") {
+TEST_CASE("cuda: NVML tells that the GPU works, and how fast its clock is", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const GpuCounters counters = counters_of_gpu(*device);
@@ -45,11 +48,14 @@ TEST_CASE("cuda: NVML tells that the GPU works, and how fast its clock is", "[cu
   CHECK((reading.throttled == 0 || reading.throttled == 1));
   CHECK((reading.others >= 0 && reading.others <= 1));
   // A container may count this process too.
-  std::printf("figure: NVML beside products of one process: busy %.2f, others %.2f, %.2f GHz\n", reading.busy,
-              reading.others, reading.gigahertz);
+  std::printf(
+      "figure: NVML beside products of one process, busy: %.2f\n"
+      "figure: NVML beside products of one process, busy with others: %.2f\n"
+      "figure: NVML beside products of one process, clock: %.2f GHz\n",
+      reading.busy, reading.others, reading.gigahertz);
 }
 
-TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are gone afterwards", "[cuda]") {
+TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are gone afterwards", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const GpuCounters counters = counters_of_gpu(*device);
@@ -66,7 +72,7 @@ TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are go
   }
 }
 
-TEST_CASE("cuda: a data set of a GPU beside hogs knows the GPU's features, and that hogs slow it", "[cuda]") {
+TEST_CASE("cuda: a data set of a GPU beside hogs knows the GPU's features, and that hogs slow it", "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const TemporaryFolder folder;
@@ -91,8 +97,11 @@ TEST_CASE("cuda: a data set of a GPU beside hogs knows the GPU's features, and t
   }
   CHECK(most > 1.5);
   CHECK(others_beside > 0.2);
-  std::printf("figure: a GPU beside two hogs is at most %.2f times as slow, quiet %.2f; others %.2f\n", most,
-              most_of_quiet, others_beside);
+  std::printf(
+      "figure: a GPU beside two hogs, times as slow: %.2f (aim >= 1.5)\n"
+      "figure: a quiet GPU, times as slow: %.2f\n"
+      "figure: a GPU beside two hogs, busy with others: %.2f (aim >= 0.2)\n",
+      most, most_of_quiet, others_beside);
 }
 
 }  // namespace

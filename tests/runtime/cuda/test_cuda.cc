@@ -77,8 +77,8 @@ TEST_CASE("cuda: the weights after 50 steps are the CPU's under every schedule",
   for (const Precision& precision : {Precision{"float32", 1e-4}, Precision{"bfloat16", 2e-2}}) {
     for (const WeightsApart& one : weights_apart(*device, precision.name, 50)) {
       // scripts/check_gpu takes these lines into its report.
-      std::printf("figure: weights after 50 steps, %s: %.1e apart (tolerance %.0e)\n", one.what.c_str(),
-                  one.apart, precision.tolerance);
+      std::printf("figure: weights after 50 steps, %s, apart from the CPU's: %.1e (aim <= %.0e)\n",
+                  one.what.c_str(), one.apart, precision.tolerance);
       INFO(one.what);
       CHECK(one.apart < precision.tolerance);
     }
@@ -120,7 +120,7 @@ TEST_CASE("cuda: a recorded GPT starts with one launch what were hundreds", "[cu
   CHECK(with.texts == std::vector<std::string>{"used"});
   CHECK(with.forwards == 19);
   CHECK(with.positions == 1);
-  std::printf("figure: a GPT of 2 layers: %lld kernels and copies in a recorded forward and backward\n",
+  std::printf("figure: kernels and copies in a recorded forward and backward of a GPT of 2 layers: %lld\n",
               static_cast<long long>(with.size));
   CHECK(with.size > 100);
   // Gradients of the embedding are added in any order.

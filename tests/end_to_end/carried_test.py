@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""The installed tree, moved, from another folder, with nothing of the build in its environment.
+
+    carried_test.py BUILD_DIR TORCH_ROOT
+"""
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+build, torch_root = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
+SMALL = ["--model", "mlp:layers=4,width=16,image=8", "--data", "synthetic-images:image=8,samples=64", "--batch-size", "8", "--no-save"]
+
+
+class Carried(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="carried-"))
+        installed, cls.tree = cls.folder / "installed", cls.folder / "another place"
+        done = subprocess.run(["cmake", "--install", build, "--prefix", installed], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        installed.rename(cls.tree)
+        cls.elsewhere = cls.folder / "elsewhere"
+        cls.elsewhere.mkdir()
+        cls.environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "TORCH_ROOT")}
+        loader = importlib.machinery.SourceFileLoader("check_gpu", str(cls.tree / "scripts" / "check_gpu"))
+        cls.check_gpu = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_gpu", loader))
+        loader.exec_module(cls.check_gpu)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def run_there(self, *command, torch=torch_root, code=0, **environment):
+        environment = {**self.environment, **environment, **({"TORCH_ROOT": torch} if torch else {})}
+        done = subprocess.run([str(word) for word in command], cwd=self.elsewhere, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def of_tree(self):
+        """Processes that were started from it."""
+        found = []
+        for file in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(self.tree).encode() in file.read_bytes():
+                    found.append(int(file.parent.name))
+            except OSError:
+                pass
+        return found
+
+    def test_every_library_is_in_the_tree_or_of_the_runtimes_or_of_torch(self):
+        elsewhere = re.compile(r"lib(c|m|dl|rt|util|resolv|pthread|gcc_s|stdc[+][+])[.]so.*|ld-linux.*|lib(torch|c10|gomp|cudart|asan|ubsan|tsan).*")
+        for file in [*(self.tree / "libexec").iterdir(), *(self.tree / "lib").iterdir(), self.tree / "bin" / "pipewright-optimizer"]:
+            told = subprocess.run(["readelf", "-d", file], capture_output=True, text=True).stdout
+            needed = re.findall(r"\(NEEDED\).*\[(.*)\]", told)
+            self.assertEqual([name for name in needed if not elsewhere.fullmatch(name) and not (self.tree / "lib" / name).exists()], [], file)
+            if file.parent.name != "lib":
+                self.assertIn("(RPATH)              Library rpath: [$ORIGIN/../lib]", told, file)
+
+    def test_the_programs_start(self):
+        for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime", "test_cuda", "profile_cuda_test", "benchmark_device"):
+            option = "--version" if program.startswith("pipewright") else "--help"
+            self.run_there(self.tree / "bin" / program, option)
+        (self.elsewhere / "linked").symlink_to(self.tree / "bin" / "pipewright-runtime")
+        self.assertIn("LibTorch 2.", self.run_there("./linked", "--version"))
+
+    def test_what_is_no_torch_of_this_version_is_refused(self):
+        said = self.run_there(self.tree / "bin" / "pipewright-runtime", "--version", torch="/nowhere", code=2)
+        self.assertIn("expected, none found: TORCH_ROOT=/nowhere", said)
+        other = self.folder / "torch"
+        other.mkdir()
+        (other / "version.py").write_text("__version__ = '1.13.1+cu117'\n")
+        self.assertIn("expected, 1.13.1+cu117 found", self.run_there(self.tree / "bin" / "pipewright-runtime", "--version", torch=other, code=2))
+
+    def test_torch_of_the_python_on_the_path(self):
+        site = self.folder / "site"
+        site.mkdir()
+        (site / "torch").symlink_to(torch_root)
+        self.assertIn("LibTorch 2.", self.run_there(self.tree / "bin" / "pipewright-runtime", "--version", torch=None, PYTHONPATH=str(site)))
+
+    def test_training(self):
+        runtime = self.tree / "bin" / "pipewright-runtime"
+        self.assertIn("8 minibatches in", self.run_there(runtime, "train", *SMALL, "--output", "one"))
+        self.run_there(runtime, "launch", *SMALL, "--ranks", "2", "--output", "two")
+        self.assertEqual(json.loads((self.elsewhere / "two" / "summary.json").read_text())["world_size"], 2)
+
+    def test_ranks_on_other_hosts_find_their_libraries(self):
+        (self.elsewhere / "hosts").write_text("left\nright\n")
+        rsh = self.elsewhere / "rsh"
+        rsh.write_text('#!/bin/sh\nshift\nunset LD_LIBRARY_PATH\nexec sh -c "$*"\n')
+        rsh.chmod(0o755)
+        self.run_there(self.tree / "bin" / "pipewright-runtime", "launch", *SMALL, "--hosts", "hosts", "--rsh", rsh, "--master-addr", "127.0.0.1", "--output", "hosts-run")
+
+    def test_check_gpu(self):
+        self.run_there(self.tree / "scripts" / "check_gpu", "--device", "cpu", "--only", "nccl", "--output", "report.md")
+        document = json.loads((self.elsewhere / "report.json").read_text())
+        self.assertEqual(document["failed"], 0)
+        apart = [figure for figure in document["figures"] if "relative" in figure["name"]]
+        self.assertEqual(len(apart), 4)
+        self.assertTrue(all(figure["met"] for figure in apart), apart)
+        self.assertIn(apart[0]["name"], (self.elsewhere / "report.md").read_text())
+
+    def test_check_gpu_that_is_stopped_leaves_nothing(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            with subprocess.Popen([self.tree / "scripts" / "check_gpu", "--device", "cpu", "--only", "nccl", "--output", "stopped.md"], cwd=self.elsewhere,
+                                  env={**self.environment, "TORCH_ROOT": torch_root}, stdout=subprocess.PIPE, text=True) as check:
+                for line in check.stdout:
+                    if "1f1b-flush: passed" in line:  # ranks are next
+                        break
+                check.send_signal(number)
+                check.stdout.read()
+            self.assertEqual(check.returncode, -number if number == signal.SIGKILL else 128 + number)
+            if number != signal.SIGKILL:
+                self.assertEqual(self.of_tree(), [])
+                stopped = json.loads((self.elsewhere / "stopped.json").read_text())
+                self.assertIn("stopped by " + number.name, stopped["steps"][-1]["result"])
+        # Killed, it can only leave word: what it had started is told to end.
+        self.assertTrue(self.check_gpu.wait(lambda: not self.of_tree(), self.check_gpu.time.monotonic() + 30))
+
+    def test_check_gpu_ends_what_does_not_want_to(self):
+        log = self.folder / "stubborn.log"
+        process = self.check_gpu.begin_process(["sh", "-c", "trap '' TERM; sleep 600 & echo begun; wait"], log)
+        self.assertTrue(self.check_gpu.wait(lambda: "begun" in log.read_text(), self.check_gpu.time.monotonic() + 30))
+        self.assertFalse(self.check_gpu.wait(lambda: process.poll() is not None, 0))
+        self.assertEqual(self.check_gpu.end_process(process), 1)  # beside itself
+        self.assertEqual(self.check_gpu.members(process.pid), [])
+
+    def test_check_gpu_refuses(self):
+        check = self.tree / "scripts" / "check_gpu"
+        self.assertIn("Did you mean 'memory'?", self.run_there(check, "--only", "memroy", code=2))
+        self.assertIn("no program /nowhere/", self.run_there(check, "--programs", "/nowhere", code=2))
+        self.assertIn("nothing to check on 'cuda:63'", self.run_there(check, "--device", "cuda:63", "--only", "truth", code=2))
+
+    def test_figures_and_their_aims(self):
+        found = self.check_gpu.FIGURE.findall("a\nfigure: a: b, c: 1.5e-3 us (aim <= 1e-2)\nfigure: d (e): 3\nfigure: f: nan MiB (aim 95 .. 105)\n")
+        self.assertEqual(found, [("a: b, c", "1.5e-3", "us", "<= 1e-2"), ("d (e)", "3", "", ""), ("f", "nan", "MiB", "95 .. 105")])
+        report = self.check_gpu.Report(type("Arguments", (), {"output": "x.md", "device": "cpu"}))
+        for value, aim, met in ((1.0, "<= 1.05", True), (1.1, "<= 1.05", False), (2.0, ">= 1e1", False), (100, "95 .. 105", True), (94, "95 .. 105", False),
+                                (float("nan"), "<= 1", False), (1.0, "", None)):
+            report.figure("x", value, "", aim)
+            self.assertEqual(report.figures[-1]["met"], met, (value, aim))
+
+
+unittest.main(verbosity=2)
