@@ -32,10 +32,10 @@ struct LearningRatePolicy {
   int64_t decay_minibatches = 0;     ///< what the policy takes from there on; 0 = the rest of the run
   double lowest_learning_rate = 0;   ///< the policy never falls below it
   std::string milestones;            ///< "milestones": minibatches at which gamma multiplies, "3000,6000"
-  double gamma = 0.1;              ///< factor of "step" and "exponential"
-  double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
-  int64_t step_minibatches = 0;    ///< above 0: every so many minibatches instead
-  double power = 2;                ///< "polynomial": (1 - progress)^power
+  double gamma = 0.1;                ///< factor of "step" and "exponential"
+  double step_epochs = 30;           ///< "step": the rate is multiplied by gamma every so many epochs
+  int64_t step_minibatches = 0;      ///< above 0: every so many minibatches instead
+  double power = 2;                  ///< "polynomial": (1 - progress)^power
   /// How often the rate changes after the warm-up: "minibatch", or "epoch" (then it is that of the epoch's
   /// first minibatch).
   std::string every = "minibatch";
@@ -59,7 +59,7 @@ struct UpdateSettings {
   std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
-      1;                            ///< rounds of a stage that make one update (weights "stash", "vertical")
+      1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
   /// Over what the loss of an update is averaged where its minibatches count unequal numbers of labels:
   /// "minibatches" (the mean of their means) or "labels" (each counts as many as it has).
   std::string loss_average = "minibatches";
@@ -70,6 +70,9 @@ struct UpdateSettings {
   int64_t seed = 0;
   bool cuda_graphs = false;  ///< forwards and backwards are recorded once and replayed, where they can be
 };
+
+/// "float32", "tf32", "bfloat16" (docs/semantics.md, Precision).
+const std::vector<std::string>& known_precisions();
 
 /// Only `model` and `data` have no default. Keys that are absent keep these values; unknown keys are errors.
 struct Run : UpdateSettings {
@@ -86,7 +89,7 @@ struct Run : UpdateSettings {
   int64_t batch_size = 64;
   int64_t epochs = 1;                 ///< used when `minibatches` is 0
   int64_t minibatches = 0;            ///< over the whole run; 0 = as many as the epochs hold
-  std::string precision = "float32";  ///< "bfloat16": autocast, weights stay float32
+  std::string precision = "float32";  ///< one of known_precisions(); weights are float32 always
   std::string initial_weights;        ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
   bool no_save = false;  ///< true: the run's final weights are not written into its folder

@@ -11,6 +11,12 @@
 #include "graph/update_rules.h"
 
 namespace pipewright {
+
+const std::vector<std::string>& known_precisions() {
+  static const std::vector<std::string> known = {"float32", "tf32", "bfloat16"};
+  return known;
+}
+
 namespace {
 
 constexpr int64_t kMostSeed = std::numeric_limits<int64_t>::max();
@@ -133,8 +139,8 @@ const std::vector<RunField>& run_fields() {
        "of an update: minibatches, the mean of their losses; labels, each counts as many labels as it has"},
       {"", "sync", "sync", kPlain, PW_FIELD(sync),
        not_empty("how replicas are held together, such as \"all-reduce\""), help_of(sync_rules())},
-      {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of({"float32", "bfloat16"}),
-       "float32, bfloat16 (autocast)"},
+      {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of(known_precisions()),
+       "float32; tf32: a GPU multiplies with ten bits; bfloat16 (autocast)"},
       {"",
        "nan_guard",
        "nan-guard",

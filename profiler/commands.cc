@@ -127,7 +127,7 @@ po::options_description profile_options() {
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"),
        "passes thrown away first; on a device further ones until its times have settled")  //
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
-       "float32, or bfloat16: autocast with float32 weights")  //
+       "float32; tf32: a GPU multiplies with ten bits; bfloat16: autocast with float32 weights")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
        "passes that count; 0: until the sum of the nodes is known to 1 %, at least 3, for 20 s or 1000 "
        "passes "

@@ -1,10 +1,15 @@
 #include "models/run/autocast.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "graph/error.h"
+#include "graph/json.h"
 #include "graph/nearest.h"
+#include "graph/run.h"
 #include "models/run/interpreter.h"
 #include "models/run/scalar_types.h"
 
@@ -18,12 +23,18 @@ at::Tensor zeros_of(const TensorType& type, at::Device device) {
 }  // namespace
 
 Graph with_precision(const Model& model, const std::string& precision, at::Device device) {
+  const std::vector<std::string>& known = known_precisions();
+  if (std::find(known.begin(), known.end(), precision) == known.end())
+    throw InputError("precision '" + precision + "' is not one of " + join(known, ", ") +
+                     suggestion(precision, known));
+  if (precision == "tf32" && device.is_cpu())
+    throw InputError("precision 'tf32' is how GPUs multiply, and the device is the CPU",
+                     "Next: --precision float32; or --device cuda.");
+  // LibTorch lets cuDNN use it unless it is told.
+  at::globalContext().setAllowTF32CuDNN(precision == "tf32");
+  at::globalContext().setAllowTF32CuBLAS(precision == "tf32");
   Graph graph = model.graph;
-  if (precision == "float32") return graph;
-  if (precision != "bfloat16") {
-    throw InputError("precision '" + precision + "' is not one of float32, bfloat16" +
-                     suggestion(precision, {"float32", "bfloat16"}));
-  }
+  if (precision != "bfloat16") return graph;
   graph.autocast.emplace();
   // Two samples: one is too few for a batch norm behind a global pooling.
   Graph small = model.fixed_batch || model.graph_for == nullptr ? graph : with_batch_size(model, 2);

@@ -216,13 +216,9 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
                          "': weights are replaced at every drain, recordings know where they lie",
                      "Leave out --cuda-graphs, or --sync.");
   }
-  if (run.loss_average == "labels" &&
-      (run.cuda_graphs || sync_facts(run.sync).kind != SyncKind::kAllReduce)) {
+  if (run.loss_average == "labels" && sync_facts(run.sync).kind != SyncKind::kAllReduce) {
     throw InputError(
-        "loss_average 'labels' does not go with " +
-            (run.cuda_graphs
-                 ? std::string("cuda_graphs: recordings begin each backward with the same gradient")
-                 : "sync '" + run.sync + "': replicas make updates of their own"),
+        "loss_average 'labels' does not go with sync '" + run.sync + "': replicas make updates of their own",
         "Leave out one of the two.");
   }
   if (cache_rules(run.cache).kind != CacheKind::kNone && run.cuda_graphs) {

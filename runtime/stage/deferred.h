@@ -26,7 +26,9 @@ class Deferred {
   void flush();
   bool empty() const { return under_way_.empty(); }
 
-  static constexpr size_t kMost = 64;
+  /// Two to four minibatches: enough that the device never waits for the host, and few enough that pinned
+  /// memory of minibatches comes back before more is taken.
+  static constexpr size_t kMost = 8;
 
  private:
   struct Entry {

@@ -91,6 +91,7 @@ TEST_CASE("bfloat16: the computed types are those that the nodes make") {
   segment.forward(inputs, parameters, buffers, {}, &observer);
   CHECK(bfloat16s > 3);
   CHECK_THROWS_AS(with_precision(model, "bfloat61"), InputError);
+  CHECK_THROWS_AS(with_precision(model, "tf32"), InputError);
 }
 
 }  // namespace
