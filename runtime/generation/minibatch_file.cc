@@ -16,7 +16,7 @@ at::Tensor stacked(const TrainingData& data, size_t field, const std::vector<int
   const auto requests = [&, k = data.first_minibatch()]() mutable -> std::optional<LoadRequest> {
     return k < end ? std::optional(data.request(k++)) : std::nullopt;
   };
-  Loader loader(data.dataset(), {field}, requests, /*workers=*/1, /*ahead=*/4);
+  Loader loader(data.dataset(), {field}, requests, {.count = 1}, /*ahead=*/4);
   const at::Tensor all = at::empty(shape, type);
   for (int64_t k = 0; k < shape[0]; ++k) all[k].copy_(loader.next().front());
   return all;

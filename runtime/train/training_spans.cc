@@ -140,7 +140,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   int64_t asked_for = 0;
   Loader of_losses(
       data_.dataset(), field_numbers(data_.dataset(), worker.loss_shares().fields()),
-      [&] { return std::optional(data_.request(asked_for)); }, /*workers=*/0, /*ahead=*/0);
+      [&] { return std::optional(data_.request(asked_for)); }, {.count = 0}, /*ahead=*/0);
   hooks.loss_fields = [&](int64_t k) {
     asked_for = k;
     return of_losses.next();

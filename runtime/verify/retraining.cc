@@ -120,7 +120,7 @@ std::function<MinibatchFields(int64_t)> minibatches_from(const Graph& graph, con
   const auto requests = [&data, end, k = first]() mutable -> std::optional<LoadRequest> {
     return k < end ? std::optional(data.request(k++)) : std::nullopt;
   };
-  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, /*workers=*/1, /*ahead=*/4);
+  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, {.count = 1}, /*ahead=*/4);
   return [=, told = Clock::now()](int64_t k) mutable {
     if (Clock::now() - told > std::chrono::seconds(10)) {
       told = Clock::now();

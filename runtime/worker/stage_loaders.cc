@@ -51,7 +51,7 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
     const StageTurns turns = evaluated ? worker.evaluation_turns(stage) : stage.turns();
     loaders_[stage.stage()] =
         std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
-                                 /*workers=*/1, ahead, /*pinned=*/!stage.device().is_cpu());
+                                 {.count = 1}, ahead, /*pinned=*/!stage.device().is_cpu());
   }
 }
 
