@@ -32,10 +32,10 @@ struct LearningRatePolicy {
   int64_t decay_minibatches = 0;     ///< what the policy takes from there on; 0 = the rest of the run
   double lowest_learning_rate = 0;   ///< the policy never falls below it
   std::string milestones;            ///< "milestones": minibatches at which gamma multiplies, "3000,6000"
-  double gamma = 0.1;              ///< factor of "step" and "exponential"
-  double step_epochs = 30;         ///< "step": the rate is multiplied by gamma every so many epochs
-  int64_t step_minibatches = 0;    ///< above 0: every so many minibatches instead
-  double power = 2;                ///< "polynomial": (1 - progress)^power
+  double gamma = 0.1;                ///< factor of "step" and "exponential"
+  double step_epochs = 30;           ///< "step": the rate is multiplied by gamma every so many epochs
+  int64_t step_minibatches = 0;      ///< above 0: every so many minibatches instead
+  double power = 2;                  ///< "polynomial": (1 - progress)^power
   /// How often the rate changes after the warm-up: "minibatch", or "epoch" (then it is that of the epoch's
   /// first minibatch).
   std::string every = "minibatch";
@@ -59,7 +59,7 @@ struct UpdateSettings {
   std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
   int64_t gradient_accumulation =
-      1;                            ///< rounds of a stage that make one update (weights "stash", "vertical")
+      1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
   /// Over what the loss of an update is averaged where its minibatches count unequal numbers of labels:
   /// "minibatches" (the mean of their means) or "labels" (each counts as many as it has).
   std::string loss_average = "minibatches";
@@ -93,6 +93,7 @@ struct Run : UpdateSettings {
   std::string resume;    ///< "", "latest", or a checkpoint's folder
   std::string device = "cpu";
   int64_t threads = 1;                 ///< compute threads of one rank
+  int64_t data_workers = 0;            ///< threads of one rank that make minibatches; 0 = by its cores
   std::string transport = "auto";      ///< "auto", "gloo", "nccl", "shm"
   std::vector<std::string> disturb;    ///< SPECs: ranks that are made slow, for experiments
   double timeout_seconds = 30;         ///< a peer that is silent for longer is lost

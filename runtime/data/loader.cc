@@ -236,11 +236,6 @@ struct Loader::Implementation {
   }
 };
 
-int64_t minibatches_ahead(int64_t workers, int64_t batch_size) {
-  PW_CHECK_LE(1, batch_size);
-  return std::max<int64_t>(4, 2 + (2 * workers + batch_size - 1) / batch_size);
-}
-
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests,
                DataWorkers workers, int64_t ahead, bool pinned) {
   PW_CHECK_LE(0, workers.count);

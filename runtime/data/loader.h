@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/data_workers.h"
 #include "runtime/data/dataset.h"
 
 namespace pipewright {
@@ -50,17 +51,6 @@ struct LoadRequest {
 /// Gives the next request, or nothing at the end. Called in order, by one thread at a time (not always the
 /// same one), never after it gave nothing or threw. May wait; must not call the Loader.
 using RequestSource = std::function<std::optional<LoadRequest>()>;
-
-/// Threads that make minibatches.
-struct DataWorkers {
-  int64_t count = 1;
-  std::vector<int> cores =
-      {};  ///< by number, that they may run on; none: those of the thread that starts them
-};
-
-/// How many minibatches of `batch_size` samples to make in advance: 4, or, where minibatches are small, two
-/// more than have two samples for each worker.
-int64_t minibatches_ahead(int64_t workers, int64_t batch_size);
 
 /// Serves requests in the order given, at most `ahead` minibatches made or being made in advance. Workers
 /// share the samples of a minibatch and begin with the first that is not made, so that also one alone is made

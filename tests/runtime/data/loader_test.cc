@@ -318,6 +318,30 @@ TEST_CASE("workers run on the cores that they are given") {
   }
 }
 
+TEST_CASE("as many workers as cores are left, as many as wanted, and never none") {
+  const int64_t cores = data_workers(0, 0).count;  // of this machine, 16 at most
+  CHECK(data_workers(5, 100, 100).count == 5);
+  CHECK(data_workers(0, 10'000).count == 1);
+  CHECK(data_workers(0, 0, 10'000).count == 1);
+  CHECK(cores >= 1);
+  CHECK(cores <= kMostDataWorkers);
+  std::thread([] {  // its affinity goes with it
+    cpu_set_t all, one;
+    CPU_ZERO(&all);
+    CPU_ZERO(&one);
+    sched_getaffinity(0, sizeof all, &all);
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (!CPU_ISSET(core, &all) || CPU_COUNT(&one) == 2) continue;
+      CPU_SET(core, &one);
+      sched_setaffinity(0, sizeof one, &one);
+      CHECK(data_workers(0, 0).count == CPU_COUNT(&one));
+      CHECK(data_workers(0, 1).count == 1);
+      CHECK(data_workers(0, 0, 2).count == 1);
+    }
+  })
+      .join();
+}
+
 TEST_CASE("as many minibatches are made in advance as keep workers busy, and no more") {
   for (int64_t workers = 1; workers <= 64; ++workers) {
     for (int64_t batch = 1; batch <= 100; ++batch) {
