@@ -11,13 +11,9 @@ namespace pipewright {
 /// are turned into fewer pixels. The other eighths have no vector code and take longer than the whole.
 inline constexpr int kJpegScales[] = {1, 2, 4, 8};
 
-/// How many pixels `pixels` are at `eighths`, one of kJpegScales: rounded up.
-inline int at_scale(int pixels, int eighths) {
-  return static_cast<int>((static_cast<int64_t>(pixels) * eighths + 7) / 8);
-}
-
-/// Decodes `piece` of the image at `eighths`, in pixels of that scale, into 1 channel or 3: the same bytes as
-/// the whole image has there. `width` and `height` are what the caller took the whole image for at 8 eighths.
+/// Decodes `piece` of the image at `eighths`, one of kJpegScales, into 1 channel or 3: the same bytes as the
+/// whole image has there. The piece is in pixels of that scale, at which sides are `eighths` / 8 as long,
+/// rounded up. `width` and `height` are what the caller took the whole image for at 8 eighths.
 /// "" or what is wrong; then *pixels is nothing. Damage of coefficients is no error, nor is what lies below
 /// the piece looked at.
 std::string decode_jpeg(const std::string& bytes, int width, int height, const Rectangle& piece, int eighths,

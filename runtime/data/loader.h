@@ -64,9 +64,10 @@ using RequestSource = std::function<std::optional<LoadRequest>()>;
 ///
 /// Memory: tensors of `ahead` minibatches and of those that next() has handed out and somebody holds. None is
 /// kept here for the next minibatch, as the allocators do that: the host's (models/memory/process_memory.h),
-/// and for `pinned` memory, from which a device takes tensors while the host goes on, LibTorch's, which asks
-/// the driver only where more is alive than ever before. It alone knows when an upload has ended (a copy with
-/// non_blocking records it) and gives a block out again no sooner, whoever has let go of the tensor.
+/// and for `pinned` memory, from which a device takes tensors while the host goes on, LibTorch's. That asks
+/// the driver, which takes long, only where more is alive than ever before; its blocks are powers of two. It
+/// alone knows when an upload has ended (a copy with non_blocking records it) and gives a block out again no
+/// sooner, whoever has let go of the tensor.
 class Loader {
  public:
   Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, DataWorkers workers,
