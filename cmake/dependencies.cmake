@@ -49,6 +49,19 @@ if(PIPEWRIGHT_TORCH)
   if(NOT ICU_FOUND OR NOT ICU_STATIC_LIBRARY)
     message(FATAL_ERROR "ICU >= 72 (package libicu-dev) not found.\n${PIPEWRIGHT_CURE}")
   endif()
+  # Images in files. libjpeg-turbo is where JPEGs are decoded at a scale and in pieces.
+  find_package(JPEG QUIET)
+  find_file(JPEG_CONFIG jconfig.h HINTS ${JPEG_INCLUDE_DIRS} PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE})
+  if(JPEG_CONFIG)
+    file(STRINGS ${JPEG_CONFIG} jpeg_turbo REGEX "define LIBJPEG_TURBO_VERSION ")
+  endif()
+  if(NOT JPEG_FOUND OR NOT jpeg_turbo)
+    message(FATAL_ERROR "libjpeg-turbo (package libjpeg62-turbo-dev) not found.\n${PIPEWRIGHT_CURE}")
+  endif()
+  find_package(PNG QUIET)
+  if(NOT PNG_FOUND)
+    message(FATAL_ERROR "libpng (package libpng-dev) not found.\n${PIPEWRIGHT_CURE}")
+  endif()
   # For one data set (runtime/data/wiki_shards.cc), which says so where it is missing.
   add_library(pipewright_hdf5 INTERFACE)
   find_path(HDF5_INCLUDE_DIR hdf5.h PATH_SUFFIXES hdf5/serial)
@@ -62,13 +75,13 @@ if(PIPEWRIGHT_TORCH)
     set(PIPEWRIGHT_HDF5 OFF)
     message(STATUS "HDF5 (package libhdf5-dev) not found: built without the data set wiki-shards")
   endif()
-  # Debian puts OpenCVConfig.cmake into the package that pulls in all of OpenCV with its desktop libraries; four
+  # Debian puts OpenCVConfig.cmake into the package that pulls in all of OpenCV with its desktop libraries; three
   # libraries are all we use, so we look for them ourselves.
-  find_path(OPENCV_INCLUDE_DIR opencv2/imgcodecs.hpp PATH_SUFFIXES opencv4)
-  # Images, and forests of regression trees (interference/predictor.h).
+  find_path(OPENCV_INCLUDE_DIR opencv2/imgproc.hpp PATH_SUFFIXES opencv4)
+  # Images made larger and smaller, and forests of regression trees (interference/predictor.h).
   add_library(pipewright_opencv INTERFACE)
   add_library(pipewright_opencv_ml INTERFACE)
-  foreach(module core imgcodecs imgproc ml)
+  foreach(module core imgproc ml)
     find_library(OPENCV_${module}_LIBRARY opencv_${module})
     if(NOT OPENCV_INCLUDE_DIR OR NOT OPENCV_${module}_LIBRARY)
       message(FATAL_ERROR "OpenCV's ${module} (package libopencv-${module}-dev) not found.\n${PIPEWRIGHT_CURE}")

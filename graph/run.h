@@ -96,6 +96,7 @@ struct Run : UpdateSettings {
   std::string resume;    ///< "", "latest", or a checkpoint's folder
   std::string device = "cpu";
   int64_t threads = 1;                 ///< compute threads of one rank
+  int64_t data_workers = 0;            ///< threads of one rank that make minibatches; 0 = by its cores
   std::string transport = "auto";      ///< "auto", "gloo", "nccl", "shm"
   std::vector<std::string> disturb;    ///< SPECs: ranks that are made slow, for experiments
   double timeout_seconds = 30;         ///< a peer that is silent for longer is lost

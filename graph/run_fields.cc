@@ -198,6 +198,8 @@ const std::vector<RunField>& run_fields() {
        {},
        "start forwards and backwards with one call each, where that can be"},
       {"", "threads", "threads", kPlain, PW_FIELD(threads), integer(1, 4096), "compute threads of one rank"},
+      {"", "data_workers", "data-workers", kPlain, PW_FIELD(data_workers), integer(0, 4096),
+       "threads of one rank that make minibatches; 0 = one for each core that is left, 1 to 16"},
       {"", "transport", "transport", kPlain, PW_FIELD(transport), one_of(names_of(transport_rules())),
        help_of(transport_rules())},
       {"",

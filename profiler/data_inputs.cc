@@ -32,7 +32,7 @@ DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t
   std::vector<LoadRequest> requests;
   for (int64_t k = 0; k < kMinibatches; ++k)
     requests.push_back({sampler.indices(k), {seed, sampler.epoch_of(k)}});
-  Loader loader(*dataset, fields, std::move(requests), /*workers=*/0, /*ahead=*/1);
+  Loader loader(*dataset, fields, std::move(requests), {.count = 0}, /*ahead=*/1);
 
   DataInputs result;
   std::vector<double> seconds;

@@ -95,14 +95,6 @@ void tell_before_training(int64_t ranks, const Job& job) {
   warn_of_optimizer_memory(job);
 }
 
-// As the launcher of this rank says; 0 = it does not.
-int64_t ranks_on_this_host() {
-  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
-    if (const char* text = std::getenv(name)) return std::atoll(text);
-  }
-  return 0;
-}
-
 void print_summary(const std::string& folder, bool json) {
   const auto summary = read_document<Summary>(folder + "/summary.json");
   if (json) {
@@ -165,7 +157,7 @@ void run_train(const std::vector<std::string>& arguments) {
   }
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
   job.overwrite = options["overwrite"].as<bool>();
-  if (!place.launched && place.rank == 0) tell_before_training(ranks_on_this_host(), job);
+  if (!place.launched && place.rank == 0) tell_before_training(place.local_ranks, job);
   install_signal_handlers();
   train(job, place);
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());

@@ -8,11 +8,20 @@
 
 namespace pipewright {
 
-/// Width times height as the file's header says; nothing if it has none. Decodes nothing.
-std::optional<int64_t> image_pixels(const std::string& bytes);
+enum class ImageKind { kJpeg, kPng };
+
+struct ImageHeader {
+  ImageKind kind;
+  int64_t width, height;  ///< of the rows as they are stored; 1 to 2^31 - 1
+  /// EXIF's: how to turn them. 1 to 8: 2, 4, 5 and 7 are mirrored too, from 5 on rows become columns.
+  int orientation;
+};
+
+/// As the file says; nothing if it does not. Decodes nothing.
+std::optional<ImageHeader> image_header(const std::string& bytes);
 
 /// "" if `bytes` are a JPEG or PNG that ends where it should, else what is wrong: "the JPEG is truncated",
-/// "neither JPEG nor PNG". Looks at the structure only; bytes after the end are allowed.
+/// "a WebP image, neither JPEG nor PNG". Looks at the structure only; bytes after the end are allowed.
 std::string incomplete_image(const std::string& bytes);
 
 }  // namespace pipewright

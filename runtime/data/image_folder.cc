@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
-#include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
 #include <set>
 
@@ -15,6 +14,7 @@
 #include "graph/nearest.h"
 #include "graph/random.h"
 #include "graph/regular_file.h"
+#include "runtime/data/image_decode.h"
 #include "runtime/data/image_file.h"
 #include "runtime/data/image_sets.h"
 #include "runtime/data/sets.h"
@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNamedInRemarks = 5;
-constexpr int64_t kMaximumFileBytes = int64_t{1} << 30;  // OpenCV counts bytes in an int
+constexpr int64_t kMaximumFileBytes = int64_t{1} << 30;  // no photograph is larger
 constexpr int64_t kUsualPixels = 128'000'000;            // more than cameras make; 384 MB while it is decoded
-constexpr int64_t kMostPixels = int64_t{1} << 30;        // OpenCV's own limit
+constexpr int64_t kMostPixels = int64_t{1} << 30;
 
 // "3 files ...: a, b, c" with the first few names.
 std::string remark(const std::string& what, const std::vector<std::string>& names) {
@@ -96,67 +96,98 @@ std::vector<std::string> class_names(const std::string& set, const fs::path& fol
 
 // ---- pixels ----
 
-cv::Mat resized(const cv::Mat& image, int width, int height) {
-  if (image.cols == width && image.rows == height) return image;
-  // Averages where pixels get fewer: without it, thin lines vanish or stay by chance.
-  const bool fewer = width < image.cols || height < image.rows;
-  cv::Mat result;
-  cv::resize(image, result, cv::Size(width, height), 0, 0, fewer ? cv::INTER_AREA : cv::INTER_LINEAR);
-  return result;
-}
+// What becomes of an image: a piece of it is made `side` x `side`, lies there moved, black where nothing is
+// left, and mirrored.
+struct Preparation {
+  Rectangle piece;
+  int right = 0, down = 0;
+  bool mirrored = false;
+};
 
 // What stays of the image when its shorter side is made `shorter` and then a centred square of `side` is cut
-// out; done in the other order, so that an image of one by a million pixels costs nothing.
-cv::Mat centre_crop(const cv::Mat& image, int side, int shorter) {
-  const int edge = std::min(image.cols, image.rows);
+// out; so that an image of one by a million pixels costs nothing.
+Rectangle centre_piece(const ImageSize& image, int side, int shorter) {
+  const int edge = std::min(image.width, image.height);
   const int kept = std::max(1, static_cast<int>(std::lround(static_cast<double>(edge) * side / shorter)));
-  return resized(image(cv::Rect((image.cols - kept) / 2, (image.rows - kept) / 2, kept, kept)), side, side);
+  return {(image.width - kept) / 2, (image.height - kept) / 2, kept, kept};
 }
 
 int below(KeyedRandom& random, int bound) {
   return static_cast<int>(random.below(static_cast<uint64_t>(bound)));
 }
 
-// A piece of 8 % to 100 % of the area, 3:4 to 4:3, made square: "Going deeper with convolutions" (Szegedy et
-// al. 2015).
-cv::Mat random_resized_crop(const cv::Mat& image, int side, KeyedRandom& random) {
-  const double area = static_cast<double>(image.cols) * image.rows;
+// A piece of 8 % to 100 % of the area, 3:4 to 4:3, to be made square: "Going deeper with convolutions"
+// (Szegedy et al. 2015).
+Rectangle random_piece(const ImageSize& image, int side, KeyedRandom& random) {
+  const double area = static_cast<double>(image.width) * image.height;
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double part = area * (0.08 + 0.92 * random.uniform());
     const double ratio = std::exp((2 * random.uniform() - 1) * std::log(4.0 / 3));
     const int width = static_cast<int>(std::lround(std::sqrt(part * ratio)));
     const int height = static_cast<int>(std::lround(std::sqrt(part / ratio)));
-    if (width < 1 || height < 1 || width > image.cols || height > image.rows) continue;
-    const int x = below(random, image.cols - width + 1), y = below(random, image.rows - height + 1);
-    return resized(image(cv::Rect(x, y, width, height)), side, side);
+    if (width < 1 || height < 1 || width > image.width || height > image.height) continue;
+    const int x = below(random, image.width - width + 1), y = below(random, image.height - height + 1);
+    return {x, y, width, height};
   }
-  return centre_crop(image, side, side);  // a very long or high image
+  return centre_piece(image, side, side);  // a very long or high image
 }
 
-// Moved by up to an eighth of its side, black where nothing is left: what is usual for small images.
-cv::Mat random_padded_crop(const cv::Mat& image, int side, KeyedRandom& random) {
-  const int border = side / 8;
-  cv::Mat padded;
-  cv::copyMakeBorder(centre_crop(image, side, side), padded, border, border, border, border,
-                     cv::BORDER_CONSTANT);
-  const int x = below(random, 2 * border + 1), y = below(random, 2 * border + 1);
-  return padded(cv::Rect(x, y, side, side));
+Pixels resized(Pixels image, int side) {
+  if (image.width() == side && image.height() == side) return image;
+  const auto mat = [](Pixels& of) {
+    return cv::Mat(of.height(), of.width(), CV_8UC(of.channels()), of.row(0));
+  };
+  // Averages where pixels get fewer: without it, thin lines vanish or stay by chance.
+  const bool fewer = side < image.width() || side < image.height();
+  Pixels result(side, side, image.channels());
+  const cv::Mat from = mat(image);
+  cv::Mat into = mat(result);
+  cv::resize(from, into, into.size(), 0, 0, fewer ? cv::INTER_AREA : cv::INTER_LINEAR);
+  return result;
 }
 
-// (channels, side, side), normalised, from OpenCV's rows of blue-green-red or grey bytes.
-void write_normalised(const cv::Mat& image, const Normalisation& by, float* into) {
-  const int channels = image.channels();
+// For each channel the normalised value of each byte: the same bits as computed for each pixel, and faster.
+using NormalisedBytes = std::vector<std::array<float, 256>>;
+
+NormalisedBytes normalised_bytes(const Normalisation& by, int channels) {
+  NormalisedBytes all(static_cast<size_t>(channels));
+  for (size_t channel = 0; channel < all.size(); ++channel) {
+    const float mean = channels == 1 ? by.grey_mean : by.mean[channel];
+    const float deviation = channels == 1 ? by.grey_deviation : by.deviation[channel];
+    for (size_t value = 0; value < 256; ++value)
+      all[channel][value] = (static_cast<float>(value) / 255 - mean) / deviation;
+  }
+  return all;
+}
+
+// Columns or rows of the square that are of the image, as it lies moved by `by`.
+struct Kept {
+  int begin, end;
+  Kept(int side, int by) : begin(std::clamp(by, 0, side)), end(std::clamp(side + by, 0, side)) {}
+};
+
+// (channels, side, side), from a square image that is moved and mirrored.
+void write_normalised(const Pixels& image, const Preparation& how, const NormalisedBytes& normalised,
+                      float* into) {
+  const int side = image.width(), channels = image.channels();
+  const Kept columns(side, how.right), rows(side, how.down);
   for (int channel = 0; channel < channels; ++channel) {
-    const float mean = channels == 1 ? by.grey_mean : by.mean[static_cast<size_t>(channel)];
-    const float deviation = channels == 1 ? by.grey_deviation : by.deviation[static_cast<size_t>(channel)];
-    std::array<float, 256> normalised;
-    for (size_t value = 0; value < 256; ++value) {
-      normalised[value] = (static_cast<float>(value) / 255 - mean) / deviation;
-    }
-    const int source = channels - 1 - channel;  // blue, green, red -> red, green, blue
-    for (int y = 0; y < image.rows; ++y) {
-      const uint8_t* pixel = image.ptr<uint8_t>(y) + source;
-      for (int x = 0; x < image.cols; ++x, pixel += channels) *into++ = normalised[*pixel];
+    const std::array<float, 256>& values = normalised[static_cast<size_t>(channel)];
+    for (int y = 0; y < side; ++y, into += side) {
+      const bool kept = rows.begin <= y && y < rows.end;
+      float* const first = how.mirrored ? into + side - 1 : into;
+      const int step = how.mirrored ? -1 : 1;
+      const auto black = [&](int begin, int end) {
+        for (int x = begin; x < end; ++x) first[step * x] = values[0];
+      };
+      if (!kept) {
+        black(0, side);
+        continue;
+      }
+      black(0, columns.begin);
+      const uint8_t* pixel = image.at(columns.begin - how.right, y - how.down) + channel;
+      for (int x = columns.begin; x < columns.end; ++x, pixel += channels) first[step * x] = values[*pixel];
+      black(columns.end, side);
     }
   }
 }
@@ -173,7 +204,7 @@ class ImageFolder : public Dataset {
                                                  image_, 4 * kMaximumImageSize))),
         crop_(options.choice("crop", style.crop, {"resized", "padded", "centre"})),
         flip_(options.choice("flip", style.flip ? "yes" : "no", {"yes", "no"}) == "yes"),
-        normalisation_(style.normalisation),
+        normalised_(normalised_bytes(style.normalisation, channels_)),
         skip_(options.choice("corrupt", "fail", {"fail", "skip"}) == "skip"),
         most_pixels_(options.integer("max_pixels", kUsualPixels, 1, kMostPixels)),
         training_(split == kTrainSplit),
@@ -205,8 +236,9 @@ class ImageFolder : public Dataset {
       std::memcpy(into, &label, sizeof(label));
       return;
     }
-    write_normalised(prepare(load_or_replace(index, label), index, key), normalisation_,
-                     static_cast<float*>(into));
+    Preparation how;
+    const Pixels image = load_or_replace(index, label, key, &how);
+    write_normalised(image, how, normalised_, static_cast<float*>(into));
   }
 
   std::vector<std::string> remarks() const override {
@@ -280,13 +312,13 @@ class ImageFolder : public Dataset {
   // The image of sample `index`; with corrupt=skip, where it cannot be decoded, that of the next file of its
   // class (the first after the last) that can. Of the same class, so that the label is known without opening
   // the image.
-  cv::Mat load_or_replace(int64_t index, int64_t label) const {
+  Pixels load_or_replace(int64_t index, int64_t label, SampleKey key, Preparation* how) const {
     const Span& span = span_of(index);
     const size_t count = span.end - span.first;
     for (size_t step = 0; step < count; ++step) {
       const size_t at = span.first + (static_cast<size_t>(index) - span.first + step) % count;
-      cv::Mat image;
-      const std::string problem = load(files_[at], &image);
+      Pixels image;
+      const std::string problem = load(files_[at], index, key, how, &image);
       if (problem.empty()) return image;
       if (!skip_) {
         throw RunError(files_[at].string() + ": " + problem,
@@ -301,8 +333,9 @@ class ImageFolder : public Dataset {
                    "remove the class's folder or replace its images");
   }
 
-  // "" or what is wrong with the file.
-  std::string load(const fs::path& file, cv::Mat* image) const {
+  // The prepared square, and how it lies in the sample. "" or what is wrong with the file.
+  std::string load(const fs::path& file, int64_t index, SampleKey key, Preparation* how,
+                   Pixels* image) const {
     std::string bytes;
     try {
       const RegularFile opened(file);
@@ -313,40 +346,45 @@ class ImageFolder : public Dataset {
       return error.what();
     }
     if (const std::string problem = incomplete_image(bytes); !problem.empty()) return problem;
-    const std::optional<int64_t> pixels = image_pixels(bytes);
-    if (!pixels) return "cannot be decoded: it does not say how large it is";
-    if (*pixels > most_pixels_) {
-      return "has " + std::to_string(*pixels) +
+    const std::optional<ImageHeader> header = image_header(bytes);
+    if (!header) return "cannot be decoded: it does not say how large it is";
+    const int64_t pixels = header->width * header->height;
+    if (pixels > most_pixels_) {
+      return "has " + std::to_string(pixels) +
              " pixels, more than max_pixels=" + std::to_string(most_pixels_);
     }
-    try {
-      // OpenCV turns the image as its EXIF orientation says.
-      const cv::Mat raw(1, static_cast<int>(bytes.size()), CV_8UC1, bytes.data());
-      *image = cv::imdecode(raw, channels_ == 1 ? cv::IMREAD_GRAYSCALE : cv::IMREAD_COLOR);
-    } catch (const cv::Exception& exception) {
-      return "cannot be decoded: " + exception.err;
-    }
-    return image->empty() ? "cannot be decoded: damaged, or of an unknown kind" : "";
+    *how = preparation(size_of(*header), index, key);
+    Pixels piece;
+    const std::string problem = decode_image(bytes, *header, how->piece, image_, channels_, &piece);
+    if (!problem.empty()) return "cannot be decoded: " + problem;
+    *image = resized(std::move(piece), image_);
+    return "";
   }
 
-  cv::Mat prepare(const cv::Mat& image, int64_t index, SampleKey key) const {
-    if (!training_) return centre_crop(image, image_, resize_);
+  Preparation preparation(const ImageSize& size, int64_t index, SampleKey key) const {
+    if (!training_) return {centre_piece(size, image_, resize_)};
     constexpr uint64_t kPurpose = 0x43524f50;  // keeps this stream apart from the sampler's
     KeyedRandom random{kPurpose, key.seed, static_cast<uint64_t>(key.epoch), static_cast<uint64_t>(index)};
-    cv::Mat cropped = crop_ == "resized"  ? random_resized_crop(image, image_, random)
-                      : crop_ == "padded" ? random_padded_crop(image, image_, random)
-                                          : centre_crop(image, image_, resize_);
-    if (!flip_ || random.below(2) == 0) return cropped;
-    cv::Mat flipped;
-    cv::flip(cropped, flipped, 1);
-    return flipped;
+    Preparation how;
+    if (crop_ == "resized") {
+      how.piece = random_piece(size, image_, random);
+    } else if (crop_ == "padded") {  // what is usual for small images
+      how.piece = centre_piece(size, image_, image_);
+      const int most = image_ / 8;
+      how.right = most - below(random, 2 * most + 1);
+      how.down = most - below(random, 2 * most + 1);
+    } else {
+      how.piece = centre_piece(size, image_, resize_);
+    }
+    how.mirrored = flip_ && random.below(2) == 1;
+    return how;
   }
 
   std::string name_;  // begins messages
   int image_, channels_, resize_;
   std::string crop_;
   bool flip_;
-  Normalisation normalisation_;
+  NormalisedBytes normalised_;
   bool skip_;
   int64_t most_pixels_;
   bool training_;

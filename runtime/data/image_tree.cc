@@ -8,7 +8,6 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
-#include <opencv2/imgcodecs.hpp>
 #include <thread>
 
 #include "graph/document.h"
@@ -17,6 +16,7 @@
 #include "graph/json.h"
 #include "graph/random.h"
 #include "graph/units.h"
+#include "runtime/data/jpeg_codec.h"
 #include "runtime/data/sets.h"
 #include "runtime/data/synthetic_images.h"
 
@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSettings = "image-tree.json";
 constexpr int64_t kFilesAtOnce = 64;  // of one class, by one thread
+constexpr int kQuality = 95;          // of trees that are there, too: they go on with the same bytes
 
 std::string numbered(const std::string& name, int64_t number, int64_t count) {
   const std::string digits = std::to_string(number);
@@ -102,9 +103,9 @@ class Files {
     if (const auto bytes = fs::file_size(file, error); !error && bytes > 0) return false;
     // A name that begins with a dot is no image to a reader.
     const fs::path beside = folder / ("." + name);
-    const std::vector<uint8_t> bytes = encoded(training, label, index);
+    const std::string bytes = encoded(training, label, index);
     std::ofstream out(beside, std::ios::binary | std::ios::trunc);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();
     if (!out) throw RunError(beside.string() + ": cannot be written: is the disk full?");
     fs::rename(beside, file, error);
@@ -112,25 +113,23 @@ class Files {
     return true;
   }
 
-  std::vector<uint8_t> encoded(bool training, int64_t label, int64_t index) const {
+  std::string encoded(bool training, int64_t label, int64_t index) const {
     constexpr uint64_t kPurpose = 0x54524545;  // keeps this stream apart from those of synthetic_images.cc
     KeyedRandom random{kPurpose, tree_.seed, split_key(training ? kTrainSplit : kEvaluationSplit),
                        static_cast<uint64_t>(label), static_cast<uint64_t>(index)};
     const auto side = static_cast<int>(tree_.image), channels = static_cast<int>(tree_.channels);
     std::vector<float> values(static_cast<size_t>(side * side * channels));
     pictures_.draw(label, random, values.data());
-    cv::Mat image(side, side, CV_8UC(channels));
+    Pixels image(side, side, channels);
     const float* value = values.data();
-    for (int channel = channels - 1; channel >= 0; --channel) {  // OpenCV has blue first
+    for (int channel = 0; channel < channels; ++channel) {
       for (int y = 0; y < side; ++y) {
-        uint8_t* pixel = image.ptr<uint8_t>(y) + channel;
+        uint8_t* pixel = image.row(y) + channel;
         for (int x = 0; x < side; ++x, pixel += channels)
           *pixel = static_cast<uint8_t>(std::clamp(std::lround(128 + 40 * *value++), 0L, 255L));
       }
     }
-    std::vector<uint8_t> bytes;
-    cv::imencode(".jpg", image, bytes);
-    return bytes;
+    return encode_jpeg(image, kQuality);
   }
 
  private:
@@ -162,7 +161,6 @@ TreeProgress write_image_tree(const ImageTree& tree, const fs::path& folder, int
                               const std::function<void(const TreeProgress&)>& progress) {
   PW_CHECK(threads >= 1, "threads " << threads);
   const bool begun = was_begun(folder, tree);
-  cv::setNumThreads(0);
   const Files files(tree, folder);
   if (!begun) {
     check_room(files, tree, folder);

@@ -1,12 +1,14 @@
 #include "runtime/data/loader.h"
 
 #include <ATen/ops/empty.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -27,33 +29,49 @@ RequestSource one_after_the_other(std::vector<LoadRequest> requests) {
 }  // namespace
 
 struct Loader::Implementation {
-  // A minibatch on its way to next(). Lives in `queue` from the moment a worker takes its request.
+  // A minibatch on its way to next(). Lives in `queue` from the moment a worker has its request.
   struct Slot {
     LoadRequest request;
     std::vector<at::Tensor> tensors;
+    bool open = false;      // the tensors are there: workers take pieces
+    size_t taken = 0;       // samples before it are made, or being made
+    size_t being_made = 0;  // pieces
+    size_t failed = kNone;  // the first sample that could not be read, as far as is known
     std::exception_ptr error;
-    bool done = false;
+
+    static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+    bool is_all_taken() const { return open && (taken == request.indices.size() || failed != kNone); }
+    bool is_done() const { return is_all_taken() && being_made == 0; }
+    // Pieces are taken in order, so all samples before the first one that fails are read.
+    void fail(size_t sample, std::exception_ptr why) {
+      if (sample >= failed) return;
+      failed = sample;
+      error = std::move(why);
+    }
   };
 
   const Dataset& dataset;
   const std::vector<size_t> fields;
   RequestSource source;
+  const DataWorkers workers;
   const size_t ahead;
   const bool pinned;
 
   std::atomic<bool> stopping = false;  // read without the lock between two samples
   std::mutex mutex;
-  std::condition_variable room;   // for workers: the queue is shorter than `ahead`, or stopping
-  std::condition_variable ready;  // for next(): the first slot is done, or there will be none
-  std::deque<Slot> queue;         // in order; a deque does not move its slots when ends grow or shrink
+  std::condition_variable work_to_do;  // for workers: a piece, room for a request, or the end
+  std::condition_variable ready;       // for next(): the first slot is done, or there will be none
+  std::deque<Slot> queue;              // in order; a deque does not move its slots when ends grow or shrink
+  bool asking = false;                 // a worker waits for the source
   bool source_ended = false;
   std::vector<std::thread> threads;
 
-  Implementation(const Dataset& dataset, std::vector<size_t> fields, RequestSource source, int64_t ahead,
-                 bool pinned)
+  Implementation(const Dataset& dataset, std::vector<size_t> fields, RequestSource source,
+                 DataWorkers workers, int64_t ahead, bool pinned)
       : dataset(dataset),
         fields(std::move(fields)),
         source(std::move(source)),
+        workers(std::move(workers)),
         ahead(static_cast<size_t>(ahead)),
         pinned(pinned) {
     for (const size_t field : this->fields) PW_CHECK_LT(field, dataset.fields().size());
@@ -64,11 +82,11 @@ struct Loader::Implementation {
       const std::lock_guard lock(mutex);
       stopping = true;
     }
-    room.notify_all();
+    work_to_do.notify_all();
     for (std::thread& thread : threads) thread.join();
   }
 
-  std::vector<at::Tensor> make(const LoadRequest& request) const {
+  std::vector<at::Tensor> room_for(const LoadRequest& request) const {
     for (const int64_t index : request.indices) {
       PW_CHECK(0 <= index && index < dataset.size(),
                "sample " << index << " of a data set of " << dataset.size());
@@ -80,55 +98,119 @@ struct Loader::Implementation {
       shape.insert(shape.end(), type.shape.begin(), type.shape.end());
       tensors.push_back(
           at::empty(shape, at::TensorOptions(scalar_type_of(type.dtype)).pinned_memory(pinned)));
-      char* into = static_cast<char*>(tensors.back().mutable_data_ptr());
-      for (const int64_t index : request.indices) {
-        if (stopping) return {};
-        dataset.read(index, field, request.key, into);
-        into += type.bytes();
-      }
     }
     return tensors;
   }
 
-  // Takes the next request, or notes that there is none. Under the lock. The slot stays where it is until
-  // next() pops it.
-  Slot* take() {
-    Slot slot;
-    try {
-      std::optional<LoadRequest> request = source();
-      if (!request) {
-        source_ended = true;
-        return nullptr;
+  // Reads samples [begin, end) of the slot. Without the lock: nobody else touches these, nor the request.
+  // `at` is where it is.
+  void read(const Slot& slot, size_t begin, size_t end, size_t* at) const {
+    for (*at = begin; *at < end; ++*at) {
+      for (size_t i = 0; i < fields.size(); ++i) {
+        if (stopping) return;
+        const auto bytes = static_cast<size_t>(dataset.fields()[fields[i]].sample_type.bytes());
+        char* const first = static_cast<char*>(slot.tensors[i].mutable_data_ptr());
+        dataset.read(slot.request.indices[*at], fields[i], slot.request.key, first + *at * bytes);
       }
-      slot.request = std::move(*request);
-    } catch (...) {
-      source_ended = true;
-      slot.error = std::current_exception();
-      slot.done = true;
     }
+  }
+
+  // Asks for the next request and puts it into the queue, or notes that there is none. The lock is let go
+  // while the source is asked.
+  Slot* take(std::unique_lock<std::mutex>& lock) {
+    Slot slot;
+    std::optional<LoadRequest> request;
+    asking = true;
+    lock.unlock();
+    try {
+      request = source();
+    } catch (...) {
+      slot.open = true;
+      slot.fail(0, std::current_exception());
+    }
+    lock.lock();
+    asking = false;
+    if (!request) {
+      source_ended = true;
+      if (slot.error) queue.push_back(std::move(slot));
+      return nullptr;
+    }
+    slot.request = std::move(*request);
     queue.push_back(std::move(slot));
     return &queue.back();
   }
 
+  void open(Slot& slot, std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    std::vector<at::Tensor> tensors;
+    std::exception_ptr error;
+    try {
+      tensors = room_for(slot.request);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    slot.tensors = std::move(tensors);
+    if (error) slot.fail(0, error);
+    slot.open = true;
+  }
+
+  // Makes a piece of the slot that is not taken yet.
+  void make_piece(Slot& slot, std::unique_lock<std::mutex>& lock) {
+    // So few that all workers end at about the same time, so many that the lock costs nothing.
+    constexpr size_t kPiecesOfAWorker = 4;
+    const size_t samples = slot.request.indices.size();
+    const size_t pieces = threads.size() < 2 ? 1 : kPiecesOfAWorker * threads.size();
+    const size_t begin = slot.taken, end = std::min(samples, begin + (samples + pieces - 1) / pieces);
+    slot.taken = end;
+    ++slot.being_made;
+    lock.unlock();
+    size_t at = begin;
+    std::exception_ptr error;
+    try {
+      read(slot, begin, end, &at);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    --slot.being_made;
+    if (error) slot.fail(at, error);
+  }
+
+  Slot* first_to_make() {
+    const auto found = std::find_if(queue.begin(), queue.end(),
+                                    [](const Slot& slot) { return slot.open && !slot.is_all_taken(); });
+    return found == queue.end() ? nullptr : &*found;
+  }
+
+  bool may_ask() const { return !source_ended && !asking && queue.size() < ahead; }
+
+  // Nothing will come any more: of a slot that is not open yet pieces will.
+  bool is_over() const {
+    return stopping || (source_ended && std::all_of(queue.begin(), queue.end(),
+                                                    [](const Slot& slot) { return slot.is_all_taken(); }));
+  }
+
   void work() {
+    if (!workers.cores.empty()) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      for (const int core : workers.cores) CPU_SET(core, &set);
+      sched_setaffinity(0, sizeof set, &set);  // best effort: elsewhere it is only slower
+    }
     std::unique_lock lock(mutex);
     while (true) {
-      room.wait(lock, [&] { return stopping || source_ended || queue.size() < ahead; });
-      if (stopping || source_ended) return;
-      Slot* slot = take();
-      if (source_ended) {
-        room.notify_all();
-        ready.notify_all();
-        return;
+      Slot* slot = nullptr;
+      work_to_do.wait(lock, [&] { return is_over() || (slot = first_to_make()) != nullptr || may_ask(); });
+      if (is_over()) return;
+      if (slot) {
+        make_piece(*slot, lock);
+        if (slot->is_done()) ready.notify_all();
+        if (slot->is_all_taken() && source_ended) work_to_do.notify_all();
+        continue;
       }
-      lock.unlock();
-      try {
-        slot->tensors = make(slot->request);
-      } catch (...) {
-        slot->error = std::current_exception();
-      }
-      lock.lock();
-      slot->done = true;
+      if ((slot = take(lock)) != nullptr) open(*slot, lock);
+      work_to_do.notify_all();
       ready.notify_all();
     }
   }
@@ -136,35 +218,42 @@ struct Loader::Implementation {
   std::vector<at::Tensor> next() {
     std::unique_lock lock(mutex);
     if (threads.empty()) {
-      if (!source_ended) take();
+      Slot* const slot = source_ended ? nullptr : take(lock);
+      if (slot) {
+        open(*slot, lock);
+        if (!slot->is_all_taken()) make_piece(*slot, lock);
+      }
     } else {
-      ready.wait(lock, [&] { return queue.empty() ? source_ended : queue.front().done; });
+      ready.wait(lock, [&] { return queue.empty() ? source_ended : queue.front().is_done(); });
     }
     PW_CHECK(!queue.empty(), "next() after the last request of a Loader");
     Slot slot = std::move(queue.front());
     queue.pop_front();
     lock.unlock();
-    room.notify_one();
+    work_to_do.notify_one();
     if (slot.error) std::rethrow_exception(slot.error);
-    return threads.empty() ? make(slot.request) : std::move(slot.tensors);
+    return std::move(slot.tensors);
   }
 };
 
-Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, int64_t workers,
-               int64_t ahead, bool pinned) {
-  PW_CHECK_LE(0, workers);
+Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests,
+               DataWorkers workers, int64_t ahead, bool pinned) {
+  PW_CHECK_LE(0, workers.count);
   PW_CHECK_LE(0, ahead);
-  implementation_ =
-      std::make_unique<Implementation>(dataset, std::move(fields), std::move(requests), ahead, pinned);
+  implementation_ = std::make_unique<Implementation>(dataset, std::move(fields), std::move(requests),
+                                                     std::move(workers), ahead, pinned);
   if (ahead == 0) return;
-  for (int64_t i = 0; i < std::min(workers, ahead); ++i) {
-    implementation_->threads.emplace_back([this_ = implementation_.get()] { this_->work(); });
-  }
+  std::vector<std::thread>& threads = implementation_->threads;
+  // Their number decides how many pieces there are: none begins before all are there.
+  const std::lock_guard lock(implementation_->mutex);
+  for (int64_t i = 0; i < implementation_->workers.count; ++i)
+    threads.emplace_back([this_ = implementation_.get()] { this_->work(); });
 }
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-               int64_t workers, int64_t ahead, bool pinned)
-    : Loader(dataset, std::move(fields), one_after_the_other(std::move(requests)), workers, ahead, pinned) {}
+               DataWorkers workers, int64_t ahead, bool pinned)
+    : Loader(dataset, std::move(fields), one_after_the_other(std::move(requests)), std::move(workers), ahead,
+             pinned) {}
 
 Loader::~Loader() = default;
 

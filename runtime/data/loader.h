@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/data_workers.h"
 #include "runtime/data/dataset.h"
 
 namespace pipewright {
@@ -48,24 +49,31 @@ struct LoadRequest {
 };
 
 /// Gives the next request, or nothing at the end. Called in order, by one thread at a time (not always the
-/// same one), never after it gave nothing or threw. Must not call the Loader.
+/// same one), never after it gave nothing or threw. May wait; must not call the Loader.
 using RequestSource = std::function<std::optional<LoadRequest>()>;
 
-/// `pinned`: tensors lie in memory from which a device takes them while the host goes on.
-///
-/// Serves requests in the order given, at most `ahead` minibatches made in advance (bounded queue). `fields`:
-/// numbers of the fields wanted; next() returns one tensor (samples, sample shape...) per field, freshly
-/// allocated. workers = 0 or ahead = 0: made in next(), no thread. An exception of a worker is rethrown by
-/// the next() it belongs to; the requests after it are served as if it had not been. One of the source ends
-/// the requests, after those before it. next() after the last request is a CheckError. The destructor stops
-/// the workers; it waits for the sample each is at, not for requests nobody asked for. The data set is
+/// Serves requests in the order given, at most `ahead` minibatches made or being made in advance. Workers
+/// share the samples of a minibatch and begin with the first that is not made, so that also one alone is made
+/// by all; what comes out is the same for every number of them. `fields`: numbers of the fields wanted;
+/// next() returns one tensor (samples, sample shape...) per field, nobody else's. No workers or ahead = 0:
+/// made in next(), no thread. Where samples cannot be read, the exception of the first of them is rethrown by
+/// the next() of their minibatch; the requests after it are served as if it had not been. One of the source
+/// ends the requests, after those before it. next() after the last request is a CheckError. The destructor
+/// stops the workers; it waits for the sample each is at, not for requests nobody asked for. The data set is
 /// borrowed. next() is called by one thread at a time.
+///
+/// Memory: tensors of `ahead` minibatches and of those that next() has handed out and somebody holds. None is
+/// kept here for the next minibatch, as the allocators do that: the host's (models/memory/process_memory.h),
+/// and for `pinned` memory, from which a device takes tensors while the host goes on, LibTorch's. That asks
+/// the driver, which takes long, only where more is alive than ever before; its blocks are powers of two. It
+/// alone knows when an upload has ended (a copy with non_blocking records it) and gives a block out again no
+/// sooner, whoever has let go of the tensor.
 class Loader {
  public:
-  Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, int64_t workers,
+  Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, DataWorkers workers,
          int64_t ahead, bool pinned = false);
   Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-         int64_t workers, int64_t ahead, bool pinned = false);
+         DataWorkers workers, int64_t ahead, bool pinned = false);
   ~Loader();
   std::vector<at::Tensor> next();
 

@@ -84,7 +84,7 @@ int64_t Evaluation::rank_of(int64_t minibatch) const {
   return rank_of_minibatch(plan_, shape_, last, minibatch);
 }
 
-void Evaluation::run(WorkerHooks hooks, LoadObserver loading,
+void Evaluation::run(WorkerHooks hooks, Loading loading,
                      const std::function<void(const EvaluatedMinibatch&, const at::Tensor&)>& report,
                      const FieldOverride& override) {
   const int64_t batch = run_.batch_size;

@@ -42,7 +42,7 @@ class Evaluation {
   /// All these samples once. The pipeline has drained; so it has at the end. All ranks call it.
   /// `hooks.observers` are told of all actions, the others are not called. `report` is called for each
   /// minibatch on its rank_of(), with its scores (graph.outputs[1]), undefined if the model has none.
-  void run(WorkerHooks hooks, LoadObserver loading,
+  void run(WorkerHooks hooks, Loading loading,
            const std::function<void(const EvaluatedMinibatch&, const at::Tensor& scores)>& report,
            const FieldOverride& override = {});
 

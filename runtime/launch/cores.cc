@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
@@ -17,6 +18,9 @@ namespace pipewright {
 namespace {
 
 constexpr const char* kCoresVariable = "PIPEWRIGHT_CORES";
+
+// Of a rank that is bound: what it has beside its own core. Of the process, as the binding is.
+std::vector<int>* spare_cores = nullptr;
 
 }  // namespace
 
@@ -49,11 +53,21 @@ void take_cores_from_launcher() {
     char slash = 0;
     if (!(std::istringstream(pin) >> place >> slash >> places)) return;
     if (place >= places || places > cores.size()) return;
+    static std::vector<int> spare;
+    for (size_t i = places + place; i < cores.size(); i += places) spare.push_back(cores[i]);
+    spare_cores = &spare;
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cores[place], &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a rank that is not pinned is only slower
   }
+}
+
+DataWorkers data_workers_of(int64_t wanted, int64_t computing, const Place& place) {
+  if (!spare_cores)
+    return data_workers(wanted, computing, place.local_ranks > 0 ? place.local_ranks : place.world_size);
+  const auto spare = static_cast<int64_t>(spare_cores->size());
+  return {wanted > 0 ? wanted : std::clamp<int64_t>(spare, 1, kMostDataWorkers), *spare_cores};
 }
 
 }  // namespace pipewright

@@ -164,6 +164,7 @@ std::vector<std::string> Launcher::variables_of(int64_t rank) const {
   };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(place.local_rank));
+  set("LOCAL_WORLD_SIZE", std::to_string(place.local_ranks));
   set("WORLD_SIZE", std::to_string(job_.world_size()));
   set("MASTER_ADDR", address_for_ranks(settings_));
   set("MASTER_PORT", std::to_string(store_.port()));

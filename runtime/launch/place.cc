@@ -10,6 +10,7 @@ namespace pipewright {
 namespace {
 
 constexpr const char* kSlurm = "Slurm";
+constexpr const char* kTorchrunLocalSize = "LOCAL_WORLD_SIZE";
 
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
@@ -41,7 +42,7 @@ struct Source {
 
 const std::vector<Source>& sources() {
   static const std::vector<Source> all = {
-      {"environment (torchrun)", "RANK", {"WORLD_SIZE"}, {"LOCAL_RANK"}, {}, {}},
+      {"environment (torchrun)", "RANK", {"WORLD_SIZE"}, {"LOCAL_RANK"}, {kTorchrunLocalSize}, {}},
       {"Open MPI",
        "OMPI_COMM_WORLD_RANK",
        {"OMPI_COMM_WORLD_SIZE"},
@@ -140,6 +141,7 @@ const Source* read_environment(Place& place) {
     place.rank = *rank;
     place.world_size = *world_size;
     place.local_rank = number(source.local_rank).value_or(place.rank);
+    place.local_ranks = number(source.local_size).value_or(0);
     place.source = source.name;
     return &source;
   }
@@ -208,6 +210,7 @@ Place find_place(const PlaceOptions& options) {
     place.rank = *options.rank;
     place.world_size = *options.world_size;
     place.local_rank = number("LOCAL_RANK").value_or(place.rank);
+    place.local_ranks = number(kTorchrunLocalSize).value_or(0);
     place.source = "options";
   } else if (const Source* source = read_environment(place)) {
     const auto hosts = variable("SLURM_STEP_NODELIST");

@@ -19,6 +19,7 @@ struct Place {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;
+  int64_t local_ranks = 0;  ///< of this host, as the launcher says; 0 = it does not
   std::string master_address = "127.0.0.1";
   int64_t master_port = 29500;
   std::string job;  ///< tells jobs of one scheduler apart that use one address; "" = nothing known

@@ -245,9 +245,13 @@ class ProgressObserver : public ActionObserver {
 
 }  // namespace
 
-LoadObserver RankSession::loading() {
+Loading RankSession::loading() {
   const auto forward = std::make_shared<Activity>();
-  return {[this, forward](int64_t minibatch) {
+  const Run& run = job_.run;
+  DataWorkers workers = data_workers_of(run.data_workers, run.threads, place_);
+  const int64_t ahead = minibatches_ahead(workers.count, run.batch_size);
+  return {std::move(workers), ahead,
+          [this, forward](int64_t minibatch) {
             *forward = progress_.now().activity;
             progress_.begin({"load samples of minibatch " + std::to_string(minibatch), {}, false});
           },

@@ -73,8 +73,8 @@ class RankSession {
   void rest() { progress_.end(); }
   /// It does from now on what is no action of a walk.
   void begin(Activity activity) { progress_.begin(std::move(activity)); }
-  /// Samples are waited for within a forward.
-  LoadObserver loading();
+  /// By the rank's workers; samples are waited for within a forward.
+  Loading loading();
 
  private:
   void connect(RankTask& task);

@@ -30,7 +30,7 @@ std::string fault_in(int64_t k, const LoadRequest& request, const Graph& graph, 
     const auto& inputs = graph.inputs;
     if (std::find(inputs.begin(), inputs.end(), field.name) == inputs.end()) continue;
     const at::Tensor values =
-        Loader(dataset, {i}, std::vector<LoadRequest>{request}, /*workers=*/0, /*ahead=*/0).next()[0];
+        Loader(dataset, {i}, std::vector<LoadRequest>{request}, {.count = 0}, /*ahead=*/0).next()[0];
     if (values.numel() == 0) continue;
     if (values.is_floating_point()) {
       std::string number;

@@ -114,7 +114,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   if (cache_ && cache_->prefix())
     prefix.emplace(*cache_->prefix(),
                    minibatches_of(worker.stage(), worker.stage().turns(), worker.open(span)));
-  const LoadObserver loading = session_.loading();
+  const Loading loading = session_.loading();
   StageLoaders loaders(
       data_.dataset(), worker, worker.open(span), [this](int64_t k) { return data_.request(k); }, loading,
       prefix ? std::optional<int64_t>(0) : std::nullopt);
@@ -140,7 +140,7 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   int64_t asked_for = 0;
   Loader of_losses(
       data_.dataset(), field_numbers(data_.dataset(), worker.loss_shares().fields()),
-      [&] { return std::optional(data_.request(asked_for)); }, /*workers=*/0, /*ahead=*/0);
+      [&] { return std::optional(data_.request(asked_for)); }, {.count = 0}, /*ahead=*/0);
   hooks.loss_fields = [&](int64_t k) {
     asked_for = k;
     return of_losses.next();

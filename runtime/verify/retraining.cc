@@ -105,14 +105,14 @@ class WrittenGroups {
 };
 
 // Minibatches first, first + 1, ... as the serial program asks for them.
-std::function<MinibatchFields(int64_t)> minibatches_from(const Graph& graph, const TrainingData& data,
+std::function<MinibatchFields(int64_t)> minibatches_from(const Job& job, const TrainingData& data,
                                                          int64_t first, int64_t end,
                                                          const std::string& what) {
   std::vector<std::string> names;
   std::vector<size_t> numbers;
   for (size_t i = 0; i < data.dataset().fields().size(); ++i) {
     const std::string& name = data.dataset().fields()[i].name;
-    const auto& inputs = graph.inputs;
+    const auto& inputs = job.model.graph.inputs;
     if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) continue;
     names.push_back(name);
     numbers.push_back(i);
@@ -120,7 +120,9 @@ std::function<MinibatchFields(int64_t)> minibatches_from(const Graph& graph, con
   const auto requests = [&data, end, k = first]() mutable -> std::optional<LoadRequest> {
     return k < end ? std::optional(data.request(k++)) : std::nullopt;
   };
-  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, /*workers=*/1, /*ahead=*/4);
+  const DataWorkers workers = data_workers(job.run.data_workers, job.run.threads);
+  const auto loader = std::make_shared<Loader>(data.dataset(), numbers, requests, workers,
+                                               minibatches_ahead(workers.count, job.run.batch_size));
   return [=, told = Clock::now()](int64_t k) mutable {
     if (Clock::now() - told > std::chrono::seconds(10)) {
       told = Clock::now();
@@ -200,7 +202,7 @@ TrainedModel Retraining::train(const std::vector<PlanSpans>& parts, const std::s
   const auto source = start_of(job_.run, job_.model, job_.resume);
   ReferenceResult result = train_serially(
       job_.model, parts, data_.rules_of(0),
-      minibatches_from(job_.model.graph, data_, first, parts.back().spans.back().end(), what),
+      minibatches_from(job_, data_, first, parts.back().spans.back().end(), what),
       [&](size_t stage) -> std::optional<StageState> {
         auto state = source->state_of(static_cast<int64_t>(stage), 0, programs[stage]);
         if (!shifted) return state;

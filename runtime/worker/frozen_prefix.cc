@@ -27,7 +27,7 @@ PrefixSources sources_of(const PrefixInputs& inputs, const StageReplica& stage) 
   sources.request = inputs.request;
   sources.load = [&data = inputs.data, request = inputs.request, pinned = !stage.device().is_cpu()](
                      int64_t k, const std::vector<std::string>& names) {
-    return Loader(data, field_numbers(data, names), {request(k)}, /*workers=*/0, /*ahead=*/0, pinned).next();
+    return Loader(data, field_numbers(data, names), {request(k)}, {.count = 0}, /*ahead=*/0, pinned).next();
   };
   sources.state = [&stage] { return std::pair(stage.weights(), stage.buffers()); };
   sources.log = inputs.log;

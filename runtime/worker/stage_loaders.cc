@@ -37,28 +37,28 @@ std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::st
 
 StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
                            const std::shared_ptr<const PipelineSpan>& span,
-                           const std::function<LoadRequest(int64_t)>& request, LoadObserver observer,
+                           const std::function<LoadRequest(int64_t)>& request, Loading loading,
                            std::optional<int64_t> but,
                            const std::function<const StageProgram&(int64_t stage)>& evaluated)
-    : observer_(std::move(observer)) {
+    : loading_(std::move(loading)) {
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
     const StageProgram& program = evaluated ? evaluated(stage.stage()) : stage.program();
     std::vector<size_t> numbers = field_numbers(data, program.fields());
     if (numbers.empty() || stage.stage() == but) continue;
     // Where they are handed out, few: who is slow should not hold what others could train.
-    const int64_t ahead = span->is_shared() ? 1 : 4;
+    const int64_t ahead = span->is_shared() ? 1 : loading_.ahead;
     const StageTurns turns = evaluated ? worker.evaluation_turns(stage) : stage.turns();
     loaders_[stage.stage()] =
         std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
-                                 /*workers=*/1, ahead, /*pinned=*/!stage.device().is_cpu());
+                                 loading_.workers, ahead, /*pinned=*/!stage.device().is_cpu());
   }
 }
 
 std::vector<at::Tensor> StageLoaders::next(int64_t stage, int64_t k) {
-  if (observer_.begin) observer_.begin(k);
+  if (loading_.begin) loading_.begin(k);
   auto fields = loaders_.at(stage)->next();
-  if (observer_.end) observer_.end();
+  if (loading_.end) loading_.end();
   return fields;
 }
 

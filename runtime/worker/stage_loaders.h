@@ -13,8 +13,10 @@
 
 namespace pipewright {
 
-/// Called around the wait for samples.
-struct LoadObserver {
+/// How a rank loads: with whom, and what is called around the wait for samples.
+struct Loading {
+  DataWorkers workers;
+  int64_t ahead = 0;  ///< minibatches in advance, where these are not handed out
   std::function<void(int64_t minibatch)> begin;
   std::function<void()> end;
 };
@@ -37,14 +39,14 @@ class StageLoaders {
   /// For one span of the worker's, to train, or to evaluate with these programs. `request(k)`: what minibatch
   /// k consists of; `but`: a stage whose fields come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
-               const std::function<LoadRequest(int64_t)>& request, LoadObserver observer = {},
+               const std::function<LoadRequest(int64_t)>& request, Loading loading,
                std::optional<int64_t> but = {},
                const std::function<const StageProgram&(int64_t stage)>& evaluated = {});
   /// The fields of the stage's next minibatch, which is k. The stage has some.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 
  private:
-  LoadObserver observer_;
+  Loading loading_;
   std::map<int64_t, std::unique_ptr<Loader>> loaders_;  // by stage
 };
 

@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <thread>
 
+#include "graph/random.h"
 #include "models/safetensors/safetensors.h"
 #include "runtime/data/encoded_text.h"
+#include "runtime/data/loader.h"
 #include "runtime/data/sequences.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
@@ -185,6 +187,52 @@ TEST_CASE("conformance: every row of the table is covered and refuses an unknown
       const size_t comma = options.find(", ", at);
       at = comma == std::string::npos ? options.size() : comma + 2;
     }
+  }
+}
+
+// What a loader hands out, minibatch after minibatch: bytes, or what went wrong.
+std::vector<std::string> loaded(const Dataset& set, const std::vector<LoadRequest>& requests,
+                                DataWorkers workers, int64_t ahead) {
+  std::vector<size_t> fields(set.fields().size());
+  for (size_t i = 0; i < fields.size(); ++i) fields[i] = i;
+  Loader loader(set, fields, requests, std::move(workers), ahead);
+  std::vector<std::string> all;
+  for (size_t k = 0; k < requests.size(); ++k) {
+    std::string bytes;
+    try {
+      for (const at::Tensor& tensor : loader.next())
+        bytes.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    } catch (const RunError& error) {
+      bytes = error.what();
+    }
+    all.push_back(bytes);
+  }
+  return all;
+}
+
+TEST_CASE("conformance: minibatches are the same for every number of workers, with damaged images too") {
+  const TemporaryFolder folder;
+  std::vector<std::string> all = specs(folder);
+  // A damaged image among others, which fails its minibatch or is replaced.
+  const auto damaged = folder.path() / "damaged";
+  testing::write_pictures(damaged);
+  testing::write_bytes(damaged / "cats" / "2.png", "nothing");
+  for (const char* options : {",crop=resized", ",crop=padded,corrupt=skip", ",crop=centre,corrupt=skip"})
+    all.push_back("image-folder:image=24,root=" + damaged.string() + options);
+  KeyedRandom random{6};
+  const auto drawn = [&](uint64_t least, uint64_t most) {
+    return static_cast<int64_t>(least + random.below(most - least + 1));
+  };
+  for (const std::string& spec : all) {
+    INFO(spec);
+    const auto set = open_dataset(spec, "train");
+    const int64_t batch = std::min(set->size(), drawn(1, 9));
+    const auto seed = random.below(1000);
+    const Sampler sampler(set->size(), batch, seed, /*shuffle=*/true);
+    std::vector<LoadRequest> requests;
+    for (int64_t k = 0; k < 6; ++k) requests.push_back({sampler.indices(k), {seed, sampler.epoch_of(k)}});
+    const std::vector<std::string> expected = loaded(*set, requests, {0}, 0);
+    for (int i = 0; i < 3; ++i) REQUIRE(loaded(*set, requests, {drawn(1, 5)}, drawn(1, 5)) == expected);
   }
 }
 

@@ -51,7 +51,7 @@ TEST_CASE("fashion-mnist: the published files") {
   CHECK(squares / elements == Approx(1).margin(0.02));  // a tenth of the images
 
   Loader loader(*train, {0, 1}, std::vector<LoadRequest>(101, {Sampler(60000, 64, 1, true).indices(5), {}}),
-                0, 0);
+                {.count = 0}, 0);
   loader.next();
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 100; ++i) loader.next();

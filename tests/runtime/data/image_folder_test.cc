@@ -13,8 +13,10 @@
 namespace pipewright {
 namespace {
 
+using testing::encode_png;
 using testing::message_of;
 using testing::picture;
+using testing::plain;
 using testing::read_field;
 using testing::read_label;
 using testing::TemporaryFolder;
@@ -62,14 +64,14 @@ TEST_CASE("image-folder: evaluation takes the centre, exactly where nothing is r
   write_picture(folder.path() / "only" / "1.png", picture(48, 32, 77));
   const auto set = open(folder.path(), ",image=28,resize=32", "evaluation");
   const std::vector<float> image = read_field<float>(*set, 0, 0);
-  const cv::Mat source = picture(48, 32, 77);
+  const Pixels source = picture(48, 32, 77);
   for (int y = 0; y < 28; ++y) {
     for (int x = 0; x < 28; ++x) {
-      const cv::Vec3b pixel = source.at<cv::Vec3b>(y + 2, x + 10);
+      const uint8_t* pixel = source.at(x + 10, y + 2);
       const auto at = static_cast<size_t>(y * 28 + x);
-      REQUIRE(image[at] == Approx((pixel[2] / 255.0 - kRedMean) / kRedDeviation).margin(1e-5));
+      REQUIRE(image[at] == Approx((pixel[0] / 255.0 - kRedMean) / kRedDeviation).margin(1e-5));
       REQUIRE(image[784 + at] == Approx((pixel[1] / 255.0 - kGreenMean) / kGreenDeviation).margin(1e-5));
-      REQUIRE(image[2 * 784 + at] == Approx((pixel[0] / 255.0 - kBlueMean) / kBlueDeviation).margin(1e-5));
+      REQUIRE(image[2 * 784 + at] == Approx((pixel[2] / 255.0 - kBlueMean) / kBlueDeviation).margin(1e-5));
     }
   }
   const SampleKey other{9, 9};
@@ -78,7 +80,7 @@ TEST_CASE("image-folder: evaluation takes the centre, exactly where nothing is r
 
 TEST_CASE("image-folder: one channel is grey") {
   const TemporaryFolder folder;
-  write_picture(folder.path() / "only" / "1.png", cv::Mat(20, 20, CV_8UC3, cv::Scalar(128, 128, 128)));
+  write_picture(folder.path() / "only" / "1.png", plain(20, 20, 128, 128, 128));
   const auto set = open(folder.path(), ",image=16,channels=1");
   CHECK(set->fields()[0].sample_type.shape == std::vector<int64_t>{1, 16, 16});
   for (const float value : read_field<float>(*set, 0, 0)) {
@@ -149,8 +151,9 @@ TEST_CASE("image-folder: images of odd proportions and sizes") {
   write_picture(folder.path() / "only" / "1.png", picture(1, 1, 1));
   write_picture(folder.path() / "only" / "2.png", picture(3000, 1, 1));
   write_picture(folder.path() / "only" / "3.png", picture(1, 3000, 1));
-  cv::Mat wide(5, 7, CV_16UC4, cv::Scalar(1000, 2000, 3000, 65535));
-  write_picture(folder.path() / "only" / "4.png", wide);
+  write_bytes(folder.path() / "only" / "4.png",
+              encode_png({.width = 7, .height = 5, .bits = 16, .colours = PNG_COLOR_TYPE_RGB_ALPHA},
+                         std::vector(5, std::vector<uint8_t>(7 * 8, 12))));
   for (const std::string crop : {"resized", "padded", "centre"}) {
     for (const char* split : {"train", "evaluation"}) {
       const auto set = open(folder.path(), ",image=20,crop=" + crop, split);

@@ -177,8 +177,7 @@ TEST_CASE("a folder of images in place of a set has the set's normalisation, cro
   const TemporaryFolder folder;
   for (const char* split : {"train", "val"})
     for (const char* name : {"a", "b"})
-      testing::write_picture(folder.path() / split / name / "1.png",
-                             cv::Mat(64, 64, CV_8UC3, cv::Scalar(51, 102, 153)));
+      testing::write_picture(folder.path() / split / name / "1.png", testing::plain(64, 64, 153, 102, 51));
   const std::string root = ":root=" + folder.path().string();
   const auto colours = [](const Dataset& set) {
     const std::vector<float> image = read_field<float>(set, 0, 0);

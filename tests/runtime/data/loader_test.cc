@@ -1,12 +1,16 @@
 #include "runtime/data/loader.h"
 
 #include <ATen/ATen.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "graph/error.h"
@@ -14,7 +18,7 @@
 namespace pipewright {
 namespace {
 
-// Sample i: "x" float32 (3) = i, epoch, i * epoch; "y" int64 () = 10 i. Reading sample `broken` throws.
+// Sample i: "x" float32 (3) = i, epoch, i * epoch; "y" int64 () = 10 i. Reading a sample of `broken` throws.
 class NumberSet : public Dataset {
  public:
   int64_t size() const override { return 1000; }
@@ -22,7 +26,7 @@ class NumberSet : public Dataset {
   int64_t classes() const override { return 10000; }
   void read(int64_t index, size_t field, SampleKey key, void* into) const override {
     ++reads;
-    if (index == broken) throw RunError("sample " + std::to_string(index) + " is broken");
+    if (broken.count(index) > 0) throw RunError("sample " + std::to_string(index) + " is broken");
     if (field == 0) {
       float* out = static_cast<float*>(into);
       out[0] = static_cast<float>(index);
@@ -33,7 +37,7 @@ class NumberSet : public Dataset {
     }
   }
 
-  int64_t broken = -1;
+  std::set<int64_t> broken;
   mutable std::atomic<int> reads = 0;
 
  private:
@@ -56,7 +60,7 @@ TEST_CASE("minibatches come in order, equal to direct reads, for any workers and
   for (int round = 0; round < 150; ++round) {
     const std::vector<LoadRequest> requests = random_requests(random, random() % 30);
     const auto workers = static_cast<int64_t>(random() % 5), ahead = static_cast<int64_t>(random() % 5);
-    Loader loader(numbers, {0, 1}, requests, workers, ahead);
+    Loader loader(numbers, {0, 1}, requests, {workers}, ahead);
     for (const LoadRequest& request : requests) {
       const std::vector<at::Tensor> got = loader.next();
       const auto samples = static_cast<int64_t>(request.indices.size());
@@ -81,7 +85,7 @@ TEST_CASE("minibatches come in order, equal to direct reads, for any workers and
 TEST_CASE("only the fields asked for are read, in the order asked for, tensors are fresh and aligned") {
   const NumberSet numbers;
   for (const int64_t workers : {0, 2}) {
-    Loader loader(numbers, {1}, std::vector<LoadRequest>{{{3, 4}, {}}, {{3, 4}, {}}}, workers, 2);
+    Loader loader(numbers, {1}, std::vector<LoadRequest>{{{3, 4}, {}}, {{3, 4}, {}}}, {workers}, 2);
     const at::Tensor first = loader.next().at(0), second = loader.next().at(0);
     CHECK(first.equal(second));
     CHECK(first.const_data_ptr() != second.const_data_ptr());
@@ -89,15 +93,15 @@ TEST_CASE("only the fields asked for are read, in the order asked for, tensors a
     CHECK(first.const_data_ptr<int64_t>()[1] == 40);
   }
   CHECK(numbers.reads == 8);
-  CHECK_THROWS_AS(Loader(numbers, {2}, std::vector<LoadRequest>{}, 0, 0), CheckError);
+  CHECK_THROWS_AS(Loader(numbers, {2}, std::vector<LoadRequest>{}, {0}, 0), CheckError);
 }
 
 TEST_CASE("an exception is rethrown by the next() it belongs to and spares the others") {
   NumberSet numbers;
-  numbers.broken = 7;
+  numbers.broken = {7};
   const std::vector<LoadRequest> requests = {{{1}, {}}, {{6, 7, 8}, {}}, {{2}, {}}, {{1000}, {}}, {{3}, {}}};
   for (const int64_t workers : {0, 1, 3}) {
-    Loader loader(numbers, {0}, requests, workers, 4);
+    Loader loader(numbers, {0}, requests, {workers}, 4);
     CHECK(loader.next()[0].const_data_ptr<float>()[0] == 1);
     CHECK_THROWS_WITH(loader.next(), "sample 7 is broken");
     CHECK(loader.next()[0].const_data_ptr<float>()[0] == 2);
@@ -117,7 +121,7 @@ TEST_CASE("a source of requests is asked in order and no further ahead than allo
           if (asked == 20) return std::nullopt;
           return LoadRequest{{asked++}, {}};
         },
-        workers, 3);
+        {workers}, 3);
     for (int64_t i = 0; i < 20; ++i) {
       CHECK(asked <= i + 3);
       CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 10 * i);
@@ -136,7 +140,7 @@ TEST_CASE("an exception of the source comes after the requests before it") {
           if (asked == 2) throw RunError("no more plans");
           return LoadRequest{{asked++}, {}};
         },
-        workers, 4);
+        {workers}, 4);
     CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 0);
     CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 10);
     CHECK_THROWS_WITH(loader.next(), "no more plans");
@@ -177,14 +181,14 @@ TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
   const std::vector<LoadRequest> requests(100, LoadRequest{{1, 2, 3, 4}, {}});
   SECTION("workers blocked because enough was made ahead") {
     const NumberSet numbers;
-    { Loader loader(numbers, {0}, requests, 3, 2); }
+    { Loader loader(numbers, {0}, requests, {3}, 2); }
     CHECK(numbers.reads <= 8);
   }
   SECTION("workers in the middle of a minibatch") {
     Gated numbers;
     std::thread opener;
     {
-      Loader loader(numbers, {0}, requests, 2, 10);
+      Loader loader(numbers, {0}, requests, {2}, 10);
       numbers.await_readers(2);
       // Opens only when the destructor below is likely to be at work; correct in any order.
       opener = std::thread([&] { numbers.open(); });
@@ -195,7 +199,7 @@ TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
   SECTION("some were taken, some not") {
     const NumberSet numbers;
     {
-      Loader loader(numbers, {0}, requests, 4, 3);
+      Loader loader(numbers, {0}, requests, {4}, 3);
       for (int i = 0; i < 5; ++i) loader.next();
     }
     CHECK(numbers.reads <= 4 * 8);
@@ -205,10 +209,148 @@ TEST_CASE("the destructor does not wait for minibatches nobody asked for") {
 TEST_CASE("several workers make several minibatches at once") {
   Gated numbers;
   const std::vector<LoadRequest> requests(3, LoadRequest{{1}, {}});
-  Loader loader(numbers, {0}, requests, 3, 3);
+  Loader loader(numbers, {0}, requests, {3}, 3);
   numbers.await_readers(3);  // hangs if they took turns
   numbers.open();
   for (int i = 0; i < 3; ++i) CHECK(loader.next().size() == 1);
+}
+
+TEST_CASE("several workers make one minibatch") {
+  Gated numbers;
+  Loader loader(numbers, {0}, std::vector<LoadRequest>{{{1, 2, 3}, {}}}, {3}, 1);
+  numbers.await_readers(3);  // hangs if one made all of it
+  numbers.open();
+  CHECK(loader.next()[0].sizes() == at::IntArrayRef({3, 3}));
+}
+
+// What came of each request: its values, or why there are none.
+std::vector<std::string> outcomes(const NumberSet& numbers, const std::vector<LoadRequest>& requests,
+                                  int64_t workers, int64_t ahead) {
+  std::vector<std::string> all;
+  Loader loader(numbers, {1, 0}, requests, {workers}, ahead);
+  for (size_t k = 0; k < requests.size(); ++k) {
+    try {
+      const std::vector<at::Tensor> got = loader.next();
+      std::string values;
+      for (const at::Tensor& tensor : got)
+        values.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+      all.push_back(values);
+    } catch (const RunError& error) {
+      all.push_back(error.what());
+    }
+  }
+  return all;
+}
+
+TEST_CASE("samples that cannot be read fail their minibatch by the first of them, whatever the workers") {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 200; ++round) {
+    NumberSet numbers;
+    for (int64_t i = 0; i < 1000; ++i)
+      if (random() % 40 == 0) numbers.broken.insert(i);
+    std::vector<LoadRequest> requests(random() % 20);
+    for (LoadRequest& request : requests) {
+      request.key = {random(), static_cast<int64_t>(random() % 10)};
+      request.indices.resize(random() % 70);
+      for (int64_t& index : request.indices) index = static_cast<int64_t>(random() % 1000);
+    }
+    const std::vector<std::string> expected = outcomes(numbers, requests, 0, 0);
+    for (const LoadRequest& request : requests) {
+      const auto first = std::find_if(request.indices.begin(), request.indices.end(),
+                                      [&](int64_t i) { return numbers.broken.count(i) > 0; });
+      if (first != request.indices.end())
+        REQUIRE(expected[static_cast<size_t>(&request - requests.data())] ==
+                "sample " + std::to_string(*first) + " is broken");
+    }
+    for (int i = 0; i < 3; ++i) {
+      const auto workers = static_cast<int64_t>(1 + random() % 6),
+                 ahead = static_cast<int64_t>(1 + random() % 6);
+      REQUIRE(outcomes(numbers, requests, workers, ahead) == expected);
+    }
+  }
+}
+
+TEST_CASE("a source that waits holds up neither the minibatches before it nor their workers") {
+  const NumberSet numbers;
+  std::promise<void> go_on;
+  std::shared_future<void> may_go_on = go_on.get_future().share();
+  int64_t asked = 0;
+  Loader loader(
+      numbers, {1},
+      [&, may_go_on]() -> std::optional<LoadRequest> {
+        if (asked == 4) return std::nullopt;
+        if (asked == 2) may_go_on.wait();
+        return LoadRequest{{asked++}, {}};
+      },
+      {2}, 4);
+  CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 0);
+  CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 10);
+  go_on.set_value();
+  CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 20);
+  CHECK(loader.next()[0].const_data_ptr<int64_t>()[0] == 30);
+  CHECK_THROWS_AS(loader.next(), CheckError);
+}
+
+TEST_CASE("workers run on the cores that they are given") {
+  class Placed : public NumberSet {
+   public:
+    void read(int64_t index, size_t field, SampleKey key, void* into) const override {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      sched_getaffinity(0, sizeof set, &set);
+      cores = CPU_COUNT(&set);
+      NumberSet::read(index, field, key, into);
+    }
+    mutable std::atomic<int> cores = 0;
+  };
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  sched_getaffinity(0, sizeof all, &all);
+  int last = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &all)) last = core;
+  for (const bool given : {true, false}) {
+    const Placed placed;
+    Loader loader(placed, {0}, std::vector<LoadRequest>{{{1}, {}}},
+                  {2, given ? std::vector<int>{last} : std::vector<int>{}}, 2);
+    loader.next();
+    CHECK(placed.cores == (given ? 1 : CPU_COUNT(&all)));
+  }
+}
+
+TEST_CASE("as many workers as cores are left, as many as wanted, and never none") {
+  const int64_t cores = data_workers(0, 0).count;  // of this machine, 16 at most
+  CHECK(data_workers(5, 100, 100).count == 5);
+  CHECK(data_workers(0, 10'000).count == 1);
+  CHECK(data_workers(0, 0, 10'000).count == 1);
+  CHECK(cores >= 1);
+  CHECK(cores <= kMostDataWorkers);
+  std::thread([] {  // its affinity goes with it
+    cpu_set_t all, one;
+    CPU_ZERO(&all);
+    CPU_ZERO(&one);
+    sched_getaffinity(0, sizeof all, &all);
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (!CPU_ISSET(core, &all) || CPU_COUNT(&one) == 2) continue;
+      CPU_SET(core, &one);
+      sched_setaffinity(0, sizeof one, &one);
+      CHECK(data_workers(0, 0).count == CPU_COUNT(&one));
+      CHECK(data_workers(0, 1).count == 1);
+      CHECK(data_workers(0, 0, 2).count == 1);
+    }
+  })
+      .join();
+}
+
+TEST_CASE("as many minibatches are made in advance as keep workers busy, and no more") {
+  for (int64_t workers = 1; workers <= 64; ++workers) {
+    for (int64_t batch = 1; batch <= 100; ++batch) {
+      const int64_t ahead = minibatches_ahead(workers, batch);
+      CHECK(ahead >= 4);
+      CHECK((ahead - 2) * batch >= 2 * workers);
+      CHECK((ahead == 4 || (ahead - 3) * batch < 2 * workers));
+    }
+  }
 }
 
 }  // namespace

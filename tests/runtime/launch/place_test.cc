@@ -24,8 +24,8 @@ struct Environment {
     std::vector<std::string> names;
     for (char** entry = environ; *entry; ++entry) names.emplace_back(*entry, std::strcspn(*entry, "="));
     for (const std::string& name : names) {
-      for (const char* prefix : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "SLURM_", "PMI", "OMPI_",
-                                 "MV2_", "JSM_", "PALS_", "MPI_", "PBS_", "LSB_"})
+      for (const char* prefix : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_", "SLURM_",
+                                 "PMI", "OMPI_", "MV2_", "JSM_", "PALS_", "MPI_", "PBS_", "LSB_"})
         if (name.rfind(prefix, 0) == 0) ::unsetenv(name.c_str());
     }
   }
@@ -221,4 +221,21 @@ TEST_CASE("place: half a place, a rank outside the world and no numbers are erro
                                                            {{"MASTER_PORT", "70000"}}}));
   const Environment environment(bad);
   CHECK_THROWS_AS(find_place({}), InputError);
+}
+
+TEST_CASE("place: how many ranks this host has, where the launcher says it") {
+  std::map<std::string, std::string> torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}};
+  {
+    const Environment environment(torchrun);
+    CHECK(find_place({}).local_ranks == 0);
+  }
+  torchrun["LOCAL_WORLD_SIZE"] = "2";
+  {
+    const Environment environment(torchrun);
+    CHECK(find_place({}).local_ranks == 2);
+  }
+  const Environment environment(
+      {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
+  CHECK(find_place({}).local_ranks == 4);
 }
