@@ -126,7 +126,7 @@ class Training {
     rules.optimizer.learning_rate = 1e-4;
     rules.device = device;
     rules.total_minibatches = kMost;
-    rules.cuda_graphs = graphs;
+    rules.cuda_graphs = graphs ? "on" : "off";
     if (device.is_cuda())
       rules.make_graphs = [](at::Device on) { return cuda_plugin("device").make_graphs(on.index()); };
     stage_ = std::make_unique<StageReplica>(model, plan, 0, 0, rules);

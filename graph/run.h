@@ -68,7 +68,9 @@ struct UpdateSettings {
   int64_t gradient_bucket_bytes =
       25 << 20;  ///< replicas sum their gradients in pieces of up to so many bytes
   int64_t seed = 0;
-  bool cuda_graphs = false;  ///< forwards and backwards are recorded once and replayed, where they can be
+  /// Forwards and backwards are recorded once and replayed, where they can be: "off", "on", "auto" (where the
+  /// device else waits for the host).
+  std::string cuda_graphs = "auto";
 };
 
 /// "float32", "tf32", "bfloat16" (docs/semantics.md, Precision).

@@ -190,13 +190,10 @@ const std::vector<RunField>& run_fields() {
        PW_FIELD(device),
        {},
        "cpu, cuda (ranks of a host take turns) or cuda:K"},
-      {"",
-       "cuda_graphs",
-       "cuda-graphs",
-       kFlag,
-       PW_FIELD(cuda_graphs),
-       {},
-       "start forwards and backwards with one call each, where that can be"},
+      {"", "cuda_graphs", "cuda-graphs", kPlain, PW_FIELD(cuda_graphs), one_of({"auto", "on", "off"}),
+       "start forwards and backwards with one call each: on, where that can be; auto, where the device else "
+       "waits "
+       "for the host; off"},
       {"", "threads", "threads", kPlain, PW_FIELD(threads), integer(1, 4096), "compute threads of one rank"},
       {"", "data_workers", "data-workers", kPlain, PW_FIELD(data_workers), integer(0, 4096),
        "threads of one rank that make minibatches; 0 = one for each core that is left, 1 to 16"},

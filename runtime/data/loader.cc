@@ -259,4 +259,9 @@ Loader::~Loader() = default;
 
 std::vector<at::Tensor> Loader::next() { return implementation_->next(); }
 
+bool Loader::is_ready() {
+  const std::lock_guard lock(implementation_->mutex);
+  return !implementation_->queue.empty() && implementation_->queue.front().is_done();
+}
+
 }  // namespace pipewright

@@ -76,6 +76,8 @@ class Loader {
          DataWorkers workers, int64_t ahead, bool pinned = false);
   ~Loader();
   std::vector<at::Tensor> next();
+  /// Would next() return, or throw, at once? Without workers it has still to make what it returns.
+  bool is_ready();
 
  private:
   struct Implementation;

@@ -4,6 +4,7 @@
 
 #include "graph/cache_rules.h"
 #include "graph/error.h"
+#include "graph/sync_rules.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
 #include "models/run/operators.h"
@@ -100,6 +101,10 @@ TrainingRules TrainingData::rules_of(int64_t generation) const {
   const double scale = job_.learning_rate_scale_of(generation);
   rules.optimizer.learning_rate *= scale;
   rules.learning_rate_policy.lowest_learning_rate *= scale;
+  // What is refused where it was asked for (runtime/job/job.cc) is left out where it was not.
+  const bool can_record = job_.device.is_cuda() && sync_facts(rules.sync).keeps_replicas_equal &&
+                          cache_rules(job_.run.cache).kind == CacheKind::kNone;
+  if (rules.cuda_graphs == "auto" && !can_record) rules.cuda_graphs = "off";
   if (job_.device.is_cuda()) {
     rules.make_graphs = [](at::Device device) {
       return cuda_plugin("cuda_graphs").make_graphs(device.index());
@@ -127,12 +132,13 @@ std::unique_ptr<Dataset> open_evaluation_data(const Run& run, const Model& model
   }
   const int64_t rest = model.fixed_batch ? 0 : data->size() % run.batch_size;
   if (rest > 0 && rest < model.least_samples) {
-    throw InputError("evaluation data '" + run.evaluation_data + "' has " + std::to_string(data->size()) +
-                         " samples, in minibatches of " + std::to_string(run.batch_size) + " a rest of " +
-                         std::to_string(rest) + ", and model '" + run.model + "' was exported for at least " +
-                         std::to_string(model.least_samples),
-                     "Take another --batch-size or other evaluation data, or export again with a smaller least number of "
-                     "samples.");
+    throw InputError(
+        "evaluation data '" + run.evaluation_data + "' has " + std::to_string(data->size()) +
+            " samples, in minibatches of " + std::to_string(run.batch_size) + " a rest of " +
+            std::to_string(rest) + ", and model '" + run.model + "' was exported for at least " +
+            std::to_string(model.least_samples),
+        "Take another --batch-size or other evaluation data, or export again with a smaller least number of "
+        "samples.");
   }
   return data;
 }

@@ -211,20 +211,20 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
     throw InputError("disturb: link: what a GPU sends cannot be held back",
                      "Make ranks slow (--disturb fixed), or train on --device cpu.");
   }
-  if (run.cuda_graphs && !sync_facts(run.sync).keeps_replicas_equal) {
+  if (run.cuda_graphs == "on" && !sync_facts(run.sync).keeps_replicas_equal) {
     throw InputError("cuda_graphs does not go with sync '" + run.sync +
                          "': weights are replaced at every drain, recordings know where they lie",
-                     "Leave out --cuda-graphs, or --sync.");
+                     "Leave out --cuda-graphs on, or --sync.");
   }
   if (run.loss_average == "labels" && sync_facts(run.sync).kind != SyncKind::kAllReduce) {
     throw InputError(
         "loss_average 'labels' does not go with sync '" + run.sync + "': replicas make updates of their own",
         "Leave out one of the two.");
   }
-  if (cache_rules(run.cache).kind != CacheKind::kNone && run.cuda_graphs) {
+  if (cache_rules(run.cache).kind != CacheKind::kNone && run.cuda_graphs == "on") {
     throw InputError("cuda_graphs does not go with cache '" + run.cache +
                          "': recordings are of the whole stage, frozen layers too",
-                     "Leave out --cuda-graphs, or --cache.");
+                     "Leave out --cuda-graphs on, or --cache.");
   }
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);

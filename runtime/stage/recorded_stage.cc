@@ -8,6 +8,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <array>
@@ -135,6 +136,23 @@ void RecordedStage::warmed_up() {
   at::_foreach_add_(one, one);
 }
 
+void RecordedStage::begin_forward() {
+  if (!settings_.if_host_bound || host_bound_) return;
+  if (!forward_begin_) forward_begin_.emplace(settings_.device.type());
+  forward_begin_->record(c10::impl::getDeviceGuardImpl(settings_.device.type())->getStream(settings_.device));
+}
+
+void RecordedStage::end_forward() {
+  if (!settings_.if_host_bound || host_bound_) return;
+  streak_ = ++watched_ > kStreak && forward_begin_->query() ? streak_ + 1 : 0;
+  host_bound_ = streak_ == kStreak;
+}
+
+std::string RecordedStage::obstacle() const {
+  const bool keeps_up = settings_.if_host_bound && !host_bound_;
+  return obstacle_.empty() && keeps_up ? "the device does not wait for the host" : obstacle_;
+}
+
 RecordedStage::Place* RecordedStage::place_of(const WeightVersion& version,
                                               const std::vector<at::Tensor>& buffers) {
   std::vector<const void*> addresses;
@@ -250,7 +268,7 @@ bool RecordedStage::record(Position& position, const WeightVersion& version,
 std::optional<RecordedStage::Outputs> RecordedStage::forward(
     int64_t k, const std::vector<at::Tensor>& received, const std::vector<at::Tensor>& fields,
     const WeightVersion& version, const std::vector<at::Tensor>& buffers, double loss_weight) {
-  if (!warm_ || failed_ || loss_weight == 0) return std::nullopt;
+  if (!warm_ || failed_ || loss_weight == 0 || (settings_.if_host_bound && !host_bound_)) return std::nullopt;
   // Other ranks of the process may share the default generator, which takes part in every recording.
   const std::lock_guard<std::recursive_mutex> lock(generator_mutex());
   Place* const place = place_of(version, buffers);

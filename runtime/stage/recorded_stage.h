@@ -2,6 +2,8 @@
 // call each, where a small stage would be bound by starting its operators one by one.
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@ struct RecordedStageSettings {
   size_t places = 1;            ///< that weight versions have at most
   bool several_a_round = true;  ///< backwards may add to gradients that are there already
   bool split_backward = false;  ///< the program's: its backward comes in two parts
+  bool if_host_bound = false;   ///< record only where the device waits for the host
   bool one_in_flight = false;   ///< a backward ends before the next forward begins
   std::vector<at::Tensor>
       gradients{};  ///< by StageProgram::trainable(): the round's sums, always these tensors
@@ -53,6 +56,11 @@ class RecordedStage {
   void notice(const std::vector<at::Tensor>& sent_gradients);
   /// A backward of the program has ended outside: recordings can be made from now on.
   void warmed_up();
+  /// Around a forward of the program outside: has the device begun it before the host had started it all?
+  /// Where it has in kStreak forwards in a row, not counting the first kStreak, it waits for the host.
+  void begin_forward();
+  void end_forward();
+  static constexpr int64_t kStreak = 4;
 
   struct Outputs {
     std::vector<at::Tensor> sent;
@@ -74,7 +82,7 @@ class RecordedStage {
   void backward_weight(int64_t k, bool first);
 
   /// Why minibatches are left to the program, as far as it is known: "" or the first reason met.
-  const std::string& obstacle() const { return obstacle_; }
+  std::string obstacle() const;
   int64_t recorded_forwards() const { return recorded_forwards_; }  ///< minibatches that ran as recordings
   int64_t positions() const;
   /// Over all recordings, what would be started one by one (DeviceGraph::size()).
@@ -104,6 +112,9 @@ class RecordedStage {
   std::vector<std::unique_ptr<Place>> places_;
   std::map<int64_t, Position*> in_flight_;
   std::vector<at::Tensor> like_gradients_;  // sizes, strides, options: no memory
+  std::optional<c10::Event> forward_begin_;
+  int64_t watched_ = 0, streak_ = 0;  // forwards
+  bool host_bound_ = false;
   bool warm_ = false;
   bool failed_ = false;  // a recording did: no other is tried
   std::string obstacle_;

@@ -86,7 +86,8 @@ StageReplica::StageReplica(const Model& model, const Plan& plan, int64_t stage, 
   round_ = std::make_unique<RoundGradients>(versions_.latest_trainable());
   if (turns_.replicas() > 1)
     round_->keep_in_buckets(versions_.latest_trainable(), rules.gradient_bucket_bytes);
-  if (rules.cuda_graphs) prepare_recordings(model.graph, plan, shape_of(plan, rules.gradient_accumulation));
+  if (rules.cuda_graphs != "off")
+    prepare_recordings(model.graph, plan, shape_of(plan, rules.gradient_accumulation));
 }
 
 StageReplica::StageReplica(const Graph& graph, const Plan& plan, const PipelineShape& shape, int64_t stage,
@@ -195,9 +196,11 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     pass.version = std::move(version);
     result = {std::move(recorded->sent), std::move(recorded->loss), {}};
   } else {
+    if (recorded_) recorded_->begin_forward();
     const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
     pass = running().forward(std::move(received), std::move(fields), version_for_running(version), buffers,
                              {rules_.random_seed(), k, nullptr, samples_.begin});
+    if (recorded_) recorded_->end_forward();
     pass.loss_weight = loss_weight;
     pass.version = std::move(version);  // a checkpoint may want all of it
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.handed_out, {})};

@@ -59,9 +59,10 @@ class StageReplica {
   const WeightVersions& versions() const { return versions_.all(); }
   /// The largest number of minibatches that were between forward and the end of their backward.
   int64_t peak_in_flight() const { return peak_in_flight_; }
-  /// Null without rules.cuda_graphs, and where there is a reason against it.
+  /// Null with rules.cuda_graphs "off", and where there is a reason against it.
   const RecordedStage* recordings() const { return recorded_.get(); }
-  /// rules.cuda_graphs: why minibatches run without, as far as it is known; "": nothing stands against it.
+  /// Unless rules.cuda_graphs is "off": why minibatches run without, as far as it is known; "": nothing
+  /// stands against it.
   const std::string& recording_obstacle() const { return recorded_ ? recorded_->obstacle() : no_recordings_; }
 
   /// Goes on from `state`, before the first span; the stage takes its tensors over.

@@ -1,6 +1,9 @@
 #include "runtime/worker/stage_loaders.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "graph/error.h"
 
@@ -49,15 +52,46 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
     // Where they are handed out, few: who is slow should not hold what others could train.
     const int64_t ahead = span->is_shared() ? 1 : loading_.ahead;
     const StageTurns turns = evaluated ? worker.evaluation_turns(stage) : stage.turns();
-    loaders_[stage.stage()] =
-        std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
-                                 loading_.workers, ahead, /*pinned=*/!stage.device().is_cpu());
+    const bool on_device = !stage.device().is_cpu();
+    Source source{std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
+                                           loading_.workers, ahead, /*pinned=*/on_device),
+                  stage.device(), nullptr};
+    // A part of a minibatch is cut out on the host; in evaluations its labels are read there.
+    if (on_device && !turns.splits() && !evaluated && !span->is_shared())
+      source.uploads = make_copy_engine(stage.device());
+    sources_.emplace(stage.stage(), std::move(source));
   }
+}
+
+// Into memory that the current stream has done with, so that it may be given back like any other.
+void StageLoaders::Source::upload_next() {
+  Uploaded next;
+  try {
+    for (const at::Tensor& field : loader->next()) {
+      next.fields.push_back(at::empty(field.sizes(), field.options().device(device).pinned_memory(false)));
+      next.end = uploads->upload(field, next.fields.back(), uploads->here());
+    }
+  } catch (...) {
+    next.error = std::current_exception();
+  }
+  ahead.push_back(std::move(next));
 }
 
 std::vector<at::Tensor> StageLoaders::next(int64_t stage, int64_t k) {
   if (loading_.begin) loading_.begin(k);
-  auto fields = loaders_.at(stage)->next();
+  Source& source = sources_.at(stage);
+  std::vector<at::Tensor> fields;
+  if (!source.uploads) {
+    fields = source.loader->next();
+  } else {
+    if (source.ahead.empty()) source.upload_next();
+    Uploaded own = std::move(source.ahead.front());
+    source.ahead.pop_front();
+    if (own.error) std::rethrow_exception(own.error);
+    while (source.ahead.size() < kUploadsAhead && source.loader->is_ready()) source.upload_next();
+    own.end->wait_on_stream();
+    fields = std::move(own.fields);
+  }
   if (loading_.end) loading_.end();
   return fields;
 }

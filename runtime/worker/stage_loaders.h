@@ -1,6 +1,8 @@
 // What the stages of a rank read of a data set, each in the order of its own forwards.
 #pragma once
 
+#include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,6 +11,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "runtime/transport/copy_engine.h"
 #include "runtime/worker/worker.h"
 
 namespace pipewright {
@@ -34,20 +37,37 @@ RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
 /// Which of the set's fields these are; it has all of them.
 std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::string>& names);
 
+/// Of a stage on a device that trains whole minibatches, fields are uploaded ahead, beside what the device
+/// computes: at most kUploadsAhead minibatches of those that are made, in a stream of their own.
 class StageLoaders {
  public:
+  static constexpr size_t kUploadsAhead = 2;
+
   /// For one span of the worker's, to train, or to evaluate with these programs. `request(k)`: what minibatch
   /// k consists of; `but`: a stage whose fields come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,
                const std::function<LoadRequest(int64_t)>& request, Loading loading,
                std::optional<int64_t> but = {},
                const std::function<const StageProgram&(int64_t stage)>& evaluated = {});
-  /// The fields of the stage's next minibatch, which is k. The stage has some.
+  /// The fields of the stage's next minibatch, which is k. The stage has some. On the CPU or on the stage's
+  /// device, where what the current stream is given from now on may read them.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 
  private:
+  struct Uploaded {
+    std::vector<at::Tensor> fields;
+    std::shared_ptr<StreamPoint> end;
+    std::exception_ptr error;  // instead: why the samples could not be read
+  };
+  struct Source {
+    std::unique_ptr<Loader> loader;
+    at::Device device = at::kCPU;
+    std::unique_ptr<CopyEngine> uploads;  // null: fields stay on the CPU
+    std::deque<Uploaded> ahead{};
+    void upload_next();
+  };
   Loading loading_;
-  std::map<int64_t, std::unique_ptr<Loader>> loaders_;  // by stage
+  std::map<int64_t, Source> sources_;  // by stage
 };
 
 }  // namespace pipewright

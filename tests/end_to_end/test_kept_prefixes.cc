@@ -145,7 +145,7 @@ TEST_CASE("what cannot be kept is refused before the start, with the reason") {
   CHECK_THAT(refused(images + std::vector<std::string>{"--cache", "memory"}),
              Catch::Contains("no layer of this run is ever frozen"));
   CHECK_THAT(refused(freeze + std::vector<std::string>{"--cache", "memry"}), Catch::Contains("memory"));
-  CHECK_THAT(refused(freeze + std::vector<std::string>{"--cache", "memory", "--cuda-graphs"}),
+  CHECK_THAT(refused(freeze + std::vector<std::string>{"--cache", "memory", "--cuda-graphs", "on"}),
              Catch::Contains("cuda_graphs does not go with cache"));
   CHECK_THAT(refused({"--data", "masked-text:file=" PIPEWRIGHT_SOURCE_DIR "/README.md,tokens=8", "--adapt",
                       "freeze:rule=alpha", "--cache", "memory"},

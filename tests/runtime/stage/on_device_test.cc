@@ -1,13 +1,16 @@
 // Training on a device that is not the CPU: a stand-in with the CPU's numbers
 // (tests/support/fake_device.h).
+#include "tests/runtime/stage/on_device.h"
+
 #include <cmath>
 #include <limits>
 
 #include "models/load.h"
+#include "runtime/data/dataset.h"
 #include "runtime/stage/deferred.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/gradient_norm.h"
-#include "tests/runtime/stage/on_device.h"
+#include "runtime/worker/stage_loaders.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_device.h"
 
@@ -218,4 +221,42 @@ TEST_CASE("models of the zoo run on a device: whatever a node makes is made ther
   };
   const auto here = losses(at::kCPU), there = losses(fake_device());
   for (size_t k = 0; k < here.size(); ++k) CHECK(there[k] == Approx(here[k]).epsilon(1e-4));
+}
+
+TEST_CASE("fields are uploaded ahead of the steps that read them, the same samples in the same order") {
+  at::set_num_threads(1);
+  const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 4);
+  const auto data = open_dataset("synthetic-images:classes=5,image=4,channels=1,samples=64", "train");
+  constexpr int64_t kMinibatches = 12;
+  const std::vector<int64_t> replicas = GENERATE(std::vector<int64_t>{1}, std::vector<int64_t>{1, 1},
+                                                 std::vector<int64_t>{2, 1}, std::vector<int64_t>{1, 2});
+  const bool splits = replicas.back() == 2 && GENERATE(false, true);
+  Plan plan = plan_of(model, replicas, std::vector<int64_t>(replicas.size(), 2));
+  if (splits) plan.stages.back().split = {1, 1};
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = kMinibatches;
+  const auto train = [&](at::Device device) {
+    rules.device = device;
+    std::deque<StageLoaders> loaders;
+    std::mutex mutex;
+    RankExtras extras;
+    extras.prepare = [&](Worker& worker, WorkerHooks& hooks) {
+      const auto request = [](int64_t k) {
+        return LoadRequest{{4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3}, {}};
+      };
+      const std::lock_guard lock(mutex);
+      StageLoaders& own = loaders.emplace_back(*data, worker, worker.open({0, kMinibatches}), request,
+                                               Loading{{.count = 2}, /*ahead=*/4, {}, {}});
+      hooks.fields = [&own](int64_t stage, int64_t k) { return own.next(stage, k); };
+    };
+    return run_pipeline(model, plan, rules, {{0, kMinibatches}},
+                        random_minibatches(model.graph, kMinibatches, 5),
+                        make_world("local", plan.world_size), {}, extras);
+  };
+  reset_fake_device(/*late=*/3);
+  const PipelineRun here = train(at::kCPU), there = train(fake_device());
+  for (size_t k = 0; k < here.losses.size(); ++k)
+    CHECK(there.losses[k] == Approx(here.losses[k]).epsilon(1e-4));
+  CHECK(fake_device_counts().uploads >= kMinibatches);
+  reset_fake_device();
 }

@@ -15,11 +15,12 @@ struct RecordedRun {
 };
 
 /// With `graphs`, or without if it is empty.
-inline RecordedRun train_recorded(const RandomJob& job, at::Device device, const MakeDeviceGraphs& graphs) {
+inline RecordedRun train_recorded(const RandomJob& job, at::Device device, const MakeDeviceGraphs& graphs,
+                                  const std::string& asked = "on") {
   TrainingRules rules = job.rules;
   rules.total_minibatches = job.spans.back().end();
   rules.device = device;
-  rules.cuda_graphs = static_cast<bool>(graphs);
+  rules.cuda_graphs = graphs ? asked : "off";
   rules.make_graphs = graphs;
   const auto minibatches = random_minibatches(job.model.graph, rules.total_minibatches, 5);
   RecordedRun result;

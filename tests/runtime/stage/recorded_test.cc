@@ -102,7 +102,7 @@ TEST_CASE("recordings: nothing is read or written but fixed memory") {
   TrainingRules rules = momentum_rules();
   rules.total_minibatches = 8;
   rules.device = fake_device();
-  rules.cuda_graphs = true;
+  rules.cuda_graphs = "on";
   rules.make_graphs = make_fake_graphs;
   reset_fake_recordings();
   const auto minibatches = random_minibatches(model.graph, 8, 5);
@@ -162,7 +162,7 @@ TEST_CASE("recordings: a node that waits for the device, several versions, anoth
     CHECK(with.texts[1] == "used");
   }
   SECTION("the processor") {
-    job.rules.cuda_graphs = true;
+    job.rules.cuda_graphs = "on";
     const StageReplica stage(job.model, job.plan, 0, 0, job.rules);
     CHECK(stage.recordings() == nullptr);
     CHECK(stage.recording_obstacle() == "the device is 'cpu', which has none");
@@ -184,6 +184,25 @@ TEST_CASE("recordings: a node that waits for the device, several versions, anoth
   }
 }
 
+TEST_CASE(
+    "recordings: left to themselves they are made where the device waits for the host, and only there") {
+  at::set_num_threads(1);
+  RandomJob job = job_of("mlp:layers=4,width=8,image=4,classes=5", {1, 1}, "1f1b-flush", "flush", 2);
+  job.spans = {{0, 20}};
+  const RecordedRun without = train(job, false);
+  reset_fake_device(/*late=*/0);
+  const RecordedRun with = train_recorded(job, fake_device(), make_fake_graphs, "auto");
+  check_equal(without.run, with.run);
+  CHECK(with.texts == std::vector<std::string>{"used", "used"});
+  CHECK(with.forwards == 2 * (20 - 2 * RecordedStage::kStreak));
+  reset_fake_device(/*late=*/1000);  // no event is over when it is looked at
+  const RecordedRun busy = train_recorded(job, fake_device(), make_fake_graphs, "auto");
+  check_equal(without.run, busy.run);
+  CHECK(busy.forwards == 0);
+  CHECK(busy.texts == std::vector<std::string>(2, "not used: the device does not wait for the host"));
+  reset_fake_device();
+}
+
 TEST_CASE("recordings: weights that have moved are not read where they were") {
   at::set_num_threads(1);
   const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 2);
@@ -194,7 +213,7 @@ TEST_CASE("recordings: weights that have moved are not read where they were") {
   rules.make_graphs = make_fake_graphs;
   const auto minibatches = random_minibatches(model.graph, 9, 5);
   const auto losses = [&](bool graphs) {
-    rules.cuda_graphs = graphs;
+    rules.cuda_graphs = graphs ? "on" : "off";
     const c10::DeviceGuard on_device(rules.device);
     const at::AutoGradMode with_gradients(true);
     StageReplica stage(model, plan, 0, 0, rules);
@@ -231,7 +250,7 @@ TEST_CASE("recordings: the host starts few operators and waits for none") {
   rules.device = fake_device();
   rules.make_graphs = make_fake_graphs;
   const auto counts = [&](int64_t minibatches, bool graphs) {
-    rules.cuda_graphs = graphs;
+    rules.cuda_graphs = graphs ? "on" : "off";
     rules.total_minibatches = minibatches;
     reset_fake_device(/*late=*/2);
     run_pipeline(model, plan, rules, {{0, minibatches}}, random_minibatches(model.graph, minibatches, 5), {});
