@@ -63,8 +63,7 @@ TEST_CASE("settings have ranges, wherever they come from") {
         "run.json: learning_rate_scaling: \"linear\" is not one of none, pipedream");
   CHECK(invalid_run([](Run& r) { r.timeout_seconds = 0; }).rfind("run.json: timeout_seconds: ", 0) == 0);
   CHECK(invalid_run([](Run& r) { r.threads = 0; }) == "run.json: threads: 0 is not in 1..4096");
-  CHECK(invalid_run([](Run& r) { r.data_workers = -1; }) ==
-        "run.json: data_workers: -1 is not in 0..4096");
+  CHECK(invalid_run([](Run& r) { r.data_workers = -1; }) == "run.json: data_workers: -1 is not in 0..4096");
   CHECK(invalid_run([](Run& r) { r.seed = -1; }) == "run.json: seed: -1 is less than 0");
   CHECK(invalid_run([](Run& r) { r.output = ""; }) == "run.json: output: empty; expected a folder");
 }
