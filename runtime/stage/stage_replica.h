@@ -63,7 +63,7 @@ class StageReplica {
   const RecordedStage* recordings() const { return recorded_.get(); }
   /// Unless rules.cuda_graphs is "off": why minibatches run without, as far as it is known; "": nothing
   /// stands against it.
-  const std::string& recording_obstacle() const { return recorded_ ? recorded_->obstacle() : no_recordings_; }
+  std::string recording_obstacle() const { return recorded_ ? recorded_->obstacle() : no_recordings_; }
 
   /// Goes on from `state`, before the first span; the stage takes its tensors over.
   void restore(StageState state);
