@@ -21,6 +21,7 @@
 #include "models/device/cuda_plugin.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "profiler/marks.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/update/update_rule.h"
@@ -223,7 +224,7 @@ void time_training(const std::string& title, const Model& model, at::Device devi
 
 int main(int argc, char** argv) try {
   namespace options = boost::program_options;
-  std::string name, spec, title, precision;
+  std::string name, spec, title, precision, passes;
   int64_t batch = 0, rounds = 0;
   options::options_description description("device: steps and gaps of a device");
   description.add_options()("help", "this text")("device", options::value(&name)->default_value("cuda:0"),
@@ -232,6 +233,7 @@ int main(int argc, char** argv) try {
       "name", options::value(&title), "of the model in the figures; without: SPEC")(
       "batch-size", options::value(&batch)->default_value(4), "samples of a minibatch")(
       "precision", options::value(&precision)->default_value("bfloat16"), "of the training step")(
+      "device-passes", options::value(&passes)->default_value("auto"), "as the runtime's")(
       "rounds", options::value(&rounds)->default_value(31), "measurements of each kind");
   options::variables_map given;
   options::store(options::parse_command_line(argc, argv, description), given);
@@ -251,7 +253,7 @@ int main(int argc, char** argv) try {
     const at::NoGradGuard no_grad;
     time_steps(title, model, device, rounds);
   }
-  model.graph = with_precision(model, precision, device);
+  model.graph = with_device_passes(with_precision(model, precision, device), passes, precision, device);
   time_training(title, model, device, rounds);
   return 0;
 } catch (const std::exception& error) {

@@ -89,8 +89,10 @@ struct Run : UpdateSettings {
   std::string evaluation_data;  ///< SPEC; "" = no evaluation
   int64_t evaluate_every_minibatches = 0;  ///< beside the evaluation after each epoch; 0 = none
   int64_t batch_size = 64;
-  int64_t epochs = 1;                 ///< used when `minibatches` is 0
-  int64_t minibatches = 0;            ///< over the whole run; 0 = as many as the epochs hold
+  int64_t epochs = 1;       ///< used when `minibatches` is 0
+  int64_t minibatches = 0;  ///< over the whole run; 0 = as many as the epochs hold
+  /// Operators that are run in another way on a GPU: "auto", "none" or names (models/run/device_passes.h).
+  std::string device_passes = "auto";
   std::string precision = "float32";  ///< one of known_precisions(); weights are float32 always
   std::string initial_weights;        ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;

@@ -141,6 +141,8 @@ const std::vector<RunField>& run_fields() {
        not_empty("how replicas are held together, such as \"all-reduce\""), help_of(sync_rules())},
       {"", "precision", "precision", kPlain, PW_FIELD(precision), one_of(known_precisions()),
        "float32; tf32: a GPU multiplies with ten bits; bfloat16 (autocast)"},
+      {"", "device_passes", "device-passes", kPlain, PW_FIELD(device_passes), not_empty("names of passes"),
+       "operators run in another way on a GPU: auto, none, or of channels-last,aligned-products"},
       {"",
        "nan_guard",
        "nan-guard",

@@ -13,6 +13,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/graph.h"
+#include "graph/json.h"
 #include "graph/profile.h"
 #include "graph/units.h"
 #include "interference/core_features.h"
@@ -20,6 +21,7 @@
 #include "models/device/device.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "models/zoo/registry.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
@@ -128,6 +130,8 @@ po::options_description profile_options() {
        "passes thrown away first; on a device further ones until its times have settled")  //
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
        "float32; tf32: a GPU multiplies with ten bits; bfloat16: autocast with float32 weights")  //
+      ("device-passes", po::value<std::string>()->default_value("auto")->value_name("NAMES"),
+       "operators run in another way on a GPU, as for the runtime: auto, none, or names")  //
       ("repeats", po::value<int64_t>()->default_value(0)->value_name("N"),
        "passes that count; 0: until the sum of the nodes is known to 1 %, at least 3, for 20 s or 1000 "
        "passes "
@@ -219,7 +223,9 @@ void profile_command(const std::vector<std::string>& arguments) {
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
   check_variances(model.graph);
-  model.graph = with_precision(model, precision, measuring.device);
+  const std::string passes = options["device-passes"].as<std::string>();
+  model.graph = with_device_passes(with_precision(model, precision, measuring.device), passes, precision,
+                                   measuring.device);
   const DataInputs inputs = inputs_from(options, model.graph, measuring);
 
   std::vector<MeasuredPart> parts;
@@ -227,6 +233,10 @@ void profile_command(const std::vector<std::string>& arguments) {
   profile.provenance.emplace_back("data",
                                   options.count("data") ? options["data"].as<std::string>() : "synthetic");
   profile.provenance.emplace_back("precision", precision);
+  const std::set<std::string>& chosen = model.graph.device_passes;
+  profile.provenance.emplace_back(
+      "device_passes",
+      chosen.empty() ? "none" : join(std::vector<std::string>(chosen.begin(), chosen.end()), ","));
   profile.validate(output.string());
   write_document(output, profile);
   print_profile(profile, output, options);

@@ -114,6 +114,7 @@ Graph with_batch_size(const Model& model, int64_t samples) {
   PW_CHECK_EQ(graph.nodes.size(), model.graph.nodes.size());
   graph.name = model.graph.name;
   graph.autocast = model.graph.autocast;
+  graph.device_passes = model.graph.device_passes;
   graph.fold_constants = model.graph.fold_constants;
   // What stages run is chosen once, by the sizes of a full minibatch.
   graph.together = model.graph.together;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "models/run/device_passes.h"
 #include "models/run/operators.h"
 #include "models/run/passes.h"
 #include "models/run/random_key.h"
@@ -30,8 +31,9 @@ void set_device(const c10::FunctionSchema& schema, at::Device device, std::vecto
   }
 }
 
-SegmentStep step_of(const Node& node) {
-  SegmentStep step{.op = find_operator(node)};
+SegmentStep step_of(const Graph& graph, const Node& node) {
+  const c10::OperatorHandle op = find_operator(node);
+  SegmentStep step{.op = operator_by_passes(graph, node).value_or(op)};
   step.guard = guard_of(step.op.schema());
   step.label = label_of(node);
   step.name_hash = name_hash(node.name);
@@ -119,7 +121,7 @@ class Preparation {
   void add_step(size_t i) {
     PW_CHECK_LT(made_.nodes[i], graph_.nodes.size());
     if (i > 0) PW_CHECK_LT(made_.nodes[i - 1], made_.nodes[i]);
-    SegmentStep step = step_of(node(i));
+    SegmentStep step = step_of(graph_, node(i));
     if (made_.nodes[i] < keeping_buffers_) find_writes(node(i), step);
     if (step.random) made_.random.push_back(i);
     prepared_.push_back(prepare_arguments(node(i), step.op.schema(), step.label));

@@ -13,6 +13,7 @@
 #include "models/definition/variances.h"
 #include "models/load.h"
 #include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "models/run/storages.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -262,7 +263,8 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);
   if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
-  job.model.graph = with_precision(job.model, run.precision, device);
+  job.model.graph = with_device_passes(with_precision(job.model, run.precision, device), run.device_passes,
+                                       run.precision, device);
   return job;
 }
 

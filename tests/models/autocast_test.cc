@@ -10,6 +10,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "models/initialise.h"
+#include "models/run/device_passes.h"
 #include "models/run/interpreter.h"
 #include "models/run/scalar_types.h"
 #include "models/zoo/registry.h"
@@ -39,6 +40,39 @@ Result train_once(const Model& model) {
   const at::Tensor loss = segment.forward(inputs, parameters, buffers, {1, 0})[0];
   return {loss.item<double>(),
           torch::autograd::grad({loss}, parameters, {}, std::nullopt, false, /*allow_unused=*/true)};
+}
+
+TEST_CASE("passes of devices give the numbers of the graph without, to rounding, and can be left out") {
+  const auto [spec, pass, rounding] = GENERATE(table<std::string, std::string, double>(
+      {{"convnet", "channels-last", 1e-4},
+       {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=16387", "aligned-products", 1e-5},
+       {"mlp:layers=2,width=1030", "aligned-products", 1e-5}}));
+  const std::string precision = GENERATE("float32", "bfloat16");
+  CAPTURE(spec, pass, precision);
+  Model model = build_model(spec, 8);
+  model.graph = with_precision(model, precision);
+  const std::string digest = document_digest(model.graph);
+  const Result without = train_once(model);
+  model.graph = with_device_passes(model.graph, pass, precision, at::kCPU);
+  CHECK(document_digest(model.graph) == digest);
+  size_t changed = 0;
+  for (const Node& node : model.graph.nodes) changed += operator_by_passes(model.graph, node) ? 1 : 0;
+  CHECK(changed > 0);
+  const Result with = train_once(model);
+  const double allowed = precision == "float32" ? rounding : 2e-2;
+  CHECK(with.loss == Approx(without.loss).epsilon(allowed));
+  for (size_t i = 0; i < with.gradients.size(); ++i) {
+    REQUIRE(with.gradients[i].defined());
+    CHECK(with.gradients[i].sizes() == without.gradients[i].sizes());
+    const double apart = (with.gradients[i] - without.gradients[i]).norm().item<double>();
+    CHECK(apart <= 10 * allowed * (1e-3 + without.gradients[i].norm().item<double>()));
+  }
+  CHECK(with_device_passes(model.graph, "none", precision, at::kCPU).device_passes.empty());
+  CHECK(with_device_passes(model.graph, "auto", precision, at::kCPU).device_passes.empty());
+  CHECK(with_device_passes(model.graph, "auto", "bfloat16", at::Device(at::kCUDA, 0)).device_passes.size() ==
+        2);
+  CHECK_THROWS_WITH(with_device_passes(model.graph, "chanels-last", precision, at::kCPU),
+                    Catch::Contains("did you mean 'channels-last'"));
 }
 
 TEST_CASE("bfloat16: losses and gradients close to float32's, weights and gradients stay float32") {

@@ -1,0 +1,32 @@
+// Passes over a graph that make it faster on a GPU: operators are run in another way, with the same numbers
+// up to the rounding of the precision. Which ones is decided once, with the precision.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace pipewright {
+
+/// "channels-last": conv2d gets its input and weight with the channels innermost, as tensor cores want them,
+/// and gives its output so; what comes behind it (norms, activations, pools) keeps to that.
+/// "aligned-products": a linear whose weight has many rows, and their number no multiple of 8 (a vocabulary),
+/// is computed with rows of zeros behind them, which its output is then rid of: products read 16 bytes at
+/// once.
+const std::vector<std::string>& known_device_passes();
+
+/// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
+/// with the precision (both where products read 16 bits, channels-last for tf32 too), else none. InputError
+/// for a name that is not known.
+Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
+                         at::Device device);
+
+/// What the node runs instead of its operator by the passes of the graph: the same arguments, by name.
+std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const Node& node);
+
+}  // namespace pipewright
