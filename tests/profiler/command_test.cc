@@ -119,7 +119,7 @@ TEST_CASE("graph and models") {
 TEST_CASE("print-config says where each setting comes from and measures nothing") {
   const Result result = run("--print-config --batch-size 3 --output /no/such/folder/x");
   CHECK(result.exit_code == 0);
-  CHECK_THAT(result.out, Contains("batch-size  3 ") && Contains("command line") && Contains("not set") &&
+  CHECK_THAT(result.out, Contains("batch-size     3 ") && Contains("command line") && Contains("not set") &&
                              Contains("default"));
 }
 
