@@ -5,11 +5,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <unordered_map>
 
 namespace pipewright {
 namespace {
@@ -88,7 +88,7 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
   std::atomic<Reporter*> outer = nullptr;  // attached around this one
   static inline const std::atomic<MemoryPurpose> unowned = MemoryPurpose::kOther;
   mutable std::mutex mutex;
-  std::unordered_map<void*, Block> blocks;
+  ska::flat_hash_map<void*, Block> blocks;  // no allocation for each of theirs
   int64_t live = 0;
   int64_t peak = 0;
   ByPurpose live_for{};
