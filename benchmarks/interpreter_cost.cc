@@ -330,7 +330,7 @@ void time_gpt(const std::string& precision, int64_t layers, int64_t rounds) {
     const MemoryMeter::Attached attached(meter);
     runtime.step(times);
   };
-  constexpr int64_t kSteps = 5;
+  constexpr int64_t kSteps = 10;
   const std::function<void(StepTimes&)> sides[] = {[&](StepTimes& times) { by_hand.step(times); },
                                                    [&](StepTimes& times) { runtime.step(times); },
                                                    metered_step};
@@ -387,8 +387,8 @@ int main(int argc, char** argv) try {
   if (batch < 1 || image < 32 || rounds < 1 || nodes < 1 || layers < 1 || threads < 1)
     throw options::error("counts start at 1, images at 32");
   at::set_num_threads(threads);
-  time_gpt("float32", layers, 10 * rounds);
-  time_gpt("bfloat16", layers, 10 * rounds);
+  time_gpt("float32", layers, 5 * rounds);
+  time_gpt("bfloat16", layers, 5 * rounds);
   time_resnet(batch, image, rounds);
   time_chain(false, nodes, 10 * rounds);
   time_chain(true, nodes, 10 * rounds);
