@@ -5,11 +5,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <unordered_map>
 
 namespace pipewright {
 namespace {
@@ -46,13 +46,19 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
     const MemoryPurpose purpose =
         (of_thread == this ? &current_purpose : owner.load())->load(std::memory_order_relaxed);
     const std::lock_guard<std::mutex> lock(mutex);
-    // An address that is known already was freed on a thread that nobody watches.
-    if (const auto known = blocks.find(pointer); known != blocks.end()) {
+    if (bytes <= 0) {
+      const auto known = blocks.find(pointer);
+      if (known == blocks.end()) return;
       add(known->second.purpose, -known->second.bytes);
       blocks.erase(known);
+      return;
     }
-    if (bytes <= 0) return;
-    blocks.emplace(pointer, Block{bytes, tag, purpose});
+    const Block block{bytes, tag, purpose};
+    // An address that is known already was freed on a thread that nobody watches.
+    if (const auto [known, fresh] = blocks.emplace(pointer, block); !fresh) {
+      add(known->second.purpose, -known->second.bytes);
+      known->second = block;
+    }
     add(purpose, bytes);
   }
 
@@ -88,7 +94,7 @@ struct MemoryMeter::Reporter : public c10::MemoryReportingInfoBase {
   std::atomic<Reporter*> outer = nullptr;  // attached around this one
   static inline const std::atomic<MemoryPurpose> unowned = MemoryPurpose::kOther;
   mutable std::mutex mutex;
-  std::unordered_map<void*, Block> blocks;
+  ska::flat_hash_map<void*, Block> blocks;  // no allocation for each of theirs
   int64_t live = 0;
   int64_t peak = 0;
   ByPurpose live_for{};

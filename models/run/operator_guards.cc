@@ -14,8 +14,10 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 using Sizes = std::vector<int64_t>;
 
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+
 void require(bool holds, const std::string& what) {
-  if (!holds) throw std::invalid_argument(what);
+  if (!holds) fail(what);
 }
 
 std::string sizes_text(at::IntArrayRef sizes) {
@@ -152,15 +154,17 @@ void padding(const Stack& arguments) {
 void attention(const Stack& arguments) {
   const at::Tensor &query = arguments[0].toTensor(), &key = arguments[1].toTensor(),
                    &value = arguments[2].toTensor();
-  require(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
-          "query, key and value have two dimensions or more");
-  require(query.size(-1) == key.size(-1), "query " + sizes_text(query.sizes()) + " and key " +
-                                              sizes_text(key.sizes()) + " have other widths");
-  require(key.size(-2) == value.size(-2), "key " + sizes_text(key.sizes()) + " and value " +
-                                              sizes_text(value.sizes()) + " have other lengths");
+  if (query.dim() < 2 || key.dim() < 2 || value.dim() < 2)
+    fail("query, key and value have two dimensions or more");
+  // Called for every layer of every minibatch: the words are made where they are needed.
+  if (query.size(-1) != key.size(-1))
+    fail("query " + sizes_text(query.sizes()) + " and key " + sizes_text(key.sizes()) + " have other widths");
+  if (key.size(-2) != value.size(-2))
+    fail("key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()) +
+         " have other lengths");
   for (const at::Tensor* tensor : {&key, &value}) {
-    require(!arguments[7].toBool() || (tensor->dim() >= 3 && tensor->size(-3) > 0),
-            "enable_gqa with key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()));
+    if (arguments[7].toBool() && (tensor->dim() < 3 || tensor->size(-3) <= 0))
+      fail("enable_gqa with key " + sizes_text(key.sizes()) + " and value " + sizes_text(value.sizes()));
   }
 }
 

@@ -177,17 +177,20 @@ void SegmentRun::show_constant(size_t i) const {
 }
 
 void SegmentRun::fill_stack(const SegmentStep& step) {
-  stack_.assign(step.stack.begin(), step.stack.end());
+  // One by one: a range of two or three costs more to insert than what is in it.
+  size_t next = 0;
   for (const StackFill& fill : step.fills) {
+    for (; next < fill.position; ++next) stack_.push_back(step.stack[next]);
+    ++next;
     switch (fill.kind) {
       case TensorPlace::Kind::kTensor:
-        stack_[fill.position] = take(fill.sources[0]);
+        stack_.emplace_back(take(fill.sources[0]));
         break;
       case TensorPlace::Kind::kTensors: {
         c10::List<at::Tensor> list;
         list.reserve(fill.sources.size());
         for (const StepInput& source : fill.sources) list.push_back(take(source));
-        stack_[fill.position] = std::move(list);
+        stack_.emplace_back(std::move(list));
         break;
       }
       case TensorPlace::Kind::kOptionalTensors: {
@@ -198,11 +201,12 @@ void SegmentRun::fill_stack(const SegmentStep& step) {
           if (source.kind != StepInput::Kind::kNone) one = take(source);
           list.push_back(std::move(one));
         }
-        stack_[fill.position] = std::move(list);
+        stack_.emplace_back(std::move(list));
         break;
       }
     }
   }
+  for (; next < step.stack.size(); ++next) stack_.push_back(step.stack[next]);
 }
 
 at::Tensor SegmentRun::take(const StepInput& source) {
@@ -307,7 +311,7 @@ void SegmentRun::keep_results(size_t i) {
       keep(result.isNone() ? at::Tensor() : std::move(result).toTensor());
     } else {
       // An operator that makes a list (split, unbind) makes one value per element.
-      for (at::Tensor& tensor : std::move(result).toTensorVector()) keep(std::move(tensor));
+      for (const c10::IValue& one : result.toListRef()) keep(one.toTensor());
     }
   }
   stack_.clear();

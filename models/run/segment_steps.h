@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +30,7 @@ struct StepInput {
 struct StackFill {
   TensorPlace::Kind kind = TensorPlace::Kind::kTensor;
   size_t position = 0;
-  std::vector<StepInput> sources;
+  c10::SmallVector<StepInput, 2> sources;  ///< mostly one: read at each call, and so not behind a pointer
 };
 
 /// The slot of an output that nobody reads.

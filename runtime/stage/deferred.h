@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <functional>
+#include <vector>
 
 namespace pipewright {
 
@@ -16,9 +17,9 @@ class Deferred {
  public:
   using Take = std::function<void(const at::Tensor& on_host)>;
 
-  /// Hands on `number`, a tensor of any shape, later: from push(), poll() or flush(). What `take` throws
-  /// comes out of the call that hands on. At most kMost are under way: then push() waits for the oldest, so
-  /// that the host is never further ahead.
+  /// Hands on `number`, a tensor of any shape, later: from push(), poll() or flush(); `take` may keep what it
+  /// is handed. What it throws comes out of the call that hands on. At most kMost are under way: then push()
+  /// waits for the oldest, so that the host is never further ahead.
   void push(const at::Tensor& number, Take take);
   /// Hands on what has come.
   void poll();
@@ -36,9 +37,13 @@ class Deferred {
     c10::Event copied;
     Take take;
   };
+  Entry new_entry(const at::Tensor& number, Take take);
   void hand_on();
 
   std::deque<Entry> under_way_;
+  // Handed on, for what comes next: pinned memory and events cost several calls of the driver each, which is
+  // much for a number of every minibatch.
+  std::vector<Entry> spare_;
 };
 
 }  // namespace pipewright

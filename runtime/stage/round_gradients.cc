@@ -43,7 +43,7 @@ void RoundGradients::add(size_t trainable, at::Tensor gradient) {
     // What autograd hands out may be shared, with a message under way for instance, or be spread out from
     // fewer elements. Ours can be written to. The gradient of a weight that was read transposed is a view of
     // a view, which hold each other: it is ours where nobody else has the memory.
-    at::Tensor alone = gradient.variable_data();
+    at::Tensor alone = gradient.is_view() ? gradient.variable_data() : std::move(gradient);
     gradient.reset();
     sum = unshared(alone) && alone.is_contiguous() ? std::move(alone)
                                                    : alone.clone(at::MemoryFormat::Contiguous);

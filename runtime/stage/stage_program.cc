@@ -357,10 +357,9 @@ StageGradients StageProgram::backward(Pass pass, std::vector<at::Tensor> sent_gr
   const Roots roots = roots_of(pass, std::move(sent_gradients));
   std::vector<Edge> leaves = pass.received_edges;
   const size_t first_weight = leaves.size();
-  std::vector<at::Tensor> weights;
-  for (const size_t i : trainable_) weights.push_back(pass.version->weights[i]);
-  for (const at::Tensor& weight : weights) leaves.push_back(gradient_edge(weight));
-  const LeafHooks hooks(std::move(weights), made);
+  leaves.reserve(first_weight + trainable_.size());
+  for (const size_t i : trainable_) leaves.push_back(gradient_edge(pass.version->weights[i]));
+  const LeafHooks hooks(made ? picked(pass.version->weights, trainable_) : std::vector<at::Tensor>(), made);
   std::vector<at::Tensor> gradients = gradients_at(roots.edges, roots.gradients, leaves, keep_graph);
   StageGradients result;
   result.received = message_upstream(gradients);

@@ -41,6 +41,13 @@ void check_step(const std::vector<at::Tensor>& weights, const std::vector<at::Te
   }
 }
 
+// The tensor itself where nothing has to be done: most of a small model's update would be operators that do
+// nothing.
+at::Tensor as_array(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (tensor.scalar_type() == dtype && tensor.is_contiguous()) return tensor;
+  return tensor.to(dtype).contiguous();
+}
+
 // One tensor of a step, as arrays of T. Weights of less than 32 bits are stepped as floats.
 template <typename T>
 class Arrays {
@@ -48,10 +55,10 @@ class Arrays {
   Arrays(const at::Tensor& old, const at::Tensor& gradient, at::Tensor next, at::Tensor first,
          at::Tensor second)
       : places_{std::move(next), std::move(first), std::move(second)},
-        old_(as_array(old)),
-        gradient_(as_array(gradient)) {
+        old_(as_array(old, kDtype)),
+        gradient_(as_array(gradient, kDtype)) {
     for (size_t i = 0; i < 3; ++i) {
-      if (places_[i].defined()) changed_[i] = as_array(places_[i]);
+      if (places_[i].defined()) changed_[i] = as_array(places_[i], kDtype);
     }
   }
 
@@ -70,9 +77,7 @@ class Arrays {
   }
 
  private:
-  static at::Tensor as_array(const at::Tensor& tensor) {
-    return tensor.to(c10::CppTypeToScalarType<T>::value).contiguous();
-  }
+  static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
   at::Tensor places_[3];
   at::Tensor old_;
@@ -110,8 +115,7 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
     };
     std::atomic<bool> finite = true;
     const auto run = [&](auto zero) {
-      const Arrays<decltype(zero)> arrays(weights[i].detach(), gradients[i], next.detach(), slot(first),
-                                          slot(second));
+      const Arrays<decltype(zero)> arrays(weights[i], gradients[i], next, slot(first), slot(second));
       at::parallel_for(0, weights[i].numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
         if (!step_one(i, arrays.get(), begin, end, stores)) finite = false;
       });
@@ -119,7 +123,7 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
     };
     weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
     if (!finite) not_finite = i;
-    next.requires_grad_(true);
+    if (!next.requires_grad()) next.requires_grad_(true);
   }
   return into;
 }
@@ -157,12 +161,12 @@ std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weight
       return slots.empty() ? at::Tensor() : slots[i];
     };
     const at::ScalarType dtype = weights[i].scalar_type();
-    groups[{dtype, kinds[i]}].push_back({weights[i].detach(), gradients[i].to(dtype).contiguous(),
-                                         into[i].detach(), slot(first), slot(second),
-                                         static_cast<int32_t>(i)});
+    groups[{dtype, kinds[i]}].push_back({weights[i], as_array(gradients[i], dtype), into[i], slot(first),
+                                         slot(second), static_cast<int32_t>(i)});
   }
   for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
-  for (at::Tensor& next : into) next.requires_grad_(true);
+  for (at::Tensor& next : into)
+    if (!next.requires_grad()) next.requires_grad_(true);
   return into;
 }
 
