@@ -18,28 +18,35 @@ constexpr int64_t kSmallestInt = std::numeric_limits<int64_t>::min();
 constexpr int64_t kLargestInt = std::numeric_limits<int64_t>::max();
 
 // Ranges are checked once, in validate(): a setting may come from the command line too.
-void read(JsonReader& reader, const char* key, std::string* value) {
-  if (reader.has(key)) *value = reader.string(key);
+void read(JsonReader& reader, const RunField& field, std::string* value) {
+  if (!reader.has(field.key)) return;
+  // What can be on, off or something else was a boolean before there was something else: such runs go on.
+  const auto& names = field.rule.names;
+  const bool was_boolean = std::find(names.begin(), names.end(), "on") != names.end();
+  if (was_boolean && reader.raw(field.key).is_boolean())
+    *value = reader.boolean(field.key) ? "on" : "off";
+  else
+    *value = reader.string(field.key);
 }
-void read(JsonReader& reader, const char* key, bool* value) {
-  if (reader.has(key)) *value = reader.boolean(key);
+void read(JsonReader& reader, const RunField& field, bool* value) {
+  if (reader.has(field.key)) *value = reader.boolean(field.key);
 }
-void read(JsonReader& reader, const char* key, int64_t* value) {
-  if (reader.has(key)) *value = reader.integer(key, kSmallestInt, kLargestInt);
+void read(JsonReader& reader, const RunField& field, int64_t* value) {
+  if (reader.has(field.key)) *value = reader.integer(field.key, kSmallestInt, kLargestInt);
 }
-void read(JsonReader& reader, const char* key, double* value) {
+void read(JsonReader& reader, const RunField& field, double* value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (reader.has(key)) *value = reader.number(key, -kInfinity, kInfinity);
+  if (reader.has(field.key)) *value = reader.number(field.key, -kInfinity, kInfinity);
 }
 
-void read(JsonReader& reader, const char* key, std::vector<ParameterGroup>* value) {
-  if (!reader.has(key)) return;
+void read(JsonReader& reader, const RunField& field, std::vector<ParameterGroup>* value) {
+  if (!reader.has(field.key)) return;
   value->clear();
-  for (JsonReader& group : reader.objects(key)) value->push_back(ParameterGroup::from_json(group));
+  for (JsonReader& group : reader.objects(field.key)) value->push_back(ParameterGroup::from_json(group));
 }
 
-void read(JsonReader& reader, const char* key, std::vector<std::string>* value) {
-  if (reader.has(key)) *value = reader.strings(key);
+void read(JsonReader& reader, const RunField& field, std::vector<std::string>* value) {
+  if (reader.has(field.key)) *value = reader.strings(field.key);
 }
 
 void check_name(const std::string& where, const std::string& path, const std::string& value,
@@ -97,7 +104,7 @@ Run Run::from_json(JsonReader& reader) {
     const bool needed =
         field.rule.not_empty != nullptr && std::get<const std::string*>(field.of(run))->empty();
     if (needed) *std::get<std::string*>(field.in(run)) = from.string(field.key);
-    if (!needed) std::visit([&](auto* value) { read(from, field.key, value); }, field.in(run));
+    if (!needed) std::visit([&](auto* value) { read(from, field, value); }, field.in(run));
   }
   for (const auto& [name, group] : groups) group.finish();
   return run;

@@ -1,6 +1,6 @@
 // All that the programs know of CUDA: an abstract class. Its implementation is the shared library
-// libpipewright_cuda.so beside the programs, which models/device/device.h opens when a device of CUDA is asked for;
-// the programs link no CUDA library. No header of CUDA is included here.
+// libpipewright_cuda.so beside the programs, which models/device/device.h opens when a device of CUDA is
+// asked for; the programs link no CUDA library. No header of CUDA is included here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,8 @@ class BlockSharing;
 class Transport;
 struct DeviceLinks;  // runtime/transport/device_links.h
 
-/// Set for tests of NCCL on one GPU: ranks that share it are taken for ranks with a GPU each, on hosts of their
-/// own, and NCCL connects them through the network of this one.
+/// Set for tests of NCCL on one GPU: ranks that share it are taken for ranks with a GPU each, on hosts of
+/// their own, and NCCL connects them through the network of this one.
 inline constexpr const char* kShareGpuVariable = "PIPEWRIGHT_SHARE_GPU";
 
 struct NcclSettings {
@@ -91,8 +91,9 @@ class CudaPlugin {
   virtual int64_t nccl_version() = 0;
   /// Messages and sums of tensors of `device` over the links of the job, and no others; a communicator for
   /// each, all connected when it returns. Every rank calls it, each with a device of its own; it blocks until
-  /// all have. Sums have NCCL's order. abort() may come from any thread and ends what waits on the device.
-  /// PeerError if NCCL cannot connect.
+  /// all have. Halves of messages wait for each other on the device: runtime/transport/paired.h. Sums have
+  /// NCCL's order. abort() may come from any thread and ends what waits on the device. PeerError if NCCL
+  /// cannot connect.
   virtual std::unique_ptr<Transport> make_nccl_transport(c10d::Store& store,
                                                          const NcclSettings& settings) = 0;
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,18 @@ RequestSource one_after_the_other(std::vector<LoadRequest> requests) {
     if (next == requests.size()) return std::nullopt;
     return std::move(requests[next++]);
   };
+}
+
+void start_worker(std::vector<std::thread>& threads, const std::function<void()>& work) {
+  try {
+    threads.emplace_back(work);
+  } catch (const std::system_error& error) {
+    // A few do what many would.
+    if (threads.empty())
+      throw RunError(std::string("no thread for loading samples can be started: ") + error.what(),
+                     "A limit on threads or memory of this process, likely; --data-workers is how many there "
+                     "are to be.");
+  }
 }
 
 }  // namespace
@@ -247,7 +260,7 @@ Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource
   // Their number decides how many pieces there are: none begins before all are there.
   const std::lock_guard lock(implementation_->mutex);
   for (int64_t i = 0; i < implementation_->workers.count; ++i)
-    threads.emplace_back([this_ = implementation_.get()] { this_->work(); });
+    start_worker(threads, [this_ = implementation_.get()] { this_->work(); });
 }
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,

@@ -24,9 +24,10 @@ namespace pipewright {
 /// and
 ///   average buffers when training has drained.
 ///
-/// A send waits in its stream for the receive on the other side, as a message over Gloo does on the host;
-/// schedules that run there close no circle here, as every link has a stream of its own. Tensors of the host
-/// (evaluation's results) go over the host's transport and are not here.
+/// A send waits for the receive on the other side, as a message over Gloo does on the host
+/// (runtime/transport/paired.h); schedules that run there close no circle here, as every link has a stream
+/// and a thread of its own. Tensors of the host (evaluation's results) go over the host's transport and are
+/// not here.
 ///
 /// `clips`: gradients are clipped. Where that is over the whole model, all ranks of a pipeline have a sum of
 /// their own for it.

@@ -41,6 +41,18 @@ TEST_CASE("parts of nested settings keep the other defaults") {
   CHECK(run.learning_rate_policy.name == "constant");
 }
 
+TEST_CASE("what was on or off before there was auto is read as it was meant") {
+  const auto graphs = [](const std::string& value) {
+    return parse_document<Run>(
+               R"({"schema": "pipewright.run/1", "model": "m", "data": "d", "cuda_graphs": )" + value + "}",
+               "r")
+        .cuda_graphs;
+  };
+  CHECK(graphs("false") == "off");
+  CHECK(graphs("true") == "on");
+  CHECK(graphs("\"auto\"") == "auto");
+}
+
 TEST_CASE("settings have ranges, wherever they come from") {
   CHECK_NOTHROW(sample_run().validate("run.json"));
   CHECK(invalid_run([](Run& r) { r.model = ""; }) ==
