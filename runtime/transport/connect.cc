@@ -321,8 +321,7 @@ std::unique_ptr<Transport> connect_ranks(Store& store, const std::string& name, 
   std::unique_ptr<Transport> device;
   if (path == DevicePath::kNccl) {
     device = make_paired_transport(host, connect_over_nccl(store, name + "/nccl", rank, world_size, settings),
-                                   make_launch_lanes(settings.device, settings.links.links.size()),
-                                   settings.links);
+                                   make_launch_lanes(settings.device), settings.links);
   } else {
     device = connect_devices(store, name, rank, devices, host, settings);
   }

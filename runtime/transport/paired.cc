@@ -26,23 +26,30 @@ at::Tensor word() { return at::empty({1}, at::TensorOptions().dtype(at::kByte).d
 
 class DeviceLanes : public LaunchLanes {
  public:
-  DeviceLanes(at::Device device, size_t count) : device_(device) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    for (size_t lane = 0; lane < count; ++lane)
-      streams_.push_back(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true));
-  }
+  explicit DeviceLanes(at::Device device) : device_(device) {}
   std::shared_ptr<StreamPoint> here() override { return point_of_current_stream(device_); }
   std::shared_ptr<StreamPoint> run(size_t lane, const std::shared_ptr<StreamPoint>& after,
                                    const std::function<void()>& launch) override {
-    const c10::StreamGuard guard(streams_.at(lane));
+    const c10::StreamGuard guard(stream_of(lane));
     after->wait_on_stream();
     launch();
     return point_of_current_stream(device_);
   }
 
  private:
+  c10::Stream stream_of(size_t lane) {
+    const std::lock_guard lock(mutex_);
+    const auto known = streams_.find(lane);
+    if (known != streams_.end()) return known->second;
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    // Not of those that recordings are made on.
+    return streams_.emplace(lane, guard.getStreamFromGlobalPool(device_, /*isHighPriority=*/true))
+        .first->second;
+  }
+
   at::Device device_;
-  std::vector<c10::Stream> streams_;
+  std::mutex mutex_;
+  std::map<size_t, c10::Stream> streams_;
 };
 
 // Under the transport's mutex but for what its lane's thread has to itself: the words, until it is launched.
@@ -238,8 +245,8 @@ class PairedTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<LaunchLanes> make_launch_lanes(at::Device device, size_t count) {
-  return std::make_unique<DeviceLanes>(device, count);
+std::unique_ptr<LaunchLanes> make_launch_lanes(at::Device device) {
+  return std::make_unique<DeviceLanes>(device);
 }
 
 std::unique_ptr<Transport> make_paired_transport(std::shared_ptr<Transport> host,

@@ -19,7 +19,7 @@
 
 namespace pipewright {
 
-/// Streams of a device, one for each lane. Any thread may call.
+/// Streams of a device, one for each lane that is used. Any thread may call.
 class LaunchLanes {
  public:
   virtual ~LaunchLanes() = default;
@@ -31,12 +31,14 @@ class LaunchLanes {
                                            const std::function<void()>& launch) = 0;
 };
 
-/// For any device that LibTorch has streams and events for.
-std::unique_ptr<LaunchLanes> make_launch_lanes(at::Device device, size_t count);
+/// For any device that LibTorch has streams and events for. LibTorch has 32 streams of a kind: lanes beyond,
+/// and NCCL's communicators beyond, share them, and messages of lanes that share a stream wait for each
+/// other.
+std::unique_ptr<LaunchLanes> make_launch_lanes(at::Device device);
 
 /// Messages over the links and sums over the ranks of `links`, which `device` carries: its waits keep the
 /// stream waiting, not the host. The ranks agree over `host`, with tags of kPairTags and above; others may
-/// send with it. Each link has a thread and, of `lanes` (as many as links.links), a stream: of the sender it
+/// send with it. Each link has a thread and, of `lanes`, a stream: of the sender it
 /// waits until the receiver has memory for the message, tells it so and launches; of the receiver it waits
 /// for that word. The host waits in wait() until the message is launched. A sum is launched when all its
 /// ranks have come to it.
