@@ -154,7 +154,15 @@ po::variables_map parse_options(const std::vector<std::string>& arguments,
             .options(description)
             .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
             .run();
+    const std::vector<std::string> names = long_names(description);
     for (const po::option& option : parsed.options) {
+      // The option behind one that was left without its value.
+      const bool took_next = option.position_key == -1 && option.value.size() == 1 &&
+                             std::find(names.begin(), names.end(), option.value[0]) != names.end();
+      if (took_next)
+        throw InputError(
+            "option --" + option.string_key + " needs a value; behind it comes " + in_quotes(option.value[0]),
+            "Options are written --NAME VALUE; --help says what it takes.");
       if (option.position_key != -1) fail_word(option.value.empty() ? "" : option.value.front(), description);
     }
     po::store(parsed, values);

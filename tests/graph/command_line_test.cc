@@ -147,7 +147,8 @@ TEST_CASE("help fits a screen and shows commands and an example") {
   CHECK(run({"parse", "--batch-size", "x", "--help"}).code == 0);  // help wins over errors
 }
 
-TEST_CASE("the width of a line: of the terminal, 80 if it does not say, any in a file, and COLUMNS and --wide") {
+TEST_CASE(
+    "the width of a line: of the terminal, 80 if it does not say, any in a file, and COLUMNS and --wide") {
   ::unsetenv("COLUMNS");
   int terminal = -1;
   int other = -1;
@@ -222,6 +223,8 @@ TEST_CASE("options are parsed strictly") {
   CHECK(parse_error({"--out", "x"}).rfind("unknown option \"--out\"", 0) == 0);
   CHECK(parse_error({"-b", "3"}).rfind("unknown option \"-b\"", 0) == 0);  // no single dash
   CHECK(parse_error({"-json"}) == "unknown option \"-json\"; did you mean '--json'?");
+  CHECK(parse_error({"--batch-size", "--json"}) ==
+        "option --batch-size needs a value; behind it comes \"--json\"");
   CHECK(parse_error({"plan.json"}) == "unexpected word \"plan.json\"");
   CHECK(parse_error({"json"}) == "unexpected word \"json\"; did you mean '--json'?");
   CHECK(parse_error({"--batch-size", "3", "4"}) == "unexpected word \"4\"");
