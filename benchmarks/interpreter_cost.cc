@@ -266,16 +266,7 @@ class StepByHand {
 class StepByRuntime {
  public:
   StepByRuntime(const Model& model, const Tensors& fields) : fields_(fields) {
-    Plan plan;
-    plan.model = model.graph.name;
-    plan.strategy = "manual";
-    plan.schedule = "1f1b";
-    plan.weights = "stash";
-    plan.world_size = 1;
-    plan.stages.emplace_back();
-    for (const Node& node : model.graph.nodes) plan.stages[0].nodes.push_back(node.name);
-    plan.stages[0].ranks = {0};
-    plan.stages[0].in_flight = 1;
+    const Plan plan = single_stage_plan(model.graph, 1);
     TrainingRules rules;
     rules.optimizer.name = "adamw";
     rules.optimizer.learning_rate = 1e-4;

@@ -4,7 +4,6 @@
 
 #include "graph/cache_rules.h"
 #include "graph/error.h"
-#include "graph/sync_rules.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
 #include "models/run/operators.h"
@@ -101,10 +100,7 @@ TrainingRules TrainingData::rules_of(int64_t generation) const {
   const double scale = job_.learning_rate_scale_of(generation);
   rules.optimizer.learning_rate *= scale;
   rules.learning_rate_policy.lowest_learning_rate *= scale;
-  // What is refused where it was asked for (runtime/job/job.cc) is left out where it was not.
-  const bool can_record = job_.device.is_cuda() && sync_facts(rules.sync).keeps_replicas_equal &&
-                          cache_rules(job_.run.cache).kind == CacheKind::kNone;
-  if (rules.cuda_graphs == "auto" && !can_record) rules.cuda_graphs = "off";
+  rules.cuda_graphs = cuda_graphs_of(job_);
   if (job_.device.is_cuda()) {
     rules.make_graphs = [](at::Device device) {
       return cuda_plugin("cuda_graphs").make_graphs(device.index());

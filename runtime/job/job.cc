@@ -268,6 +268,12 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   return job;
 }
 
+std::string cuda_graphs_of(const Job& job) {
+  const bool can_be = job.device.is_cuda() && sync_facts(job.run.sync).keeps_replicas_equal &&
+                      cache_rules(job.run.cache).kind == CacheKind::kNone;
+  return job.run.cuda_graphs == "auto" && !can_be ? "off" : job.run.cuda_graphs;
+}
+
 std::string loss_average_text(const Job& job) {
   const PipelineShape shape = shape_of(job.plan, job.run.gradient_accumulation);
   const int64_t minibatches = StageTurns(shape, shape.stages() - 1).round_length();

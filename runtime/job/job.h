@@ -63,6 +63,9 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device d
 /// As prepare_job(), of a model that only runs forward, as evaluation_graph().
 Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
 
+/// Run::cuda_graphs as it is in force: "auto" is "off" without a GPU, and where "on" is refused.
+std::string cuda_graphs_of(const Job& job);
+
 /// What an update of the job takes the mean of, and what the other --loss-average would, where they differ;
 /// else "".
 std::string loss_average_text(const Job& job);

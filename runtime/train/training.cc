@@ -253,11 +253,9 @@ void Training::post_last_words() {
   const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
   RankSummary rank = summary_of_rank(session_.place().rank, plan_in_force(), worker, earlier_workers_,
                                      memory_, times_, job_.device);
-  const bool graphs_wanted = job_.run.cuda_graphs == "on";
-  if (worker && (graphs_wanted || (job_.run.cuda_graphs == "auto" && job_.device.is_cuda())))
-    rank.cuda_graphs = cuda_graphs_text(*worker);
+  if (worker && cuda_graphs_of(job_) != "off") rank.cuda_graphs = cuda_graphs_text(*worker);
   if (cache_) rank.cache = cache_->summary();
-  if (graphs_wanted && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
+  if (job_.run.cuda_graphs == "on" && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
   control().post(rank_line(rank));
   control().post(trace_line(trace_.json()));

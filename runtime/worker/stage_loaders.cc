@@ -67,9 +67,11 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
 void StageLoaders::Source::upload_next() {
   Uploaded next;
   try {
-    for (const at::Tensor& field : loader->next()) {
+    const std::vector<at::Tensor> fields = loader->next();
+    const std::shared_ptr<StreamPoint> free = uploads->here();
+    for (const at::Tensor& field : fields) {
       next.fields.push_back(at::empty(field.sizes(), field.options().device(device).pinned_memory(false)));
-      next.end = uploads->upload(field, next.fields.back(), uploads->here());
+      next.end = uploads->upload(field, next.fields.back(), free);
     }
   } catch (...) {
     next.error = std::current_exception();
