@@ -9,26 +9,31 @@
 namespace pipewright {
 namespace {
 
-/// Of a node and of the whole alike.
-template <typename Profiled>
-void read_launch_seconds(JsonReader& reader, Profiled& profiled) {
-  if (!reader.has("forward_launch_seconds") && !reader.has("backward_launch_seconds")) return;
-  profiled.forward_launch_seconds = reader.number("forward_launch_seconds", 0, kMostSeconds);
-  profiled.backward_launch_seconds = reader.number("backward_launch_seconds", 0, kMostSeconds);
+/// Both or neither.
+void read_pair(JsonReader& reader, const char* forward_key, const char* backward_key,
+               std::optional<double>* forward, std::optional<double>* backward) {
+  if (!reader.has(forward_key) && !reader.has(backward_key)) return;
+  *forward = reader.number(forward_key, 0, kMostSeconds);
+  *backward = reader.number(backward_key, 0, kMostSeconds);
 }
 
-template <typename Profiled>
-void write_launch_seconds(const Profiled& profiled, Json& json) {
-  if (!profiled.forward_launch_seconds || !profiled.backward_launch_seconds) return;
-  json["forward_launch_seconds"] = *profiled.forward_launch_seconds;
-  json["backward_launch_seconds"] = *profiled.backward_launch_seconds;
+void write_pair(Json& json, const char* forward_key, const char* backward_key,
+                const std::optional<double>& forward, const std::optional<double>& backward) {
+  if (!forward || !backward) return;
+  json[forward_key] = *forward;
+  json[backward_key] = *backward;
 }
+
+constexpr const char* kForwardLaunch = "forward_launch_seconds";
+constexpr const char* kBackwardLaunch = "backward_launch_seconds";
+constexpr const char* kForwardGap = "forward_gap_seconds";
+constexpr const char* kBackwardGap = "backward_gap_seconds";
 
 ProfiledNode node_from_json(JsonReader& reader) {
   reader.expect({"name", "layer", "inputs", "outputs", "forward_seconds", "backward_input_seconds",
                  "backward_weight_seconds", "spread", "saved_bytes", "workspace_bytes", "keeps",
-                 "parameter_bytes", "trainable_parameter_bytes", "buffer_bytes", "parameters",
-                 "forward_launch_seconds", "backward_launch_seconds"});
+                 "parameter_bytes", "trainable_parameter_bytes", "buffer_bytes", "parameters", kForwardLaunch,
+                 kBackwardLaunch, kForwardGap, kBackwardGap});
   ProfiledNode node;
   node.name = reader.string("name");
   node.layer = reader.string("layer");
@@ -49,7 +54,9 @@ ProfiledNode node_from_json(JsonReader& reader) {
   node.trainable_parameter_bytes = reader.integer("trainable_parameter_bytes", 0, kMostBytes);
   node.buffer_bytes = reader.integer("buffer_bytes", 0, kMostBytes);
   node.parameters = reader.strings("parameters");
-  read_launch_seconds(reader, node);
+  read_pair(reader, kForwardLaunch, kBackwardLaunch, &node.forward_launch_seconds,
+            &node.backward_launch_seconds);
+  read_pair(reader, kForwardGap, kBackwardGap, &node.forward_gap_seconds, &node.backward_gap_seconds);
   reader.finish();
   return node;
 }
@@ -74,7 +81,9 @@ Json node_to_json(const ProfiledNode& node) {
   json["trainable_parameter_bytes"] = node.trainable_parameter_bytes;
   json["buffer_bytes"] = node.buffer_bytes;
   json["parameters"] = node.parameters;
-  write_launch_seconds(node, json);
+  write_pair(json, kForwardLaunch, kBackwardLaunch, node.forward_launch_seconds,
+             node.backward_launch_seconds);
+  write_pair(json, kForwardGap, kBackwardGap, node.forward_gap_seconds, node.backward_gap_seconds);
   return json;
 }
 
@@ -83,6 +92,43 @@ Json node_to_json(const ProfiledNode& node) {
 std::optional<double> ProfiledNode::launch_seconds() const {
   if (!forward_launch_seconds || !backward_launch_seconds) return std::nullopt;
   return *forward_launch_seconds + *backward_launch_seconds;
+}
+
+PassSeconds ProfiledNode::launch_pass() const {
+  return {forward_launch_seconds.value_or(0), backward_launch_seconds.value_or(0)};
+}
+
+PassSeconds ProfiledNode::gap_pass() const {
+  return {forward_gap_seconds.value_or(0), backward_gap_seconds.value_or(0)};
+}
+
+PassSeconds& PassSeconds::operator+=(const PassSeconds& other) {
+  forward_seconds += other.forward_seconds;
+  backward_seconds += other.backward_seconds;
+  return *this;
+}
+
+PassSeconds& PassSeconds::operator-=(const PassSeconds& other) {
+  forward_seconds -= other.forward_seconds;
+  backward_seconds -= other.backward_seconds;
+  return *this;
+}
+
+PassSeconds launched_seconds(const PassSeconds& computing, const PassSeconds& gaps,
+                             const PassSeconds& launching) {
+  PassSeconds device = computing;
+  device += gaps;
+  return launching.sum() > device.sum() ? launching : device;
+}
+
+PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes) {
+  PassSeconds computing, gaps, launching;
+  for (const ProfiledNode& node : nodes) {
+    computing += node.pass_seconds();
+    gaps += node.gap_pass();
+    launching += node.launch_pass();
+  }
+  return launched_seconds(computing, gaps, launching);
 }
 
 double Profile::compute_seconds() const {
@@ -176,14 +222,17 @@ Profile Profile::from_json(JsonReader& reader) {
   profile.input_seconds = reader.number("input_seconds", 0, kMostSeconds);
   for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
   JsonReader whole = reader.object("whole");
-  whole.expect({"forward_seconds", "backward_seconds", "step_seconds", "forward_launch_seconds",
-                "backward_launch_seconds", "allocated_bytes", "known_within", "update", "crowd"});
+  whole.expect({"forward_seconds", "backward_seconds", "step_seconds", kForwardLaunch, kBackwardLaunch,
+                "allocated_bytes", "library_bytes", "input_bytes", "known_within", "update", "crowd"});
   profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
-  read_launch_seconds(whole, profile.whole);
+  read_pair(whole, kForwardLaunch, kBackwardLaunch, &profile.whole.forward_launch_seconds,
+            &profile.whole.backward_launch_seconds);
   if (whole.has("allocated_bytes"))
     profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
+  if (whole.has("library_bytes")) profile.whole.library_bytes = whole.integer("library_bytes", 0, kMostBytes);
+  if (whole.has("input_bytes")) profile.whole.input_bytes = whole.integer("input_bytes", 0, kMostBytes);
   if (whole.has("known_within")) profile.whole.known_within = whole.number("known_within", 0, kLargestNumber);
   if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
   if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
@@ -208,8 +257,11 @@ Json Profile::to_json() const {
   json["whole"] = {{"forward_seconds", whole.forward_seconds},
                    {"backward_seconds", whole.backward_seconds},
                    {"step_seconds", whole.step_seconds}};
-  write_launch_seconds(whole, json["whole"]);
+  write_pair(json["whole"], kForwardLaunch, kBackwardLaunch, whole.forward_launch_seconds,
+             whole.backward_launch_seconds);
   if (whole.allocated_bytes) json["whole"]["allocated_bytes"] = *whole.allocated_bytes;
+  if (whole.library_bytes) json["whole"]["library_bytes"] = *whole.library_bytes;
+  if (whole.input_bytes) json["whole"]["input_bytes"] = *whole.input_bytes;
   if (whole.known_within) json["whole"]["known_within"] = *whole.known_within;
   if (whole.update) json["whole"]["update"] = pipewright::to_json(*whole.update);
   if (whole.crowd) {

@@ -16,12 +16,23 @@ struct ProfiledValue {
   bool operator==(const ProfiledValue&) const = default;
 };
 
+/// Of a minibatch.
+struct PassSeconds {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+
+  double sum() const { return forward_seconds + backward_seconds; }
+  PassSeconds& operator+=(const PassSeconds& other);
+  PassSeconds& operator-=(const PassSeconds& other);
+};
+
 struct ProfiledNode {
   std::string name;
   std::string layer;
   std::vector<std::string>
       inputs;  ///< values read: outputs of earlier nodes, or inputs of the graph (made by no node)
   std::vector<ProfiledValue> outputs;
+  /// With gap_seconds(): of its kernels alone, one behind the other as in a captured graph.
   double forward_seconds = 0;
   double backward_input_seconds = 0;   ///< the part that gives the gradient of the inputs
   double backward_weight_seconds = 0;  ///< the part that gives the gradient of the parameters
@@ -35,6 +46,10 @@ struct ProfiledNode {
   /// beside it.
   std::optional<double> forward_launch_seconds = {};
   std::optional<double> backward_launch_seconds = {};
+  /// Optional keys, both or neither: what the device waits beside, from kernel to kernel, where the host
+  /// launches each and is ahead.
+  std::optional<double> forward_gap_seconds = {};
+  std::optional<double> backward_gap_seconds = {};
   /// Optional key: the most that the node's forward or backward holds for itself for a while, beside values
   /// that it reads and makes, their gradients, those of its parameters, and what it saves.
   int64_t workspace_bytes = 0;
@@ -45,8 +60,16 @@ struct ProfiledNode {
   double backward_seconds() const { return backward_input_seconds + backward_weight_seconds; }
   double compute_seconds() const { return forward_seconds + backward_seconds(); }
   std::optional<double> launch_seconds() const;  ///< forward and backward
+  PassSeconds pass_seconds() const { return {forward_seconds, backward_seconds()}; }
+  PassSeconds launch_pass() const;  ///< zeros where it is not known
+  PassSeconds gap_pass() const;     ///< likewise
   bool operator==(const ProfiledNode&) const = default;
 };
+
+/// What passes take whose kernels the host launches one by one: as long as the device computes and waits from
+/// kernel to kernel, or as long as launching takes, whichever is longer.
+PassSeconds launched_seconds(const PassSeconds& computing, const PassSeconds& gaps,
+                             const PassSeconds& launching);
 
 /// What else an update may take, of all trainable parameters.
 struct ProfiledUpdate {
@@ -101,6 +124,10 @@ struct ProfiledWhole {
   /// Optional key: the most that the device's allocator had given out during forward and backward, above what
   /// it had before.
   std::optional<int64_t> allocated_bytes = {};
+  // Optional keys, of a device: what libraries keep of its memory from their first call on, and what a
+  // minibatch of input takes there.
+  std::optional<int64_t> library_bytes = {};
+  std::optional<int64_t> input_bytes = {};
   /// Optional key: how far the sum of the nodes' times may be from the true one, as a part of it
   /// (profiler/repeats.h).
   std::optional<double> known_within = {};
@@ -123,6 +150,9 @@ struct FrozenPrefix {
 
 /// The device of a profile that another program measured.
 constexpr const char* kUnknownDevice = "unknown";
+
+/// Of nodes that run one after the other.
+PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes);
 
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";

@@ -101,9 +101,11 @@ void Bench::make_weights(const Model& model) {
   whole_buffers_ = pick(buffers_, whole_.buffers());
 }
 
-WholePass Bench::time_whole() {
+WholePass Bench::time_whole(bool record) {
   update_before_pass();
   Received received = receive();
+  std::optional<KernelTrace> trace;
+  if (record) trace.emplace(device_);
   marks_.clear();
   const size_t begin = marks_.set();
   std::vector<at::Tensor> leaving = forward(std::move(received.values), nullptr);
@@ -130,6 +132,7 @@ WholePass Bench::time_whole() {
   rule_->step(weights_, gradients, 0, weights_);
   const size_t end = marks_.set();
   marks_.wait();
+  if (trace) marks_.take(trace->end());
   WholePass pass;
   pass.forward = marks_.between(begin, forward_end);
   pass.backward = marks_.between(backward_begin, backward_end);
@@ -141,7 +144,7 @@ WholePass Bench::time_whole() {
   return pass;
 }
 
-NodesPass Bench::time_nodes() {
+NodesPass Bench::time_nodes(bool record) {
   std::vector<SequenceRange> ranges(size());
   NodeObserver observer;
   observer.before = [&](size_t i) { ranges[i].begin = at::sequence_number::peek(); };
@@ -151,19 +154,38 @@ NodesPass Bench::time_nodes() {
   };
   update_before_pass();
   Received received = receive();
+  std::optional<KernelTrace> trace;
+  if (record) trace.emplace(device_);
   marks_.clear();
   marks_.set();
   const at::Tensor root = root_of(forward(std::move(received.values), &observer));
   const BackwardClock clock(std::move(ranges), marks_);
   backward(root, targets(received));
   marks_.wait();
+  if (trace) marks_.take(trace->end());
   NodesPass pass;
   for (size_t i = 0; i < size(); ++i) pass.forward.push_back(marks_.between(i, i + 1));
   pass.backward = clock.stretches();
   return pass;
 }
 
-std::vector<Stretch> Bench::time_input_parts() {
+std::optional<Bench::TracedPass> Bench::trace() {
+  TracedPass pass;
+  {
+    // Nothing but the pass: marks lie between kernels, too.
+    KernelTrace record(device_);
+    pass_once(receive());
+    pass.gap_seconds = kernel_gap_seconds(record.end());
+  }
+  pass.whole = time_whole(true);
+  pass.nodes = time_nodes(true);
+  pass.input_parts = time_input_parts(true);
+  const bool any = std::any_of(pass.nodes.forward.begin(), pass.nodes.forward.end(),
+                               [](const Stretch& stretch) { return stretch.kernels > 0; });
+  return any ? std::optional(std::move(pass)) : std::nullopt;
+}
+
+std::vector<Stretch> Bench::time_input_parts(bool record) {
   update_before_pass();
   std::vector<SequenceRange> ranges(size());
   Received received = receive();
@@ -181,11 +203,14 @@ std::vector<Stretch> Bench::time_input_parts() {
   for (const at::Tensor& leaf : inner_leaves) received.edges.push_back(autograd::impl::gradient_edge(leaf));
   const at::Tensor root = received.edges.empty() ? at::Tensor() : root_of(leaving);
   leaving.clear();
+  std::optional<KernelTrace> trace;
+  if (record) trace.emplace(device_);
   marks_.clear();
   const BackwardClock clock(std::move(ranges), marks_);
   backward(root, received.edges);
   marks_.set();  // there is one in any case, also where no gradient flows between nodes
   marks_.wait();
+  if (trace) marks_.take(trace->end());
   return clock.stretches();
 }
 

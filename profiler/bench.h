@@ -77,8 +77,9 @@ class Bench {
   bool has_gradient(const std::string& value) const { return has_gradient_.count(value) > 0; }
   void find_gradient_flow();
 
-  /// The part in one piece, as training runs it: nothing is watched but the times.
-  WholePass time_whole();
+  /// The part in one piece, as training runs it: nothing is watched but the times. Here and below, `record`:
+  /// while the driver keeps a record of kernels, with Stretch::kernels.
+  WholePass time_whole(bool record = false);
   /// Forward, backward and an update in place, untimed: no more than training does.
   void train();
   /// A minibatch whose backward is to come.
@@ -101,10 +102,18 @@ class Bench {
   ReplicaPass time_replica(const std::function<double(double own_seconds)>& slowest,
                            const std::function<void(const std::vector<at::Tensor>& gradients)>& sum);
   /// The same pass with each node timed where it stands.
-  NodesPass time_nodes();
+  NodesPass time_nodes(bool record = false);
+  /// With records. Nothing where the driver keeps none.
+  struct TracedPass {
+    WholePass whole;
+    NodesPass nodes;
+    std::vector<Stretch> input_parts;
+    double gap_seconds = 0;  ///< between two kernels, where the host is ahead
+  };
+  std::optional<TracedPass> trace();
   /// Time of the input part of each node's backward: a pass in which no parameter wants a gradient. What
   /// would have no gradient then, but has one in training, is cut off and made a leaf of its own.
-  std::vector<Stretch> time_input_parts();
+  std::vector<Stretch> time_input_parts(bool record = false);
 
   /// By node: the values, read or made, whose memory its backward needs, as ProfiledNode::keeps. Each node
   /// runs by itself on copies of what it reads. After find_gradient_flow().
@@ -117,9 +126,12 @@ class Bench {
   /// The most that a forward and backward allocate at a time, beside weights, what comes in, and the
   /// gradients of what leaves before they are copied.
   int64_t peak_bytes();
-  /// The most that the device's allocator gives out during forward and backward, above what it had before;
-  /// nothing where it keeps no count.
-  std::optional<int64_t> allocated_bytes();
+  struct Allocated {
+    int64_t pass_bytes = 0;     ///< the most during forward and backward, above what there was before
+    int64_t library_bytes = 0;  ///< before: beside weights and what comes in
+  };
+  /// What the device's allocator gives out; nothing where it keeps no count.
+  std::optional<Allocated> allocated();
 
  private:
   using Tensors = std::map<std::string, at::Tensor>;

@@ -135,13 +135,22 @@ int64_t Bench::peak_bytes() {
   return meter.peak_bytes();
 }
 
-std::optional<int64_t> Bench::allocated_bytes() {
+std::optional<Bench::Allocated> Bench::allocated() {
   if (!allocator_bytes(device_)) return std::nullopt;
   pass_once(receive());  // libraries keep workspaces from their first call on, one a thread
   reset_allocator_peaks(device_);
   const std::optional<AllocatorBytes> before = allocator_bytes(device_);
+  int64_t own = 0;
+  const auto count = [&](const at::Tensor& tensor) {
+    constexpr int64_t kBlock = 512;  // of LibTorch's allocator for CUDA
+    own += (static_cast<int64_t>(tensor.nbytes()) + kBlock - 1) / kBlock * kBlock;
+  };
+  for (const Tensors* tensors : {&parameters_, &buffers_, &values_, &gradients_})
+    for (const auto& [name, tensor] : *tensors) count(tensor);
+  for (const Arriving& arriving : arriving_) count(arriving.bytes);
   pass_once(receive());
-  return allocator_bytes(device_)->peak_allocated - before->allocated;
+  return Allocated{allocator_bytes(device_)->peak_allocated - before->allocated,
+                   std::max<int64_t>(0, before->allocated - own)};
 }
 
 }  // namespace pipewright

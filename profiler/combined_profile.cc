@@ -73,7 +73,8 @@ void expect_same(const MeasuredProfile& first, const MeasuredProfile& other) {
   compare("minibatch_samples", std::to_string(a.minibatch_samples), std::to_string(b.minibatch_samples));
   compare("device", a.device, b.device);
   compare("threads", std::to_string(a.threads), std::to_string(b.threads));
-  for (const char* key : {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes", "parts"})
+  for (const char* key :
+       {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes", "parts"})
     compare(std::string("provenance.") + key, entry_of(a, key), entry_of(b, key));
   for (size_t i = 0; i < std::max(a.nodes.size(), b.nodes.size()); ++i) {
     const auto name = [i](const Profile& profile) {
@@ -96,7 +97,8 @@ ProfiledNode combined_node(const Measured& measured, size_t i) {
                                       &ProfiledNode::backward_weight_seconds, &ProfiledNode::spread})
     node.*field = of_nodes(field);
   for (std::optional<double> ProfiledNode::*field :
-       {&ProfiledNode::forward_launch_seconds, &ProfiledNode::backward_launch_seconds})
+       {&ProfiledNode::forward_launch_seconds, &ProfiledNode::backward_launch_seconds,
+        &ProfiledNode::forward_gap_seconds, &ProfiledNode::backward_gap_seconds})
     node.*field = median_if_all(measured, [&](const Profile& profile) { return profile.nodes[i].*field; });
   for (const MeasuredProfile& one : measured) {
     node.saved_bytes = std::max(node.saved_bytes, one.profile.nodes[i].saved_bytes);
@@ -144,10 +146,13 @@ ProfiledWhole combined_whole(const Measured& measured) {
   for (std::optional<double> ProfiledWhole::*field :
        {&ProfiledWhole::forward_launch_seconds, &ProfiledWhole::backward_launch_seconds})
     whole.*field = median_if_all(measured, [&](const Profile& profile) { return profile.whole.*field; });
-  if (all_have(measured, [](const Profile& profile) { return profile.whole.allocated_bytes.has_value(); })) {
-    whole.allocated_bytes = 0;
+  for (std::optional<int64_t> ProfiledWhole::*field :
+       {&ProfiledWhole::allocated_bytes, &ProfiledWhole::library_bytes, &ProfiledWhole::input_bytes}) {
+    if (!all_have(measured, [&](const Profile& profile) { return (profile.whole.*field).has_value(); }))
+      continue;
+    whole.*field = 0;
     for (const MeasuredProfile& one : measured)
-      whole.allocated_bytes = std::max(*whole.allocated_bytes, *one.profile.whole.allocated_bytes);
+      whole.*field = std::max(*(whole.*field), *(one.profile.whole.*field));
   }
   whole.update = combined_update(measured);
   whole.crowd = combined_crowd(measured);

@@ -187,10 +187,10 @@ std::vector<std::string> headlines(const Profile& profile) {
                   format_seconds(whole.step_seconds));
   if (profile.input_seconds > 0)
     lines.push_back("to make one minibatch of input: " + format_seconds(profile.input_seconds));
+  const double nodes = launched_seconds(profile.nodes).sum();
   if (passes > 0)
-    lines.push_back("sum of its nodes: " + format_seconds(profile.compute_seconds()) + ", " +
-                    percent(profile.compute_seconds() / passes) + " of the " + format_seconds(passes) +
-                    " of forward and backward" +
+    lines.push_back("sum of its nodes: " + format_seconds(nodes) + ", " + percent(nodes / passes) +
+                    " of the " + format_seconds(passes) + " of forward and backward" +
                     (whole.known_within ? ", known within " + percent(*whole.known_within) : ""));
   const std::vector<LayerCost> layers = layer_costs(profile);
   if (has_launch_seconds(layers)) {

@@ -22,6 +22,8 @@ double core_seconds_of_thread() {
 Stretch& Stretch::operator+=(const Stretch& other) {
   device_seconds += other.device_seconds;
   host_seconds += other.host_seconds;
+  kernels += other.kernels;
+  kernel_seconds += other.kernel_seconds;
   return *this;
 }
 
@@ -32,6 +34,9 @@ Marks::Marks(at::Device device)
 
 void Marks::clear() {
   times_.clear();
+  recorded_times_.clear();
+  launches_.clear();
+  kernel_sums_.clear();
   core_seconds_.clear();
 }
 
@@ -41,6 +46,7 @@ size_t Marks::set() {
     // BACKEND_DEFAULT: an event that has a time.
     if (mark == events_.size()) events_.emplace_back(stream_.device_type(), c10::EventFlag::BACKEND_DEFAULT);
     events_[mark].record(stream_);
+    recorded_times_.push_back(Clock::now());
   }
   times_.push_back(std::chrono::steady_clock::now());
   if (on_host_ && is_one_thread_) core_seconds_.push_back(core_seconds_of_thread());
@@ -52,11 +58,28 @@ void Marks::wait() {
   if (!on_host_) events_[times_.size() - 1].synchronize();
 }
 
+void Marks::take(const std::vector<TracedKernel>& kernels) {
+  PW_CHECK(launches_.empty(), "two records of one pass");
+  kernel_sums_.push_back(0);
+  for (const TracedKernel& kernel : kernels) {
+    launches_.push_back(kernel.launched);
+    kernel_sums_.push_back(kernel_sums_.back() + kernel.seconds());
+  }
+}
+
 Stretch Marks::between(size_t first, size_t second) const {
   PW_CHECK(first <= second && second < times_.size(),
            first << " to " << second << " of " << times_.size() << " marks");
   Stretch stretch;
   stretch.host_seconds = std::chrono::duration<double>(times_[second] - times_[first]).count();
+  if (!launches_.empty()) {
+    const auto launched_before = [&](size_t mark) {
+      return std::lower_bound(launches_.begin(), launches_.end(), recorded_times_[mark]) - launches_.begin();
+    };
+    const auto from = launched_before(first), to = launched_before(second);
+    stretch.kernels = to - from;
+    stretch.kernel_seconds = kernel_sums_[static_cast<size_t>(to)] - kernel_sums_[static_cast<size_t>(from)];
+  }
   constexpr double kSecondsPerMillisecond = 1e-3;
   if (!on_host_)
     stretch.device_seconds = events_[first].elapsedTime(events_[second]) * kSecondsPerMillisecond;

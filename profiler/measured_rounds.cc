@@ -1,7 +1,10 @@
 #include "profiler/measured_rounds.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "graph/statistics.h"
 
 namespace pipewright {
 namespace {
@@ -18,12 +21,12 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-void UpdateSamples::add_pass(const WholePass& pass) {
-  step.push_back(pass.step.device_seconds);
-  step_in_place.push_back(pass.step_in_place.device_seconds);
-  add.push_back(pass.gradient_add.device_seconds);
-  copy.push_back(pass.gradient_copy.device_seconds);
-  divide.push_back(pass.gradient_divide.device_seconds);
+void UpdateSamples::add_pass(const WholePass& pass, double Stretch::*seconds) {
+  step.push_back(pass.step.*seconds);
+  step_in_place.push_back(pass.step_in_place.*seconds);
+  add.push_back(pass.gradient_add.*seconds);
+  copy.push_back(pass.gradient_copy.*seconds);
+  divide.push_back(pass.gradient_divide.*seconds);
 }
 
 MeasuredRounds::MeasuredRounds(Bench& bench, RoundOptions options)
@@ -46,7 +49,29 @@ void MeasuredRounds::run() {
                    static_cast<double>(rule.least), static_cast<double>(rule.most)));
   } while (goes_on(seconds_since(begin)));
   repeats_ = rounds_ - warmup_;
+  trace();
 }
+
+void MeasuredRounds::trace() {
+  constexpr int kTracedPasses = 5;
+  for (int i = 0; i < kTracedPasses; ++i) {
+    const std::optional<Bench::TracedPass> pass = bench_.trace();
+    if (!pass) return;
+    kernels_.resize(bench_.size());
+    for (size_t n = 0; n < kernels_.size(); ++n) {
+      const Stretch &forward = pass->nodes.forward[n], &backward = pass->nodes.backward[n];
+      kernels_[n].forward.push_back(forward.kernel_seconds);
+      kernels_[n].backward.push_back(backward.kernel_seconds);
+      kernels_[n].input_part.push_back(pass->input_parts[n].kernel_seconds);
+      kernels_[n].forward_kernels.push_back(static_cast<double>(forward.kernels));
+      kernels_[n].backward_kernels.push_back(static_cast<double>(backward.kernels));
+    }
+    gaps_.push_back(pass->gap_seconds);
+    traced_updates_.add_pass(pass->whole, &Stretch::kernel_seconds);
+  }
+}
+
+double MeasuredRounds::gap_seconds() const { return median(gaps_); }
 
 bool MeasuredRounds::goes_on(double elapsed_seconds) const {
   if (options_.repeats > 0) return rounds_ < warmup_ + options_.repeats;

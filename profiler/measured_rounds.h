@@ -19,11 +19,17 @@ struct Samples {
   std::vector<double> forward_launch, backward_launch;  // the host's
 };
 
-/// Of the weights' updates, an entry per repeat.
+/// Of one node, by the driver's record: seconds of its kernels, and their number; an entry per traced pass.
+struct KernelSamples {
+  std::vector<double> forward, backward, input_part;
+  std::vector<double> forward_kernels, backward_kernels;
+};
+
+/// Of the weights' updates, an entry per repeat; of a device with a record, what kernels take.
 struct UpdateSamples {
   std::vector<double> step, step_in_place, add, copy, divide;
 
-  void add_pass(const WholePass& pass);
+  void add_pass(const WholePass& pass, double Stretch::*seconds = &Stretch::device_seconds);
 };
 
 struct RoundOptions {
@@ -49,7 +55,12 @@ class MeasuredRounds {
   Settling settled() const { return settled_; }
   const Samples& node(size_t i) const { return nodes_[i]; }
   const Samples& whole() const { return whole_; }
-  const UpdateSamples& updates() const { return updates_; }
+  const UpdateSamples& updates() const { return kernels_.empty() ? updates_ : traced_updates_; }
+  /// Per node; empty where no driver keeps a record. Made behind the rounds, in passes of their own: keeping
+  /// it slows the host.
+  const std::vector<KernelSamples>& kernels() const { return kernels_; }
+  /// Between two kernels, where the host is ahead. Of the record.
+  double gap_seconds() const;
   /// Forward of all nodes, then backward.
   RepeatSeries node_series() const;
 
@@ -63,6 +74,7 @@ class MeasuredRounds {
   void warm_up();
   Round measure_round();
   void take(const Round& round);
+  void trace();
   bool goes_on(double elapsed_seconds) const;
   void report(int third) const;
 
@@ -77,6 +89,9 @@ class MeasuredRounds {
   std::vector<Samples> nodes_;
   Samples whole_;
   UpdateSamples updates_;
+  UpdateSamples traced_updates_;
+  std::vector<KernelSamples> kernels_;
+  std::vector<double> gaps_;
 };
 
 }  // namespace pipewright

@@ -23,6 +23,7 @@ std::string percent_of(const char* format, double part) {
 ProfiledNode without_times(ProfiledNode node) {
   node.forward_seconds = node.backward_input_seconds = node.backward_weight_seconds = node.spread = 0;
   node.forward_launch_seconds = node.backward_launch_seconds = std::nullopt;
+  node.forward_gap_seconds = node.backward_gap_seconds = std::nullopt;
   return node;
 }
 

@@ -128,12 +128,21 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   if (trainable > 0) inputs.update.bytes = static_cast<double>(trainable);
   const auto take_update = [&](const ProfiledWhole& whole) {
     if (trainable == 0) return;
-    const ProfiledUpdate parts = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
-    inputs.update.step_seconds = std::max(inputs.update.step_seconds, whole.step_seconds);
+    ProfiledUpdate parts = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
+    // A profile's step has momentum. On a device a step takes what its memory takes: weight, gradient and new
+    // weight, and of each slot the old and the new numbers.
+    const auto passes_of = [](int64_t slots) { return static_cast<double>(3 + 2 * slots); };
+    const double step = profile.device.starts_with("cuda") ? passes_of(optimizer_slots) / passes_of(1) : 1;
+    parts.step_in_place_seconds *= step;
+    inputs.update.step_seconds = std::max(inputs.update.step_seconds, step * whole.step_seconds);
     for (const ProfiledUpdateRow& row : profiled_update_rows())
       inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
   };
   take_update(profile.whole);
+  constexpr int64_t kUploaded = 3;
+  inputs.library_bytes = profile.whole.library_bytes.value_or(0);
+  inputs.input_bytes = profile.whole.input_bytes.value_or(0);
+  inputs.uploaded_bytes = kUploaded * inputs.input_bytes;
   if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))
     inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
@@ -156,6 +165,20 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   for (size_t d = 0; d < inputs.speeds.size(); ++d)
     inputs.paces.push_back(inputs.speeds[d] * ratios[inputs.classes.empty() ? 0 : inputs.classes[d]]);
   return inputs;
+}
+
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps, bool captures, StageLoad* load) {
+  if (launch.sum() <= 0) return;
+  const PassSeconds computing = {load->forward_seconds, load->backward_seconds};
+  const PassSeconds launched = launched_seconds(computing, gaps, launch);
+  const bool host_bound = launch.sum() >= launched.sum();
+  load->captured = host_bound && captures && gaps.sum() > 0;
+  if (load->captured) return;
+  const auto ratio = [](double seconds, double of) { return of > 0 ? seconds / of : 1; };
+  load->once_forward_seconds *= ratio(launched.forward_seconds, computing.forward_seconds);
+  load->backward_weight_seconds *= ratio(launched.backward_seconds, computing.backward_seconds);
+  load->forward_seconds = launched.forward_seconds;
+  load->backward_seconds = launched.backward_seconds;
 }
 
 bool CostInputs::same_kind(int64_t a, int64_t b) const {

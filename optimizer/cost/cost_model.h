@@ -58,6 +58,7 @@ struct StageLoad {
   double once_forward_seconds = 0;  ///< of forward_seconds
   int64_t once_saved_bytes = 0;     ///< of saved_bytes
   int64_t once_held_bytes = 0;      ///< of what the last part reads of the first, what no node saves
+  bool captured = false;            ///< its passes are started as captured graphs: set_launched()
   bool split = false;   ///< its replicas share each minibatch: all but least_seconds is of the largest part
   bool frozen = false;  ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
@@ -75,6 +76,12 @@ struct StageLoad {
     return classes[static_cast<size_t>(device_class) - 1];
   }
 };
+
+/// Makes of the times that a stage's nodes compute what its passes take on a device that is told its kernels
+/// one by one (launched_seconds() of graph/profile.h). Where launching them takes longer than they do, and
+/// `captures`, passes are started as captured graphs (--cuda-graphs auto): their times stay. Of a profile
+/// without a device's gaps nothing is known of captured graphs.
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps, bool captures, StageLoad* load);
 
 /// What a profile says of an update (ProfiledWhole), and of how many trainable bytes.
 struct UpdateCosts {
@@ -113,6 +120,11 @@ struct CostInputs {
   double input_seconds = 0;
   bool loads_beside = false;
   int64_t optimizer_slots = 1;
+  // Of a device's memory: what libraries keep there for each stream that computes, a minibatch of input, and
+  // what the first stage has uploaded: that at hand and those ahead (runtime/worker/stage_loaders.h).
+  int64_t library_bytes = 0;
+  int64_t input_bytes = 0;
+  int64_t uploaded_bytes = 0;
   // How the plan is to run (docs/semantics.md).
   WeightRule weights = WeightRule::kStash;
   /// Minibatches from one update of all stages to the next (flush, 2bw); 0: a round of the stage.

@@ -43,12 +43,18 @@ std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, c
     }
     std::map<std::string, const ProfiledNode*> by_name;
     for (const ProfiledNode& node : measured.nodes) by_name[node.name] = &node;
+    const PassSeconds launched = launched_seconds(measured.nodes);
+    PassSeconds launching;
+    for (const ProfiledNode& node : measured.nodes) launching += node.launch_pass();
+    const bool host_bound = launching.sum() > 0 && launching.sum() >= launched.sum();
     std::vector<PassSeconds> nodes;
     for (const ProfiledNode& node : profile.nodes) {
       const auto found = by_name.find(node.name);
       if (found == by_name.end())
         refuse("lacks node " + in_quotes(node.name) + " of the profile of " + in_quotes(profile.model));
-      nodes.push_back({found->second->forward_seconds, found->second->backward_seconds()});
+      const ProfiledNode& node_there = *found->second;
+      nodes.push_back(host_bound ? node_there.launch_pass() : node_there.pass_seconds());
+      if (!host_bound) nodes.back() += node_there.gap_pass();
     }
     if (measured.nodes.size() != profile.nodes.size()) {
       refuse("has " + std::to_string(measured.nodes.size()) + " nodes; the profile " +

@@ -14,18 +14,13 @@ namespace pipewright {
 /// class is what the profile that is planned for was measured on.
 using ClassProfiles = std::map<std::string, Profile>;
 
-/// Seconds of a minibatch.
-struct PassSeconds {
-  double forward_seconds = 0;
-  double backward_seconds = 0;
-};
-
 /// By device: 0 for none, k for the k-th class by name. Empty if no device is of a class. InputError for a
 /// class without a profile.
 std::vector<int> classes_of_devices(const Topology& topology, const ClassProfiles& classes);
 
-/// By class, the k-th at [k - 1], and by node of `profile`. InputError unless each class was measured with
-/// the nodes and the minibatch of `profile`.
+/// By class, the k-th at [k - 1], and by node of `profile`. Where launching the kernels of the whole model
+/// takes a class's host longer than its device computes, that is what nodes take there. InputError unless
+/// each class was measured with the nodes and the minibatch of `profile`.
 std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, const ClassProfiles& classes);
 
 }  // namespace pipewright

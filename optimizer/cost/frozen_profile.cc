@@ -48,12 +48,14 @@ Profile frozen_profile(const Profile& measured, int64_t layers, bool cached, con
     if (v < end) {
       node.backward_input_seconds = node.backward_weight_seconds = 0;
       if (node.backward_launch_seconds) node.backward_launch_seconds = 0;
+      if (node.backward_gap_seconds) node.backward_gap_seconds = 0;
       node.saved_bytes = 0;
       node.keeps.clear();
       node.trainable_parameter_bytes = 0;
       if (cached) {
         node.forward_seconds = 0;
         if (node.forward_launch_seconds) node.forward_launch_seconds = 0;
+        if (node.forward_gap_seconds) node.forward_gap_seconds = 0;
       }
     }
     forward_left += node.forward_seconds;

@@ -138,6 +138,8 @@ class Sums {
       state_.forward_seconds += node.forward_seconds;
       state_.backward_seconds += node.backward_seconds();
       state_.backward_weight_seconds += node.backward_weight_seconds;
+      state_.launch += node.launch_pass();
+      state_.gaps += node.gap_pass();
       state_.least_seconds += flow_.least_seconds[v];
       for (size_t c = 0; c < state_.classes.size(); ++c) {
         state_.classes[c].forward_seconds += flow_.class_seconds[c][v].forward_seconds;
@@ -194,6 +196,7 @@ States states_of(const Dataflow& flow, std::vector<NodeSet> cuts) {
   States result;
   result.bytes = flow.bytes;
   result.values = flow.values;
+  result.updates_together = flow.copies;
   if (flow.copies) result.ties = flow.ties;
   std::optional<Sums> sums(flow);
   result.nested = true;
@@ -261,6 +264,10 @@ StageLoad load_between(const States& states, int i, int j) {
     load.classes.push_back({to.classes[c].forward_seconds - from.classes[c].forward_seconds,
                             to.classes[c].backward_seconds - from.classes[c].backward_seconds});
   }
+  PassSeconds launch = to.launch, gaps = to.gaps;
+  launch -= from.launch;
+  gaps -= from.gaps;
+  set_launched(launch, gaps, states.updates_together || j == states.last(), &load);
   load.parameter_bytes = to.parameter_bytes - from.parameter_bytes;
   load.trainable_bytes = to.trainable_bytes - from.trainable_bytes;
   load.buffer_bytes = to.buffer_bytes - from.buffer_bytes;

@@ -17,6 +17,7 @@ struct State {
   NodeSet done;
   double forward_seconds = 0;
   double backward_seconds = 0;
+  PassSeconds launch = {}, gaps = {};     ///< as ProfiledNode's
   double least_seconds = 0;               ///< on whatever device each node is fastest
   std::vector<PassSeconds> classes = {};  ///< as StageLoad::classes
   int64_t parameter_bytes = 0;
@@ -74,6 +75,7 @@ struct States {
   /// Each state contains all before it, as those of a chain of nodes or of one order do. Then there are no
   /// lists.
   bool nested = false;
+  bool updates_together = false;            ///< all stages, as Ties::kCopies has it
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
   NodeBytes bytes;
   std::vector<DataflowValue> values;

@@ -237,6 +237,9 @@ void slow_down(ProfiledNode* node, double times) {
   node->forward_seconds *= times;
   node->backward_input_seconds *= times;
   node->backward_weight_seconds *= times;
+  for (std::optional<double>* seconds : {&node->forward_launch_seconds, &node->backward_launch_seconds,
+                                         &node->forward_gap_seconds, &node->backward_gap_seconds})
+    if (*seconds) **seconds *= times;
 }
 
 /// Makes ranks so slow. Those on which some work is slower than other become classes of devices of their own,

@@ -113,7 +113,6 @@ std::string recording_obstacle(const Graph& graph, const std::vector<size_t>& no
 RecordedStage::RecordedStage(const StageProgram& program, MakeDeviceGraphs make_graphs,
                              RecordedStageSettings settings)
     : program_(program), make_graphs_(std::move(make_graphs)), settings_(std::move(settings)) {
-  PW_CHECK_EQ(settings_.gradients.size(), program.trainable().size());
   at::Generator own = at::globalContext().defaultGenerator(settings_.device);
   const std::lock_guard<std::mutex> lock(own.mutex());  // other ranks of the process may be drawing with it
   for (size_t i = 0; i < program.segment().random_nodes().size(); ++i) streams_.push_back(own.clone());
@@ -126,12 +125,16 @@ void RecordedStage::notice(const std::vector<at::Tensor>& sent_gradients) {
   like_gradients_ = memory_like(sent_gradients, at::kMeta);
 }
 
-void RecordedStage::warmed_up() {
-  if (std::exchange(warm_, true)) return;
+void RecordedStage::warmed_up() { warm_ = true; }
+
+void RecordedStage::take_gradients() {
+  if (gradients_) return;
+  gradients_ = settings_.gradients();
+  PW_CHECK_EQ(gradients_->size(), program_.trainable().size());
+  if (gradients_->empty()) return;
   // What only recordings use: a device may load code when it first runs, and not while it records.
   const at::NoGradGuard no_grad;
-  if (settings_.gradients.empty()) return;
-  const std::vector<at::Tensor> one = {at::ones({1}, settings_.gradients[0].options())};
+  const std::vector<at::Tensor> one = {at::ones({1}, gradients_->front().options())};
   at::_foreach_copy_(one, {one[0].clone()});
   at::_foreach_add_(one, one);
 }
@@ -221,8 +224,8 @@ void RecordedStage::record_backwards(Position& position, Pass pass) {
             made = program_.backward(std::move(own), position.sent_gradients, {}, /*keep_graph=*/!last);
           if (made.weights.empty()) return;
           const at::NoGradGuard no_grad;
-          first ? at::_foreach_copy_(settings_.gradients, made.weights)
-                : at::_foreach_add_(settings_.gradients, made.weights);
+          first ? at::_foreach_copy_(*gradients_, made.weights)
+                : at::_foreach_add_(*gradients_, made.weights);
         },
         streams_);
     backward.received = borrow(made.received);
@@ -256,6 +259,7 @@ bool RecordedStage::record(Position& position, const WeightVersion& version,
     obstacle_ = "recording failed: " + why.substr(0, why.find('\n'));
   };
   try {
+    take_gradients();
     record_backwards(position, record_forward(position, version, buffers));
   } catch (const RunError& error) {
     fail(error.what());
@@ -354,7 +358,7 @@ int64_t RecordedStage::size() const {
 }
 
 std::vector<at::Tensor> RecordedStage::fixed_memory() const {
-  std::vector<at::Tensor> memory = settings_.gradients;
+  std::vector<at::Tensor> memory = gradients_.value_or(std::vector<at::Tensor>());
   for (const auto& place : places_) {
     for (const auto& position : place->positions) {
       for (const auto* tensors : {&position->received, &position->fields, &position->sent_gradients})

@@ -4,6 +4,7 @@
 
 #include <c10/core/Event.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,8 +30,9 @@ struct RecordedStageSettings {
   bool split_backward = false;  ///< the program's: its backward comes in two parts
   bool if_host_bound = false;   ///< record only where the device waits for the host
   bool one_in_flight = false;   ///< a backward ends before the next forward begins
-  std::vector<at::Tensor>
-      gradients{};  ///< by StageProgram::trainable(): the round's sums, always these tensors
+  /// Called once, before the first recording: by StageProgram::trainable() the round's sums, always these
+  /// tensors from then on. What the round has summed lies there afterwards.
+  std::function<std::vector<at::Tensor>()> gradients{};
 };
 
 /// Recordings are made when they are first needed, and kept: one *position* for each place that the weights
@@ -74,8 +76,8 @@ class RecordedStage {
                                  const std::vector<at::Tensor>& buffers, double loss_weight);
   /// Is minibatch k between a forward() here and its backward()?
   bool holds(int64_t k) const { return in_flight_.count(k) > 0; }
-  /// Adds the gradients of the weights to settings.gradients, or, if it is the `first` of a round, puts them
-  /// there; returns the message upstream, which is the caller's.
+  /// Adds the gradients of the weights to those of settings.gradients, or, if it is the `first` of a round,
+  /// puts them there; returns the message upstream, which is the caller's.
   std::vector<at::Tensor> backward(int64_t k, const std::vector<at::Tensor>& sent_gradients, bool first);
   /// The same in two parts, with settings.split_backward.
   std::vector<at::Tensor> backward_input(int64_t k, const std::vector<at::Tensor>& sent_gradients);
@@ -100,6 +102,7 @@ class RecordedStage {
   Pass record_forward(Position& position, const WeightVersion& version,
                       const std::vector<at::Tensor>& buffers);
   void record_backwards(Position& position, Pass pass);
+  void take_gradients();
   void seed(int64_t minibatch);
   Position& position_of(int64_t k);
   void prepare_backward(int64_t k, const std::vector<at::Tensor>& sent_gradients);
@@ -108,7 +111,8 @@ class RecordedStage {
   const StageProgram& program_;
   MakeDeviceGraphs make_graphs_;
   RecordedStageSettings settings_;
-  std::vector<at::Generator> streams_;  // by Segment::random_nodes()
+  std::optional<std::vector<at::Tensor>> gradients_;  // since the first recording
+  std::vector<at::Generator> streams_;                // by Segment::random_nodes()
   std::vector<std::unique_ptr<Place>> places_;
   std::map<int64_t, Position*> in_flight_;
   std::vector<at::Tensor> like_gradients_;  // sizes, strides, options: no memory

@@ -23,8 +23,11 @@ void RoundGradients::keep_in_buckets(const std::vector<at::Tensor>& parameters, 
 void RoundGradients::keep_in_place(const std::vector<at::Tensor>& parameters) {
   if (buckets_) return;
   const MemoryScope scope(MemoryPurpose::kGradients);
+  const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters)
     fixed_.push_back(at::empty_like(parameter.detach(), at::MemoryFormat::Contiguous));
+  for (size_t i = 0; i < sums_.size(); ++i)
+    if (sums_[i].defined()) sums_[i] = fixed_[i].copy_(sums_[i]);
 }
 
 bool RoundGradients::empty() const {

@@ -24,7 +24,8 @@ class RoundGradients {
 
   /// From now on they lie in buckets of up to so many bytes, for a sum over replicas.
   void keep_in_buckets(const std::vector<at::Tensor>& parameters, int64_t most_bytes);
-  /// From now on they lie at one place each, unless they have one already.
+  /// From now on they lie at one place each, unless they have one already; those of the round under way are
+  /// moved there.
   void keep_in_place(const std::vector<at::Tensor>& parameters);
   /// Null unless they lie in buckets.
   const GradientBuckets* buckets() const { return buckets_.get(); }

@@ -112,8 +112,10 @@ void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, cons
   no_recordings_ = recordings.obstacle;
   if (!no_recordings_.empty()) return;
   versions_.keep_places();
-  round_->keep_in_place(versions_.latest_trainable());
-  recordings.settings.gradients = round_->places();
+  recordings.settings.gradients = [this] {
+    round_->keep_in_place(versions_.latest_trainable());
+    return round_->places();
+  };
   recorded_ = std::make_unique<RecordedStage>(program_, rules_.make_graphs, std::move(recordings.settings));
 }
 
