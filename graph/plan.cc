@@ -239,14 +239,15 @@ void set_recompute_ratio(Stage& stage, JsonReader& entry) {
 }  // namespace
 
 Plan Plan::from_json(JsonReader& reader) {
-  reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "strategy",
-                 "schedule", "weights", "microbatches", "world_size", "frozen_layers", "stages",
+  reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "device_passes",
+                 "strategy", "schedule", "weights", "microbatches", "world_size", "frozen_layers", "stages",
                  "tied_parameters", "predicted"});
   Plan plan;
   plan.model = reader.string("model");
   if (reader.has("graph_digest")) plan.graph_digest = reader.string("graph_digest");
   if (reader.has("profile_digest")) plan.profile_digest = reader.string("profile_digest");
   if (reader.has("topology_digest")) plan.topology_digest = reader.string("topology_digest");
+  if (reader.has("device_passes")) plan.device_passes = reader.string("device_passes");
   plan.strategy = reader.string_one_of("strategy", names_of(strategies()));
   plan.schedule = reader.string("schedule");
   plan.weights = reader.string_one_of("weights", weight_rule_names());
@@ -289,6 +290,7 @@ Json Plan::to_json() const {
   if (!graph_digest.empty()) json["graph_digest"] = graph_digest;
   if (!profile_digest.empty()) json["profile_digest"] = profile_digest;
   if (!topology_digest.empty()) json["topology_digest"] = topology_digest;
+  if (!device_passes.empty()) json["device_passes"] = device_passes;
   json["strategy"] = strategy;
   json["schedule"] = schedule;
   json["weights"] = weights;

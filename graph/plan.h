@@ -83,7 +83,8 @@ struct Plan {
   std::string graph_digest;     ///< "" = not known (optional key): then only names are compared
   std::string profile_digest;   ///< optional key
   std::string topology_digest;  ///< optional key
-  std::string strategy;         ///< "best", "dp", "straight", "hybrid", "model-parallel", "manual"
+  std::string device_passes;  ///< optional key: Profile::device_passes(); a run with "auto" has them on a GPU
+  std::string strategy;       ///< "best", "dp", "straight", "hybrid", "model-parallel", "manual"
   std::string schedule = "1f1b";
   std::string weights = "stash";
   /// With weights "flush" and "2bw": minibatches from one update to the next, the same at every stage. What

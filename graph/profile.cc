@@ -1,5 +1,6 @@
 #include "graph/profile.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
@@ -129,6 +130,13 @@ PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes) {
     launching += node.launch_pass();
   }
   return launched_seconds(computing, gaps, launching);
+}
+
+std::string Profile::device_passes() const {
+  if (!device.starts_with("cuda")) return "";
+  const auto entry = std::find_if(provenance.begin(), provenance.end(),
+                                  [](const auto& one) { return one.first == "device_passes"; });
+  return entry == provenance.end() ? "" : entry->second;
 }
 
 double Profile::compute_seconds() const {

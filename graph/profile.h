@@ -176,6 +176,8 @@ struct Profile {
   FrozenPrefix frozen = {};
 
   double compute_seconds() const;  ///< sum over nodes, forward + backward
+  /// With which operators were run in another way (models/run/device_passes.h), of a GPU; "" = not known.
+  std::string device_passes() const;
 
   static Profile from_json(JsonReader& reader);
   Json to_json() const;

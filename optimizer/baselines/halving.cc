@@ -114,6 +114,7 @@ Plan halving_plan(const Profile& frozen, const Topology& topology, const PlanReq
   Plan plan;
   plan.model = frozen.model;
   plan.graph_digest = frozen.graph_digest;
+  plan.device_passes = frozen.device_passes();
   plan.profile_digest = measured_digest(frozen);
   plan.topology_digest = document_digest(topology);
   plan.strategy = "manual";

@@ -75,6 +75,7 @@ std::string plan_text(const Profile& profile, const std::string& strategy, std::
   Plan plan;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
+  plan.device_passes = profile.device_passes();
   plan.profile_digest = document_digest(profile);
   plan.strategy = strategy;
   plan.stages = std::move(stages);

@@ -167,16 +167,17 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   return inputs;
 }
 
-void set_launched(const PassSeconds& launch, const PassSeconds& gaps, bool captures, StageLoad* load) {
-  if (launch.sum() <= 0) return;
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps, StageLoad* load) {
+  if (load->captured || launch.sum() <= 0) return;
   const PassSeconds computing = {load->forward_seconds, load->backward_seconds};
   const PassSeconds launched = launched_seconds(computing, gaps, launch);
-  const bool host_bound = launch.sum() >= launched.sum();
-  load->captured = host_bound && captures && gaps.sum() > 0;
-  if (load->captured) return;
   const auto ratio = [](double seconds, double of) { return of > 0 ? seconds / of : 1; };
-  load->once_forward_seconds *= ratio(launched.forward_seconds, computing.forward_seconds);
-  load->backward_weight_seconds *= ratio(launched.backward_seconds, computing.backward_seconds);
+  load->once_forward_seconds =
+      std::min(load->once_forward_seconds * ratio(launched.forward_seconds, computing.forward_seconds),
+               launched.forward_seconds);
+  load->backward_weight_seconds =
+      std::min(load->backward_weight_seconds * ratio(launched.backward_seconds, computing.backward_seconds),
+               launched.backward_seconds);
   load->forward_seconds = launched.forward_seconds;
   load->backward_seconds = launched.backward_seconds;
 }

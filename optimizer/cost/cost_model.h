@@ -58,7 +58,7 @@ struct StageLoad {
   double once_forward_seconds = 0;  ///< of forward_seconds
   int64_t once_saved_bytes = 0;     ///< of saved_bytes
   int64_t once_held_bytes = 0;      ///< of what the last part reads of the first, what no node saves
-  bool captured = false;            ///< its passes are started as captured graphs: set_launched()
+  bool captured = false;            ///< its passes are started as captured graphs
   bool split = false;   ///< its replicas share each minibatch: all but least_seconds is of the largest part
   bool frozen = false;  ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
@@ -77,11 +77,10 @@ struct StageLoad {
   }
 };
 
-/// Makes of the times that a stage's nodes compute what its passes take on a device that is told its kernels
-/// one by one (launched_seconds() of graph/profile.h). Where launching them takes longer than they do, and
-/// `captures`, passes are started as captured graphs (--cuda-graphs auto): their times stay. Of a profile
-/// without a device's gaps nothing is known of captured graphs.
-void set_launched(const PassSeconds& launch, const PassSeconds& gaps, bool captures, StageLoad* load);
+/// Makes of the times that a stage's nodes compute what its passes take where a device's host launches
+/// kernels one by one: launched_seconds() of graph/profile.h. A stage that is captured keeps its times.
+/// Prices have it; searches, which take the times of stages as sums over nodes, leave it out.
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps, StageLoad* load);
 
 /// What a profile says of an update (ProfiledWhole), and of how many trainable bytes.
 struct UpdateCosts {

@@ -86,6 +86,10 @@ struct Dataflow {
   std::vector<int64_t> parameter_bytes;
   std::vector<int64_t> trainable_bytes;
   std::vector<std::vector<PassSeconds>> class_seconds;  ///< seconds_by_class()
+  /// The profile's device waits for the host that launches its kernels: stages that can be captured as graphs
+  /// are
+  /// (--cuda-graphs auto). Of the whole model: so a larger stage never takes less than a part of it.
+  bool captures = false;
   std::vector<double> least_seconds;  ///< by node: forward and backward in its fastest class
 
   int size() const { return static_cast<int>(predecessors.size()); }

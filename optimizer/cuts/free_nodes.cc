@@ -7,7 +7,7 @@ namespace {
 
 bool costs_nothing(const Dataflow& flow, int v) {
   const ProfiledNode& node = flow.profile.nodes[v];
-  double slowest = node.compute_seconds();
+  double slowest = node.compute_seconds() + node.launch_pass().sum() + node.gap_pass().sum();
   for (const std::vector<PassSeconds>& nodes : flow.class_seconds)
     slowest = std::max(slowest, nodes[v].forward_seconds + nodes[v].backward_seconds);
   return slowest == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 && node.parameters.empty();

@@ -196,6 +196,7 @@ States states_of(const Dataflow& flow, std::vector<NodeSet> cuts) {
   States result;
   result.bytes = flow.bytes;
   result.values = flow.values;
+  result.captures = flow.captures;
   result.updates_together = flow.copies;
   if (flow.copies) result.ties = flow.ties;
   std::optional<Sums> sums(flow);
@@ -264,10 +265,7 @@ StageLoad load_between(const States& states, int i, int j) {
     load.classes.push_back({to.classes[c].forward_seconds - from.classes[c].forward_seconds,
                             to.classes[c].backward_seconds - from.classes[c].backward_seconds});
   }
-  PassSeconds launch = to.launch, gaps = to.gaps;
-  launch -= from.launch;
-  gaps -= from.gaps;
-  set_launched(launch, gaps, states.updates_together || j == states.last(), &load);
+  load.captured = states.captures && (states.updates_together || j == states.last());
   load.parameter_bytes = to.parameter_bytes - from.parameter_bytes;
   load.trainable_bytes = to.trainable_bytes - from.trainable_bytes;
   load.buffer_bytes = to.buffer_bytes - from.buffer_bytes;
@@ -308,6 +306,15 @@ StageWorkspace workspace_between(const States& states, int i, int j) {
       states.workspaces[static_cast<size_t>(i) * size + static_cast<size_t>(j)];
   if (!known) known = work_out();
   return *known;
+}
+
+StageLoad launched_between(const States& states, int i, int j) {
+  StageLoad load = load_between(states, i, j);
+  PassSeconds launch = states.states[j].launch, gaps = states.states[j].gaps;
+  launch -= states.states[i].launch;
+  gaps -= states.states[i].gaps;
+  set_launched(launch, gaps, &load);
+  return load;
 }
 
 double least_between(const States& states, int i, int j) {

@@ -75,6 +75,7 @@ struct States {
   /// Each state contains all before it, as those of a chain of nodes or of one order do. Then there are no
   /// lists.
   bool nested = false;
+  bool captures = false;                    ///< Dataflow::captures
   bool updates_together = false;            ///< all stages, as Ties::kCopies has it
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
   NodeBytes bytes;
@@ -108,6 +109,8 @@ int64_t longest_chain(const States& states);
 /// The stage of the nodes that are in state j and not in its subset i; without its workspace, which takes a
 /// walk over the nodes.
 StageLoad load_between(const States& states, int i, int j);
+/// With set_launched(): for prices.
+StageLoad launched_between(const States& states, int i, int j);
 StageWorkspace workspace_between(const States& states, int i, int j);
 /// Its least_seconds alone.
 double least_between(const States& states, int i, int j);

@@ -65,7 +65,7 @@ ChainFacts::ChainFacts(const Question& question, const PlanRequest& request)
 std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
   std::vector<StageLoad> loads;
   for (const FoundStage& stage : chain.stages) {
-    StageLoad load = load_between(*q_.states, stage.from, stage.to);
+    StageLoad load = launched_between(*q_.states, stage.from, stage.to);
     if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     loads.push_back(std::move(load));

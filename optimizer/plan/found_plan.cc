@@ -12,6 +12,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   std::vector<NodeSet> nodes_of_stages;
   plan.model = profile.model;
   plan.graph_digest = profile.graph_digest;
+  plan.device_passes = profile.device_passes();
   plan.frozen_layers = profile.frozen.layers;
   const LayerWeights layers(profile);
   for (const FoundStage& found : answer.stages) {

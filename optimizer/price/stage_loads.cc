@@ -92,16 +92,13 @@ void check_together(const Dataflow& flow, const std::vector<int>& stage_of) {
 
 // What a device that is told its kernels one by one takes: launching them takes as long for a part of a
 // minibatch.
-void launch_nodes(const Plan& plan, const Dataflow& flow, const std::vector<int>& stage_of,
-                  std::vector<StageLoad>* loads) {
+void launch_nodes(const Dataflow& flow, const std::vector<int>& stage_of, std::vector<StageLoad>* loads) {
   std::vector<PassSeconds> launch(loads->size()), gaps(loads->size());
   for (int v = 0; v < flow.size(); ++v) {
     launch[stage_of[v]] += flow.profile.nodes[v].launch_pass();
     gaps[stage_of[v]] += flow.profile.nodes[v].gap_pass();
   }
-  const bool all = plan.weights == "flush" || plan.weights == "2bw";
-  for (size_t s = 0; s < loads->size(); ++s)
-    set_launched(launch[s], gaps[s], all || s + 1 == loads->size(), &(*loads)[s]);
+  for (size_t s = 0; s < loads->size(); ++s) set_launched(launch[s], gaps[s], &(*loads)[s]);
 }
 
 // What the nodes of each stage take and hold; notes who reads each parameter.
@@ -252,10 +249,12 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow) {
   const std::vector<int> stage_of = stage_of_nodes(plan, flow);
   const int stages = static_cast<int>(plan.stages.size());
   std::vector<StageLoad> loads(stages);
+  const bool together = weight_rule_facts(plan.weights).one_update_for_all;
   for (int s = 0; s < stages; ++s) {
     loads[s].first = s == 0;
     loads[s].last = s + 1 == stages;
     loads[s].frozen = plan.stages[s].frozen;
+    loads[s].captured = flow.captures && (together || loads[s].last) && !plan.stages[s].splits();
     loads[s].after_frozen = s > 0 && plan.stages[s - 1].frozen;
   }
   Readers readers;
@@ -269,7 +268,7 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow) {
   add_first_parts(plan, flow, &loads);
   for (size_t s = 0; s < loads.size(); ++s)
     if (plan.stages[s].splits()) take_part(largest_part(plan.stages[s]), &loads[s]);
-  launch_nodes(plan, flow, stage_of, &loads);
+  launch_nodes(flow, stage_of, &loads);
   return loads;
 }
 

@@ -40,6 +40,8 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   some.bytes = states.bytes;
   some.values = states.values;
   some.ties = states.ties;
+  some.captures = states.captures;
+  some.updates_together = states.updates_together;
   some.exact = false;
   std::vector<int> at(states.size(), -1);
   for (const int number : numbers) {

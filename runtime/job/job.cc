@@ -263,8 +263,10 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);
   if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
-  job.model.graph = with_device_passes(with_precision(job.model, run.precision, device), run.device_passes,
-                                       run.precision, device);
+  const bool by_plan = run.device_passes == "auto" && device.is_cuda() && !job.plan.device_passes.empty();
+  job.model.graph =
+      with_device_passes(with_precision(job.model, run.precision, device),
+                         by_plan ? job.plan.device_passes : run.device_passes, run.precision, device);
   return job;
 }
 

@@ -325,6 +325,10 @@ Profile random_profile(std::mt19937_64& random) {
       node.forward_launch_seconds = positive(random, 1e3);
       node.backward_launch_seconds = positive(random, 1e3);
     }
+    if (coin(random)) {
+      node.forward_gap_seconds = positive(random, 1e3);
+      node.backward_gap_seconds = positive(random, 1e3);
+    }
     profile.nodes.push_back(std::move(node));
   }
   profile.whole = {positive(random, 1e3), positive(random, 1e3), positive(random, 1e3)};
@@ -333,6 +337,8 @@ Profile random_profile(std::mt19937_64& random) {
     profile.whole.backward_launch_seconds = positive(random, 1e3);
   }
   if (coin(random)) profile.whole.allocated_bytes = bytes(random);
+  if (coin(random)) profile.whole.library_bytes = bytes(random);
+  if (coin(random)) profile.whole.input_bytes = bytes(random);
   if (coin(random)) profile.whole.known_within = positive(random, 1);
   if (profile.nodes.size() > 2 && coin(random))
     profile.together = {{profile.nodes[0].name, profile.nodes[2].name}};
@@ -375,6 +381,7 @@ Plan random_plan(std::mt19937_64& random) {
   if (coin(random)) plan.graph_digest = digest_of("g");
   if (coin(random)) plan.profile_digest = digest_of("p");
   if (coin(random)) plan.topology_digest = digest_of("t");
+  if (coin(random)) plan.device_passes = "none";
   plan.strategy = pick<std::string>(random, {"best", "dp", "straight", "hybrid", "model-parallel", "manual"});
   plan.weights = pick<std::string>(random, {"stash", "vertical", "2bw", "flush"});
   plan.microbatches = 1 + below(random, 8);

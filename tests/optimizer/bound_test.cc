@@ -20,6 +20,7 @@ namespace {
 Profile profile_of_any_device(std::mt19937& random) {
   Profile profile = tiny_profile(random);
   if (pick(random, 0, 1) == 0) profile.device = "cuda";  // whose sums over replicas go in rings
+  if (pick(random, 0, 2) == 0) launch_by_host(random, &profile);
   if (pick(random, 0, 1) == 0)
     for (ProfiledNode& node : profile.nodes) {  // which sums take long
       node.parameter_bytes *= 10;

@@ -60,8 +60,8 @@ BruteForce::BruteForce(const Profile& profile, const CostInputs& inputs)
 
   const auto costs_nothing = [&](int v) {
     const ProfiledNode& node = profile.nodes[v];
-    return node.compute_seconds() == 0 && node.parameter_bytes == 0 && node.buffer_bytes == 0 &&
-           node.parameters.empty();
+    return node.compute_seconds() + node.launch_pass().sum() + node.gap_pass().sum() == 0 &&
+           node.parameter_bytes == 0 && node.buffer_bytes == 0 && node.parameters.empty();
   };
   std::vector<char> weightless(n, 0);
   std::vector<Mask> behind(n, 0);
@@ -162,6 +162,13 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
   }
   load.first = from == 0;
   load.last = to == all_;
+  // The last stage of a model that waits for its host is captured; that is a matter of memory here.
+  double device = 0, host = 0;
+  for (const ProfiledNode& node : profile_.nodes) {
+    device += node.compute_seconds() + node.gap_pass().sum();
+    host += node.launch_pass().sum();
+  }
+  load.captured = load.last && host > 0 && host >= device;
   load.in_bytes = crossing_bytes(from);
   load.out_bytes = crossing_bytes(to);
   int64_t saved_later = 0, gradients_later = 0;

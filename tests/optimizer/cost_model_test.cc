@@ -362,6 +362,41 @@ TEST_CASE("Memory of a rank") {
   CHECK(fits(0) == 5);
 }
 
+TEST_CASE(
+    "Memory of a rank on a device: what libraries keep, uploaded input, and what captured graphs need") {
+  CostInputs inputs = example_inputs();
+  StageLoad load = example_load();
+  const StageMemory on_host = stage_memory(load, 1, 2, inputs);
+  inputs.library_bytes = 70;
+  inputs.input_bytes = 9;
+  inputs.uploaded_bytes = 27;
+  const StageMemory later = stage_memory(load, 1, 2, inputs);
+  CHECK(later.total_bytes() == on_host.total_bytes() + 70);
+  load.first = true;
+  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() == later.total_bytes() + 27);
+  load.captured = true;
+  // Gradients of 4000, libraries of the capture's stream, and of each of two minibatches what it is sent,
+  // sends and reads.
+  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() ==
+        later.total_bytes() + 27 + 4000 + 70 + 2 * (2000 + 3000 + 9));
+}
+
+TEST_CASE("An update on a GPU takes what its rule's memory takes") {
+  Profile profile;
+  profile.model = "m";
+  profile.nodes = {node("a", {"images"}, 100, 0.1)};
+  profile.nodes[0].parameters = {"w"};
+  profile.nodes[0].parameter_bytes = profile.nodes[0].trainable_parameter_bytes = 1000;
+  profile.whole.step_seconds = 5;
+  const Topology topology = flat_topology(1, 1e9, 0, 0);
+  for (const auto& [device, slots, seconds] :
+       {std::tuple("cpu", 2, 5.0), std::tuple("cuda:0 (any)", 0, 3.0), std::tuple("cuda:0 (any)", 1, 5.0),
+        std::tuple("cuda:0 (any)", 2, 7.0)}) {
+    profile.device = device;
+    CHECK(cost_inputs(profile, topology, slots).update.step_seconds == Approx(seconds));
+  }
+}
+
 TEST_CASE("Memory of a rank that recomputes: what came in and was sent for each minibatch, the rest once") {
   StageLoad load;
   load.trainable_bytes = load.parameter_bytes = 100;

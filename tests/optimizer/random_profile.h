@@ -59,6 +59,21 @@ inline Profile random_profile(std::mt19937& random, int nodes, bool chain, int e
   return profile;
 }
 
+/// Nodes whose kernels the host launches, and where some launches take longer than what they start.
+inline void launch_by_host(std::mt19937& random, Profile* profile) {
+  profile->device = "cuda:0 (drawn)";
+  const double slow = static_cast<double>(pick(random, 1, 40)) * 0.1;
+  const auto some = [&](double of) { return of * static_cast<double>(pick(random, 1, 9)) * 0.1; };
+  for (ProfiledNode& node : profile->nodes) {
+    node.forward_launch_seconds = some(slow * 3e-3);
+    node.backward_launch_seconds = some(slow * 4e-3);
+    node.forward_gap_seconds = some(3e-4);
+    node.backward_gap_seconds = some(4e-4);
+  }
+  profile->whole.library_bytes = pick(random, 0, 2) * 500;
+  profile->whole.input_bytes = pick(random, 0, 2) * 300;
+}
+
 /// A chain of stages along the nodes' order, on any devices.
 inline Plan random_chain(std::mt19937& random, const Profile& profile, int64_t devices, bool replicated) {
   Plan plan;

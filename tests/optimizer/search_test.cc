@@ -90,8 +90,9 @@ void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute,
   std::mt19937 random(seed);
   for (int64_t c = 0; c < cases; ++c) {
     const int nodes = static_cast<int>(pick(random, 1, chain ? 7 : c % 20 == 0 ? 7 : 5));
-    const Profile profile =
-        testing::random_profile(random, nodes, chain, static_cast<int>(pick(random, 30, 80)));
+    Profile profile = testing::random_profile(random, nodes, chain, static_cast<int>(pick(random, 30, 80)));
+    std::mt19937 of_device(seed + static_cast<unsigned>(c));
+    if (c % 5 == 0) testing::launch_by_host(of_device, &profile);
     const CostInputs inputs = random_inputs(random, profile);
     const Dataflow flow(profile);
     INFO("case " << c << " of seed " << seed);
@@ -212,6 +213,42 @@ TEST_CASE("Sums of states are those of their nodes") {
       }
     }
   }
+}
+
+TEST_CASE("A stage of a device is told its kernels as a plan's stage is, by its nodes") {
+  std::mt19937 random(43);
+  int64_t captured = 0, host_bound = 0, device_bound = 0;
+  for (int c = 0; c < 200; ++c) {
+    Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 2, 8)), true, 40);
+    testing::launch_by_host(random, &profile);
+    const bool together = c % 2 == 0;
+    const Dataflow flow(profile, {}, together ? Ties::kCopies : Ties::kTogether);
+    const States states = enumerate_states(flow, false);
+    for (int i = 0; i < states.size(); ++i) {
+      for (const int j : states.after(i)) {
+        PassSeconds computing, launch, gaps;
+        const NodeSet nodes = states.states[j].done - states.states[i].done;
+        for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
+          computing += profile.nodes[v].pass_seconds();
+          launch += profile.nodes[v].launch_pass();
+          gaps += profile.nodes[v].gap_pass();
+        }
+        const double device = computing.sum() + gaps.sum(), host = launch.sum();
+        const bool captures = flow.captures && (together || j == states.last());
+        const StageLoad load = launched_between(states, i, j);
+        CHECK(load_between(states, i, j).compute_seconds() == Approx(computing.sum()));
+        INFO("case " << c << ", states " << i << " to " << j << ": device " << device << ", host " << host);
+        CHECK(load.captured == captures);
+        CHECK(load.forward_seconds + load.backward_seconds ==
+              Approx(load.captured ? computing.sum() : std::max(device, host)));
+        CHECK(load.backward_weight_seconds <= load.backward_seconds * (1 + 1e-9));
+        (load.captured ? captured : host > device ? host_bound : device_bound) += 1;
+      }
+    }
+  }
+  CHECK(captured > 100);
+  CHECK(host_bound > 100);
+  CHECK(device_bound > 100);
 }
 
 TEST_CASE("Some of the states give stages the loads that all of them do") {

@@ -70,7 +70,8 @@ TEST_CASE("profile, then report, by way of files") {
 TEST_CASE("within a memory that the whole does not fit it is measured in parts, and says so") {
   const Folder folder;
   const std::string profile = folder / "profile.json";
-  const std::string model = "--model mlp:layers=4,width=64,image=8,channels=1 --batch-size 4 --repeats 1 --beside 0 ";
+  const std::string model =
+      "--model mlp:layers=4,width=64,image=8,channels=1 --batch-size 4 --repeats 1 --beside 0 ";
   const Result measured = run(model + "--memory 200kB --output " + profile);
   CAPTURE(measured.error);
   REQUIRE(measured.exit_code == 0);
@@ -82,8 +83,9 @@ TEST_CASE("within a memory that the whole does not fit it is measured in parts, 
   CHECK_THAT(measured.out, Contains("whole model, measured in " + parts->second + " parts"));
   const Result refused = run(model + "--memory 20kB --output " + profile);
   CHECK(refused.exit_code == 2);
-  CHECK_THAT(refused.error, Contains("node 'layers.0.linear' (layers.0, aten::linear) alone needs at least") &&
-                                Contains("19.5 KiB are allowed (--memory)"));
+  CHECK_THAT(refused.error,
+             Contains("node 'layers.0.linear' (layers.0, aten::linear) alone needs at least") &&
+                 Contains("19.5 KiB are allowed (--memory)"));
 }
 
 TEST_CASE("with a data set, its minibatches are used and timed, --json prints what is written") {
@@ -187,7 +189,8 @@ TEST_CASE("under a limit of the address space the program starts, or says that t
 TEST_CASE("make-images: writes a tree, goes on, and names what is wrong") {
   const Folder folder;
   const std::string tree = folder / "tree";
-  const std::string command = "make-images --data cifar10 --per-class 2 --classes 3 --threads 2 --output " + tree;
+  const std::string command =
+      "make-images --data cifar10 --per-class 2 --classes 3 --threads 2 --output " + tree;
   const Result first = run(command);
   CAPTURE(first.error);
   REQUIRE(first.exit_code == 0);

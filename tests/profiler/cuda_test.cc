@@ -1,5 +1,5 @@
-// What only a GPU can show of profiles; skipped, and said so, where there is none. Tagged [alone]: beside other
-// work on the GPU they would measure that.
+// What only a GPU can show of profiles; skipped, and said so, where there is none. Tagged [alone]: beside
+// other work on the GPU they would measure that.
 #include <ATen/Context.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
@@ -71,7 +71,14 @@ TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole"
     CAPTURE(node.name);
     CHECK(node.forward_seconds >= 0);
     CHECK(node.launch_seconds().value_or(0) > 0);
+    CHECK(node.forward_gap_seconds.has_value());
   }
+  // Kernels take no longer than the passes that they are made in, and nearly none is charged to no node.
+  const double passes = profile.whole.forward_seconds + profile.whole.backward_seconds;
+  CHECK(profile.compute_seconds() > 0.05 * passes);
+  CHECK(profile.compute_seconds() < 1.05 * passes);
+  CHECK(profile.whole.library_bytes.has_value());
+  CHECK(profile.whole.input_bytes.value_or(0) > 0);
   CHECK(nodes_over_whole(profile) > 0.3);
   CHECK(nodes_over_whole(profile) < 3);
   // What is saved for the backward is a part of what the allocator gives out.

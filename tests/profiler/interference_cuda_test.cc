@@ -1,5 +1,5 @@
-// What only a GPU can show of interference: NVML's counters, hogs of a GPU, a data set of one. Each needs the GPU
-// alone.
+// What only a GPU can show of interference: NVML's counters, hogs of a GPU, a data set of one. Each needs the
+// GPU alone.
 #include <signal.h>
 
 #include <algorithm>
@@ -55,7 +55,8 @@ TEST_CASE("cuda: NVML tells that the GPU works, and how fast its clock is", "[cu
       reading.busy, reading.others, reading.gigahertz);
 }
 
-TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are gone afterwards", "[cuda][alone]") {
+TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are gone afterwards",
+          "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const GpuCounters counters = counters_of_gpu(*device);
@@ -72,7 +73,8 @@ TEST_CASE("cuda: hogs of each kind take the GPU, NVML sees them, and they are go
   }
 }
 
-TEST_CASE("cuda: a data set of a GPU beside hogs knows the GPU's features, and that hogs slow it", "[cuda][alone]") {
+TEST_CASE("cuda: a data set of a GPU beside hogs knows the GPU's features, and that hogs slow it",
+          "[cuda][alone]") {
   const auto device = gpu();
   if (!device) return;
   const TemporaryFolder folder;

@@ -254,7 +254,10 @@ TEST_CASE("on a device a profile has the structure of the CPU's, with the host's
     return document_text(profile);
   };
   CHECK(structure(here) == structure(there));
-  CHECK_THAT(document_text(here), !Contains("launch") && !Contains("allocated_bytes"));
+  CHECK_THAT(document_text(here),
+             !Contains("launch") && !Contains("allocated_bytes") && !Contains("input_bytes"));
+  CHECK_THAT(document_text(there), !Contains("gap"));  // it has no driver that keeps a record
+  CHECK(there.whole.input_bytes.value_or(0) > 0);
   int64_t saved = 0;
   for (const ProfiledNode& node : there.nodes) {
     CHECK(node.launch_seconds().value_or(-1) >= 0);
@@ -397,6 +400,53 @@ TEST_CASE("marks on a device wait for nothing until they are asked to, once for 
     }
     CHECK(marks.between(0, 5).device_seconds == Approx(sum));
   }
+}
+
+TEST_CASE("a driver's record is shared out among marks by when the host launched what is in it") {
+  const FakeClock clock([](const std::string&) { return 1.0; });
+  Marks marks(fake_device());
+  const auto launched = [](int64_t begin_ns, int64_t end_ns) {
+    return TracedKernel{std::chrono::system_clock::now(), begin_ns, end_ns};
+  };
+  std::vector<TracedKernel> record = {launched(0, 500)};  // before the first mark: it counts nowhere
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  marks.set();
+  record.push_back(launched(1000, 3000));
+  record.push_back(launched(4000, 5000));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  marks.set();
+  marks.set();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  record.push_back(launched(9000, 9500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  marks.set();
+  marks.wait();
+  CHECK(marks.between(0, 3).kernels == 0);
+  marks.take(record);
+  CHECK(marks.between(0, 1).kernels == 2);
+  CHECK(marks.between(0, 1).kernel_seconds == Approx(3e-6));
+  CHECK(marks.between(1, 2).kernels == 0);
+  CHECK(marks.between(0, 3).kernels == 3);
+  CHECK(marks.between(0, 3).kernel_seconds == Approx(3.5e-6));
+  CHECK(marks.between(2, 3).kernel_seconds == Approx(0.5e-6));
+}
+
+TEST_CASE(
+    "between two kernels a device waits the shortest tenth of what it was seen to wait, a microsecond at "
+    "most") {
+  std::vector<TracedKernel> record;
+  CHECK(kernel_gap_seconds(record) == 0);
+  int64_t now = 0;
+  for (int i = 0; i < 40; ++i) {  // of the gaps a quarter are 0.7 us, the others long
+    record.push_back({{}, now, now + 100});
+    now += 100 + (i % 4 == 0 ? 700 : 40000);
+  }
+  CHECK(kernel_gap_seconds(record) == Approx(0.7e-6));
+  for (TracedKernel& kernel : record) kernel.begin_ns *= 10, kernel.end_ns *= 10;
+  CHECK(kernel_gap_seconds(record) == Approx(1e-6));
+  for (TracedKernel& kernel : record) kernel.begin_ns = 0, kernel.end_ns = 10;  // side by side
+  CHECK(kernel_gap_seconds(record) == 0);
+  CHECK(KernelTrace(at::kCPU).end().empty());
 }
 
 TEST_CASE("on the CPU what a thread waits for a core is no part of its work, where one thread computes") {
