@@ -20,7 +20,7 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kFewColumns = 8;  // behind scores, for whose sake a gradient is made wider
+constexpr int64_t kFewColumns = 8;  // behind scores
 
 // The loss, and what the backward needs: CrossEntropy's log_sums and asking.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -37,8 +37,8 @@ at::Tensor loss_for(const CrossEntropy& of) {
 }
 
 // A matrix whose first columns are to be the gradient: as wide as the one whose first columns the scores are,
-// so that a product behind finds what it would make of it (models/run/device_passes.cc), or no wider than
-// they.
+// if that is little wider. A linear with zeros behind its weight then reads it as it lies
+// (models/run/device_passes.cc).
 at::Tensor matrix_for_gradient(const at::Tensor& scores) {
   const int64_t behind = scores.stride(0) - scores.size(1);
   const bool few = 0 <= behind && behind < kFewColumns;

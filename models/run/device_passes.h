@@ -18,8 +18,9 @@ namespace pipewright {
 /// "aligned-products": a linear whose weight has many rows, and their number no multiple of 8 (a vocabulary),
 /// is computed with rows of zeros behind them: products read 16 bytes at once. Its output is the first
 /// columns of a wider matrix, and so may its gradient be. A view that joins the rows of that would not be
-/// one: where the graph has such a view the linear is left as it is. "fused-cross-entropy": a cross entropy
-/// reads scores as they lie, and as bfloat16 (models/run/cross_entropy.h).
+/// one: where the graph has such a view the linear is left as it is.
+/// "fused-cross-entropy": a cross entropy reads scores where they lie, bfloat16 ones too, and makes no copy
+/// of them (models/run/cross_entropy.h).
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
