@@ -54,8 +54,18 @@ struct StepFinds {
   at::Tensor square_sum;  ///< double: the squares of all gradients are added
 };
 
+/// The cross entropy of rows of scores with a class each, in tensors of one device.
+struct CrossEntropy {
+  at::Tensor scores;      ///< (rows, classes), float or bfloat16, a row's numbers one after the other
+  at::Tensor labels;      ///< (rows), int64, contiguous
+  int64_t ignored = 0;    ///< the label of rows that ask nothing
+  int64_t reduction = 0;  ///< at::Reduction
+  at::Tensor log_sums;    ///< (rows), float: the logarithm of the sum of a row's exponentials
+  at::Tensor asking;      ///< float, one element: how many rows ask; of Reduction::None nobody's
+};
+
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 6;
+constexpr int kCudaPluginInterface = 7;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -71,7 +81,7 @@ class CudaPlugin {
   /// The same for two ranks if and only if they have the same device, whatever number it has there.
   virtual std::string device_identity(int64_t device) = 0;
 
-  /// Whether this build has kernels of its own (it was made with nvcc). Without, the three calls below throw.
+  /// Whether this build has kernels of its own (it was made with nvcc). Without, the five calls below throw.
   virtual bool has_kernels() = 0;
   /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
   /// for each 512 tensors), in the order of the current stream. The arithmetic is that of
@@ -83,6 +93,16 @@ class CudaPlugin {
   /// to[i] becomes from[i]: contiguous tensors of one device, equal in bytes, in one launch (one more for
   /// each 1024), in the order of the current stream. Packs what crosses a cut into one message, and back.
   virtual void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
+
+  /// Writes `loss` (float; a number, of Reduction::None one a row), `log_sums` and `asking`, in the order of
+  /// the current stream; sums are added in an order that depends on nothing. A label that is no class fails
+  /// an assertion on the device, as LibTorch's does.
+  virtual void cross_entropy(const CrossEntropy& of, const at::Tensor& loss) = 0;
+  /// Writes the gradient of the scores from that of the loss (float) into the first columns of
+  /// `scores_gradient`: contiguous, of their dtype, as many rows and as many columns or more, which become
+  /// zeros.
+  virtual void cross_entropy_backward(const CrossEntropy& of, const at::Tensor& loss_gradient,
+                                      const at::Tensor& scores_gradient) = 0;
 
   /// Recordings of CUDA graphs on `device`.
   virtual std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) = 0;

@@ -16,12 +16,15 @@ namespace pipewright {
 /// "channels-last": conv2d gets its input and weight with the channels innermost, as tensor cores want them,
 /// and gives its output so; what comes behind it (norms, activations, pools) keeps to that.
 /// "aligned-products": a linear whose weight has many rows, and their number no multiple of 8 (a vocabulary),
-/// is computed with rows of zeros behind them, which its output is then rid of: products read 16 bytes at
-/// once.
+/// is computed with rows of zeros behind them: products read 16 bytes at once. Its output is the first
+/// columns of a wider matrix, and so may its gradient be. A view that joins the rows of that would not be
+/// one: where the graph has such a view the linear is left as it is.
+/// "fused-cross-entropy": a cross entropy reads scores where they lie, bfloat16 ones too, and makes no copy
+/// of them (models/run/cross_entropy.h).
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
-/// with the precision (both where products read 16 bits, channels-last for tf32 too), else none. InputError
+/// with the precision (all where products read 16 bits, channels-last for tf32 too), else none. InputError
 /// for a name that is not known.
 Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
                          at::Device device);

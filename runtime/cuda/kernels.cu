@@ -1,19 +1,27 @@
+#include <cassert>
+
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/kernels.h"
 
 namespace pipewright {
 namespace {
 
-// Adds the threads' sums pairwise, in an order that depends on nothing. Result in thread 0.
-__device__ double sum_of_block(double mine) {
-  __shared__ double sums[kBlockThreads];
-  sums[threadIdx.x] = mine;
+// Joins what the threads have pairwise, in an order that depends on nothing. Result in thread 0. `all` has a
+// place for each thread, and may be used again.
+template <typename T, typename Join>
+__device__ T joined_of_block(T* all, const T& mine, const Join& join) {
+  all[threadIdx.x] = mine;
   __syncthreads();
   for (unsigned step = kBlockThreads / 2; step > 0; step /= 2) {
-    if (threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
+    if (threadIdx.x < step) all[threadIdx.x] = join(all[threadIdx.x], all[threadIdx.x + step]);
     __syncthreads();
   }
-  return sums[0];
+  return all[0];
+}
+
+__device__ double sum_of_block(double mine) {
+  __shared__ double sums[kBlockThreads];
+  return joined_of_block(sums, mine, [](double a, double b) { return a + b; });
 }
 
 template <typename S, typename Rule>
@@ -36,6 +44,56 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 __global__ void __launch_bounds__(kBlockThreads) copy_kernel(const __grid_constant__ CopyTable table) {
   copy_chunk(table, static_cast<int32_t>(blockIdx.x), static_cast<int>(threadIdx.x), kBlockThreads);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kBlockThreads)
+    row_loss_kernel(const ScoreRows<S> rows, float* log_sums, float* losses) {
+  const int64_t i = blockIdx.x;
+  if (!rows.asks(i)) {
+    if (threadIdx.x == 0) log_sums[i] = losses[i] = 0;
+    return;
+  }
+  __shared__ float places[kBlockThreads][2];  // no constructors in shared memory
+  auto* const sums = reinterpret_cast<ExponentialSum*>(places);
+  const ExponentialSum all =
+      joined_of_block(sums, sum_share(rows, i, static_cast<int>(threadIdx.x), kBlockThreads),
+                      [](const ExponentialSum& a, const ExponentialSum& b) { return both(a, b); });
+  if (threadIdx.x > 0) return;
+  assert(rows.label_exists(i) && "a label is no class");
+  log_sums[i] = log_sum(all);
+  losses[i] = row_loss(rows, i, log_sums[i]);
+}
+
+__global__ void __launch_bounds__(kBlockThreads)
+    loss_sum_kernel(const float* losses, const int64_t* labels, int64_t ignored, int64_t count, bool mean,
+                    float* loss, float* asking) {
+  double sum = 0;
+  double asks = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) {
+    sum += losses[i];
+    asks += labels[i] != ignored ? 1 : 0;
+  }
+  sum = sum_of_block(sum);
+  __syncthreads();
+  asks = sum_of_block(asks);
+  if (threadIdx.x > 0) return;
+  *loss = static_cast<float>(mean ? sum / asks : sum);
+  *asking = static_cast<float>(asks);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kBlockThreads)
+    score_gradient_kernel(const ScoreRows<S> rows, const float* log_sums, const LossGradient of_loss, S* to,
+                          int64_t columns) {
+  const int64_t i = blockIdx.x;
+  const auto thread = static_cast<int>(threadIdx.x);
+  S* const row = to + i * columns;
+  if (!rows.asks(i)) return zero_share(row, columns, thread, kBlockThreads);
+  float factor = of_loss.gradient[of_loss.by_row ? i : 0];
+  if (of_loss.asking != nullptr) factor /= *of_loss.asking;
+  gradient_share(rows, i, log_sums[i], factor, row, thread, kBlockThreads);
+  zero_share(row + rows.classes, columns - rows.classes, thread, kBlockThreads);
 }
 
 template <typename S, typename Rule>
@@ -77,5 +135,35 @@ void launch_copy(const CopyTable& table, cudaStream_t stream) {
   copy_kernel<<<static_cast<unsigned>(table.chunks.count()), kBlockThreads, 0, stream>>>(table);
   PW_CUDA(cudaGetLastError());
 }
+
+template <typename S>
+void launch_row_losses(const ScoreRows<S>& rows, int64_t count, float* log_sums, float* losses,
+                       cudaStream_t stream) {
+  if (count == 0) return;
+  row_loss_kernel<<<static_cast<unsigned>(count), kBlockThreads, 0, stream>>>(rows, log_sums, losses);
+  PW_CUDA(cudaGetLastError());
+}
+
+void launch_sum_of_losses(const float* losses, const int64_t* labels, int64_t ignored, int64_t count,
+                          bool mean, float* loss, float* asking, cudaStream_t stream) {
+  loss_sum_kernel<<<1, kBlockThreads, 0, stream>>>(losses, labels, ignored, count, mean, loss, asking);
+  PW_CUDA(cudaGetLastError());
+}
+
+template <typename S>
+void launch_score_gradients(const ScoreRows<S>& rows, int64_t count, const float* log_sums,
+                            const LossGradient& of_loss, S* to, int64_t columns, cudaStream_t stream) {
+  if (count == 0) return;
+  score_gradient_kernel<<<static_cast<unsigned>(count), kBlockThreads, 0, stream>>>(rows, log_sums, of_loss,
+                                                                                    to, columns);
+  PW_CUDA(cudaGetLastError());
+}
+
+template void launch_row_losses(const ScoreRows<float>&, int64_t, float*, float*, cudaStream_t);
+template void launch_row_losses(const ScoreRows<c10::BFloat16>&, int64_t, float*, float*, cudaStream_t);
+template void launch_score_gradients(const ScoreRows<float>&, int64_t, const float*, const LossGradient&,
+                                     float*, int64_t, cudaStream_t);
+template void launch_score_gradients(const ScoreRows<c10::BFloat16>&, int64_t, const float*,
+                                     const LossGradient&, c10::BFloat16*, int64_t, cudaStream_t);
 
 }  // namespace pipewright

@@ -32,4 +32,24 @@ template void launch_step(const StepTable<c10::BFloat16>&, const AdamRule<float>
 template void launch_step(const StepTable<c10::Half>&, const AdamRule<float>&, cudaStream_t);
 void launch_copy(const CopyTable&, cudaStream_t) { missing(); }
 
+template <typename S>
+void launch_row_losses(const ScoreRows<S>&, int64_t, float*, float*, cudaStream_t) {
+  missing();
+}
+void launch_sum_of_losses(const float*, const int64_t*, int64_t, int64_t, bool, float*, float*,
+                          cudaStream_t) {
+  missing();
+}
+template <typename S>
+void launch_score_gradients(const ScoreRows<S>&, int64_t, const float*, const LossGradient&, S*, int64_t,
+                            cudaStream_t) {
+  missing();
+}
+template void launch_row_losses(const ScoreRows<float>&, int64_t, float*, float*, cudaStream_t);
+template void launch_row_losses(const ScoreRows<c10::BFloat16>&, int64_t, float*, float*, cudaStream_t);
+template void launch_score_gradients(const ScoreRows<float>&, int64_t, const float*, const LossGradient&,
+                                     float*, int64_t, cudaStream_t);
+template void launch_score_gradients(const ScoreRows<c10::BFloat16>&, int64_t, const float*,
+                                     const LossGradient&, c10::BFloat16*, int64_t, cudaStream_t);
+
 }  // namespace pipewright

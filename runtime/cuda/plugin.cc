@@ -1,9 +1,9 @@
-#include "models/device/cuda_plugin.h"
-
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include "models/device/cuda_plugin.h"
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/cross_entropy.h"
 #include "runtime/cuda/graph.h"
 #include "runtime/cuda/nccl_transport.h"
 #include "runtime/cuda/shared_block.h"
@@ -63,6 +63,14 @@ class Plugin : public CudaPlugin {
   }
   void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
     copy_on_device(from, to);
+  }
+
+  void cross_entropy(const CrossEntropy& of, const at::Tensor& loss) override {
+    cross_entropy_on_device(of, loss);
+  }
+  void cross_entropy_backward(const CrossEntropy& of, const at::Tensor& loss_gradient,
+                              const at::Tensor& scores_gradient) override {
+    cross_entropy_backward_on_device(of, loss_gradient, scores_gradient);
   }
 
   std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) override { return make_cuda_graphs(device); }

@@ -46,7 +46,10 @@ TEST_CASE("passes of devices give the numbers of the graph without, to rounding,
   const auto [spec, pass, rounding] = GENERATE(table<std::string, std::string, double>(
       {{"convnet", "channels-last", 1e-4},
        {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=16387", "aligned-products", 1e-5},
-       {"mlp:layers=2,width=1030", "aligned-products", 1e-5}}));
+       {"mlp:layers=2,width=1030", "aligned-products", 1e-5},
+       {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=50", "fused-cross-entropy", 1e-5},
+       {"bert:layers=1,width=64,heads=2,tokens=8,positions=8,vocabulary=16387",
+        "aligned-products,fused-cross-entropy", 1e-5}}));
   const std::string precision = GENERATE("float32", "bfloat16");
   CAPTURE(spec, pass, precision);
   Model model = build_model(spec, 8);
@@ -70,7 +73,7 @@ TEST_CASE("passes of devices give the numbers of the graph without, to rounding,
   CHECK(with_device_passes(model.graph, "none", precision, at::kCPU).device_passes.empty());
   CHECK(with_device_passes(model.graph, "auto", precision, at::kCPU).device_passes.empty());
   CHECK(with_device_passes(model.graph, "auto", "bfloat16", at::Device(at::kCUDA, 0)).device_passes.size() ==
-        2);
+        3);
   CHECK_THROWS_WITH(with_device_passes(model.graph, "chanels-last", precision, at::kCPU),
                     Catch::Contains("did you mean 'channels-last'"));
 }

@@ -2,9 +2,13 @@
 // tagged [cuda].
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -154,6 +158,54 @@ TEST_CASE("cuda: the first weights on a GPU are the CPU's, bit for bit", "[cuda]
   for (size_t i = 0; i < stage.weights().size(); ++i) {
     CHECK(stage.weights()[i].device() == *device);
     CHECK(stage.weights()[i].cpu().equal(initial_parameter(model, stage.program().parameters()[i], 3)));
+  }
+}
+
+TEST_CASE("cuda: the fused cross entropy is LibTorch's up to rounding, and so is a linear in aligned rows",
+          "[cuda]") {
+  const auto device = gpu();
+  if (!device) return;
+  at::globalContext().setAllowTF32CuBLAS(false);
+  const bool half = GENERATE(false, true);
+  const auto reduction = GENERATE(at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum);
+  const int64_t classes = GENERATE(as<int64_t>(), 3, 1029, 16387, 50257);
+  CAPTURE(half, reduction, classes);
+  at::manual_seed(1);
+  const at::TensorOptions there = at::TensorOptions(at::kFloat).device(*device);
+  const at::Tensor x = at::randn({3, 11, 64}, there).requires_grad_();
+  const at::Tensor weight = (at::randn({classes, 64}, there) * 0.3).requires_grad_();
+  const at::Tensor labels = at::randint(classes, {33}, there.dtype(at::kLong));
+  labels[4] = -100;
+  at::autocast::set_autocast_enabled(at::kCUDA, half);
+  const auto run = [&](bool passes) {
+    const auto call = [&](const char* name, auto signature, const auto&... arguments) {
+      return c10::Dispatcher::singleton()
+          .findSchemaOrThrow(name, "")
+          .template typed<std::remove_pointer_t<decltype(signature)>>()
+          .call(arguments...);
+    };
+    using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
+    using Loss = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t,
+                            int64_t, double);
+    const std::optional<at::Tensor> none;
+    const at::Tensor scores =
+        passes ? call("pipewright::linear_aligned", static_cast<Linear*>(nullptr), x, weight, none)
+               : at::linear(x, weight);
+    const at::Tensor rows = scores.reshape({-1, classes});
+    const at::Tensor loss = passes ? call("pipewright::cross_entropy_fused", static_cast<Loss*>(nullptr),
+                                          rows, labels, none, int64_t{reduction}, int64_t{-100}, 0.0)
+                                   : at::cross_entropy_loss(rows, labels, {}, reduction);
+    std::vector<at::Tensor> made = torch::autograd::grad({loss.sum()}, {x, weight});
+    made.push_back(loss);
+    return made;
+  };
+  const auto with = run(true), without = run(false);
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  for (size_t i = 0; i < with.size(); ++i) {
+    CAPTURE(i);
+    CHECK(with[i].scalar_type() == at::kFloat);
+    const double norm = without[i].norm().item<double>();
+    CHECK((with[i] - without[i]).norm().item<double>() <= (half ? 2e-2 : 1e-4) * norm);
   }
 }
 

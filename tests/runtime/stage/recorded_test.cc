@@ -1,6 +1,7 @@
 // Stages whose forwards and backwards are recordings, on the device that is none
 // (tests/support/fake_recording.h).
 #include "models/load.h"
+#include "models/run/device_passes.h"
 #include "runtime/stage/recorded_stage.h"
 #include "test_paths.h"
 #include "tests/runtime/stage/recorded_run.h"
@@ -91,6 +92,42 @@ TEST_CASE("recordings: recomputed activations and clipped gradients are those of
   for (Stage& stage : job.plan.stages) stage.recompute = true;
   job.rules.gradient_clipping_norm = 0.1;
   check_equal(train(job, false).run, train(job, true).run);
+}
+
+TEST_CASE("recordings: scores by device passes, in one stage with their loss or sent to it") {
+  at::set_num_threads(1);
+  const std::string spec = "gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=16387";
+  const std::string precision = GENERATE("float32", "bfloat16");
+  const auto& [stages, schedule, recompute] =
+      GENERATE(table<size_t, std::string, bool>({{1, "1f1b-flush", false},
+                                                 {1, "1f1b-flush", true},
+                                                 {2, "1f1b-flush", false},
+                                                 {1, "zb-h1", false},
+                                                 {2, "zb-h1", false}}));
+  CAPTURE(precision, stages, schedule, recompute);
+  RandomJob job = job_of(spec, std::vector<int64_t>(stages, 1), schedule, "flush", 2);
+  if (stages == 2) {  // the cut lies between the scores and what makes rows of them
+    std::vector<std::string>& first = job.plan.stages[0].nodes;
+    std::vector<std::string>& second = job.plan.stages[1].nodes;
+    const std::vector<Node>& nodes = job.model.graph.nodes;
+    first.clear();
+    second.clear();
+    const auto last = std::find_if(nodes.rbegin(), nodes.rend(),
+                                   [](const Node& node) { return node.op == "aten::linear"; });
+    const auto scores = nodes.size() - 1 - static_cast<size_t>(last - nodes.rbegin());
+    for (size_t i = 0; i < nodes.size(); ++i) (i <= scores ? first : second).push_back(nodes[i].name);
+    tie(job.plan, job.model.graph);
+  }
+  for (Stage& stage : job.plan.stages) stage.recompute = recompute;
+  job.model.graph = with_precision(job.model, precision, fake_device());
+  const RecordedRun plain = train(job, false);
+  job.model.graph =
+      with_device_passes(job.model.graph, "aligned-products,fused-cross-entropy", precision, fake_device());
+  const RecordedRun without = train(job, false), with = train(job, true);
+  check_equal(without.run, with.run);
+  for (const std::string& text : with.texts) CHECK(text == "used");
+  for (size_t k = 0; k < plain.run.losses.size(); ++k)
+    CHECK(with.run.losses[k] == Approx(plain.run.losses[k]).epsilon(precision == "float32" ? 1e-5 : 1e-2));
 }
 
 TEST_CASE("recordings: nothing is read or written but fixed memory") {

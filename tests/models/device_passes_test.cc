@@ -1,0 +1,213 @@
+// The operators of device passes against LibTorch's, one by one.
+#include "models/run/device_passes.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Reduction.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "graph/error.h"
+#include "models/run/cross_entropy.h"
+#include "tests/models/hand_graph.h"
+
+namespace pipewright::testing {
+namespace {
+
+using Gradients = std::vector<at::Tensor>;
+
+at::Tensor linear_by_pass(const at::Tensor& input, const at::Tensor& weight,
+                          const std::optional<at::Tensor>& bias) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("pipewright::linear_aligned", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&)>();
+  return op.call(input, weight, bias);
+}
+
+class Autocast {
+ public:
+  Autocast() { at::autocast::set_autocast_enabled(at::kCPU, true); }
+  ~Autocast() { at::autocast::set_autocast_enabled(at::kCPU, false); }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
+
+double apart(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).to(at::kDouble).norm().item<double>() / (1e-6 + b.to(at::kDouble).norm().item<double>());
+}
+
+TEST_CASE("a linear in aligned rows is LibTorch's, twice differentiable, whatever the shapes") {
+  at::manual_seed(1);
+  for (const std::vector<int64_t>& sizes :
+       {std::vector<int64_t>{6}, {5, 6}, {1, 6}, {0, 6}, {2, 3, 6}, {2, 1, 3, 6}}) {
+    for (const bool with_bias : {false, true}) {
+      CAPTURE(sizes, with_bias);
+      const at::Tensor input = at::randn(sizes, at::kDouble).requires_grad_();
+      const at::Tensor weight = at::randn({13, 6}, at::kDouble).requires_grad_();
+      std::optional<at::Tensor> bias;
+      if (with_bias) bias = at::randn({13}, at::kDouble).requires_grad_();
+      Gradients inputs = {input, weight};
+      if (bias) inputs.push_back(*bias);
+      const auto results = [&](const at::Tensor& output) {
+        Gradients made = torch::autograd::grad({output.sin().sum()}, inputs, {}, true, true);
+        const auto again = torch::autograd::grad({made[0].square().sum() + made[1].square().sum()}, inputs);
+        made.insert(made.end(), again.begin(), again.end());
+        made.push_back(output);
+        return made;
+      };
+      const at::Tensor output = linear_by_pass(input, weight, bias);
+      if (output.numel() > 13) CHECK(output.stride(-2) % 8 == 0);
+      const Gradients with = results(output), without = results(at::linear(input, weight, bias));
+      for (size_t i = 0; i < with.size(); ++i) {
+        CHECK(with[i].sizes() == without[i].sizes());
+        CHECK(at::allclose(with[i], without[i], 1e-10, 1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("a linear in aligned rows takes a gradient in such rows as it lies, and any other") {
+  at::manual_seed(2);
+  const Autocast autocast;
+  const at::Tensor input = at::randn({2, 3, 16}).requires_grad_(),
+                   weight = at::randn({13, 16}).requires_grad_();
+  const at::Tensor output = linear_by_pass(input, weight, {}), expected = at::linear(input, weight);
+  REQUIRE(output.scalar_type() == at::kBFloat16);
+  CHECK(output.strides() == at::IntArrayRef({48, 16, 1}));
+  CHECK(output.contiguous().equal(expected));
+  // Finite numbers between the rows have no part in it.
+  const at::Tensor wide = at::full({2, 3, 16}, 5, at::kBFloat16);
+  const at::Tensor dense = at::randn({2, 3, 13}).to(at::kBFloat16);
+  wide.narrow(-1, 0, 13).copy_(dense);
+  for (const at::Tensor& gradient :
+       {wide.narrow(-1, 0, 13), wide.narrow(0, 1, 1).narrow(-1, 0, 13).expand({2, 3, 13}), dense,
+        dense.transpose(0, 1).contiguous().transpose(0, 1),
+        at::ones({1}, at::kBFloat16).expand({2, 3, 13})}) {
+    const auto with = torch::autograd::grad({output}, {input, weight}, {gradient}, true);
+    const auto without = torch::autograd::grad({expected}, {input, weight}, {gradient}, true);
+    for (size_t i = 0; i < 2; ++i) {
+      CHECK(with[i].scalar_type() == at::kFloat);
+      CHECK(apart(with[i], without[i]) < 1e-2);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  CHECK_FALSE(linear_by_pass(input, weight, {}).requires_grad());
+  CHECK_THROWS(linear_by_pass(input, at::randn({13, 15}), {}));
+  CHECK_THROWS(linear_by_pass(at::randn({}), weight, {}));
+  CHECK_THROWS(linear_by_pass(input, weight, at::randn({12})));
+}
+
+TEST_CASE("a linear whose rows a view joins or divides is left as it is") {
+  const auto passes_on = [](const std::string& op, std::vector<int64_t> shape) {
+    Graph graph = graph_of({"x"}, {{"w", {1029, 1024}}},
+                           {node("y", "aten::linear", {{"input", tensor("x")}, {"weight", tensor("w")}}),
+                            node("t", "aten::transpose",
+                                 {{"self", tensor("y")}, {"dim0", int64_t{0}}, {"dim1", int64_t{1}}}, "int"),
+                            node("v", op, {{"self", tensor("t")}, {"size", shape}})},
+                           {"v"});
+    if (op == "aten::as_strided") graph.nodes[2].arguments.emplace_back("stride", std::vector<int64_t>{1});
+    if (op == "aten::reshape") graph.nodes[2].arguments[1].first = "shape";
+    graph.values["v"].shape = shape;
+    return operator_by_passes(with_device_passes(graph, "aligned-products", "float32", at::kCPU),
+                              graph.nodes[0])
+        .has_value();
+  };
+  const bool passes =
+      with_device_passes(Graph(), "aligned-products", "float32", at::kCPU).device_passes.size() == 1;
+  REQUIRE(passes);
+  CHECK(passes_on("aten::view", {6, 1029}));
+  CHECK(passes_on("aten::view", {3, 2, 1, 1029}));
+  CHECK_FALSE(passes_on("aten::view", {6 * 1029}));
+  CHECK_FALSE(passes_on("aten::view", {6, 3, 343}));
+  CHECK_FALSE(passes_on("aten::as_strided", {6174}));
+  CHECK(passes_on("aten::reshape", {6 * 1029}));  // copies where it has to
+}
+
+// Rows of a matrix with more columns, wherever they begin.
+at::Tensor drawn_scores(std::mt19937_64& draw, int64_t rows, int64_t classes, at::ScalarType dtype) {
+  const auto below = [&](uint64_t limit) { return static_cast<int64_t>(draw() % limit); };
+  const int64_t before = below(3), behind = below(9);
+  const at::Tensor wide = at::full({rows, before + classes + behind}, NAN, dtype);
+  const at::Tensor scores = wide.narrow(1, before, classes);
+  scores.copy_(at::randn({rows, classes}) * 4);
+  if (below(4) == 0) scores.select(1, below(static_cast<uint64_t>(classes))).fill_(-INFINITY);
+  if (below(8) == 0) return scores.t().contiguous().t();  // not row by row
+  if (below(8) == 0) return scores.select(0, 0).expand({rows, classes});
+  return scores;
+}
+
+TEST_CASE("a fused cross entropy is LibTorch's of scores in more bits, whatever shapes, strides and labels") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 draw(seed);
+    at::manual_seed(seed);
+    const auto below = [&](uint64_t limit) { return static_cast<int64_t>(draw() % limit); };
+    const bool half = below(2) == 0;
+    const int64_t rows = 1 + below(9), classes = 1 + below(below(2) == 0 ? 300 : 12);
+    const at::Tensor scores =
+        drawn_scores(draw, rows, classes, half ? at::kBFloat16 : at::kFloat).detach().requires_grad_();
+    const at::Tensor labels = at::randint(classes, {rows}, at::kLong);
+    const int64_t ignored = below(3) == 0 ? below(static_cast<uint64_t>(classes)) : -100;
+    if (ignored == -100 && below(2) == 0) labels[below(static_cast<uint64_t>(rows))] = -100;
+    const int64_t reduction = below(3);
+    CAPTURE(half, rows, classes, ignored, reduction);
+    const std::optional<Autocast> autocast = half ? std::make_optional<Autocast>() : std::nullopt;
+    const at::Tensor loss = cross_entropy_fused(scores, labels, {}, reduction, ignored, 0);
+    const at::Tensor exact = scores.detach().to(at::kDouble).requires_grad_();
+    const at::Tensor expected = at::cross_entropy_loss(exact, labels, {}, reduction, ignored, 0);
+    CHECK(loss.scalar_type() == at::kFloat);
+    CHECK(loss.sizes() == expected.sizes());
+    CHECK(at::allclose(loss.to(at::kDouble), expected, 1e-5, 1e-5, /*equal_nan=*/true));
+    const at::Tensor factor = at::randn(loss.sizes());
+    const at::Tensor gradient = torch::autograd::grad({loss}, {scores}, {factor})[0];
+    const at::Tensor their_gradient = torch::autograd::grad({expected}, {exact}, {factor.to(at::kDouble)})[0];
+    CHECK(gradient.scalar_type() == scores.scalar_type());
+    const int64_t behind = scores.stride(0) - classes;
+    if (scores.stride(1) == 1 && 0 <= behind && behind < 8) {
+      // As the scores lie, and zeros between.
+      REQUIRE(gradient.stride(0) == classes + behind);
+      if (behind > 0)
+        CHECK(gradient.as_strided({rows, behind}, {classes + behind, 1}, classes).eq(0).all().item<bool>());
+    }
+    // Rows of -inf alone, and a label whose score is -inf, have no gradient that means anything.
+    if (loss.isfinite().all().item<bool>() && at::logsumexp(exact, {1}).isfinite().all().item<bool>())
+      CHECK(at::allclose(gradient.to(at::kDouble), their_gradient, half ? 1e-2 : 1e-4, half ? 1e-3 : 1e-6));
+  }
+}
+
+TEST_CASE("a fused cross entropy leaves to LibTorch what it does not know, errors among it") {
+  at::manual_seed(3);
+  const at::Tensor scores = at::randn({4, 5}), labels = at::randint(5, {4}, at::kLong);
+  const at::Tensor shares = at::rand({4, 5}), weights = at::rand({5});
+  constexpr int64_t kMean = at::Reduction::Mean;
+  const auto same = [](const at::Tensor& loss, const at::Tensor& expected) {
+    return loss.scalar_type() == expected.scalar_type() && loss.equal(expected);
+  };
+  CHECK(same(cross_entropy_fused(scores, labels, weights, kMean, -100, 0),
+             at::cross_entropy_loss(scores, labels, weights)));
+  CHECK(same(cross_entropy_fused(scores, labels, {}, kMean, -100, 0.1),
+             at::cross_entropy_loss(scores, labels, {}, kMean, -100, 0.1)));
+  CHECK(
+      same(cross_entropy_fused(scores, shares, {}, kMean, -100, 0), at::cross_entropy_loss(scores, shares)));
+  CHECK(same(cross_entropy_fused(scores.to(at::kBFloat16), labels, {}, kMean, -100, 0),
+             at::cross_entropy_loss(scores.to(at::kBFloat16), labels)));
+  const at::Tensor images = at::randn({2, 5, 3, 3}), pixels = at::randint(5, {2, 3, 3}, at::kLong);
+  CHECK(
+      same(cross_entropy_fused(images, pixels, {}, kMean, -100, 0), at::cross_entropy_loss(images, pixels)));
+  CHECK(std::isnan(
+      cross_entropy_fused(scores, at::full({4}, -100, at::kLong), {}, kMean, -100, 0).item<float>()));
+  const at::Tensor outside = at::full({4}, 5, at::kLong);
+  CHECK_THROWS_WITH(cross_entropy_fused(scores, outside, {}, kMean, -100, 0),
+                    Catch::Contains("Target 5 is out of bounds"));
+  CHECK_THROWS(cross_entropy_fused(scores, labels.narrow(0, 0, 3), {}, kMean, -100, 0));
+  const at::Tensor leaf = at::randn({4, 5}).requires_grad_();
+  const at::Tensor loss = cross_entropy_fused(leaf, labels, {}, kMean, -100, 0);
+  CHECK_THROWS_WITH(torch::autograd::grad({loss}, {leaf}, {}, true, /*create_graph=*/true),
+                    Catch::Contains("no gradient of its gradient"));
+}
+
+}  // namespace
+}  // namespace pipewright::testing
