@@ -132,6 +132,19 @@ PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes) {
   return launched_seconds(computing, gaps, launching);
 }
 
+std::vector<PassSeconds> launched_nodes(const std::vector<ProfiledNode>& nodes) {
+  const double whole = launched_seconds(nodes).sum();
+  double launching = 0;
+  for (const ProfiledNode& node : nodes) launching += node.launch_pass().sum();
+  const bool by_host = launching > 0 && launching >= whole;
+  std::vector<PassSeconds> seconds;
+  for (const ProfiledNode& node : nodes) {
+    seconds.push_back(by_host ? node.launch_pass() : node.pass_seconds());
+    if (!by_host) seconds.back() += node.gap_pass();
+  }
+  return seconds;
+}
+
 std::string Profile::device_passes() const {
   if (!device.starts_with("cuda")) return "";
   const auto entry = std::find_if(provenance.begin(), provenance.end(),

@@ -153,6 +153,8 @@ constexpr const char* kUnknownDevice = "unknown";
 
 /// Of nodes that run one after the other.
 PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes);
+/// By node, what adds up to that: all by the device, or all by the host.
+std::vector<PassSeconds> launched_nodes(const std::vector<ProfiledNode>& nodes);
 
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";

@@ -41,20 +41,15 @@ std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, c
       refuse("is of minibatches of " + std::to_string(measured.minibatch_samples) +
              " samples; the profile of " + std::to_string(profile.minibatch_samples));
     }
-    std::map<std::string, const ProfiledNode*> by_name;
-    for (const ProfiledNode& node : measured.nodes) by_name[node.name] = &node;
-    const PassSeconds launched = launched_seconds(measured.nodes);
-    PassSeconds launching;
-    for (const ProfiledNode& node : measured.nodes) launching += node.launch_pass();
-    const bool host_bound = launching.sum() > 0 && launching.sum() >= launched.sum();
+    const std::vector<PassSeconds> launched = launched_nodes(measured.nodes);
+    std::map<std::string, PassSeconds> by_name;
+    for (size_t v = 0; v < launched.size(); ++v) by_name[measured.nodes[v].name] = launched[v];
     std::vector<PassSeconds> nodes;
     for (const ProfiledNode& node : profile.nodes) {
       const auto found = by_name.find(node.name);
       if (found == by_name.end())
         refuse("lacks node " + in_quotes(node.name) + " of the profile of " + in_quotes(profile.model));
-      const ProfiledNode& node_there = *found->second;
-      nodes.push_back(host_bound ? node_there.launch_pass() : node_there.pass_seconds());
-      if (!host_bound) nodes.back() += node_there.gap_pass();
+      nodes.push_back(found->second);
     }
     if (measured.nodes.size() != profile.nodes.size()) {
       refuse("has " + std::to_string(measured.nodes.size()) + " nodes; the profile " +

@@ -18,9 +18,8 @@ using ClassProfiles = std::map<std::string, Profile>;
 /// class without a profile.
 std::vector<int> classes_of_devices(const Topology& topology, const ClassProfiles& classes);
 
-/// By class, the k-th at [k - 1], and by node of `profile`. Where launching the kernels of the whole model
-/// takes a class's host longer than its device computes, that is what nodes take there. InputError unless
-/// each class was measured with the nodes and the minibatch of `profile`.
+/// By class, the k-th at [k - 1], and by node of `profile`: launched_nodes(). InputError unless each class
+/// was measured with the nodes and the minibatch of `profile`.
 std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, const ClassProfiles& classes);
 
 }  // namespace pipewright

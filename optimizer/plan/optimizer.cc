@@ -527,15 +527,30 @@ std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topol
   }
 }
 
+// Answers are made without captured graphs.
+Profile launched(const Profile& profile) {
+  Profile made = profile;
+  const std::vector<PassSeconds> seconds = launched_nodes(profile.nodes);
+  for (size_t v = 0; v < seconds.size(); ++v) {
+    ProfiledNode& node = made.nodes[v];
+    node.forward_seconds = seconds[v].forward_seconds;
+    node.forward_launch_seconds = node.backward_launch_seconds = {};
+    node.forward_gap_seconds = node.backward_gap_seconds = {};
+  }
+  return made;
+}
+
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
                PlanNotes* notes) {
   if (request.inference_period_seconds == 0)
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
-  Planning planning(profile, topology, request);
-  Plan plan =
-      request.inference_period_seconds > 0 ? planning.plan_for_inference() : planning.plan_for_training();
+  const bool answers = request.inference_period_seconds > 0;
+  const Profile measured = answers ? launched(profile) : profile;
+  Planning planning(measured, topology, request);
+  Plan plan = answers ? planning.plan_for_inference() : planning.plan_for_training();
+  plan.profile_digest = measured_digest(profile);
   if (notes != nullptr) *notes = planning.notes();
   return plan;
 }
