@@ -178,7 +178,8 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
 DataInputs inputs_from(const po::variables_map& options, const Graph& graph,
                        const MeasureOptions& measuring) {
   if (!options.count("data")) return {synthetic_inputs(graph, measuring.seed), 0};
-  return data_inputs(options["data"].as<std::string>(), graph, measuring.batch_size, measuring.seed);
+  return data_inputs(options["data"].as<std::string>(), graph, measuring.batch_size, measuring.seed,
+                     /*for_device=*/!measuring.device.is_cpu());
 }
 
 Profile measure_with_progress(const std::string& spec, const Model& model, const DataInputs& inputs,

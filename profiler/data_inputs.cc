@@ -12,7 +12,8 @@
 
 namespace pipewright {
 
-DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t batch_size, uint64_t seed) {
+DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t batch_size, uint64_t seed,
+                       bool for_device) {
   constexpr int64_t kMinibatches = 4;  // the first one also opens files and fills caches, and does not count
   const std::unique_ptr<Dataset> dataset = open_dataset(data_spec, "train");
   check_dataset_for_graph(*dataset, graph, data_spec);
@@ -32,19 +33,20 @@ DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t
   std::vector<LoadRequest> requests;
   for (int64_t k = 0; k < kMinibatches; ++k)
     requests.push_back({sampler.indices(k), {seed, sampler.epoch_of(k)}});
-  Loader loader(*dataset, fields, std::move(requests), {.count = 0}, /*ahead=*/1);
+  Loader loader(*dataset, fields, requests, {.count = 0}, /*ahead=*/1, /*pinned=*/false,
+                /*stored=*/for_device);
 
-  DataInputs result;
   std::vector<double> seconds;
   for (int64_t k = 0; k < kMinibatches; ++k) {
     const auto start = std::chrono::steady_clock::now();
     const double waited = waited_for_core_seconds();
-    result.tensors = loader.next();
+    loader.next();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (k > 0) seconds.push_back(std::max(0.0, took.count() - (waited_for_core_seconds() - waited)));
   }
-  result.seconds = median(std::move(seconds));
-  return result;
+  requests.erase(requests.begin(), requests.end() - 1);
+  return {Loader(*dataset, fields, std::move(requests), {.count = 0}, /*ahead=*/0).next(),
+          median(std::move(seconds))};
 }
 
 }  // namespace pipewright

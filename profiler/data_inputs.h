@@ -16,7 +16,10 @@ struct DataInputs {
   double seconds = 0;               ///< to make one minibatch, in one thread, median of a few
 };
 
-/// InputError: as open_dataset() and check_dataset_for_graph(); or fewer samples than one minibatch.
-DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t batch_size, uint64_t seed);
+/// `for_device`: what is timed is what workers make for a device other than the CPU, samples as they are
+/// stored; the tensors are the same. InputError: as open_dataset() and check_dataset_for_graph(); or fewer
+/// samples than one minibatch.
+DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t batch_size, uint64_t seed,
+                       bool for_device);
 
 }  // namespace pipewright

@@ -80,7 +80,8 @@ class Batch {
 class Cifar10 : public Dataset {
  public:
   Cifar10(SpecOptions& options, const std::string& split)
-      : training_(split == kTrainSplit), fields_(image_fields(kChannels, kCifarSide)) {
+      : training_(split == kTrainSplit),
+        fields_(image_fields(kChannels, kCifarSide, kCifar10Normalisation.colour)) {
     const fs::path root = options.string("root", "");
     const bool limited = options.has("samples");
     const int64_t limit = options.integer("samples", kMaximumSamples, 1, kMaximumSamples);
@@ -102,11 +103,6 @@ class Cifar10 : public Dataset {
     if (limited && limit > all)
       options.fail("samples", "got " + std::to_string(limit) + ", expected 1.." + std::to_string(all) +
                                   ", what the files have");
-    const Normalisation& by = kCifar10Normalisation;
-    for (size_t channel = 0; channel < normalised_.size(); ++channel)
-      for (size_t value = 0; value < 256; ++value)
-        normalised_[channel][value] =
-            (static_cast<float>(value) / 255 - by.mean[channel]) / by.deviation[channel];
   }
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
@@ -124,7 +120,7 @@ class Cifar10 : public Dataset {
         static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
     Batch::Pixels pixels;
     batches_[batch].read(index - (batch == 0 ? 0 : ends_[batch - 1]), pixels);
-    write(pixels, training_ ? drawn_view(index, key) : View{}, static_cast<float*>(into));
+    write(pixels, training_ ? drawn_view(index, key) : View{}, static_cast<uint8_t*>(into));
   }
 
  private:
@@ -145,17 +141,17 @@ class Cifar10 : public Dataset {
     return view;
   }
 
-  void write(const Batch::Pixels& pixels, const View& view, float* into) const {
-    for (size_t channel = 0; channel < normalised_.size(); ++channel) {
-      const std::array<float, 256>& normalised = normalised_[channel];
-      const uint8_t* plane = pixels.data() + channel * kCifarPixels;
-      for (int64_t y = 0; y < kCifarSide; ++y) {
+  static void write(const Batch::Pixels& pixels, const View& view, uint8_t* into) {
+    const int64_t left = std::max<int64_t>(0, -view.right), kept = kCifarSide - std::abs(view.right);
+    std::memset(into, 0, pixels.size());
+    for (int64_t channel = 0; channel < kChannels; ++channel) {
+      for (int64_t y = 0; y < kCifarSide; ++y, into += kCifarSide) {
         const int64_t row = y + view.down;
-        for (int64_t x = 0; x < kCifarSide; ++x) {
-          const int64_t column = (view.mirrored ? kCifarSide - 1 - x : x) + view.right;
-          const bool inside = 0 <= row && row < kCifarSide && 0 <= column && column < kCifarSide;
-          *into++ = normalised[inside ? plane[row * kCifarSide + column] : 0];
-        }
+        if (row < 0 || row >= kCifarSide) continue;
+        const uint8_t* const first =
+            pixels.data() + channel * kCifarPixels + row * kCifarSide + std::max<int64_t>(0, view.right);
+        std::copy_n(first, kept, into + left);
+        if (view.mirrored) std::reverse(into, into + kCifarSide);
       }
     }
   }
@@ -165,7 +161,6 @@ class Cifar10 : public Dataset {
   std::vector<Batch> batches_;
   std::vector<int64_t> ends_;    // of each batch, in samples
   std::vector<uint8_t> labels_;  // of all samples that are used
-  std::array<std::array<float, 256>, kChannels> normalised_ = {};
 };
 
 }  // namespace

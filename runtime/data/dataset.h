@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,21 @@
 
 namespace pipewright {
 
+/// What makes float32 of bytes: (byte / 255 - mean) / deviation, each of the three rounded to float32.
+struct Normalisation {
+  std::vector<float> mean, deviation;  ///< of each channel
+};
+
 /// One named tensor of a sample: "images" float32 (1, 28, 28), "labels" int64 ().
 struct DataField {
   std::string name;
-  TensorType sample_type;  ///< without the batch dimension
+  TensorType sample_type;  ///< without the batch dimension, as graphs read it
+  /// The set stores bytes: float32 (channels, ...) is made of them (runtime/data/normalised.h).
+  std::optional<Normalisation> normalisation = {};
+
+  TensorType stored_type() const {
+    return normalisation ? TensorType{"uint8", sample_type.shape} : sample_type;
+  }
 };
 
 /// Identifies the randomness of one visit of a sample (crop, flip): equal keys give equal bytes.
@@ -37,9 +49,9 @@ class Dataset {
   /// What differs from visit to visit of a sample, and what to give to the set for it not to: "random crops
   /// and flips (crop=centre, flip=no)". "": read() does not depend on its key.
   virtual std::string augmentation() const { return ""; }
-  /// Writes sample `index`'s field number `field` to `into` (sample_type.bytes() bytes, aligned for the
-  /// field's dtype and no more). A pure function of its arguments: the same bytes from any thread, rank and
-  /// run. RunError names the file when a sample cannot be read.
+  /// Writes sample `index`'s field number `field` as it is stored to `into` (stored_type().bytes() bytes,
+  /// aligned for its dtype and no more). A pure function of its arguments: the same bytes from any thread,
+  /// rank and run. RunError names the file when a sample cannot be read.
   virtual void read(int64_t index, size_t field, SampleKey key, void* into) const = 0;
   /// One line per thing worth telling after the run: "3 corrupt images replaced: ...". May be empty.
   virtual std::vector<std::string> remarks() const { return {}; }

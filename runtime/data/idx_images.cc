@@ -138,7 +138,10 @@ class IdxImages : public Dataset {
   IdxImages(SpecOptions& options, const std::string& split, const IdxSet& set)
       : image_(options.integer("image", kIdxSide, kIdxSide, kMaximumImageSize)),
         channels_(std::stoll(options.choice("channels", "1", {"1", "3"}))),
-        fields_(image_fields(channels_, image_)) {
+        fields_(
+            image_fields(channels_, image_,
+                         Normalisation{std::vector<float>(static_cast<size_t>(channels_), set.mean),
+                                       std::vector<float>(static_cast<size_t>(channels_), set.deviation)})) {
     const bool root_given = options.has("root");
     const fs::path root = options.string("root", set.folder);
     const bool limited = options.has("samples");
@@ -178,9 +181,6 @@ class IdxImages : public Dataset {
         labels.fail("label " + std::to_string(i) + ": got " + std::to_string(labels_[i]) + ", expected 0..9");
       }
     }
-    for (size_t value = 0; value < normalised_.size(); ++value) {
-      normalised_[value] = (static_cast<float>(value) / 255 - set.mean) / set.deviation;
-    }
   }
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
@@ -193,14 +193,12 @@ class IdxImages : public Dataset {
       std::memcpy(into, &label, sizeof(label));
       return;
     }
-    float* out = static_cast<float*>(into);
+    auto* const out = static_cast<uint8_t*>(into);
     const int64_t border = (image_ - kIdxSide) / 2;  // an odd rest goes to the right and below
     const uint8_t* pixel = images_.data() + index * kIdxPixels;
-    if (image_ != kIdxSide) std::fill_n(out, image_ * image_, normalised_[0]);
-    for (int64_t y = 0; y < kIdxSide; ++y) {
-      float* row = out + (y + border) * image_ + border;
-      for (int64_t x = 0; x < kIdxSide; ++x) row[x] = normalised_[*pixel++];
-    }
+    if (image_ != kIdxSide) std::fill_n(out, image_ * image_, uint8_t{0});
+    for (int64_t y = 0; y < kIdxSide; ++y, pixel += kIdxSide)
+      std::copy_n(pixel, kIdxSide, out + (y + border) * image_ + border);
     for (int64_t channel = 1; channel < channels_; ++channel) {
       std::copy_n(out, image_ * image_, out + channel * image_ * image_);
     }
@@ -209,8 +207,7 @@ class IdxImages : public Dataset {
  private:
   int64_t image_, channels_;
   std::vector<DataField> fields_;
-  std::vector<uint8_t> images_, labels_;    // 784 bytes a sample; made floats when read
-  std::array<float, 256> normalised_ = {};  // of each pixel value
+  std::vector<uint8_t> images_, labels_;  // 784 bytes a sample
 };
 
 }  // namespace

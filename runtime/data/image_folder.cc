@@ -1,6 +1,5 @@
 // Folders of JPEG and PNG files, one folder a class.
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -8,6 +7,7 @@
 #include <mutex>
 #include <opencv2/imgproc.hpp>
 #include <set>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/file_watch.h"
@@ -146,20 +146,6 @@ Pixels resized(Pixels image, int side) {
   return result;
 }
 
-// For each channel the normalised value of each byte: the same bits as computed for each pixel, and faster.
-using NormalisedBytes = std::vector<std::array<float, 256>>;
-
-NormalisedBytes normalised_bytes(const Normalisation& by, int channels) {
-  NormalisedBytes all(static_cast<size_t>(channels));
-  for (size_t channel = 0; channel < all.size(); ++channel) {
-    const float mean = channels == 1 ? by.grey_mean : by.mean[channel];
-    const float deviation = channels == 1 ? by.grey_deviation : by.deviation[channel];
-    for (size_t value = 0; value < 256; ++value)
-      all[channel][value] = (static_cast<float>(value) / 255 - mean) / deviation;
-  }
-  return all;
-}
-
 // Columns or rows of the square that are of the image, as it lies moved by `by`.
 struct Kept {
   int begin, end;
@@ -167,29 +153,20 @@ struct Kept {
 };
 
 // (channels, side, side), from a square image that is moved and mirrored.
-void write_normalised(const Pixels& image, const Preparation& how, const NormalisedBytes& normalised,
-                      float* into) {
+void write_planes(Pixels image, const Preparation& how, uint8_t* into) {
   const int side = image.width(), channels = image.channels();
   const Kept columns(side, how.right), rows(side, how.down);
-  for (int channel = 0; channel < channels; ++channel) {
-    const std::array<float, 256>& values = normalised[static_cast<size_t>(channel)];
-    for (int y = 0; y < side; ++y, into += side) {
-      const bool kept = rows.begin <= y && y < rows.end;
-      float* const first = how.mirrored ? into + side - 1 : into;
-      const int step = how.mirrored ? -1 : 1;
-      const auto black = [&](int begin, int end) {
-        for (int x = begin; x < end; ++x) first[step * x] = values[0];
-      };
-      if (!kept) {
-        black(0, side);
-        continue;
-      }
-      black(0, columns.begin);
-      const uint8_t* pixel = image.at(columns.begin - how.right, y - how.down) + channel;
-      for (int x = columns.begin; x < columns.end; ++x, pixel += channels) first[step * x] = values[*pixel];
-      black(columns.end, side);
-    }
+  const cv::Rect kept(columns.begin, rows.begin, columns.end - columns.begin, rows.end - rows.begin);
+  std::vector<cv::Mat> planes, pieces;
+  for (int channel = 0; channel < channels; ++channel, into += side * side) {
+    planes.emplace_back(side, side, CV_8U, into);
+    if (kept.area() < side * side) planes.back().setTo(0);  // black
+    pieces.push_back(planes.back()(kept));
   }
+  const cv::Mat pixels(side, side, CV_8UC(channels), image.row(0));
+  cv::split(pixels(kept - cv::Point(how.right, how.down)), pieces.data());
+  if (!how.mirrored) return;
+  for (cv::Mat& plane : planes) cv::flip(plane, plane, 1);
 }
 
 // ---- the data set ----
@@ -204,11 +181,10 @@ class ImageFolder : public Dataset {
                                                  image_, 4 * kMaximumImageSize))),
         crop_(options.choice("crop", style.crop, {"resized", "padded", "centre"})),
         flip_(options.choice("flip", style.flip ? "yes" : "no", {"yes", "no"}) == "yes"),
-        normalised_(normalised_bytes(style.normalisation, channels_)),
         skip_(options.choice("corrupt", "fail", {"fail", "skip"}) == "skip"),
         most_pixels_(options.integer("max_pixels", kUsualPixels, 1, kMostPixels)),
         training_(split == kTrainSplit),
-        fields_(image_fields(channels_, image_)) {
+        fields_(image_fields(channels_, image_, style.normalisation.of(channels_))) {
     const bool root_given = options.has("root");
     const fs::path root = options.string("root", "");
     options.finish();
@@ -237,8 +213,8 @@ class ImageFolder : public Dataset {
       return;
     }
     Preparation how;
-    const Pixels image = load_or_replace(index, label, key, &how);
-    write_normalised(image, how, normalised_, static_cast<float*>(into));
+    Pixels image = load_or_replace(index, label, key, &how);
+    write_planes(std::move(image), how, static_cast<uint8_t*>(into));
   }
 
   std::vector<std::string> remarks() const override {
@@ -384,7 +360,6 @@ class ImageFolder : public Dataset {
   int image_, channels_, resize_;
   std::string crop_;
   bool flip_;
-  NormalisedBytes normalised_;
   bool skip_;
   int64_t most_pixels_;
   bool training_;

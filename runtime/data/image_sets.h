@@ -2,7 +2,6 @@
 // are, how they are normalised and augmented, and the forms their files come in.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -12,18 +11,18 @@
 
 namespace pipewright {
 
-/// Of values 0..1: (value - mean) / deviation. The grey numbers are for images of one channel.
-struct Normalisation {
-  std::array<float, 3> mean, deviation;  ///< red, green, blue
-  float grey_mean, grey_deviation;
+/// What a set's images are normalised by: in colour (red, green, blue), and of one channel.
+struct ImageNormalisation {
+  Normalisation colour, grey;
+  const Normalisation& of(int64_t channels) const { return channels == 1 ? grey : colour; }
 };
 /// ImageNet's; of grey, their averages.
-inline constexpr Normalisation kImageNetNormalisation = {
-    {0.485F, 0.456F, 0.406F}, {0.229F, 0.224F, 0.225F}, 0.449F, 0.226F};
-inline constexpr Normalisation kCifar10Normalisation = {
-    {0.4914F, 0.4822F, 0.4465F}, {0.2023F, 0.1994F, 0.2010F}, 0.4734F, 0.2009F};
-inline constexpr Normalisation kMnistNormalisation = {
-    {0.1307F, 0.1307F, 0.1307F}, {0.3081F, 0.3081F, 0.3081F}, 0.1307F, 0.3081F};
+inline const ImageNormalisation kImageNetNormalisation = {
+    {{0.485F, 0.456F, 0.406F}, {0.229F, 0.224F, 0.225F}}, {{0.449F}, {0.226F}}};
+inline const ImageNormalisation kCifar10Normalisation = {
+    {{0.4914F, 0.4822F, 0.4465F}, {0.2023F, 0.1994F, 0.2010F}}, {{0.4734F}, {0.2009F}}};
+inline const ImageNormalisation kMnistNormalisation = {
+    {{0.1307F, 0.1307F, 0.1307F}, {0.3081F, 0.3081F, 0.3081F}}, {{0.1307F}, {0.3081F}}};
 
 /// Defaults of the options of a folder of images.
 struct ImageFolderStyle {
@@ -32,7 +31,7 @@ struct ImageFolderStyle {
   const char* crop = "resized";
   bool flip = true;
   bool border = true;  ///< evaluation leaves out a border of a sixteenth on each side: 224 of 256
-  Normalisation normalisation = kImageNetNormalisation;
+  ImageNormalisation normalisation = kImageNetNormalisation;
 };
 std::unique_ptr<Dataset> open_image_folder(SpecOptions& options, const std::string& split,
                                            const ImageFolderStyle& style);

@@ -16,6 +16,7 @@
 
 #include "graph/error.h"
 #include "models/run/scalar_types.h"
+#include "runtime/data/normalised.h"
 
 namespace pipewright {
 namespace {
@@ -63,8 +64,14 @@ struct Loader::Implementation {
     }
   };
 
+  struct Field {
+    size_t number;
+    TensorType type;                            // as it is handed out
+    std::optional<NormalisedBytes> normalised;  // what makes that of what is stored, unless they are the same
+  };
+
   const Dataset& dataset;
-  const std::vector<size_t> fields;
+  std::vector<Field> fields;
   RequestSource source;
   const DataWorkers workers;
   const size_t ahead;
@@ -79,15 +86,19 @@ struct Loader::Implementation {
   bool source_ended = false;
   std::vector<std::thread> threads;
 
-  Implementation(const Dataset& dataset, std::vector<size_t> fields, RequestSource source,
-                 DataWorkers workers, int64_t ahead, bool pinned)
+  Implementation(const Dataset& dataset, const std::vector<size_t>& numbers, RequestSource source,
+                 DataWorkers workers, int64_t ahead, bool pinned, bool stored)
       : dataset(dataset),
-        fields(std::move(fields)),
         source(std::move(source)),
         workers(std::move(workers)),
         ahead(static_cast<size_t>(ahead)),
         pinned(pinned) {
-    for (const size_t field : this->fields) PW_CHECK_LT(field, dataset.fields().size());
+    for (const size_t number : numbers) {
+      PW_CHECK_LT(number, dataset.fields().size());
+      const DataField& of = dataset.fields()[number];
+      Field& field = fields.emplace_back(Field{number, stored ? of.stored_type() : of.sample_type, {}});
+      if (of.normalisation && !stored) field.normalised.emplace(*of.normalisation);
+    }
   }
 
   ~Implementation() {
@@ -105,8 +116,8 @@ struct Loader::Implementation {
                "sample " << index << " of a data set of " << dataset.size());
     }
     std::vector<at::Tensor> tensors;
-    for (const size_t field : fields) {
-      const TensorType& type = dataset.fields()[field].sample_type;
+    for (const Field& field : fields) {
+      const TensorType& type = field.type;
       std::vector<int64_t> shape = {static_cast<int64_t>(request.indices.size())};
       shape.insert(shape.end(), type.shape.begin(), type.shape.end());
       tensors.push_back(
@@ -118,12 +129,16 @@ struct Loader::Implementation {
   // Reads samples [begin, end) of the slot. Without the lock: nobody else touches these, nor the request.
   // `at` is where it is.
   void read(const Slot& slot, size_t begin, size_t end, size_t* at) const {
+    std::vector<uint8_t> sample;
     for (*at = begin; *at < end; ++*at) {
       for (size_t i = 0; i < fields.size(); ++i) {
         if (stopping) return;
-        const auto bytes = static_cast<size_t>(dataset.fields()[fields[i]].sample_type.bytes());
-        char* const first = static_cast<char*>(slot.tensors[i].mutable_data_ptr());
-        dataset.read(slot.request.indices[*at], fields[i], slot.request.key, first + *at * bytes);
+        const auto& [number, type, normalised] = fields[i];
+        const auto bytes = static_cast<size_t>(type.bytes());
+        void* const into = static_cast<char*>(slot.tensors[i].mutable_data_ptr()) + *at * bytes;
+        if (normalised) sample.resize(static_cast<size_t>(type.elements()));
+        dataset.read(slot.request.indices[*at], number, slot.request.key, normalised ? sample.data() : into);
+        if (normalised) normalised->write(sample.data(), sample.size(), static_cast<float*>(into));
       }
     }
   }
@@ -250,11 +265,11 @@ struct Loader::Implementation {
 };
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests,
-               DataWorkers workers, int64_t ahead, bool pinned) {
+               DataWorkers workers, int64_t ahead, bool pinned, bool stored) {
   PW_CHECK_LE(0, workers.count);
   PW_CHECK_LE(0, ahead);
-  implementation_ = std::make_unique<Implementation>(dataset, std::move(fields), std::move(requests),
-                                                     std::move(workers), ahead, pinned);
+  implementation_ = std::make_unique<Implementation>(dataset, fields, std::move(requests), std::move(workers),
+                                                     ahead, pinned, stored);
   if (ahead == 0) return;
   std::vector<std::thread>& threads = implementation_->threads;
   // Their number decides how many pieces there are: none begins before all are there.
@@ -264,9 +279,9 @@ Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource
 }
 
 Loader::Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-               DataWorkers workers, int64_t ahead, bool pinned)
+               DataWorkers workers, int64_t ahead, bool pinned, bool stored)
     : Loader(dataset, std::move(fields), one_after_the_other(std::move(requests)), std::move(workers), ahead,
-             pinned) {}
+             pinned, stored) {}
 
 Loader::~Loader() = default;
 

@@ -55,7 +55,8 @@ using RequestSource = std::function<std::optional<LoadRequest>()>;
 /// Serves requests in the order given, at most `ahead` minibatches made or being made in advance. Workers
 /// share the samples of a minibatch and begin with the first that is not made, so that also one alone is made
 /// by all; what comes out is the same for every number of them. `fields`: numbers of the fields wanted;
-/// next() returns one tensor (samples, sample shape...) per field, nobody else's. No workers or ahead = 0:
+/// next() returns one tensor (samples, sample shape...) per field, nobody else's, as graphs read it, or if
+/// `stored` as the set stores it, which is what a device is given (FieldsOnDevice). No workers or ahead = 0:
 /// made in next(), no thread. Where samples cannot be read, the exception of the first of them is rethrown by
 /// the next() of their minibatch; the requests after it are served as if it had not been. One of the source
 /// ends the requests, after those before it. next() after the last request is a CheckError. The destructor
@@ -71,9 +72,9 @@ using RequestSource = std::function<std::optional<LoadRequest>()>;
 class Loader {
  public:
   Loader(const Dataset& dataset, std::vector<size_t> fields, RequestSource requests, DataWorkers workers,
-         int64_t ahead, bool pinned = false);
+         int64_t ahead, bool pinned = false, bool stored = false);
   Loader(const Dataset& dataset, std::vector<size_t> fields, std::vector<LoadRequest> requests,
-         DataWorkers workers, int64_t ahead, bool pinned = false);
+         DataWorkers workers, int64_t ahead, bool pinned = false, bool stored = false);
   ~Loader();
   std::vector<at::Tensor> next();
   /// Would next() return, or throw, at once? Without workers it has still to make what it returns.

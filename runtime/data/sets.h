@@ -2,7 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/data/dataset.h"
 
@@ -38,9 +41,11 @@ inline constexpr int64_t kMaximumImageSize = 4096;  ///< pixels a side
 inline constexpr size_t kImagesField = 0;
 inline constexpr size_t kLabelsField = 1;
 
-/// "images" float32 (channels, size, size) and "labels" int64 ().
-inline std::vector<DataField> image_fields(int64_t channels, int64_t size) {
-  return {{"images", {"float32", {channels, size, size}}}, {"labels", {"int64", {}}}};
+/// "images" float32 (channels, size, size), of bytes if there is a normalisation, and "labels" int64 ().
+inline std::vector<DataField> image_fields(int64_t channels, int64_t size,
+                                           std::optional<Normalisation> stored_bytes = {}) {
+  return {{"images", {"float32", {channels, size, size}}, std::move(stored_bytes)},
+          {"labels", {"int64", {}}}};
 }
 
 }  // namespace pipewright

@@ -19,7 +19,11 @@ LossWeight LossWeights::of(const StageReplica& stage, const std::vector<at::Tens
     minibatch = minibatch_of(stage, k);
   } else {
     minibatch = tables_of(stage);
-    for (size_t i = 0; i < fields.size(); ++i) minibatch[stage.running().fields()[i]] = fields[i];
+    const std::vector<std::string>& names = stage.running().fields();
+    for (const std::string& name : shares_.fields()) {
+      const auto found = std::find(names.begin(), names.end(), name);
+      minibatch[name] = fields.at(static_cast<size_t>(found - names.begin())).cpu();
+    }
   }
   LossWeight weight;
   if (splits) weight.in_minibatch = weight.gradient = shares_.share(minibatch, stage.samples());

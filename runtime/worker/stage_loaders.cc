@@ -47,16 +47,18 @@ StageLoaders::StageLoaders(const Dataset& data, const Worker& worker,
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
     const StageProgram& program = evaluated ? evaluated(stage.stage()) : stage.program();
-    std::vector<size_t> numbers = field_numbers(data, program.fields());
+    const std::vector<size_t> numbers = field_numbers(data, program.fields());
     if (numbers.empty() || stage.stage() == but) continue;
     // Where they are handed out, few: who is slow should not hold what others could train.
     const int64_t ahead = span->is_shared() ? 1 : loading_.ahead;
     const StageTurns turns = evaluated ? worker.evaluation_turns(stage) : stage.turns();
     const bool on_device = !stage.device().is_cpu();
-    Source source{std::make_unique<Loader>(data, std::move(numbers), requests_of(stage, turns, span, request),
-                                           loading_.workers, ahead, /*pinned=*/on_device),
-                  stage.device(), nullptr};
-    // A part of a minibatch is cut out on the host; in evaluations its labels are read there.
+    Source source{std::make_unique<Loader>(data, numbers, requests_of(stage, turns, span, request),
+                                           loading_.workers, ahead, /*pinned=*/on_device,
+                                           /*stored=*/on_device),
+                  stage.device(), std::nullopt, nullptr};
+    if (on_device) source.fields.emplace(data, numbers, stage.device());
+    // On the host a part of a minibatch is counted, and evaluations replace fields.
     if (on_device && !turns.splits() && !evaluated && !span->is_shared())
       source.uploads = make_copy_engine(stage.device());
     sources_.emplace(stage.stage(), std::move(source));
@@ -94,6 +96,7 @@ std::vector<at::Tensor> StageLoaders::next(int64_t stage, int64_t k) {
     own.end->wait_on_stream();
     fields = std::move(own.fields);
   }
+  if (source.fields) source.fields->make(fields);
   if (loading_.end) loading_.end();
   return fields;
 }

@@ -11,6 +11,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/normalised.h"
 #include "runtime/transport/copy_engine.h"
 #include "runtime/worker/worker.h"
 
@@ -38,7 +39,9 @@ RequestSource requests_of(const StageReplica& stage, const StageTurns& turns,
 std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::string>& names);
 
 /// Of a stage on a device that trains whole minibatches, fields are uploaded ahead, beside what the device
-/// computes: at most kUploadsAhead minibatches of those that are made, in a stream of their own.
+/// computes: at most kUploadsAhead minibatches of those that are made, in a stream of their own. Samples
+/// travel to a device as they are stored; fields are made of them there when they are asked for, so that what
+/// is ahead takes no more memory than that.
 class StageLoaders {
  public:
   static constexpr size_t kUploadsAhead = 2;
@@ -50,7 +53,8 @@ class StageLoaders {
                std::optional<int64_t> but = {},
                const std::function<const StageProgram&(int64_t stage)>& evaluated = {});
   /// The fields of the stage's next minibatch, which is k. The stage has some. On the CPU or on the stage's
-  /// device, where what the current stream is given from now on may read them.
+  /// device, where what the current stream is given from now on may read them; there always if they are
+  /// normalised there.
   std::vector<at::Tensor> next(int64_t stage, int64_t k);
 
  private:
@@ -62,7 +66,8 @@ class StageLoaders {
   struct Source {
     std::unique_ptr<Loader> loader;
     at::Device device = at::kCPU;
-    std::unique_ptr<CopyEngine> uploads;  // null: fields stay on the CPU
+    std::optional<FieldsOnDevice> fields;  // made of what is loaded; none: the stage is on the CPU
+    std::unique_ptr<CopyEngine> uploads;   // null: none is ahead
     std::deque<Uploaded> ahead{};
     void upload_next();
   };

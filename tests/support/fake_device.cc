@@ -140,12 +140,13 @@ at::Device fake_device(int64_t index) { return {kFake, static_cast<c10::DeviceIn
 
 FakeDeviceCounts fake_device_counts() {
   const FakeCounters& c = fake_counters();
-  return {c.operators, c.uploads, c.blocking_uploads, c.downloads, c.waits, c.event_waits};
+  return {c.operators, c.uploads, c.blocking_uploads, c.downloads, c.waits, c.event_waits, c.uploaded_bytes};
 }
 
 void reset_fake_device(int64_t late) {
   FakeCounters& c = fake_counters();
   c.operators = c.uploads = c.blocking_uploads = c.downloads = c.waits = c.event_waits = 0;
+  c.uploaded_bytes = 0;
   c.late = late;
 }
 

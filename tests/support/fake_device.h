@@ -28,6 +28,7 @@ struct FakeDeviceCounts {
   int64_t downloads = 0;         ///< copies to the host that may go on beside it
   int64_t waits = 0;             ///< what makes the host wait: item(), blocking copies to it, synchronising
   int64_t event_waits = 0;       ///< waits for an event, which may be over: not among `waits`
+  int64_t uploaded_bytes = 0;    ///< of both kinds of uploads
 };
 FakeDeviceCounts fake_device_counts();
 

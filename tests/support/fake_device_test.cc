@@ -42,6 +42,7 @@ TEST_CASE("waits are counted, and events may come late") {
   reset_fake_device(3);
   const at::Tensor there = at::ones({2}).to(fake_device(), /*non_blocking=*/true);
   CHECK(fake_device_counts().uploads == 1);
+  CHECK(fake_device_counts().uploaded_bytes == 8);
   const at::Tensor back = at::empty({2});
   back.copy_(there, /*non_blocking=*/true);
   CHECK(fake_device_counts().downloads == 1);

@@ -168,7 +168,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   if (!is_fake(self) || !is_fake(dst))
     refuse_while_recording(is_fake(self) ? self.device().index() : dst.device().index(),
                            "a copy from or to the host");
-  if (!is_fake(self)) ++(non_blocking ? fake_counters().uploads : fake_counters().blocking_uploads);
+  if (!is_fake(self)) {
+    ++(non_blocking ? fake_counters().uploads : fake_counters().blocking_uploads);
+    fake_counters().uploaded_bytes += static_cast<int64_t>(self.nbytes());
+  }
   if (!is_fake(dst)) ++(non_blocking ? fake_counters().downloads : fake_counters().waits);
   spend_fake_time("aten::_copy_from");
   const at::Tensor to = host_side(dst), from = host_side(self);

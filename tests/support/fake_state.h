@@ -16,7 +16,7 @@ inline constexpr c10::DeviceIndex kFakeDevices = 2;
 /// As FakeDeviceCounts; `late`: queries until an event is complete.
 struct FakeCounters {
   std::atomic<int64_t> operators = 0, uploads = 0, blocking_uploads = 0, downloads = 0, waits = 0, late = 0;
-  std::atomic<int64_t> event_waits = 0;
+  std::atomic<int64_t> event_waits = 0, uploaded_bytes = 0;
 };
 FakeCounters& fake_counters();
 

@@ -18,6 +18,7 @@
 #include "models/initialise.h"
 #include "models/load.h"
 #include "runtime/update/device_step.h"
+#include "tests/runtime/data/every_byte.h"
 #include "tests/runtime/stage/recorded_run.h"
 #include "tests/support/gpu.h"
 
@@ -155,6 +156,10 @@ TEST_CASE("cuda: what cannot be recorded is run, and what comes after it", "[cud
   CHECK(x.sum().item<float>() == 32);
   CHECK(twice->size() == 1);
   CHECK(at::rand({1000}, x.options()).mean().item<double>() == Approx(0.5).margin(0.1));  // draws as before
+}
+
+TEST_CASE("cuda: bytes of images are normalised on a GPU to the CPU's bits", "[cuda]") {
+  if (const auto device = gpu()) check_every_byte(*device);
 }
 
 TEST_CASE("cuda: the first weights on a GPU are the CPU's, bit for bit", "[cuda]") {

@@ -72,7 +72,7 @@ std::vector<std::string> specs(const TemporaryFolder& folder) {
 std::vector<char> read_bytes(const Dataset& dataset, int64_t index, size_t field, SampleKey key) {
   // Guarded on both sides: a data set writes what its type says and not a byte more.
   constexpr size_t kGuard = 64;
-  const auto size = static_cast<size_t>(dataset.fields()[field].sample_type.bytes());
+  const auto size = static_cast<size_t>(dataset.fields()[field].stored_type().bytes());
   std::vector<char> bytes(size + 2 * kGuard, 0x5a);
   dataset.read(index, field, key, bytes.data() + kGuard);
   for (size_t i = 0; i < kGuard; ++i) {
@@ -100,7 +100,14 @@ TEST_CASE("conformance: sizes, labels in range, finite values") {
           const std::vector<char> bytes = read_bytes(*set, i, field, {1, 2});
           const auto count = static_cast<size_t>(about.sample_type.elements());
           for (size_t e = 0; e < count; ++e) {
-            if (about.sample_type.dtype == "int64") {
+            if (about.normalisation) {
+              const std::vector<float>&mean = about.normalisation->mean,
+                    &deviation = about.normalisation->deviation;
+              REQUIRE(static_cast<int64_t>(mean.size()) == about.sample_type.shape.at(0));
+              REQUIRE(deviation.size() == mean.size());
+              REQUIRE(std::all_of(deviation.begin(), deviation.end(), [](float d) { return d > 0; }));
+              REQUIRE(about.sample_type.dtype == "float32");
+            } else if (about.sample_type.dtype == "int64") {
               int64_t value = 0;
               std::memcpy(&value, bytes.data() + e * sizeof(value), sizeof(value));
               const bool asks_nothing = about.name == "labels" && value == kNoLabel;
@@ -133,7 +140,7 @@ TEST_CASE("conformance: the same key gives the same bytes, from any thread and f
       for (int64_t step = 0; step < samples; ++step) {
         const int64_t i = backwards ? samples - 1 - step : step;
         for (size_t field = 0; field < from.fields().size(); ++field) {
-          std::vector<char> bytes(static_cast<size_t>(from.fields()[field].sample_type.bytes()));
+          std::vector<char> bytes(static_cast<size_t>(from.fields()[field].stored_type().bytes()));
           from.read(i, field, {4, 7}, bytes.data());
           all[static_cast<size_t>(i) * from.fields().size() + field] = std::move(bytes);
         }

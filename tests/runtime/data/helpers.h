@@ -9,10 +9,12 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "graph/error.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/normalised.h"
 
 namespace pipewright::testing {
 
@@ -38,12 +40,20 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   std::ofstream(file, std::ios::binary) << bytes;
 }
 
-/// One field of one sample, as T.
+/// One field of one sample, as T: of a field that is stored as bytes, what is made of these.
 template <typename T>
 std::vector<T> read_field(const Dataset& dataset, int64_t index, size_t field, SampleKey key = {}) {
-  const TensorType& type = dataset.fields()[field].sample_type;
-  std::vector<T> values(static_cast<size_t>(type.elements()));
-  REQUIRE(static_cast<int64_t>(values.size() * sizeof(T)) == type.bytes());
+  const DataField& of = dataset.fields()[field];
+  std::vector<T> values(static_cast<size_t>(of.sample_type.elements()));
+  REQUIRE(static_cast<int64_t>(values.size() * sizeof(T)) == of.sample_type.bytes());
+  if constexpr (std::is_same_v<T, float>) {
+    if (of.normalisation) {
+      std::vector<uint8_t> bytes(values.size());
+      dataset.read(index, field, key, bytes.data());
+      NormalisedBytes(*of.normalisation).write(bytes.data(), bytes.size(), values.data());
+      return values;
+    }
+  }
   dataset.read(index, field, key, values.data());
   return values;
 }

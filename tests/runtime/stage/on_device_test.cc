@@ -11,8 +11,11 @@
 #include "runtime/update/device_step.h"
 #include "runtime/update/gradient_norm.h"
 #include "runtime/worker/stage_loaders.h"
+#include "tests/runtime/data/helpers.h"
+#include "tests/runtime/data/pictures.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/fake_recording.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -226,23 +229,34 @@ TEST_CASE("models of the zoo run on a device: whatever a node makes is made ther
 TEST_CASE("fields are uploaded ahead of the steps that read them, the same samples in the same order") {
   at::set_num_threads(1);
   const Model model = load_model("mlp:layers=4,width=8,image=4,classes=5", 4);
-  const auto data = open_dataset("synthetic-images:classes=5,image=4,channels=1,samples=64", "train");
+  const TemporaryFolder folder;
+  write_pictures(folder.path());
+  const bool bytes = GENERATE(false, true);  // normalised on the device
+  const auto data = open_dataset(bytes ? "image-folder:image=4,channels=1,root=" + folder.path().string()
+                                       : "synthetic-images:classes=5,image=4,channels=1,samples=64",
+                                 "train");
   constexpr int64_t kMinibatches = 12;
   const std::vector<int64_t> replicas = GENERATE(std::vector<int64_t>{1}, std::vector<int64_t>{1, 1},
                                                  std::vector<int64_t>{2, 1}, std::vector<int64_t>{1, 2});
   const bool splits = replicas.back() == 2 && GENERATE(false, true);
   Plan plan = plan_of(model, replicas, std::vector<int64_t>(replicas.size(), 2));
   if (splits) plan.stages.back().split = {1, 1};
+  const bool recorded = !splits && GENERATE(false, true);
+  if (recorded) plan = with_schedule(plan, "1f1b-flush", "flush", 2);
   TrainingRules rules = momentum_rules();
   rules.total_minibatches = kMinibatches;
   const auto train = [&](at::Device device) {
     rules.device = device;
+    rules.cuda_graphs = recorded && !device.is_cpu() ? "on" : "off";
+    rules.make_graphs = rules.cuda_graphs == "on" ? make_fake_graphs : MakeDeviceGraphs();
     std::deque<StageLoaders> loaders;
     std::mutex mutex;
     RankExtras extras;
     extras.prepare = [&](Worker& worker, WorkerHooks& hooks) {
-      const auto request = [](int64_t k) {
-        return LoadRequest{{4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3}, {}};
+      const auto request = [&](int64_t k) {
+        LoadRequest request{{}, {3, k}};
+        for (int64_t i = 4 * k; i < 4 * k + 4; ++i) request.indices.push_back(i % data->size());
+        return request;
       };
       const std::lock_guard lock(mutex);
       StageLoaders& own = loaders.emplace_back(*data, worker, worker.open({0, kMinibatches}), request,
@@ -254,7 +268,9 @@ TEST_CASE("fields are uploaded ahead of the steps that read them, the same sampl
                         make_world("local", plan.world_size), {}, extras);
   };
   reset_fake_device(/*late=*/3);
+  reset_fake_recordings();
   const PipelineRun here = train(at::kCPU), there = train(fake_device());
+  CHECK((fake_recording_counts().replayed > 0) == recorded);
   for (size_t k = 0; k < here.losses.size(); ++k)
     CHECK(there.losses[k] == Approx(here.losses[k]).epsilon(1e-4));
   CHECK(fake_device_counts().uploads >= kMinibatches);
