@@ -7,6 +7,7 @@
 #include <random>
 
 #include "graph/error.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 
@@ -77,6 +78,24 @@ TEST_CASE("inference: a plan says its latency, or the least period there is") {
   CHECK(plan.predicted->minibatch_seconds <= 2e-3 * (1 + 1e-9));
   request.inference_period_seconds = 1e-4;
   CHECK_THROWS_AS(make_plan(profile, flat_topology(6, 1e9, 0, 0), request), InfeasibleError);
+}
+
+TEST_CASE("inference: the host that launches a device's kernels takes its time, since nothing is captured") {
+  std::mt19937 random(5);
+  Profile profile = testing::random_profile(random, 6, true, 100);
+  profile.device = "cuda:0 (drawn)";
+  for (ProfiledNode& node : profile.nodes) {
+    node.forward_seconds = 1e-3;
+    node.forward_launch_seconds = node.backward_launch_seconds = 5e-3;
+    node.forward_gap_seconds = node.backward_gap_seconds = 1e-4;
+  }
+  PlanRequest request;
+  request.inference_period_seconds = 2e-3;
+  CHECK_THROWS_AS(make_plan(profile, flat_topology(6, 1e9, 0, 0), request), InfeasibleError);
+  request.inference_period_seconds = 6e-3;
+  const Plan plan = make_plan(profile, flat_topology(6, 1e9, 0, 0), request);
+  CHECK(plan.predicted->minibatch_seconds >= 5e-3);
+  CHECK(plan.profile_digest == measured_digest(profile));
 }
 
 }  // namespace
