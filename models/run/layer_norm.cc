@@ -95,8 +95,8 @@ bool is_computed_in_float(const at::Tensor& input) {
          (dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 
-bool is_for_us(const at::Tensor& input, at::IntArrayRef normalized_shape,
-               const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias) {
+bool pays_in_two_stages(const at::Tensor& input, at::IntArrayRef normalized_shape,
+                        const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias) {
   if (input.dim() == 0 || input.numel() == 0 || !input.is_contiguous() || !is_computed_in_float(input))
     return false;
   if (normalized_shape.size() != 1 || normalized_shape[0] != input.size(-1)) return false;
@@ -110,7 +110,7 @@ bool is_for_us(const at::Tensor& input, at::IntArrayRef normalized_shape,
 at::Tensor layer_norm_two_stage(const at::Tensor& input, at::IntArrayRef normalized_shape,
                                 const std::optional<at::Tensor>& weight,
                                 const std::optional<at::Tensor>& bias, double epsilon, bool cudnn_enable) {
-  if (!is_for_us(input, normalized_shape, weight, bias))
+  if (!pays_in_two_stages(input, normalized_shape, weight, bias))
     return at::layer_norm(input, normalized_shape, weight, bias, epsilon, cudnn_enable);
   return LayerNormFunction::apply(input.to(at::kFloat), *weight, *bias, epsilon);
 }

@@ -8,13 +8,6 @@
 #include "runtime/cuda/kernels.h"
 
 namespace pipewright {
-namespace {
-
-NormTable table_of(const at::Tensor& weight, const at::Tensor& bias, int64_t count) {
-  return {weight.data_ptr<float>(), bias.data_ptr<float>(), count, weight.size(-1)};
-}
-
-}  // namespace
 
 void layer_norm_weight_gradients_on_device(const LayerNorm& of, const at::Tensor& weight_gradient,
                                            const at::Tensor& bias_gradient) {
@@ -36,10 +29,11 @@ void layer_norm_weight_gradients_on_device(const LayerNorm& of, const at::Tensor
                      rows,
                      columns};
   const NormGrid grid = norm_grid(rows, columns);
-  const NormTable made = table_of(weight_gradient, bias_gradient, 1);
+  const NormTable made{weight_gradient.data_ptr<float>(), bias_gradient.data_ptr<float>(), 1, columns};
   if (grid.chunks == 1) return launch_norm_chunks(all, grid, made, stream);
   const at::Tensor sums = at::empty({2, grid.chunks, columns}, input.options());
-  const NormTable chunks = table_of(sums[0], sums[1], grid.chunks);
+  auto* const first = sums.data_ptr<float>();
+  const NormTable chunks{first, first + grid.chunks * columns, grid.chunks, columns};
   launch_norm_chunks(all, grid, chunks, stream);
   launch_norm_totals(chunks, grid, made, stream);
 }

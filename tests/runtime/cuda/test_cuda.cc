@@ -18,6 +18,7 @@
 #include <random>
 
 #include "models/device/cuda_plugin.h"
+#include "models/device/device.h"
 #include "models/initialise.h"
 #include "models/load.h"
 #include "models/run/layer_norm.h"
@@ -226,8 +227,7 @@ TEST_CASE("cuda: the fused cross entropy is LibTorch's up to rounding, and so is
 TEST_CASE("cuda: the two-stage layer norm is LibTorch's up to rounding, and always the same", "[cuda]") {
   const auto device = gpu();
   if (!device) return;
-  const Seeds seeds(60);
-  for (uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 draw(seed);
     at::manual_seed(seed);
     const auto below = [&](uint64_t limit) { return static_cast<int64_t>(draw() % limit); };
@@ -238,15 +238,15 @@ TEST_CASE("cuda: the two-stage layer norm is LibTorch's up to rounding, and alwa
     const bool autocast = below(2) == 0, half = autocast && below(2) == 0;
     CAPTURE(seed, rows, columns, autocast, half);
     const at::TensorOptions there = at::TensorOptions(at::kFloat).device(*device);
-    const at::Tensor off =
-        at::randn({rows * columns + below(5)}, there.dtype(half ? at::kBFloat16 : at::kFloat));
-    const at::Tensor x = off.narrow(0, off.numel() - rows * columns, rows * columns)
-                             .view({1, rows, columns})
-                             .detach()
-                             .requires_grad_();
+    const auto drawn = [&](at::ScalarType dtype) {  // begins anywhere
+      const int64_t before = below(2) * below(5);
+      const at::Tensor all = at::randn({before + rows * columns}, there.dtype(dtype));
+      return all.narrow(0, before, rows * columns).view({1, rows, columns}).detach();
+    };
+    const at::Tensor x = drawn(half ? at::kBFloat16 : at::kFloat).requires_grad_();
     const at::Tensor weight = at::randn({columns}, there).requires_grad_();
     const at::Tensor bias = at::randn({columns}, there).requires_grad_();
-    const at::Tensor factor = at::randn({1, rows, columns}, there);
+    const at::Tensor factor = drawn(at::kFloat);
     const auto run = [&](bool passes) {
       at::autocast::set_autocast_enabled(at::kCUDA, autocast);
       const at::Tensor output = passes ? layer_norm_two_stage(x, {columns}, weight, bias, 1e-5, true)
@@ -259,13 +259,13 @@ TEST_CASE("cuda: the two-stage layer norm is LibTorch's up to rounding, and alwa
     };
     const auto with = run(true), again = run(true), without = run(false);
     CHECK(with[0].scalar_type() == at::kFloat);
-    CHECK(with[0].grad_fn()->name() != without[0].grad_fn()->name());
+    if (cuda_plugin("cuda").has_kernels()) CHECK(with[0].grad_fn()->name() != without[0].grad_fn()->name());
     for (size_t i = 0; i < with.size(); ++i) {
       CAPTURE(i);
       CHECK(with[i].scalar_type() == without[i].scalar_type());
       CHECK(with[i].equal(again[i]));
       if (i < 2) CHECK(with[i].equal(without[i]));  // the output and the gradient of the input
-      CHECK((with[i] - without[i]).norm().item<double>() <= 1e-5 * (1e-3 + without[i].norm().item<double>()));
+      CHECK((with[i] - without[i]).norm().item<double>() <= 2e-5 * (1e-3 + without[i].norm().item<double>()));
     }
   }
 }
