@@ -64,8 +64,16 @@ struct CrossEntropy {
   at::Tensor asking;      ///< float, one element: how many rows ask; of Reduction::None nobody's
 };
 
+/// The layer norm of rows of floats, in contiguous tensors of one device.
+struct LayerNorm {
+  at::Tensor input;     ///< (rows, columns)
+  at::Tensor gradient;  ///< of the output, as many
+  at::Tensor mean;      ///< one number a row
+  at::Tensor rstd;      ///< 1 / standard deviation of each row
+};
+
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 7;
+constexpr int kCudaPluginInterface = 8;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -81,7 +89,7 @@ class CudaPlugin {
   /// The same for two ranks if and only if they have the same device, whatever number it has there.
   virtual std::string device_identity(int64_t device) = 0;
 
-  /// Whether this build has kernels of its own (it was made with nvcc). Without, the five calls below throw.
+  /// Whether this build has kernels of its own (it was made with nvcc). Without, the six calls below throw.
   virtual bool has_kernels() = 0;
   /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
   /// for each 512 tensors), in the order of the current stream. The arithmetic is that of
@@ -103,6 +111,11 @@ class CudaPlugin {
   /// zeros.
   virtual void cross_entropy_backward(const CrossEntropy& of, const at::Tensor& loss_gradient,
                                       const at::Tensor& scores_gradient) = 0;
+
+  /// Writes the gradients of the weight and the bias, (columns) floats each, in the order of the current
+  /// stream; sums are added in an order that depends on nothing but the shape.
+  virtual void layer_norm_weight_gradients(const LayerNorm& of, const at::Tensor& weight_gradient,
+                                           const at::Tensor& bias_gradient) = 0;
 
   /// Recordings of CUDA graphs on `device`.
   virtual std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) = 0;

@@ -20,6 +20,7 @@
 #include "graph/nearest.h"
 #include "models/definition/literal.h"
 #include "models/run/cross_entropy.h"
+#include "models/run/layer_norm.h"
 #include "models/run/storages.h"
 
 namespace pipewright {
@@ -28,6 +29,7 @@ namespace {
 constexpr const char* kChannelsLast = "channels-last";
 constexpr const char* kAlignedProducts = "aligned-products";
 constexpr const char* kFusedCrossEntropy = "fused-cross-entropy";
+constexpr const char* kTwoStageLayerNorm = "two-stage-layer-norm";
 
 constexpr int64_t kAlignment = 8;                   // numbers of 16 bits in what is read at once
 constexpr int64_t kManyNumbers = int64_t{1} << 20;  // of a weight: the copy costs less than it wins
@@ -136,6 +138,10 @@ TORCH_LIBRARY(pipewright, library) {
       "cross_entropy_fused(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, "
       "int ignore_index=-100, float label_smoothing=0.0) -> Tensor",
       &cross_entropy_fused);
+  library.def(
+      "layer_norm_two_stage(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, "
+      "float eps=1e-05, bool cudnn_enable=True) -> Tensor",
+      &layer_norm_two_stage);
 }
 
 c10::OperatorHandle own(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
@@ -169,7 +175,8 @@ bool keeps_rows(const Graph& graph, const std::string& value, int64_t columns) {
 }  // namespace
 
 const std::vector<std::string>& known_device_passes() {
-  static const std::vector<std::string> known = {kChannelsLast, kAlignedProducts, kFusedCrossEntropy};
+  static const std::vector<std::string> known = {kChannelsLast, kAlignedProducts, kFusedCrossEntropy,
+                                                 kTwoStageLayerNorm};
   return known;
 }
 
@@ -180,7 +187,8 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
   if (asked == "auto") {
     if (device.is_cpu() || precision == "float32") return graph;
     graph.device_passes.insert(kChannelsLast);
-    if (precision == "bfloat16") graph.device_passes.insert({kAlignedProducts, kFusedCrossEntropy});
+    if (precision == "bfloat16")
+      graph.device_passes.insert({kAlignedProducts, kFusedCrossEntropy, kTwoStageLayerNorm});
     return graph;
   }
   std::istringstream names(asked);
@@ -207,6 +215,8 @@ std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const 
   }
   if (node.op == "aten::cross_entropy_loss" && graph.device_passes.count(kFusedCrossEntropy) > 0)
     return own("pipewright::cross_entropy_fused");
+  if (node.op == "aten::layer_norm" && graph.device_passes.count(kTwoStageLayerNorm) > 0)
+    return own("pipewright::layer_norm_two_stage");
   return {};
 }
 

@@ -21,6 +21,8 @@ namespace pipewright {
 /// one: where the graph has such a view the linear is left as it is.
 /// "fused-cross-entropy": a cross entropy reads scores where they lie, bfloat16 ones too, and makes no copy
 /// of them (models/run/cross_entropy.h).
+/// "two-stage-layer-norm": a layer norm adds the gradients of its weight and bias over chunks of rows side by
+/// side, and then over the chunks (models/run/layer_norm.h).
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay

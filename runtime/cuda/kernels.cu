@@ -6,17 +6,17 @@
 namespace pipewright {
 namespace {
 
-// Joins what the threads have pairwise, in an order that depends on nothing. Result in thread 0. `all` has a
-// place for each thread, and may be used again.
-template <typename T, typename Join>
+// Joins what every `apart`-th thread has, pairwise, in an order that depends on nothing. Results in the first
+// `apart` threads. `all` has a place for each thread, and may be used again.
+template <unsigned apart = 1, typename T, typename Join>
 __device__ T joined_of_block(T* all, const T& mine, const Join& join) {
   all[threadIdx.x] = mine;
   __syncthreads();
-  for (unsigned step = kBlockThreads / 2; step > 0; step /= 2) {
+  for (unsigned step = kBlockThreads / 2; step >= apart; step /= 2) {
     if (threadIdx.x < step) all[threadIdx.x] = join(all[threadIdx.x], all[threadIdx.x + step]);
     __syncthreads();
   }
-  return all[0];
+  return all[threadIdx.x % apart];
 }
 
 __device__ double sum_of_block(double mine) {
@@ -96,6 +96,25 @@ __global__ void __launch_bounds__(kBlockThreads)
   zero_share(row + rows.classes, columns - rows.classes, thread, kBlockThreads);
 }
 
+// Row `i` of the table: the sums of the threads.
+__device__ void write_sums_of_block(const NormTable& to, int64_t i, const NormSums& mine) {
+  __shared__ NormSums sums[kBlockThreads];
+  const NormSums all = joined_of_block<kStripePacks>(
+      sums, mine, [](const NormSums& a, const NormSums& b) { return both(a, b); });
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < kStripePacks) write_sums(to, i, column_of(blockIdx.x, thread), all);
+}
+
+__global__ void __launch_bounds__(kBlockThreads, kNormBlocksAtOnce)
+    norm_chunk_kernel(const NormRows of, const NormTable to) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  write_sums_of_block(to, blockIdx.y, chunk_share(of, blockIdx.x, blockIdx.y, gridDim.y, thread));
+}
+
+__global__ void __launch_bounds__(kBlockThreads) norm_total_kernel(const NormTable of, const NormTable to) {
+  write_sums_of_block(to, 0, total_share(of, blockIdx.x, static_cast<int>(threadIdx.x)));
+}
+
 template <typename S, typename Rule>
 void launch(const StepTable<S>& table, const Rule& rule, cudaStream_t stream) {
   static_assert(sizeof table + sizeof rule <= 32764, "CUDA's limit of a kernel's arguments");
@@ -156,6 +175,17 @@ void launch_score_gradients(const ScoreRows<S>& rows, int64_t count, const float
   if (count == 0) return;
   score_gradient_kernel<<<static_cast<unsigned>(count), kBlockThreads, 0, stream>>>(rows, log_sums, of_loss,
                                                                                     to, columns);
+  PW_CUDA(cudaGetLastError());
+}
+
+void launch_norm_chunks(const NormRows& of, const NormGrid& grid, const NormTable& to, cudaStream_t stream) {
+  const dim3 blocks(static_cast<unsigned>(grid.stripes), static_cast<unsigned>(grid.chunks));
+  norm_chunk_kernel<<<blocks, kBlockThreads, 0, stream>>>(of, to);
+  PW_CUDA(cudaGetLastError());
+}
+
+void launch_norm_totals(const NormTable& of, const NormGrid& grid, const NormTable& to, cudaStream_t stream) {
+  norm_total_kernel<<<static_cast<unsigned>(grid.stripes), kBlockThreads, 0, stream>>>(of, to);
   PW_CUDA(cudaGetLastError());
 }
 

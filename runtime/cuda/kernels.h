@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/norm_rows.h"
 #include "runtime/cuda/score_rows.h"
 #include "runtime/cuda/step_chunks.h"
 
@@ -41,5 +42,10 @@ struct LossGradient {
 template <typename S>
 void launch_score_gradients(const ScoreRows<S>& rows, int64_t count, const float* log_sums,
                             const LossGradient& of_loss, S* to, int64_t columns, cudaStream_t stream);
+
+/// A row of `to` for each chunk of the grid.
+void launch_norm_chunks(const NormRows& of, const NormGrid& grid, const NormTable& to, cudaStream_t stream);
+/// The first row of `to` becomes the sum of those of `of`.
+void launch_norm_totals(const NormTable& of, const NormGrid& grid, const NormTable& to, cudaStream_t stream);
 
 }  // namespace pipewright

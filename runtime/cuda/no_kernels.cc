@@ -52,4 +52,7 @@ template void launch_score_gradients(const ScoreRows<float>&, int64_t, const flo
 template void launch_score_gradients(const ScoreRows<c10::BFloat16>&, int64_t, const float*,
                                      const LossGradient&, c10::BFloat16*, int64_t, cudaStream_t);
 
+void launch_norm_chunks(const NormRows&, const NormGrid&, const NormTable&, cudaStream_t) { missing(); }
+void launch_norm_totals(const NormTable&, const NormGrid&, const NormTable&, cudaStream_t) { missing(); }
+
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/cross_entropy.h"
 #include "runtime/cuda/graph.h"
+#include "runtime/cuda/layer_norm.h"
 #include "runtime/cuda/nccl_transport.h"
 #include "runtime/cuda/shared_block.h"
 #include "runtime/cuda/step.h"
@@ -71,6 +72,10 @@ class Plugin : public CudaPlugin {
   void cross_entropy_backward(const CrossEntropy& of, const at::Tensor& loss_gradient,
                               const at::Tensor& scores_gradient) override {
     cross_entropy_backward_on_device(of, loss_gradient, scores_gradient);
+  }
+  void layer_norm_weight_gradients(const LayerNorm& of, const at::Tensor& weight_gradient,
+                                   const at::Tensor& bias_gradient) override {
+    layer_norm_weight_gradients_on_device(of, weight_gradient, bias_gradient);
   }
 
   std::unique_ptr<DeviceGraphs> make_graphs(int64_t device) override { return make_cuda_graphs(device); }

@@ -48,6 +48,7 @@ TEST_CASE("passes of devices give the numbers of the graph without, to rounding,
        {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=16387", "aligned-products", 1e-5},
        {"mlp:layers=2,width=1030", "aligned-products", 1e-5},
        {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=50", "fused-cross-entropy", 1e-5},
+       {"gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=50", "two-stage-layer-norm", 1e-5},
        {"bert:layers=1,width=64,heads=2,tokens=8,positions=8,vocabulary=16387",
         "aligned-products,fused-cross-entropy", 1e-5}}));
   const std::string precision = GENERATE("float32", "bfloat16");
@@ -73,7 +74,7 @@ TEST_CASE("passes of devices give the numbers of the graph without, to rounding,
   CHECK(with_device_passes(model.graph, "none", precision, at::kCPU).device_passes.empty());
   CHECK(with_device_passes(model.graph, "auto", precision, at::kCPU).device_passes.empty());
   CHECK(with_device_passes(model.graph, "auto", "bfloat16", at::Device(at::kCUDA, 0)).device_passes.size() ==
-        3);
+        4);
   CHECK_THROWS_WITH(with_device_passes(model.graph, "chanels-last", precision, at::kCPU),
                     Catch::Contains("did you mean 'channels-last'"));
 }

@@ -4,13 +4,16 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Reduction.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "graph/error.h"
 #include "models/run/cross_entropy.h"
+#include "models/run/layer_norm.h"
 #include "tests/models/hand_graph.h"
 
 namespace pipewright::testing {
@@ -207,6 +210,90 @@ TEST_CASE("a fused cross entropy leaves to LibTorch what it does not know, error
   const at::Tensor loss = cross_entropy_fused(leaf, labels, {}, kMean, -100, 0);
   CHECK_THROWS_WITH(torch::autograd::grad({loss}, {leaf}, {}, true, /*create_graph=*/true),
                     Catch::Contains("no gradient of its gradient"));
+}
+
+at::Tensor their_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::layer_norm(input, weight.sizes(), weight, bias, 1e-4);
+}
+at::Tensor our_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer_norm_two_stage(input, weight.sizes(), weight, bias, 1e-4, true);
+}
+bool is_two_stage(const at::Tensor& output) {
+  return output.requires_grad() && output.grad_fn()->name().find("LayerNormFunction") != std::string::npos;
+}
+
+TEST_CASE("a two-stage layer norm is LibTorch's, whatever shapes, and whoever needs gradients") {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 draw(seed);
+    at::manual_seed(seed);
+    const auto below = [&](uint64_t limit) { return static_cast<int64_t>(draw() % limit); };
+    std::vector<int64_t> sizes(static_cast<size_t>(below(4)));
+    for (int64_t& size : sizes) size = 1 + below(6);
+    sizes.push_back(1 + below(70));
+    const at::Tensor input = (at::randn(sizes) * 3 + 1).requires_grad_(below(2) == 0);
+    const at::Tensor weight = at::randn({sizes.back()}).requires_grad_(below(3) != 0);
+    const at::Tensor bias = at::randn({sizes.back()}).requires_grad_(below(3) != 0);
+    const std::optional<Autocast> autocast = below(2) == 0 ? std::make_optional<Autocast>() : std::nullopt;
+    const at::Tensor output = our_norm(input, weight, bias), expected = their_norm(input, weight, bias);
+    CHECK(output.equal(expected));
+    CHECK(is_two_stage(output) == (weight.requires_grad() || bias.requires_grad()));
+    Gradients inputs;
+    for (const at::Tensor& one : {input, weight, bias})
+      if (one.requires_grad()) inputs.push_back(one);
+    if (inputs.empty()) continue;
+    const at::Tensor factor = below(3) == 0 ? at::randn({1}).expand(sizes) : at::randn(sizes);
+    const auto with = torch::autograd::grad({output}, inputs, {factor}, true);
+    const auto without = torch::autograd::grad({expected}, inputs, {factor}, true);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      CHECK(with[i].sizes() == inputs[i].sizes());
+      CHECK(at::allclose(with[i], without[i], 1e-5, 1e-5));
+      // One after the other, as a backward in two parts asks.
+      CHECK(torch::autograd::grad({output}, {inputs[i]}, {factor}, true)[0].equal(with[i]));
+    }
+  }
+}
+
+TEST_CASE("a two-stage layer norm leaves to LibTorch what it does not know, errors among it") {
+  at::manual_seed(4);
+  const at::Tensor input = at::randn({3, 4, 6}), weight = at::randn({6}).requires_grad_(),
+                   bias = at::randn({6}).requires_grad_();
+  REQUIRE(is_two_stage(our_norm(input, weight, bias)));
+  const auto theirs = [](const at::Tensor& output, const at::Tensor& expected) {
+    return !is_two_stage(output) && output.scalar_type() == expected.scalar_type() && output.equal(expected);
+  };
+  const at::Tensor across = input.transpose(0, 1), none = at::empty({0, 6});
+  CHECK(theirs(our_norm(across, weight, bias), their_norm(across, weight, bias)));
+  CHECK(theirs(our_norm(none, weight, bias), their_norm(none, weight, bias)));
+  CHECK(theirs(layer_norm_two_stage(input, {6}, weight, {}, 1e-4, true),
+               at::layer_norm(input, {6}, weight, {}, 1e-4)));
+  CHECK(theirs(layer_norm_two_stage(input, {6}, {}, bias, 1e-4, true),
+               at::layer_norm(input, {6}, {}, bias, 1e-4)));
+  const at::Tensor wide = at::randn({4, 6}).requires_grad_();
+  CHECK(theirs(our_norm(input, wide, wide), their_norm(input, wide, wide)));
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    const at::Tensor cast = input.to(dtype), w = weight.detach().to(dtype).requires_grad_();
+    CHECK(theirs(our_norm(cast, w, w), their_norm(cast, w, w)));
+  }
+  {
+    const Autocast autocast;  // a CPU's leaves the numbers of a layer norm as they are
+    const at::Tensor half = input.to(at::kBFloat16);
+    CHECK(theirs(our_norm(half, weight, bias), their_norm(half, weight, bias)));
+  }
+  {
+    const at::NoGradGuard no_grad;
+    CHECK(theirs(our_norm(input, weight, bias), their_norm(input, weight, bias)));
+  }
+  {
+    const c10::InferenceMode inference;
+    CHECK(theirs(our_norm(input, weight, bias), their_norm(input, weight, bias)));
+  }
+  CHECK_THROWS_WITH(layer_norm_two_stage(input, {5}, weight, bias, 1e-4, true),
+                    Catch::Contains("normalized_shape"));
+  CHECK_THROWS(layer_norm_two_stage(at::randn({}), {6}, weight, bias, 1e-4, true));
+  CHECK_THROWS_WITH(
+      torch::autograd::grad({our_norm(input, weight, bias).sum()}, {weight}, {}, true, /*create_graph=*/true),
+      Catch::Contains("no gradient of its gradient"));
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ class StandInCuda : public CudaPlugin {
   void cross_entropy_backward(const CrossEntropy&, const at::Tensor&, const at::Tensor&) override {
     nothing();
   }
+  void layer_norm_weight_gradients(const LayerNorm&, const at::Tensor&, const at::Tensor&) override {
+    nothing();
+  }
   std::unique_ptr<DeviceGraphs> make_graphs(int64_t) override { nothing(); }
   int64_t nccl_version() override { return 0; }
   std::unique_ptr<Transport> make_nccl_transport(c10d::Store&, const NcclSettings&) override { nothing(); }

@@ -7,16 +7,21 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/layer_norm.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 
 #include "models/device/cuda_plugin.h"
+#include "models/device/device.h"
 #include "models/initialise.h"
 #include "models/load.h"
+#include "models/run/layer_norm.h"
 #include "runtime/update/device_step.h"
 #include "tests/runtime/data/every_byte.h"
 #include "tests/runtime/stage/recorded_run.h"
@@ -221,6 +226,52 @@ TEST_CASE("cuda: the fused cross entropy is LibTorch's up to rounding, and so is
     CHECK(with[i].scalar_type() == at::kFloat);
     const double norm = without[i].norm().item<double>();
     CHECK((with[i] - without[i]).norm().item<double>() <= (half ? 2e-2 : 1e-4) * norm);
+  }
+}
+
+TEST_CASE("cuda: the two-stage layer norm is LibTorch's up to rounding, and always the same", "[cuda]") {
+  const auto device = gpu();
+  if (!device) return;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::mt19937_64 draw(seed);
+    at::manual_seed(seed);
+    const auto below = [&](uint64_t limit) { return static_cast<int64_t>(draw() % limit); };
+    int64_t rows = 1 + below(below(2) == 0 ? 100 : 20'000);
+    int64_t columns = below(2) == 0 ? 4 * (1 + below(500)) : 1 + below(2000);
+    if (seed == 0) std::tie(rows, columns) = std::make_tuple(8192, 768);
+    if (seed == 1) std::tie(rows, columns) = std::make_tuple(12'608, 768);
+    const bool autocast = below(2) == 0, half = autocast && below(2) == 0;
+    CAPTURE(seed, rows, columns, autocast, half);
+    const at::TensorOptions there = at::TensorOptions(at::kFloat).device(*device);
+    const auto drawn = [&](at::ScalarType dtype) {  // begins anywhere
+      const int64_t before = below(2) * below(5);
+      const at::Tensor all = at::randn({before + rows * columns}, there.dtype(dtype));
+      return all.narrow(0, before, rows * columns).view({1, rows, columns}).detach();
+    };
+    const at::Tensor x = drawn(half ? at::kBFloat16 : at::kFloat).requires_grad_();
+    const at::Tensor weight = at::randn({columns}, there).requires_grad_();
+    const at::Tensor bias = at::randn({columns}, there).requires_grad_();
+    const at::Tensor factor = drawn(at::kFloat);
+    const auto run = [&](bool passes) {
+      at::autocast::set_autocast_enabled(at::kCUDA, autocast);
+      const at::Tensor output = passes ? layer_norm_two_stage(x, {columns}, weight, bias, 1e-5, true)
+                                       : at::layer_norm(x, {columns}, weight, bias);
+      at::autocast::set_autocast_enabled(at::kCUDA, false);
+      std::vector<at::Tensor> made = {output};
+      for (const at::Tensor& gradient : torch::autograd::grad({output}, {x, weight, bias}, {factor}))
+        made.push_back(gradient);
+      return made;
+    };
+    const auto with = run(true), again = run(true), without = run(false);
+    CHECK(with[0].scalar_type() == at::kFloat);
+    if (cuda_plugin("cuda").has_kernels()) CHECK(with[0].grad_fn()->name() != without[0].grad_fn()->name());
+    for (size_t i = 0; i < with.size(); ++i) {
+      CAPTURE(i);
+      CHECK(with[i].scalar_type() == without[i].scalar_type());
+      CHECK(with[i].equal(again[i]));
+      if (i < 2) CHECK(with[i].equal(without[i]));  // the output and the gradient of the input
+      CHECK((with[i] - without[i]).norm().item<double>() <= 2e-5 * (1e-3 + without[i].norm().item<double>()));
+    }
   }
 }
 

@@ -94,7 +94,7 @@ TEST_CASE("recordings: recomputed activations and clipped gradients are those of
   check_equal(train(job, false).run, train(job, true).run);
 }
 
-TEST_CASE("recordings: scores by device passes, in one stage with their loss or sent to it") {
+TEST_CASE("recordings: scores and norms by device passes, in one stage with their loss or sent to it") {
   at::set_num_threads(1);
   const std::string spec = "gpt:layers=1,width=64,heads=2,tokens=8,vocabulary=16387";
   const std::string precision = GENERATE("float32", "bfloat16");
@@ -121,8 +121,8 @@ TEST_CASE("recordings: scores by device passes, in one stage with their loss or 
   for (Stage& stage : job.plan.stages) stage.recompute = recompute;
   job.model.graph = with_precision(job.model, precision, fake_device());
   const RecordedRun plain = train(job, false);
-  job.model.graph =
-      with_device_passes(job.model.graph, "aligned-products,fused-cross-entropy", precision, fake_device());
+  job.model.graph = with_device_passes(
+      job.model.graph, "aligned-products,fused-cross-entropy,two-stage-layer-norm", precision, fake_device());
   const RecordedRun without = train(job, false), with = train(job, true);
   check_equal(without.run, with.run);
   for (const std::string& text : with.texts) CHECK(text == "used");
