@@ -115,6 +115,11 @@ PassSeconds& PassSeconds::operator-=(const PassSeconds& other) {
   return *this;
 }
 
+void PassSeconds::scale(double factor) {
+  forward_seconds *= factor;
+  backward_seconds *= factor;
+}
+
 PassSeconds launched_seconds(const PassSeconds& computing, const PassSeconds& gaps,
                              const PassSeconds& launching) {
   PassSeconds device = computing;
@@ -132,17 +137,10 @@ PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes) {
   return launched_seconds(computing, gaps, launching);
 }
 
-std::vector<PassSeconds> launched_nodes(const std::vector<ProfiledNode>& nodes) {
-  const double whole = launched_seconds(nodes).sum();
-  double launching = 0;
-  for (const ProfiledNode& node : nodes) launching += node.launch_pass().sum();
-  const bool by_host = launching > 0 && launching >= whole;
-  std::vector<PassSeconds> seconds;
-  for (const ProfiledNode& node : nodes) {
-    seconds.push_back(by_host ? node.launch_pass() : node.pass_seconds());
-    if (!by_host) seconds.back() += node.gap_pass();
-  }
-  return seconds;
+double launched_factor(const std::vector<ProfiledNode>& nodes) {
+  double computing = 0;
+  for (const ProfiledNode& node : nodes) computing += node.compute_seconds();
+  return computing > 0 ? launched_seconds(nodes).sum() / computing : 1;
 }
 
 std::string Profile::device_passes() const {

@@ -24,6 +24,7 @@ struct PassSeconds {
   double sum() const { return forward_seconds + backward_seconds; }
   PassSeconds& operator+=(const PassSeconds& other);
   PassSeconds& operator-=(const PassSeconds& other);
+  void scale(double factor);
 };
 
 struct ProfiledNode {
@@ -153,8 +154,8 @@ constexpr const char* kUnknownDevice = "unknown";
 
 /// Of nodes that run one after the other.
 PassSeconds launched_seconds(const std::vector<ProfiledNode>& nodes);
-/// By node, what adds up to that: all by the device, or all by the host.
-std::vector<PassSeconds> launched_nodes(const std::vector<ProfiledNode>& nodes);
+/// That over what the nodes compute, 1 or more.
+double launched_factor(const std::vector<ProfiledNode>& nodes);
 
 struct Profile {
   static constexpr const char* kSchema = "pipewright.profile/1";

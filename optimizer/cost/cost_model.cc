@@ -167,10 +167,16 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   return inputs;
 }
 
-void set_launched(const PassSeconds& launch, const PassSeconds& gaps, StageLoad* load) {
-  if (load->captured || launch.sum() <= 0) return;
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps,
+                  const std::vector<double>& class_factors, StageLoad* load) {
+  if (load->captured) return;
   const PassSeconds computing = {load->forward_seconds, load->backward_seconds};
-  const PassSeconds launched = launched_seconds(computing, gaps, launch);
+  PassSeconds launched = launched_seconds(computing, gaps, launch);
+  if (!load->classes.empty()) {
+    launched = computing;
+    launched.scale(class_factors.at(0));
+    for (size_t c = 0; c < load->classes.size(); ++c) load->classes[c].scale(class_factors.at(c + 1));
+  }
   const auto ratio = [](double seconds, double of) { return of > 0 ? seconds / of : 1; };
   load->once_forward_seconds =
       std::min(load->once_forward_seconds * ratio(launched.forward_seconds, computing.forward_seconds),

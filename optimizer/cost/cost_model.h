@@ -80,7 +80,9 @@ struct StageLoad {
 /// Makes of the times that a stage's nodes compute what its passes take where a device's host launches
 /// kernels one by one: launched_seconds() of graph/profile.h. A stage that is captured keeps its times.
 /// Prices have it; searches, which take the times of stages as sums over nodes, leave it out.
-void set_launched(const PassSeconds& launch, const PassSeconds& gaps, StageLoad* load);
+/// With device classes all times grow by `class_factors` (Dataflow).
+void set_launched(const PassSeconds& launch, const PassSeconds& gaps,
+                  const std::vector<double>& class_factors, StageLoad* load);
 
 /// What a profile says of an update (ProfiledWhole), and of how many trainable bytes.
 struct UpdateCosts {

@@ -157,6 +157,8 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
     launching += node.launch_pass();
     gaps += node.gap_pass();
   }
+  if (!classes.empty()) class_factors.push_back(launched_factor(profile.nodes));
+  for (const auto& [name, measured] : classes) class_factors.push_back(launched_factor(measured.nodes));
   captures = gaps.sum() > 0 && launching.sum() >= computing.sum() + gaps.sum();
   for (int v = 0; v < count; ++v) {
     bytes.transient.push_back(profile.nodes[v].workspace_bytes);

@@ -86,6 +86,8 @@ struct Dataflow {
   std::vector<int64_t> parameter_bytes;
   std::vector<int64_t> trainable_bytes;
   std::vector<std::vector<PassSeconds>> class_seconds;  ///< seconds_by_class()
+  /// launched_factor() of the profile, at [0], and of the k-th class; empty without classes.
+  std::vector<double> class_factors;
   /// The profile's device waits for the host that launches its kernels: stages that can be captured as graphs
   /// are
   /// (--cuda-graphs auto). Of the whole model: so a larger stage never takes less than a part of it.

@@ -41,9 +41,8 @@ std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, c
       refuse("is of minibatches of " + std::to_string(measured.minibatch_samples) +
              " samples; the profile of " + std::to_string(profile.minibatch_samples));
     }
-    const std::vector<PassSeconds> launched = launched_nodes(measured.nodes);
     std::map<std::string, PassSeconds> by_name;
-    for (size_t v = 0; v < launched.size(); ++v) by_name[measured.nodes[v].name] = launched[v];
+    for (const ProfiledNode& node : measured.nodes) by_name[node.name] = node.pass_seconds();
     std::vector<PassSeconds> nodes;
     for (const ProfiledNode& node : profile.nodes) {
       const auto found = by_name.find(node.name);

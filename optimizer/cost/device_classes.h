@@ -18,7 +18,7 @@ using ClassProfiles = std::map<std::string, Profile>;
 /// class without a profile.
 std::vector<int> classes_of_devices(const Topology& topology, const ClassProfiles& classes);
 
-/// By class, the k-th at [k - 1], and by node of `profile`: launched_nodes(). InputError unless each class
+/// By class, the k-th at [k - 1], and by node of `profile`: pass_seconds(). InputError unless each class
 /// was measured with the nodes and the minibatch of `profile`.
 std::vector<std::vector<PassSeconds>> seconds_by_class(const Profile& profile, const ClassProfiles& classes);
 

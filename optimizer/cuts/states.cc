@@ -197,6 +197,7 @@ States states_of(const Dataflow& flow, std::vector<NodeSet> cuts) {
   result.bytes = flow.bytes;
   result.values = flow.values;
   result.captures = flow.captures;
+  result.class_factors = flow.class_factors;
   result.updates_together = flow.copies;
   if (flow.copies) result.ties = flow.ties;
   std::optional<Sums> sums(flow);
@@ -313,7 +314,7 @@ StageLoad launched_between(const States& states, int i, int j) {
   PassSeconds launch = states.states[j].launch, gaps = states.states[j].gaps;
   launch -= states.states[i].launch;
   gaps -= states.states[i].gaps;
-  set_launched(launch, gaps, &load);
+  set_launched(launch, gaps, states.class_factors, &load);
   return load;
 }
 

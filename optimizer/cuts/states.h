@@ -76,6 +76,7 @@ struct States {
   /// lists.
   bool nested = false;
   bool captures = false;                    ///< Dataflow::captures
+  std::vector<double> class_factors = {};   ///< likewise
   bool updates_together = false;            ///< all stages, as Ties::kCopies has it
   std::vector<std::vector<int>> supersets;  ///< by state, unless nested: what after() gives
   NodeBytes bytes;

@@ -527,13 +527,17 @@ std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topol
   }
 }
 
-// Answers are made without captured graphs.
+// Answers are made by forwards alone, without captured graphs.
 Profile launched(const Profile& profile) {
+  double device = 0, host = 0;
+  for (const ProfiledNode& node : profile.nodes) {
+    device += node.forward_seconds + node.gap_pass().forward_seconds;
+    host += node.launch_pass().forward_seconds;
+  }
   Profile made = profile;
-  const std::vector<PassSeconds> seconds = launched_nodes(profile.nodes);
-  for (size_t v = 0; v < seconds.size(); ++v) {
-    ProfiledNode& node = made.nodes[v];
-    node.forward_seconds = seconds[v].forward_seconds;
+  for (ProfiledNode& node : made.nodes) {
+    node.forward_seconds = host > device ? node.launch_pass().forward_seconds
+                                         : node.forward_seconds + node.gap_pass().forward_seconds;
     node.forward_launch_seconds = node.backward_launch_seconds = {};
     node.forward_gap_seconds = node.backward_gap_seconds = {};
   }

@@ -62,8 +62,8 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
 
 std::optional<Plan> priced_plan(Plan plan, const Pricing& pricing, const std::vector<int64_t>& depths,
                                 bool simulates) {
+  run_by(pricing.rules, &plan);  // by which stages are captured
   std::vector<StageLoad> loads = loads_of_plan(plan, *pricing.flow);
-  run_by(pricing.rules, &plan);
   for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
   PlanCost cost(plan, std::move(loads), pricing.inputs);
   if (depths.empty() && !choose_depths(pricing.memory_bytes, simulates, &plan, &cost)) return std::nullopt;

@@ -98,7 +98,8 @@ void launch_nodes(const Dataflow& flow, const std::vector<int>& stage_of, std::v
     launch[stage_of[v]] += flow.profile.nodes[v].launch_pass();
     gaps[stage_of[v]] += flow.profile.nodes[v].gap_pass();
   }
-  for (size_t s = 0; s < loads->size(); ++s) set_launched(launch[s], gaps[s], &(*loads)[s]);
+  for (size_t s = 0; s < loads->size(); ++s)
+    set_launched(launch[s], gaps[s], flow.class_factors, &(*loads)[s]);
 }
 
 // What the nodes of each stage take and hold; notes who reads each parameter.

@@ -41,6 +41,7 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   some.values = states.values;
   some.ties = states.ties;
   some.captures = states.captures;
+  some.class_factors = states.class_factors;
   some.updates_together = states.updates_together;
   some.exact = false;
   std::vector<int> at(states.size(), -1);

@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "optimizer/cuts/states.h"
+#include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/lower_bound.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
@@ -53,6 +54,55 @@ std::optional<Plan> found_by(const Profile& profile, const Topology& topology, c
 }
 
 }  // namespace
+
+TEST_CASE(
+    "A plan for devices that hosts launch has the price that it is evaluated with, and fits as it is "
+    "checked") {
+  std::mt19937 random(48);
+  const std::pair<const char*, const char*> kinds[] = {
+      {"1f1b", "stash"}, {"1f1b", "2bw"}, {"gpipe", "flush"}, {"1f1b-flush", "flush"}, {"zb-h1", "flush"}};
+  int64_t plans = 0;
+  for (int64_t c = 0; c < 300; ++c) {
+    Profile profile = tiny_profile(random);
+    launch_by_host(random, &profile);
+    Topology topology = flat_topology(pick(random, 1, 4), 1e6, 1e-5, 0);
+    if (pick(random, 0, 2) == 0) topology.memory_bytes = limited_memory(random, profile, topology);
+    PlanRequest request;
+    std::tie(request.schedule, request.weights) = kinds[pick(random, 0, 4)];
+    const std::optional<Plan> plan = found_by(profile, topology, request);
+    if (!plan) continue;
+    ++plans;
+    CAPTURE(c, plan->shape_text(), request.schedule, request.weights, topology.memory_bytes);
+    const Prediction evaluated = evaluate_plan(*plan, profile, topology, request);
+    CHECK(evaluated.minibatch_seconds == Approx(plan->predicted->minibatch_seconds));
+    for (const StagePrediction& stage : evaluated.stages)
+      if (topology.memory_bytes > 0) CHECK(stage.memory.total_bytes() <= topology.memory_bytes);
+  }
+  CHECK(plans > 200);
+}
+
+TEST_CASE("A class of devices with the profile that is planned for is no other device") {
+  std::mt19937 random(49);
+  for (int64_t c = 0; c < 100; ++c) {
+    Profile profile = tiny_profile(random);
+    launch_by_host(random, &profile);
+    const double launched = launched_factor(profile.nodes);
+    const Topology alike = flat_topology(2, 1e9, 0, 0);
+    Topology classes = alike;
+    classes.devices.resize(2);
+    classes.devices[1].device_class = "X";
+    PlanRequest request, of_none;
+    request.strategy = of_none.strategy = "dp";
+    request.class_profiles["X"] = profile;
+    CAPTURE(c, launched);
+    const std::optional<Plan> plan = found_by(profile, classes, request);
+    const std::optional<Plan> same = found_by(profile, alike, of_none);
+    if (!plan || !same) continue;
+    const std::vector<int64_t>& shares = plan->stages[0].shares;
+    CHECK(std::all_of(shares.begin(), shares.end(), [&](int64_t share) { return share == shares[0]; }));
+    CHECK(plan->predicted->minibatch_seconds == Approx(same->predicted->minibatch_seconds).epsilon(1e-6));
+  }
+}
 
 TEST_CASE("No plan that a strategy, a tighter limit or chance finds is below another's bound") {
   const char* set = std::getenv("PIPEWRIGHT_PLANNER_CASES");

@@ -75,7 +75,7 @@ TEST_CASE("cuda: a profile is complete, and its nodes add up to about the whole"
   }
   // Kernels take no longer than the passes that they are made in, and nearly none is charged to no node.
   const double passes = profile.whole.forward_seconds + profile.whole.backward_seconds;
-  CHECK(profile.compute_seconds() > 0.05 * passes);
+  CHECK(profile.compute_seconds() > 0.01 * passes);  // the host takes the rest of a small model's
   CHECK(profile.compute_seconds() < 1.05 * passes);
   CHECK(profile.whole.library_bytes.has_value());
   CHECK(profile.whole.input_bytes.value_or(0) > 0);
