@@ -170,6 +170,7 @@ NodesPass Bench::time_nodes(bool record) {
 }
 
 std::optional<Bench::TracedPass> Bench::trace() {
+  if (!KernelTrace::is_possible(device_)) return std::nullopt;
   TracedPass pass;
   {
     // Nothing but the pass: marks lie between kernels, too.

@@ -19,7 +19,7 @@ const std::set<torch::profiler::impl::ActivityType> kDeviceOnly = {torch::profil
 
 }  // namespace
 
-KernelTrace::KernelTrace(at::Device device) : device_(device), records_(device.is_cuda()) {
+KernelTrace::KernelTrace(at::Device device) : device_(device), records_(is_possible(device)) {
   if (!records_) return;
   const profiler::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
   at::accelerator::synchronizeDevice(device_.index());

@@ -21,6 +21,8 @@ struct TracedKernel {
 /// profiler beside it.
 class KernelTrace {
  public:
+  /// Whether a driver may keep one of the device's work.
+  static bool is_possible(at::Device device) { return device.is_cuda(); }
   explicit KernelTrace(at::Device device);
   ~KernelTrace();
   KernelTrace(const KernelTrace&) = delete;

@@ -89,8 +89,7 @@ struct Dataflow {
   /// launched_factor() of the profile, at [0], and of the k-th class; empty without classes.
   std::vector<double> class_factors;
   /// The profile's device waits for the host that launches its kernels: stages that can be captured as graphs
-  /// are
-  /// (--cuda-graphs auto). Of the whole model: so a larger stage never takes less than a part of it.
+  /// are (--cuda-graphs auto). Of the whole model: so a larger stage never takes less than a part of it.
   bool captures = false;
   std::vector<double> least_seconds;  ///< by node: forward and backward in its fastest class
 

@@ -551,10 +551,11 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
   if (request.inference_period_seconds == 0)
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
   const bool answers = request.inference_period_seconds > 0;
-  const Profile measured = answers ? launched(profile) : profile;
-  Planning planning(measured, topology, request);
+  std::optional<Profile> of_answers;
+  if (answers) of_answers = launched(profile);
+  Planning planning(answers ? *of_answers : profile, topology, request);
   Plan plan = answers ? planning.plan_for_inference() : planning.plan_for_training();
-  plan.profile_digest = measured_digest(profile);
+  if (answers) plan.profile_digest = measured_digest(profile);
   if (notes != nullptr) *notes = planning.notes();
   return plan;
 }
