@@ -44,14 +44,12 @@ void take_kernels(const KernelSamples& kernels, double gap_seconds, ProfiledNode
   const double gaps_backward = median(kernels.backward_kernels) * gap_seconds;
   const double backward = median(kernels.backward) + kCapturedGap * gaps_backward;
   const double input_part = std::min(backward, median(kernels.input_part) + kCapturedGap * gaps_backward);
-  // The parts are as they were found by time: which there are is known.
-  const bool both = node->backward_input_seconds > 0 && node->backward_weight_seconds > 0;
-  if (both)
+  // Which parts there are is as they were found by time.
+  if (node->backward_weight_seconds <= 0)
+    node->backward_input_seconds = backward;
+  else if (node->backward_input_seconds > 0)
     node->backward_input_seconds = input_part;
-  else
-    (node->backward_weight_seconds > 0 ? node->backward_weight_seconds : node->backward_input_seconds) =
-        backward;
-  if (both) node->backward_weight_seconds = backward - input_part;
+  node->backward_weight_seconds = backward - node->backward_input_seconds;
   node->forward_seconds = median(kernels.forward) + kCapturedGap * gaps_forward;
   node->forward_gap_seconds = (1 - kCapturedGap) * gaps_forward;
   node->backward_gap_seconds = (1 - kCapturedGap) * gaps_backward;

@@ -151,15 +151,14 @@ Dataflow::Dataflow(const Profile& the_profile, const ClassProfiles& classes, Tie
   for (auto* lists : {&predecessors, &successors, &values_read}) {
     for (std::vector<int>& list : *lists) sort_unique(&list);
   }
-  PassSeconds computing, launching, gaps;
+  PassSeconds launching, gaps;
   for (const ProfiledNode& node : profile.nodes) {
-    computing += node.pass_seconds();
     launching += node.launch_pass();
     gaps += node.gap_pass();
   }
   if (!classes.empty()) class_factors.push_back(launched_factor(profile.nodes));
   for (const auto& [name, measured] : classes) class_factors.push_back(launched_factor(measured.nodes));
-  captures = gaps.sum() > 0 && launching.sum() >= computing.sum() + gaps.sum();
+  captures = gaps.sum() > 0 && launching.sum() >= launched_seconds(profile.nodes).sum();
   for (int v = 0; v < count; ++v) {
     bytes.transient.push_back(profile.nodes[v].workspace_bytes);
     least_seconds.push_back(profile.nodes[v].compute_seconds());
