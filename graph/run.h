@@ -52,6 +52,18 @@ struct CheckpointSettings {
   std::string versions = "exact";
 };
 
+/// What happens when a rank is lost: its process is killed, stops, or cannot be reached any more. docs/recovery.md
+struct RecoverySettings {
+  /// SPEC: "end", "restart" (another process takes the rank's place), "continue:profile=PROFILE.json" (the ranks
+  /// that are left go on under a plan made for them).
+  std::string on_loss = "end";
+  int64_t fewest = 1;  ///< "continue": with fewer ranks the run ends
+  int64_t spares = 0;  ///< processes that wait for a rank's place from the start
+  /// Other ranks that keep a copy of each stage's state: 0 or 1.
+  int64_t copies = 1;
+  int64_t copy_every_minibatches = 20;  ///< how often the state is kept, from which a lost rank is recovered
+};
+
 /// What decides how gradients become new weights: the same for the runtime and for the serial reference.
 struct UpdateSettings {
   OptimizerSettings optimizer;
@@ -96,6 +108,7 @@ struct Run : UpdateSettings {
   std::string precision = "float32";  ///< one of known_precisions(); weights are float32 always
   std::string initial_weights;        ///< a .safetensors file or index; "" = the model's own initialisers
   CheckpointSettings checkpoint;
+  RecoverySettings recovery;
   bool no_save = false;  ///< true: the run's final weights are not written into its folder
   std::string resume;    ///< "", "latest", or a checkpoint's folder
   std::string device = "cpu";
