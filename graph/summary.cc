@@ -241,6 +241,32 @@ Json GenerationSummary::to_json() const {
   return json;
 }
 
+RecoverySummary RecoverySummary::from_json(JsonReader& reader) {
+  reader.expect({"attempt", "next_minibatch", "again_minibatches", "reason", "from", "ranks", "seconds"});
+  RecoverySummary recovery;
+  recovery.attempt = reader.integer("attempt", 1, kMostCount);
+  recovery.next_minibatch = reader.integer("next_minibatch", 0, kMostCount);
+  recovery.again_minibatches = reader.integer("again_minibatches", 0, kMostCount);
+  recovery.reason = reader.string("reason");
+  recovery.from = reader.string_one_of("from", {"memory", "checkpoint", "start"});
+  recovery.ranks = reader.integer("ranks", 1, kMostRanks);
+  recovery.seconds = reader.number("seconds", 0, kMostSeconds);
+  reader.finish();
+  return recovery;
+}
+
+Json RecoverySummary::to_json() const {
+  Json json;
+  json["attempt"] = attempt;
+  json["next_minibatch"] = next_minibatch;
+  json["again_minibatches"] = again_minibatches;
+  json["reason"] = reason;
+  json["from"] = from;
+  json["ranks"] = ranks;
+  json["seconds"] = seconds;
+  return json;
+}
+
 EpochTimes& EpochTimes::operator+=(const EpochTimes& other) {
   for (const auto& [key, seconds] : epoch_times()) this->*seconds += other.*seconds;
   return *this;
@@ -387,6 +413,10 @@ Summary Summary::from_json(JsonReader& reader) {
     for (JsonReader& generation : reader.objects("generations"))
       summary.generations.push_back(GenerationSummary::from_json(generation));
   }
+  if (reader.has("recoveries")) {
+    for (JsonReader& recovery : reader.objects("recoveries"))
+      summary.recoveries.push_back(RecoverySummary::from_json(recovery));
+  }
   if (reader.has("epochs")) {
     for (JsonReader& epoch : reader.objects("epochs"))
       summary.epochs.push_back(EpochSummary::from_json(epoch));
@@ -425,6 +455,7 @@ Json Summary::to_json() const {
     if (std::isfinite(evaluation->top5)) json["evaluation"]["top5"] = evaluation->top5;
   }
   for (const GenerationSummary& generation : generations) json["generations"].push_back(generation.to_json());
+  for (const RecoverySummary& recovery : recoveries) json["recoveries"].push_back(recovery.to_json());
   for (const EpochSummary& epoch : epochs) json["epochs"].push_back(epoch.to_json());
   if (sync) json["sync"] = sync->to_json();
   json["ranks"] = Json::array();
@@ -433,7 +464,9 @@ Json Summary::to_json() const {
 }
 
 bool Summary::counts_several_plans() const {
-  return generations.size() > 1 && generations.back().reason != "resume";  // a process counts from 0
+  // A process counts from 0.
+  const std::string reason = generations.empty() ? "" : generations.back().reason;
+  return generations.size() > 1 && reason != "resume" && reason.rfind(kLossReason, 0) != 0;
 }
 
 bool Summary::ranks_share_cores() const {

@@ -134,12 +134,15 @@ struct EpochSummary {
   Json to_json() const;
 };
 
+/// Of a generation with which the ranks have started anew: its reason begins so.
+inline constexpr const char* kLossReason = "loss: ";
+
 /// A plan in force, of a run whose plans change.
 struct GenerationSummary {
   int64_t number = 0;           ///< changes of the plan before it, from the begin of the run on
   int64_t first_minibatch = 0;  ///< that it trained
   std::string plan;             ///< its file in the run folder
-  std::string reason;           ///< "start", "resume", or the policy that made the change
+  std::string reason;           ///< "start", "resume", kLossReason and why, or the policy that made the change
   int64_t ranks = 1;            ///< that take part; further ones wait
   int64_t frozen_layers = 0;    ///< optional key
   double drain_seconds = 0;     ///< of the plan before, on rank 0: nothing was left to begin with
@@ -154,6 +157,20 @@ struct GenerationSummary {
   double last_minibatch_seconds = 0;       ///< likewise, of its last minibatches: what a change was to mend
 
   static GenerationSummary from_json(JsonReader& reader);
+  Json to_json() const;
+};
+
+/// The ranks have started anew, as one of them was lost. docs/recovery.md
+struct RecoverySummary {
+  int64_t attempt = 1;            ///< which start of the ranks, from 0
+  int64_t next_minibatch = 0;     ///< where it went on
+  int64_t again_minibatches = 0;  ///< that had been told of, and were trained a second time
+  std::string reason;             ///< what became of the attempt before
+  std::string from;               ///< "memory", "checkpoint", "start": how the state was kept
+  int64_t ranks = 1;              ///< that went on
+  double seconds = 0;             ///< from when the loss was noticed to the first minibatch that was done again or anew
+
+  static RecoverySummary from_json(JsonReader& reader);
   Json to_json() const;
 };
 
@@ -194,6 +211,7 @@ struct Summary {
   double train_loss = 0;        ///< mean over the last epoch's minibatches
   std::optional<EvaluationSummary> evaluation;  ///< the last one
   std::vector<GenerationSummary> generations;   ///< optional key; empty: the run's plan did not change
+  std::vector<RecoverySummary> recoveries;      ///< optional key; empty: no rank was lost
   /// Optional key; of a run of several epochs or changes the last ones, kMostEpochs at most.
   std::vector<EpochSummary> epochs;
   static constexpr size_t kMostEpochs = 1000;

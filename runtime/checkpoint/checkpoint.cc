@@ -80,18 +80,6 @@ void write_numbered(Json& json, const char* key, const char* number,
   }
 }
 
-// N of "minibatch-N"; nothing for other names.
-std::optional<int64_t> number_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  const std::string prefix = kFolderPrefix;
-  if (name.rfind(prefix, 0) != 0) return {};
-  int64_t number = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, number);
-  if (error != std::errc() || stop != end || number < 0) return {};
-  return number;
-}
-
 // The newest whole checkpoint beside `refused`, with the command that takes it; or "".
 std::string last_good(const fs::path& refused, const fs::path& run_folder) {
   for (const fs::path& folder : list_checkpoints(run_folder)) {
@@ -108,6 +96,17 @@ std::string last_good(const fs::path& refused, const fs::path& run_folder) {
 }
 
 }  // namespace
+
+std::optional<int64_t> minibatch_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  const std::string prefix = kFolderPrefix;
+  if (name.rfind(prefix, 0) != 0) return {};
+  int64_t number = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return {};
+  return number;
+}
 
 std::string checkpoint_name(int64_t next_minibatch) { return kFolderPrefix + std::to_string(next_minibatch); }
 
@@ -219,7 +218,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
   for (fs::directory_iterator it(checkpoints_of(run_folder), error), end; !error && it != end;
        it.increment(error)) {
     watch.advance();
-    if (const auto number = number_of(it->path())) found.emplace_back(*number, it->path());
+    if (const auto number = minibatch_of(it->path())) found.emplace_back(*number, it->path());
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<fs::path> folders;

@@ -66,6 +66,8 @@ struct Checkpoint {
 
 constexpr const char* kManifestName = "manifest.json";
 std::string checkpoint_name(int64_t next_minibatch);  ///< "minibatch-N"
+/// N of a folder "minibatch-N"; nothing for other names.
+std::optional<int64_t> minibatch_of(const std::filesystem::path& checkpoint);
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_folder);
 
 /// Whole checkpoints of a run folder, by falling N; by their names only.

@@ -64,9 +64,10 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   }
 }
 
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages) {
+std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages,
+                            const std::string& kind) {
   Json json;
-  json["kind"] = "checkpoint";
+  json["kind"] = kind;
   json["next_minibatch"] = next_minibatch;
   json["stages"] = Json::array();
   for (const auto& [number, stage] : stages)
@@ -74,11 +75,11 @@ std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, Chec
   return json.dump();
 }
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
-    : run_folder_(std::move(run_folder)), keep_(keep) {}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, std::string kind)
+    : run_folder_(std::move(run_folder)), keep_(keep), kind_(std::move(kind)) {}
 
 bool CheckpointKeeper::take(const std::string& line) {
-  if (line.rfind(R"({"kind":"checkpoint")", 0) != 0) return false;
+  if (line.rfind(R"({"kind":")" + kind_ + '"', 0) != 0) return false;
   const Json json = parse_json(line, "line of a rank");
   const std::lock_guard lock(mutex_);
   Written& written = written_[json.at("next_minibatch").get<int64_t>()];
@@ -121,7 +122,7 @@ std::optional<fs::path> CheckpointKeeper::poll() {
 }
 
 std::optional<fs::path> CheckpointKeeper::wait(const std::function<void()>& check) {
-  while (pending()) {
+  while (pending() > 0) {
     if (auto folder = poll()) return folder;
     check();
     if (completed_.valid()) {

@@ -24,9 +24,14 @@ std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
+/// The kind of a checkpoint_line() of the run folder's own checkpoints.
+inline constexpr const char* kCheckpointKind = "checkpoint";
+
 /// What every rank tells rank 0 when it has written its part of the checkpoint of minibatch N: the files, by
 /// stage. It reports all minibatches before N first.
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages);
+/// `kind` tells the checkpoints of several places apart.
+std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages,
+                            const std::string& kind = kCheckpointKind);
 
 /// Rank 0's part: completes a checkpoint when all ranks of its plan have written theirs. So whatever ranks reported
 /// before that (losses, evaluations) has been reported when the manifest appears. Several can be incomplete
@@ -34,14 +39,14 @@ std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, Chec
 class CheckpointKeeper {
  public:
   /// keep: whole checkpoints that stay, the latest ones.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep);
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, std::string kind = kCheckpointKind);
 
-  /// False if the line is no checkpoint_line(). From any thread.
+  /// False if the line is no checkpoint_line() of this kind. From any thread.
   bool take(const std::string& line);
 
   /// `manifest` lacks its stages. Minibatches ascend.
   void begin(CheckpointManifest manifest);
-  bool pending() const { return !pending_.empty(); }
+  size_t pending() const { return pending_.size(); }  ///< that have begun and are not whole
   /// Sees to it that the first pending checkpoint is completed, by a thread of its own, if all ranks have
   /// written it: manifest, rename, older ones removed. The folder of one that has been since, or nothing.
   /// RunError; what was whole before stays whole.
@@ -60,6 +65,7 @@ class CheckpointKeeper {
 
   const std::filesystem::path run_folder_;
   const int64_t keep_;
+  const std::string kind_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them
 

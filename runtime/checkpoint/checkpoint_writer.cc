@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 
 namespace pipewright {
@@ -80,7 +79,7 @@ void CheckpointWriter::wait() {
 void CheckpointWriter::finish() {
   const Stages stages = written_.get();
   parts_.clear();
-  settings_.post(checkpoint_line(writing_, stages));
+  settings_.post(checkpoint_line(writing_, stages, settings_.kind));
 }
 
 }  // namespace pipewright

@@ -60,6 +60,11 @@ bool holds_earlier_run(const std::filesystem::path& folder);
 void prepare_run_folder(const std::filesystem::path& folder, const std::optional<Checkpoint>& resume,
                         bool overwrite = false);
 
+/// Makes the folder ready for ranks that start anew after a loss and go on from `next_minibatch`: half-written
+/// files, checkpoints from behind it, and what tells of the end of the ranks before, go. RunError if that
+/// cannot be done.
+void tidy_run_folder(const std::filesystem::path& folder, int64_t next_minibatch);
+
 /// RunError unless the run folder is there, with all of these in it: somebody has removed what the run wrote.
 void demand_run_files(const std::filesystem::path& folder, const std::vector<std::string>& names);
 

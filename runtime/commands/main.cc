@@ -25,6 +25,8 @@
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
 #include "runtime/journal/plan_verdicts.h"
+#include "runtime/job/attempt.h"
+#include "runtime/job/recovery_policy.h"
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
@@ -135,6 +137,14 @@ void demand_recorded_world(const Run& run, const Place& place, const std::string
                       document + " for another run");
 }
 
+// Somebody must start the ranks anew.
+void demand_launcher(const Run& run, const Place& place) {
+  if (on_loss_of(run) == OnLoss::kEnd) return;
+  throw InputError("--on-loss " + run.recovery.on_loss + ": these ranks were started by " + place.source,
+                   "It needs pipewright-runtime launch, which starts ranks anew. With others give --on-loss end "
+                   "and checkpoints, and start the ranks anew with --resume latest.");
+}
+
 void run_train(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions()).add(place_option_descriptions());
@@ -155,7 +165,9 @@ void run_train(const std::vector<std::string>& arguments) {
     find_resume(run, /*every_byte=*/true);
     print_taken(options, resumed);
   }
-  Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank));
+  if (!place.launched) demand_launcher(run, place);
+  const std::optional<Attempt> attempt = place.launched ? read_attempt(run.output) : std::nullopt;
+  Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank), attempt);
   job.overwrite = options["overwrite"].as<bool>();
   if (!place.launched && place.rank == 0) tell_before_training(place.local_ranks, job);
   install_signal_handlers();

@@ -18,6 +18,7 @@ struct Failure {
   ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
   std::string message;
   std::string remedy = {};  ///< as Error::remedy()
+  std::optional<int64_t> lost = {};  ///< the rank that has died or stopped, where it is known which
 
   std::string to_text() const;
   static Failure from_text(const std::string& text);

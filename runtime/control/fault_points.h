@@ -7,7 +7,8 @@
 
 namespace pipewright {
 
-/// PIPEWRIGHT_TEST_FAULT=RANK:POINT:FAULT in the environment: at its POINT-th point (from 0) rank RANK sends
+/// PIPEWRIGHT_TEST_FAULT=RANK:POINT:FAULT in the environment, and behind it :ATTEMPT if it is of a further start
+/// of the job's ranks: at its POINT-th point (from 0) rank RANK sends
 /// the signal of number FAULT to itself, or throws a RunError where FAULT is "throw", or fails a check of our
 /// own where it is "check". A fault that is not of
 /// this rank, or of a point that does not come, never happens.

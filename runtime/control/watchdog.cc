@@ -23,7 +23,8 @@ std::optional<Failure> NeighbourWatch::look(Store& store, std::chrono::milliseco
   const auto lost = [&](const std::string& what) {
     return Failure{watched_, ExitCode::kPeerLost,
                    joined({named(watched_) + what + ": " + state_words(report), last_heard_of(report),
-                           who_waits_for(read_reports(store, world_size_), watched_)})};
+                           who_waits_for(read_reports(store, world_size_), watched_)}),
+                   "", watched_};
   };
   if (report.state == ProcessState::kGone) {
     if (const auto said = announced_failure(store)) return said;
@@ -45,7 +46,8 @@ std::optional<Failure> not_getting_on(Store& store, int64_t rank, int64_t world_
     return Failure{rank, ExitCode::kPeerLost,
                    joined({named(rank) + " does not get on: " + now.activity.operation + " since " +
                                seconds_words(now.seconds) + file_waited_for(),
-                           who_waits_for(read_reports(store, world_size), rank)})};
+                           who_waits_for(read_reports(store, world_size), rank)}),
+                   "", rank};
   }
   if (now.activity.peers.empty() || now.seconds <= timeout_seconds) return std::nullopt;
   // It waits, which is right as long as somebody at the end of the chain works.

@@ -9,6 +9,7 @@
 #include "graph/graph_identity.h"
 #include "graph/nearest.h"
 #include "graph/regular_file.h"
+#include "graph/summary.h"
 #include "models/definition/frozen.h"
 #include "models/definition/variances.h"
 #include "models/load.h"
@@ -106,6 +107,28 @@ void repeat_decisions(Job& job) {
                   "Give --plan " + first.string() + ", or --adapt none to leave its changes aside.");
 }
 
+// Of a job that has lost a rank: the plans that its run folder has, up to where it goes on and, under the same
+// plan, behind it; from there on the attempt's.
+void take_attempt(Job& job, Attempt attempt) {
+  const std::filesystem::path folder = job.run.output;
+  const int64_t next = job.resume ? job.resume->manifest.next_minibatch : 0;
+  if (file_exists(folder / kChangesName))
+    job.changes = changes_of_file(folder / kChangesName, parse_spec(job.run.adapt, "adapt").name);
+  if (next == 0) {
+    if (attempt.plan) job.plan = *attempt.plan;
+    if (attempt.plan) job.changes.clear();
+  } else if (attempt.plan) {
+    std::erase_if(job.changes, [&](const PlannedChange& change) { return change.minibatch > next; });
+    if (document_digest(*attempt.plan) != document_digest(job.plan_of(job.generation_at(next)))) {
+      std::erase_if(job.changes, [&](const PlannedChange& change) { return change.minibatch == next; });
+      job.changes.push_back(
+          {next, "the plan for " + std::to_string(attempt.plan->world_size) + " ranks", *attempt.plan,
+           kLossReason + attempt.reason});
+    }
+  }
+  job.attempt = std::move(attempt);
+}
+
 // Asked for where nothing can be frozen it was meant for another run.
 void check_cache(const Job& job) {
   if (cache_rules(job.run.cache).kind == CacheKind::kNone || job.decides) return;
@@ -154,6 +177,7 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 }  // namespace
 
 int64_t Job::world_size() const {
+  if (attempt && attempt->plan) return attempt->plan->world_size;
   int64_t ranks = std::max(started_ranks, plan.world_size);
   for (const PlannedChange& change : changes) ranks = std::max(ranks, change.plan.world_size);
   return ranks;
@@ -194,15 +218,19 @@ std::string Job::reason_of(int64_t generation) const {
   return generation == 0 ? "start" : changes.at(static_cast<size_t>(generation) - 1).reason;
 }
 
-Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
-  Job job = prepare_forward_job(run, world_size, device);
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device,
+                std::optional<Attempt> attempt) {
+  Job job = prepare_forward_job(run, world_size, device, std::move(attempt));
   check_variances(job.model_of(0).graph);  // later plans freeze more
   return job;
 }
 
-Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::Device device) {
+Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::Device device,
+                        std::optional<Attempt> attempt) {
   await_files_for(run.timeout_seconds);
-  Job job{run, load_model(run.model, run.batch_size), {}, find_resume(run, /*every_byte=*/false), device};
+  RecoveredState start = attempt ? newest_state(run) : RecoveredState{find_resume(run, /*every_byte=*/false), ""};
+  Job job{run, load_model(run.model, run.batch_size), {}, std::move(start.checkpoint), device};
+  job.recovered_from = start.from;
   const auto policy = make_adapt_policy(run.adapt);
   job.changes = policy->known();
   job.decides = policy->decides();
@@ -238,7 +266,11 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
     job.run.world_size = 0;  // the plan says it
   }
   if (job.resume) check_resume(*job.resume, run, job.model);
-  if (job.resume && job.decides) repeat_decisions(job);
+  if (attempt) {
+    take_attempt(job, std::move(*attempt));
+  } else if (job.resume && job.decides) {
+    repeat_decisions(job);
+  }
   if (!run.initial_weights.empty() && !job.resume) {
     const InitialWeights weights(run.initial_weights, job.model);
     check_initial_weights(weights.files, job.model, weights.match);

@@ -14,6 +14,7 @@
 #include "models/definition/model.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/job/adapt.h"
+#include "runtime/job/attempt.h"
 #include "runtime/schedule/disturbance.h"
 
 namespace pipewright {
@@ -31,10 +32,14 @@ struct Job {
   int64_t decide_every =
       0;  ///< of a policy that decides where the pipeline is empty: AdaptPolicy::decides_every()
   int64_t started_ranks = 1;  ///< of a run whose policy may want more than the first plan has
+  /// Of a job that has lost a rank: what this attempt has been told. Its resume is then where it goes on.
+  std::optional<Attempt> attempt{};
+  std::string recovered_from{};  ///< likewise, RecoveredState::from
   /// Where run.adapt decides: the graph as plans are made for, before run.precision.
   std::shared_ptr<const Graph> graph_of_plans{};
 
-  /// Ranks that are started: as many as the largest plan has, or started_ranks.
+  /// Ranks that are started: as many as the largest plan has, or started_ranks; of a further attempt those of
+  /// its plan, whatever plans lie behind it.
   int64_t world_size() const;
   /// A generation is what one plan trains: number 0 from minibatch 0 on, number n from changes[n - 1] on.
   int64_t generations() const { return 1 + static_cast<int64_t>(changes.size()); }
@@ -58,10 +63,15 @@ struct Job {
 /// absent: as many as the largest plan says, without a plan as run.world_size says, or 1. The job's run then
 /// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
 /// bfloat16 depends on it. What cannot be trained is refused too: check_variances().
-Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+///
+/// With an `attempt` the job goes on from newest_state(), under the plans that were in force until there, as the
+/// run folder has them, and from there on under the attempt's, which fits `world_size`.
+Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU,
+                std::optional<Attempt> attempt = std::nullopt);
 
 /// As prepare_job(), of a model that only runs forward, as evaluation_graph().
-Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU);
+Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU,
+                        std::optional<Attempt> attempt = std::nullopt);
 
 /// Run::cuda_graphs as it is in force: "auto" is "off" without a GPU, and where "on" is refused.
 std::string cuda_graphs_of(const Job& job);

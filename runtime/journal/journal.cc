@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <utility>
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
@@ -169,6 +170,9 @@ int64_t Journal::start_with_past() {
     file.write("\n", 1);
     if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
       // It stays as it is.
+    } else if (json.contains("recovery")) {
+      JsonReader reader(json["recovery"], "metrics.jsonl");
+      recoveries_.push_back(RecoverySummary::from_json(reader));
     } else if (json.contains("generation")) {
       JsonReader reader(json["generation"], "metrics.jsonl");
       generations_.push_back(GenerationSummary::from_json(reader));
@@ -185,7 +189,8 @@ int64_t Journal::start_with_past() {
     }
   };
   if (!settings_.past.empty())
-    read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep);
+    read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep,
+                         &told_minibatches_);
   file.commit();
   return known;
 }
@@ -317,6 +322,8 @@ void Journal::take_minibatch(const Json& part) {
     out["loss"] = next.at("loss");
     out["samples"] = settings_.batch_size;
     out["elapsed_seconds"] = elapsed;
+    if (settings_.recovery) write_recovery();
+    if (next_minibatch_ < told_minibatches_) out["again"] = true;
     for (const char* key : {"learning_rate", "gradient_norm"})
       if (next.contains(key)) out[key] = next.at(key);
     if (next.contains("learning_rate"))
@@ -326,6 +333,24 @@ void Journal::take_minibatch(const Json& part) {
     write_generations();
   }
   show_progress(false);
+}
+
+// Before the first line of a minibatch.
+void Journal::write_recovery() {
+  RecoverySummary recovery = *std::exchange(settings_.recovery, std::nullopt);
+  recovery.again_minibatches = std::max<int64_t>(0, told_minibatches_ - next_minibatch_);
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  recovery.seconds = std::max(0.0, now - settings_.lost_at_seconds);
+  metrics_->append(Json{{"recovery", recovery.to_json()}}.dump());
+  const std::string where = recovery.from == "memory"       ? "from the state kept in memory"
+                            : recovery.from == "checkpoint" ? "from a checkpoint"
+                                                            : "from the run's start";
+  say("goes on with minibatch " + std::to_string(recovery.next_minibatch) + " on " +
+      std::to_string(recovery.ranks) + (recovery.ranks == 1 ? " rank " : " ranks ") + where + ", " +
+      format_seconds(recovery.seconds) + " after the loss; minibatches done again: " +
+      std::to_string(recovery.again_minibatches));
+  recoveries_.push_back(std::move(recovery));
 }
 
 void Journal::write_generations() {
@@ -499,6 +524,7 @@ Summary Journal::summary() const {
   if (epoch_losses_ > 0) summary.train_loss = epoch_loss_ / static_cast<double>(epoch_losses_);
   summary.evaluation = last_evaluation_;
   summary.generations = timed_generations();
+  summary.recoveries = recoveries_;
   summary.epochs = epochs();
   summary.ranks = ranks_;
   std::sort(summary.ranks.begin(), summary.ranks.end(),

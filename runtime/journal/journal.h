@@ -66,6 +66,10 @@ struct JournalSettings {
   /// epochs whose evaluation was over. "" = none.
   std::filesystem::path past;
   int64_t evaluated_epochs = 0;
+  /// Of ranks that have started anew after a loss, which was noticed at `lost_at_seconds` (Unix time): how much
+  /// is done again, and how long it took, the journal finds out.
+  std::optional<RecoverySummary> recovery{};
+  double lost_at_seconds = 0;
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
   /// Of the plan that the run begins with.
   int64_t period_minibatches = 1;
@@ -110,6 +114,7 @@ class Journal {
   std::vector<EpochSummary> epochs() const;
   void say(const std::string& line);
   void show_progress(bool last);
+  void write_recovery();
   void begin_plan(int64_t first_minibatch, int64_t period_minibatches);
   double steady_minibatch_seconds(int64_t from, int64_t end, int64_t period_minibatches) const;
   std::vector<GenerationSummary> timed_generations() const;
@@ -126,6 +131,8 @@ class Journal {
   int64_t epoch_losses_ = 0;            // how many
   std::deque<GenerationSummary> waiting_generations_;  // until all minibatches before theirs are written
   std::vector<GenerationSummary> generations_;
+  std::vector<RecoverySummary> recoveries_;
+  int64_t told_minibatches_ = 0;  // the past tells of so many, some of which may be done again
   int64_t steady_from_ = 0;  // the steady state is that of the last plan, since it is in force
   /// By epoch and minibatches, until complete.
   std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;

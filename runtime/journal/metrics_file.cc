@@ -1,5 +1,6 @@
 #include "runtime/journal/metrics_file.h"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -72,7 +73,7 @@ namespace {
 // minibatch only. Returns the number behind the last minibatch before next_minibatch, -1 where there is none
 // or a gap.
 int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                   const std::function<void(const std::string&, const Json&)>& keep) {
+                   const std::function<void(const std::string&, const Json&)>& keep, int64_t* told) {
   std::ifstream in(file);
   int64_t expected = -1;
   std::string line;
@@ -103,6 +104,10 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
       if (found < next_minibatch || (json.contains("spread") && found == next_minibatch)) keep(line, json);
       continue;
     }
+    if (json.contains("recovery")) {
+      keep(line, json);
+      continue;
+    }
     if (json.contains("generation")) {
       const Json& generation = json["generation"];
       const Json first = generation.is_object() ? generation.value("first_minibatch", Json()) : Json();
@@ -112,6 +117,7 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
     }
     const Json minibatch = json.value("minibatch", Json());
     if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds")) break;
+    *told = std::max(*told, minibatch.get<int64_t>() + 1);
     // An evaluation may stand behind minibatches of the next epoch: all the lines are looked through.
     if (minibatch >= next_minibatch) continue;
     if (expected >= 0 && minibatch != expected) return -1;
@@ -124,10 +130,13 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
 }  // namespace
 
 bool read_metrics_history(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                          const std::function<void(const std::string& line, const Json& json)>& keep) {
+                          const std::function<void(const std::string& line, const Json& json)>& keep,
+                          int64_t* told) {
   const auto nothing = [](const std::string&, const Json&) {};
-  if (read_lines(file, next_minibatch, evaluated_epochs, nothing) != next_minibatch) return false;
-  read_lines(file, next_minibatch, evaluated_epochs, keep);
+  int64_t ignored = 0;
+  const int64_t end = read_lines(file, next_minibatch, evaluated_epochs, nothing, told ? told : &ignored);
+  if (end != next_minibatch && (next_minibatch > 0 || end >= 0)) return false;
+  read_lines(file, next_minibatch, evaluated_epochs, keep, &ignored);
   return true;
 }
 

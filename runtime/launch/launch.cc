@@ -12,12 +12,18 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/control/attempt_number.h"
 #include "runtime/control/control.h"
 #include "runtime/control/heartbeat.h"
+#include "runtime/coordinator/attempts.h"
+#include "runtime/job/attempt.h"
+#include "runtime/job/recovery_policy.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/hosts.h"
 #include "runtime/launch/rank_output.h"
@@ -35,6 +41,9 @@ using namespace std::chrono_literals;
 
 // After a signal the ranks end the minibatches that are under way and write a checkpoint.
 constexpr std::chrono::seconds kCheckpointPatience = 120s;
+
+// ssh's exit code where it cannot reach its host.
+constexpr int kRemoteShellFailed = 255;
 
 std::string host_name() {
   char name[256] = {};
@@ -63,6 +72,7 @@ std::string job_secret() {
 
 // One rank's process (or the remote shell that runs it) and the pipe that carries its output.
 struct Child {
+  Slot slot = 0;
   int64_t rank = 0;
   std::string host;  // "" = this one
   pid_t pid = -1;
@@ -72,6 +82,10 @@ struct Child {
   int status = 0;  // as waitpid gives it
 };
 
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 class Launcher {
  public:
   Launcher(const Job& job, const LaunchSettings& settings)
@@ -79,14 +93,17 @@ class Launcher {
         settings_(settings),
         folder_(job.run.output),
         secret_(job_secret()),
-        store_(serve_for(job.world_size(), secret_, address_for_ranks(settings))) {
+        recovery_(settings.command == "train" ? job.run.recovery.on_loss : "end"),
+        attempts_({recovery_.on_loss(), job.world_size(), job.run.recovery.fewest}) {
+    const int64_t slots = job.world_size() + (recovers() ? job.run.recovery.spares : 0);
     if (settings.hosts.empty()) {
-      places_.assign(static_cast<size_t>(job.world_size()), HostPlace{"", 0, job.world_size()});
-      for (size_t rank = 0; rank < places_.size(); ++rank)
-        places_[rank].local_rank = static_cast<int64_t>(rank);
+      hosts_.assign(static_cast<size_t>(slots), "");
     } else {
-      places_ = place_ranks_on_hosts(settings.hosts, job.world_size());
+      for (const HostPlace& place : place_ranks_on_hosts(settings.hosts, slots)) hosts_.push_back(place.host);
     }
+    // A profile of another model, or one of which no plan can be made, is found before anything starts.
+    if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest)
+      plan_of(job.world_size() - 1);
   }
 
   void run() {
@@ -98,10 +115,14 @@ class Launcher {
     signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
     try {
-      for (int64_t rank = 0; rank < job_.world_size(); ++rank) start(rank);
-      supervise();
+      for (size_t slot = 0; slot < hosts_.size(); ++slot) take(SlotAdded{static_cast<Slot>(slot)});
+      take(Begun{});
+      while (!end_) supervise();
+      drain_output();
     } catch (...) {
       end_all(SIGKILL);
+      for (const Child& child : children_)
+        if (child.running) waitpid(child.pid, nullptr, 0);
       take_logs_home();
       throw;
     }
@@ -119,18 +140,38 @@ class Launcher {
   std::filesystem::path log_of(int64_t rank) const {
     return logs_ / ((logs_are_hidden_ ? ".rank-" : "rank-") + std::to_string(rank) + ".log");
   }
-  void start(int64_t rank);
+  bool recovers() const { return recovery_.on_loss() != OnLoss::kEnd; }
+
+  // attempts: from one start of the ranks to the next
+  void take(const LauncherEvent& event);
+  void carry_out(const StartAttempt& start);
+  void carry_out(const StopAttempt& stop);
+  void carry_out(const EndJob& end) { end_ = end; }
+  std::optional<Plan> plan_of(int64_t slots) const;
+  void tell_state_kept();
+  void look_for_loss();
+  void note_loss(const Failure& failure);
+  void follow(const Failure& failure);
+
+  void start(int64_t rank, Slot slot);
   std::vector<std::string> variables_of(int64_t rank) const;
+  std::pair<int64_t, int64_t> local_place(int64_t rank) const;
   void supervise();
-  bool have_begun();
+  void drain_output();
+  bool have_begun() { return store_ && store_->has(kBegunKey); }
+  bool began_or_has_begun() { return began_ || have_begun(); }
   void take_logs_home();
   void move_logs(const std::filesystem::path& folder);
   void read_output(Child& child);
   bool more_output(const Child& child) const;
   void reap();
   void note_end(Child& child);
+  Ending ending_of(const Child& child) const;
+  std::string words_about(int64_t rank);
   void tell_interruption();
   void end_all(int signal);
+  void signal_elsewhere(const Child& child, int signal);
+  bool host_answers(const std::string& host) const;
   int ended_by_signal() const;
   void report();
   bool any_running() const {
@@ -144,51 +185,176 @@ class Launcher {
   const LaunchSettings& settings_;
   const std::filesystem::path folder_;
   const std::string secret_;
-  Store store_;
+  const RecoveryPolicy recovery_;
+  Attempts attempts_;
+  std::vector<std::string> hosts_;  // by slot; "" = this one
+  std::optional<EndJob> end_;
   std::optional<RunFolderLock> lock_;
   std::filesystem::path logs_ = folder_;
   bool logs_are_hidden_ = settings_.command == "train";
-  std::vector<HostPlace> places_;  // by rank
+  bool began_ = false;  // an attempt has made the run folder its own
+  WithoutErrors shown_;  // of rank 0
+  Clock::time_point looked_{};
+
+  // Of the attempt under way, or the last.
+  std::optional<Store> store_;
+  int64_t attempt_ = 0;
+  std::vector<Slot> slots_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
-  WithoutErrors shown_;             // of rank 0
+  double lost_at_seconds_ = 0;
+  bool stopping_ = false;   // we end it
+  bool passed_on_ = false;  // the signal that we have got
   std::optional<Clock::time_point> end_by_;
 };
 
+// What is between two starts of the ranks.
+
+void Launcher::take(const LauncherEvent& event) {
+  for (const LauncherCommand& command : attempts_.take(event))
+    std::visit([this](const auto& what) { carry_out(what); }, command);
+}
+
+// The plan of so many ranks: the job's own, where all are there.
+std::optional<Plan> Launcher::plan_of(int64_t slots) const {
+  if (recovery_.on_loss() != OnLoss::kContinue) return std::nullopt;
+  return slots == job_.world_size() ? job_.plan : recovery_.plan_for(slots, job_.plan);
+}
+
+void Launcher::carry_out(const StartAttempt& start) {
+  drain_output();
+  if (have_begun()) began_ = true;
+  attempt_ = start.attempt;
+  slots_ = start.slots;
+  if (attempt_ > 0) {
+    std::string ranks = std::to_string(slots_.size()) + (slots_.size() == 1 ? " rank" : " ranks");
+    Attempt told;
+    told.number = attempt_;
+    told.reason = failure_ ? failure_->message : "a further rank has come";
+    told.lost_at_seconds = failure_ ? lost_at_seconds_ : unix_seconds();
+    told.plan = plan_of(static_cast<int64_t>(slots_.size()));
+    if (told.plan && told.plan->world_size < static_cast<int64_t>(slots_.size())) {
+      slots_.resize(static_cast<size_t>(told.plan->world_size));
+      ranks = std::to_string(slots_.size()) + " of " + ranks + ", which are faster";
+    }
+    std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
+              << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
+              << std::flush;
+    if (began_) write_attempt(folder_, told);
+  }
+  children_.clear();
+  failure_.reset();
+  stopping_ = false;
+  end_by_.reset();
+  store_.reset();  // whoever is late finds nothing any more
+  store_ = serve_for(static_cast<int64_t>(slots_.size()), secret_, address_for_ranks(settings_));
+  for (size_t rank = 0; rank < slots_.size(); ++rank) this->start(static_cast<int64_t>(rank), slots_[rank]);
+  for (size_t unused = slots_.size(); unused < start.slots.size(); ++unused)
+    take(ProcessEnded{attempt_, start.slots[unused], Ending::kDone});
+}
+
+// Nothing of these processes is needed any more, but for those that are to leave a checkpoint first.
+void Launcher::carry_out(const StopAttempt& stop) {
+  stopping_ = true;
+  if (stop.drain) {
+    end_by_ = Clock::now() + kCheckpointPatience;
+    for (const Child& child : children_) {  // one that hears of it tells the others
+      if (!child.running) continue;
+      if (child.host.empty()) {
+        kill(child.pid, SIGTERM);
+      } else {
+        signal_elsewhere(child, SIGTERM);
+      }
+      return;
+    }
+    return;
+  }
+  if (failure_) announce_failure(*store_, *failure_);
+  for (const Child& child : children_)
+    if (child.running && !child.host.empty()) signal_elsewhere(child, SIGKILL);
+  for (Child& child : children_)
+    if (child.running && child.host.empty()) kill(child.pid, SIGKILL);
+  end_by_ = Clock::now() + 10s;  // for remote shells
+}
+
+// From where the next attempt would go on.
+void Launcher::tell_state_kept() {
+  int64_t newest = 0;
+  for (const auto& of : {kept_state_of(folder_), folder_}) {
+    const auto kept = list_checkpoints(of);
+    if (!kept.empty()) newest = std::max(newest, minibatch_of(kept.front()).value_or(0));
+  }
+  take(StateKept{newest});
+}
+
+// Has a rank, or the store's other users, said that one is missed?
+void Launcher::look_for_loss() {
+  if (!recovers() || stopping_ || failure_ || !store_) return;
+  const auto announced = announced_failure(*store_);
+  if (!announced || announced->code != ExitCode::kPeerLost) return;
+  note_loss(*announced);
+  LossAnnounced loss{attempt_, std::nullopt};
+  if (announced->lost && *announced->lost < static_cast<int64_t>(slots_.size()))
+    loss.slot = slots_[static_cast<size_t>(*announced->lost)];
+  take(loss);
+}
+
+void Launcher::note_loss(const Failure& failure) {
+  failure_ = failure;
+  lost_at_seconds_ = unix_seconds();
+  if (recovers()) tell_state_kept();
+}
+
+// The processes of an attempt.
+
+// Which of the ranks of its host it is, and how many there are.
+std::pair<int64_t, int64_t> Launcher::local_place(int64_t rank) const {
+  const auto host_of = [this](size_t other) { return hosts_[static_cast<size_t>(slots_[other])]; };
+  std::pair<int64_t, int64_t> place{0, 0};
+  for (size_t other = 0; other < slots_.size(); ++other) {
+    if (host_of(other) != host_of(static_cast<size_t>(rank))) continue;
+    if (static_cast<int64_t>(other) < rank) ++place.first;
+    ++place.second;
+  }
+  return place;
+}
+
 // NAME=VALUE: what a rank's environment has beside ours.
 std::vector<std::string> Launcher::variables_of(int64_t rank) const {
-  const HostPlace& place = places_[static_cast<size_t>(rank)];
+  const std::string& host = hosts_[static_cast<size_t>(slots_[static_cast<size_t>(rank)])];
+  const auto [local_rank, local_ranks] = local_place(rank);
   std::vector<std::string> variables;
   const auto set = [&](const std::string& name, const std::string& value) {
     variables.push_back(name + "=" + value);
   };
   set("RANK", std::to_string(rank));
-  set("LOCAL_RANK", std::to_string(place.local_rank));
-  set("LOCAL_WORLD_SIZE", std::to_string(place.local_ranks));
-  set("WORLD_SIZE", std::to_string(job_.world_size()));
+  set("LOCAL_RANK", std::to_string(local_rank));
+  set("LOCAL_WORLD_SIZE", std::to_string(local_ranks));
+  set("WORLD_SIZE", std::to_string(slots_.size()));
   set("MASTER_ADDR", address_for_ranks(settings_));
-  set("MASTER_PORT", std::to_string(store_.port()));
+  set("MASTER_PORT", std::to_string(store_->port()));
   set("PIPEWRIGHT_STORE_IS_SERVED", "1");
-  if (place.host.empty()) {
+  if (attempt_ > 0 && began_) set(kAttemptVariable, std::to_string(attempt_));
+  if (host.empty()) {
     set(kLauncherVariable, std::to_string(getpid()));
   } else {
-    set("PIPEWRIGHT_HOST", place.host);
+    set("PIPEWRIGHT_HOST", host);
   }
   // Idle OpenMP threads that spin would steal the cores of other ranks.
   if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::to_string(job_.run.threads));
   if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
-  if (settings_.pin && job_.run.threads == 1) {
-    set(kPinVariable, std::to_string(place.local_rank) + "/" + std::to_string(place.local_ranks));
-  }
+  if (settings_.pin && job_.run.threads == 1)
+    set(kPinVariable, std::to_string(local_rank) + "/" + std::to_string(local_ranks));
   return variables;
 }
 
-void Launcher::start(int64_t rank) {
+void Launcher::start(int64_t rank, Slot slot) {
   Child child;
+  child.slot = slot;
   child.rank = rank;
-  child.host = places_[static_cast<size_t>(rank)].host;
+  child.host = hosts_[static_cast<size_t>(slot)];
   const auto log = log_of(rank);
-  child.log.open(log, std::ios::trunc);
+  child.log.open(log, attempt_ == 0 ? std::ios::trunc : std::ios::app);
   if (!child.log) throw RunError(log.string() + ": cannot be written: " + std::strerror(errno));
   const RankProcess process =
       start_rank({rank, child.host, settings_.command, settings_.arguments, variables_of(rank), secret_,
@@ -200,40 +366,47 @@ void Launcher::start(int64_t rank) {
 }
 
 void Launcher::supervise() {
-  bool passed_on = false;
-  const auto any_output = [this] {
-    return std::any_of(children_.begin(), children_.end(),
-                       [](const Child& child) { return child.output >= 0; });
-  };
-  std::optional<Clock::time_point> output_by;
-  while (any_running() || any_output()) {
-    std::vector<pollfd> waiting;
-    for (const Child& child : children_) waiting.push_back({child.output, POLLIN, 0});
-    poll(waiting.data(), waiting.size(), 50);
-    for (size_t i = 0; i < children_.size(); ++i) {
-      if (waiting[i].revents != 0) read_output(children_[i]);
-    }
-    reap();
-    if (logs_are_hidden_ && have_begun()) move_logs(folder_);
-    if (received_signal != 0 && !passed_on) {
-      passed_on = true;
-      end_all(received_signal);
-      if (!settings_.hosts.empty()) tell_interruption();
-      if (!end_by_) end_by_ = Clock::now() + (job_.run.checkpoint.on_signal ? kCheckpointPatience : 10s);
-    }
-    if (end_by_ && Clock::now() > *end_by_) {
-      end_all(SIGKILL);
-      end_by_ = Clock::now() + 10s;
-    }
-    // A grandchild that holds a pipe open must not keep the launcher.
-    if (!any_running()) {
-      if (!output_by) output_by = Clock::now() + 1s;
-      if (Clock::now() > *output_by) break;
-    }
+  std::vector<pollfd> waiting;
+  for (const Child& child : children_) waiting.push_back({child.output, POLLIN, 0});
+  poll(waiting.data(), waiting.size(), 50);
+  for (size_t i = 0; i < children_.size(); ++i) {
+    if (waiting[i].revents != 0) read_output(children_[i]);
+  }
+  if (logs_are_hidden_ && have_begun()) move_logs(folder_);
+  if (received_signal != 0 && !passed_on_) {
+    passed_on_ = true;
+    end_all(received_signal);
+    if (!settings_.hosts.empty()) tell_interruption();
+    if (!end_by_) end_by_ = Clock::now() + (job_.run.checkpoint.on_signal ? kCheckpointPatience : 10s);
+    take(Interrupted{});
+  }
+  reap();  // a death that we see says more than what other ranks make of it
+  look_for_loss();
+  if (recovers() && Clock::now() > looked_ + 1s) {
+    looked_ = Clock::now();
+    tell_state_kept();
+  }
+  if (end_by_ && Clock::now() > *end_by_) {
+    end_by_ = Clock::now() + 10s;
+    end_all(SIGKILL);
   }
 }
 
-bool Launcher::have_begun() { return store_.has(kBegunKey); }
+// All ranks have ended: what they have still written. A grandchild that holds a pipe open must not keep the
+// launcher.
+void Launcher::drain_output() {
+  const auto until = Clock::now() + 1s;
+  for (Child& child : children_) {
+    while (child.output >= 0 && (more_output(child) || (attempts_.ended() && Clock::now() < until))) {
+      if (more_output(child)) {
+        read_output(child);
+      } else {
+        poll(nullptr, 0, 5);
+      }
+    }
+    if (child.output >= 0) close(std::exchange(child.output, -1));
+  }
+}
 
 // The streams go on writing into the files.
 void Launcher::move_logs(const std::filesystem::path& folder) {
@@ -253,7 +426,7 @@ void Launcher::move_logs(const std::filesystem::path& folder) {
 // All ranks have ended. Where they never began, and an earlier run's logs are in the folder, these stay.
 void Launcher::take_logs_home() {
   if (!logs_are_hidden_) return;
-  if (have_begun() || !holds_earlier_run(folder_)) return move_logs(folder_);
+  if (began_or_has_begun() || !holds_earlier_run(folder_)) return move_logs(folder_);
   std::string beside = (std::filesystem::temp_directory_path() / "pipewright-start-XXXXXX").string();
   if (mkdtemp(beside.data()) != nullptr) move_logs(beside);
 }
@@ -281,15 +454,43 @@ bool Launcher::more_output(const Child& child) const {
 }
 
 void Launcher::reap() {
-  for (Child& child : children_) {
-    if (!child.running) continue;
-    if (waitpid(child.pid, &child.status, WNOHANG) == 0) continue;
+  for (size_t i = 0; i < children_.size(); ++i) {
+    Child& child = children_[i];
+    if (!child.running || waitpid(child.pid, &child.status, WNOHANG) == 0) continue;
     child.running = false;
     note_end(child);
+    const Ending ending = ending_of(child);
+    const Slot slot = child.slot;
+    if (ending == Ending::kLost && !stopping_ && !child.host.empty() && !host_answers(child.host))
+      take(SlotGone{slot});
+    const int64_t attempt = attempt_;
+    take(ProcessEnded{attempt, slot, ending});
+    if (attempt_ != attempt) return;  // others run now
   }
 }
 
-// A rank that ends in any other way than by finishing ends the job. One that could still speak has told the
+Ending Launcher::ending_of(const Child& child) const {
+  if (!WIFEXITED(child.status)) return Ending::kLost;
+  const auto code = static_cast<ExitCode>(WEXITSTATUS(child.status));
+  if (code == ExitCode::kDone) return Ending::kDone;
+  if (code == ExitCode::kPeerLost || code == ExitCode::kInterrupted || code == ExitCode::kTerminated)
+    return Ending::kFollowed;
+  return child.host.empty() || WEXITSTATUS(child.status) != kRemoteShellFailed ? Ending::kFailed
+                                                                               : Ending::kLost;
+}
+
+// What it was last heard of doing, and who waits for it now.
+std::string Launcher::words_about(int64_t rank) {
+  std::string words;
+  const auto reports = read_reports(*store_, static_cast<int64_t>(slots_.size()));
+  const std::string last = doing(reports[static_cast<size_t>(rank)]);
+  if (!last.empty()) words += "; last heard of in " + last;
+  const std::string waiting = who_waits_for(reports, rank);
+  if (!waiting.empty()) words += "; " + waiting;
+  return words;
+}
+
+// A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told the
 // others itself; a killed one has not.
 void Launcher::note_end(Child& child) {
   const bool exited = WIFEXITED(child.status);
@@ -298,17 +499,15 @@ void Launcher::note_end(Child& child) {
     end_by_ =
         Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * job_.run.timeout_seconds)) + 5s;
   }
-  if (failure_) return;
-  failure_ = announced_failure(store_);
-  if (failure_) return;
+  if (failure_ || stopping_) return;
+  if (const auto announced = announced_failure(*store_)) {
+    note_loss(*announced);
+    if (recovers() && ending_of(child) == Ending::kFollowed) follow(*announced);
+    return;
+  }
   const std::string rank =
       "rank " + std::to_string(child.rank) + (child.host.empty() ? "" : " on " + child.host);
-  std::string words;  // what it was last heard of doing, and who waits for it now
-  const auto reports = read_reports(store_, job_.world_size());
-  const std::string last = doing(reports[static_cast<size_t>(child.rank)]);
-  if (!last.empty()) words += "; last heard of in " + last;
-  const std::string waiting = who_waits_for(reports, child.rank);
-  if (!waiting.empty()) words += "; " + waiting;
+  const std::string words = words_about(child.rank);
   Failure failure{child.rank, ExitCode::kPeerLost, ""};
   if (exited) {
     // A remote shell that cannot reach its host ends with a code of its own.
@@ -321,16 +520,27 @@ void Launcher::note_end(Child& child) {
                            : rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status));
     if (said) failure.remedy = said->remedy();
   } else {
+    failure.lost = child.rank;
     failure.message = rank + " was killed by signal " + std::to_string(WTERMSIG(child.status)) + " (" +
                       strsignal(WTERMSIG(child.status)) + ")" + words;
   }
-  failure_ = failure;
-  announce_failure(store_, failure);
+  note_loss(failure);
+  if (!recovers() || ending_of(child) == Ending::kFailed) announce_failure(*store_, failure);
+  if (recovers() && ending_of(child) == Ending::kFollowed) follow(failure);
+}
+
+// A rank has ended because of it, and says so before we have heard of it otherwise.
+void Launcher::follow(const Failure& failure) {
+  if (failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated) {
+    take(Interrupted{});  // somebody has sent a signal to a rank
+  } else if (failure.code == ExitCode::kPeerLost) {
+    take(LossAnnounced{attempt_, std::nullopt});
+  }
 }
 
 // A remote shell passes no signals on: its rank hears of them over the store.
 void Launcher::tell_interruption() {
-  announce_failure(store_, {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
+  announce_failure(*store_, {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
 }
 
 void Launcher::end_all(int signal) {
@@ -338,12 +548,24 @@ void Launcher::end_all(int signal) {
     if (!child.running) continue;
     if (signal != SIGKILL && !child.host.empty()) continue;
     kill(child.pid, signal);
-    if (signal == SIGKILL) {
-      kill(child.pid, SIGCONT);
-      waitpid(child.pid, &child.status, 0);
-      child.running = false;
-    }
+    if (signal == SIGKILL) kill(child.pid, SIGCONT);
   }
+}
+
+// The remote shell's own end would leave the rank there.
+void Launcher::signal_elsewhere(const Child& child, int signal) {
+  try {
+    const RankReport report = read_report(*store_, child.rank);
+    if (report.process)
+      run_elsewhere(settings_.remote_shell, child.host,
+                    {"kill", "-" + std::to_string(signal), std::to_string(report.process->pid)}, 3s);
+  } catch (const Error&) {
+    // Its store has gone, and it will end by itself; or its host has.
+  }
+}
+
+bool Launcher::host_answers(const std::string& host) const {
+  return run_elsewhere(settings_.remote_shell, host, {"true"}, 5s);
 }
 
 // The signal that ended the job, whichever of its processes got it; 0: none did.
@@ -360,15 +582,31 @@ int Launcher::ended_by_signal() const {
 }
 
 void Launcher::report() {
+  const bool done = end_->outcome == Outcome::kDone;
+  std::filesystem::path saved;
+  if (recovers()) {
+    try {
+      if (!done && began_or_has_begun()) saved = save_kept_state(folder_);
+    } catch (const Error& error) {
+      std::cerr << "warning: " << error.what() << "\n";
+    }
+    remove_kept_state(folder_);
+    std::error_code ignored;
+    std::filesystem::remove(attempt_file(folder_), ignored);
+  }
   if (const int signal = ended_by_signal()) {
     std::cerr << shown_.held() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
                 "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
                     (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }
-  if (failure_) {
-    throw Error(failure_->code, failure_->message, with_logs(failure_->remedy, logs_));
-  }
+  if (done) return;
+  Failure failure = failure_.value_or(Failure{0, ExitCode::kPeerLost, "the ranks have ended"});
+  if (!end_->reason.empty()) failure.message += "; " + end_->reason;
+  if (!saved.empty())
+    failure.remedy += (failure.remedy.empty() ? "" : "; ") + std::string("what was trained until then is in ") +
+                      saved.string() + ": go on with --resume latest";
+  throw Error(failure.code, failure.message, with_logs(failure.remedy, logs_));
 }
 
 }  // namespace

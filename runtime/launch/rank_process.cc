@@ -2,14 +2,18 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "graph/error.h"
@@ -165,6 +169,33 @@ RankProcess start_rank(const RankStart& start) {
   }
   process.output = output->take_reader();
   return process;
+}
+
+bool run_elsewhere(const std::string& remote_shell, const std::string& host,
+                   const std::vector<std::string>& words, std::chrono::milliseconds patience) {
+  std::istringstream shell(remote_shell);
+  std::vector<std::string> arguments(std::istream_iterator<std::string>(shell), {});
+  PW_CHECK(!arguments.empty(), "no remote shell");
+  arguments.insert(arguments.end(), {host, shell_line(words)});
+  Surroundings around;
+  around.connect_with_nothing(STDIN_FILENO, O_RDONLY);
+  around.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
+  around.connect_with_nothing(STDERR_FILENO, O_WRONLY);
+  pid_t pid = -1;
+  if (posix_spawnp(&pid, arguments[0].c_str(), around.actions(), around.attributes(),
+                   pointers(arguments).data(), environ) != 0)
+    return false;
+  const auto until = std::chrono::steady_clock::now() + patience;
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > until) {
+      kill(pid, SIGKILL);
+      waitpid(pid, &status, 0);
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 }  // namespace pipewright

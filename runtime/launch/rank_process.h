@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ struct RankProcess {
 /// Leads a process group of its own: a Ctrl-C at the terminal reaches the launcher, which passes it on once.
 /// RunError if it cannot be started.
 RankProcess start_rank(const RankStart& start);
+
+/// Runs `words` on another host through the remote shell, and waits `patience` at most. Whether it ended well.
+bool run_elsewhere(const std::string& remote_shell, const std::string& host,
+                   const std::vector<std::string>& words, std::chrono::milliseconds patience);
 
 /// What the ranks of a job have in common that others must not know is in this variable.
 inline constexpr const char* kSecretVariable = "PIPEWRIGHT_JOB_SECRET";

@@ -10,6 +10,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/checkpoint/initial_weights.h"
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/groups/group_client.h"
@@ -43,7 +44,13 @@ void Training::open() {
 }
 
 void Training::begin() {
-  prepare_run_folder(folder_, job_.resume, job_.overwrite);
+  if (job_.attempt) {
+    tidy_run_folder(folder_, data_.first_minibatch());
+  } else {
+    prepare_run_folder(folder_, job_.resume, job_.overwrite);
+  }
+  if (kept_ && (!job_.attempt || job_.recovered_from != "memory"))
+    make_kept_state(folder_, kept_bytes(), ranks_share_host());
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
   if (group_server_) group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
@@ -66,7 +73,13 @@ void Training::begin() {
     return span_from(first, data_.length_of(job_.generation_at(first))).end();
   };
   settings.next_minibatch = data_.first_minibatch();
-  if (job_.resume) {
+  if (job_.attempt) {
+    settings.past = folder_ / "metrics.jsonl";
+    settings.evaluated_epochs = data_.evaluated_epochs();
+    settings.recovery = RecoverySummary{job_.attempt->number, data_.first_minibatch(), 0, job_.attempt->reason,
+                                        job_.recovered_from, session_.place().world_size, 0};
+    settings.lost_at_seconds = job_.attempt->lost_at_seconds;
+  } else if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
     settings.past = past / "metrics.jsonl";
     settings.evaluated_epochs = data_.evaluated_epochs();
@@ -82,7 +95,7 @@ void Training::begin() {
         initial_weights_text(InitialWeights(job_.run.initial_weights, job_.model), job_.model);
     if (!taken.empty()) std::fprintf(stderr, "initial weights: %s\n", taken.c_str());
   }
-  keeper_ = std::make_unique<CheckpointKeeper>(folder_, job_.run.checkpoint.keep);
+  for (CheckpointSeries* series : all_series()) series->keep();
   settings.heard_speed = [this](int64_t rank, const SpeedChange& change) { speeds_.take(rank, change); };
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
@@ -98,7 +111,9 @@ void Training::begin() {
       }
     } else if (CoreSample::is_line(line)) {
       cores_.take(rank, CoreSample::from_line(line));
-    } else if (!keeper_->take(line)) {
+    } else {
+      for (CheckpointSeries* series : all_series())
+        if (series->take(line)) return;
       journal_->take(rank, line);
     }
   });
@@ -126,9 +141,7 @@ void Training::prepare() {
   told_minibatches_ = done_;
   pipeline_began_ = data_.pipeline_began();
   evaluated_epochs_ = data_.evaluated_epochs();
-  writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Settings{
-      folder_, job_.run.checkpoint.versions == "exact",
-      [this](std::string line) { control().post(std::move(line)); }, [this] { control().check(); }});
+  open_checkpoints();
   if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
   serve_groups();
   open_cache();
@@ -180,7 +193,9 @@ void Training::work() {
   }
   prepare_to_stop();
   GenerationSummary start;
-  start.reason = job_.resume ? "resume" : "start";
+  start.reason = job_.attempt  ? kLossReason + job_.attempt->reason
+                 : job_.resume ? "resume"
+                               : "start";
   tell_generation(start);
   if (generation_->takes_part()) evaluate_ended_epoch();
   while (true) {
@@ -194,7 +209,7 @@ void Training::work() {
   }
   fault_point();
   if (!job_.run.no_save) save_model();
-  complete_checkpoints();
+  for (CheckpointSeries* series : all_series()) series->complete();
 }
 
 // The pipeline is empty: buffers are the replicas' average.
@@ -239,17 +254,17 @@ void Training::fault_point() {
 
 // All ranks have written the checkpoint of the same minibatch.
 void Training::stop() {
-  complete_checkpoints();
+  for (CheckpointSeries* series : all_series()) series->complete();
   control().barrier("stopped", session_.start_patience(), Meeting::kEnd);
   const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
                         words_of_signal(stop_->signal()) +
-                            (last_checkpoint_.empty() ? "" : "; left " + last_checkpoint_.string())};
+                            (checkpoints_->last().empty() ? "" : "; left " + checkpoints_->last().string())};
   throw JobEnded(failure.code, failure.message, failure);
 }
 
 void Training::post_last_words() {
   fault_point();
-  writer_->settle();
+  for (CheckpointSeries* series : all_series()) series->settle_writer();
   const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
   RankSummary rank = summary_of_rank(session_.place().rank, plan_in_force(), worker, earlier_workers_,
                                      memory_, times_, job_.device);
@@ -270,13 +285,14 @@ void Training::close(const std::string& status) {
     journal_->close();
     std::vector<std::string> written = {"run.json", "plan.json"};
     if (status == "done" && !job_.run.no_save) written.push_back(kModelFileName);
-    if (!last_checkpoint_.empty()) written.push_back(last_checkpoint_.lexically_relative(folder_));
+    if (!checkpoints_->last().empty())
+      written.push_back(checkpoints_->last().lexically_relative(folder_));
     demand_run_files(folder_, written);
   } catch (const std::exception&) {
     lost = std::current_exception();
   }
   if (lost || status != "done") {
-    keeper_->settle();
+    for (CheckpointSeries* series : all_series()) series->settle();
     remove_weights_parts(folder_);
   }
   const Summary summary =

@@ -6,14 +6,14 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "models/memory/memory_meter.h"
-#include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/checkpoint_series.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/fault_points.h"
 #include "runtime/control/stop_agreement.h"
@@ -72,7 +72,10 @@ class Training : private RankTask {
 
   // training_spans.cc: what is done under one plan.
   void train_generation();
-  void train_span(Span span, std::vector<int64_t> checkpoints);
+  /// The minibatches within a span before which a checkpoint is due, by series.
+  using PointsWithin = std::map<CheckpointSeries*, std::vector<int64_t>>;
+  PointsWithin points_within(Span span) const;
+  void train_span(Span span, const PointsWithin& within);
   void tell_ended_epoch();
   void evaluate_ended_epoch();
   void evaluate(int64_t epoch, int64_t minibatches = 0);
@@ -106,11 +109,16 @@ class Training : private RankTask {
   void hear_of_decisions(int64_t ended);
 
   // training_checkpoints.cc
-  void write_checkpoint(const std::string& cause);
-  void begin_checkpoint(int64_t next_minibatch, const std::string& cause);
-  void take_state(int64_t next_minibatch, StageReplica& stage, bool drained);
+  void open_checkpoints();
+  int64_t kept_bytes() const;
+  bool ranks_share_host();
+  std::vector<CheckpointSeries*> all_series() const;
+  std::vector<CheckpointSeries*> series_due(int64_t n) const;
+  void write_checkpoints(const std::vector<CheckpointSeries*>& series, const std::string& cause);
+  void take_state(const std::vector<CheckpointSeries*>& series, int64_t next_minibatch, StageReplica& stage,
+                  bool drained);
+  CheckpointManifest manifest_of(int64_t next_minibatch, const std::string& cause) const;
   void advance_checkpoints();
-  void complete_checkpoints();
 
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
   Control& control() { return session_.control(); }
@@ -143,15 +151,14 @@ class Training : private RankTask {
   std::unique_ptr<PlanGeneration> generation_;
   std::unique_ptr<RunCache> cache_;  // if the run keeps what frozen layers make; borrows generation_'s worker
   std::unique_ptr<Journal> journal_;  // rank 0
-  std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<CheckpointKeeper> keeper_;                                  // rank 0
+  std::unique_ptr<CheckpointSeries> checkpoints_;  // the run folder's
+  std::unique_ptr<CheckpointSeries> kept_;         // of the state for lost ranks, where one is recovered
   RankSpeeds speeds_{session_.place().world_size};                            // rank 0: what all have said
   LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
   LinkSpeeds link_speeds_;                                                    // rank 0: what they have found
   CoreSamples cores_{session_.place().world_size};  // rank 0: what all have told of their cores
   std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
   std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
-  std::filesystem::path last_checkpoint_;           // rank 0
   int64_t done_ = 0;                                // minibatches: the next one is the first that is not
   int64_t pipeline_began_ = 0;                      // the minibatch before which the pipeline was last empty
   int64_t evaluated_epochs_ = 0;

@@ -220,7 +220,7 @@ void Training::start_generation(int64_t number, StateSource* source) {
   generation_ = std::make_unique<PlanGeneration>(number, plan, job_.gradient_accumulation_of(number),
                                                  data_.length_of(number), std::move(worker));
   if (!generation_->takes_part()) return;
-  writer_->set_stages(generation_->worker().stage_count());
+  for (CheckpointSeries* series : all_series()) series->set_stages(generation_->worker().stage_count());
   if (!cache_) return;
   std::vector<const Plan*> before;
   for (int64_t earlier = 0; earlier < number; ++earlier) before.push_back(&job_.plan_of(earlier));

@@ -1,25 +1,92 @@
+#include <set>
+
 #include "graph/document.h"
+#include "runtime/checkpoint/kept_state.h"
+#include "runtime/control/heartbeat.h"
+#include "runtime/job/recovery_policy.h"
+#include "runtime/update/update_rule.h"
 #include "runtime/train/training.h"
 
 namespace pipewright {
+namespace {
+
+// Of the state in memory rank 0 hears of what ranks have written with its other messages, some of them late;
+// where minibatches are quick the next one may be begun meanwhile.
+constexpr size_t kMostKeptPending = 4;
+constexpr const char* kKeptKind = "kept";
+
+}  // namespace
+
+void Training::open_checkpoints() {
+  const auto series = [this](const std::filesystem::path& folder, const CheckpointSettings& points,
+                             const char* kind, size_t most_pending) {
+    return std::make_unique<CheckpointSeries>(CheckpointSeries::Settings{
+        folder, points, kind, most_pending, [this](std::string line) { control().post(std::move(line)); },
+        [this] {
+          control().check();
+          if (lines_) lines_->check();
+        }});
+  };
+  checkpoints_ = series(folder_, job_.run.checkpoint, kCheckpointKind, 1);
+  if (on_loss_of(job_.run) == OnLoss::kEnd) return;
+  CheckpointSettings points;
+  points.every_minibatches = job_.run.recovery.copy_every_minibatches;
+  points.keep = 1;
+  kept_ = series(kept_state_of(folder_), points, kKeptKind, kMostKeptPending);
+}
+
+// Of all that may lie there at a time: one that is whole, the next ones, and older versions of weights.
+int64_t Training::kept_bytes() const {
+  int64_t weights = 0, others = 0;
+  for (const Parameter& parameter : job_.model.graph.parameters) weights += parameter.type.bytes();
+  for (const Buffer& buffer : job_.model.graph.buffers) others += buffer.type.bytes();
+  const auto slots = static_cast<int64_t>(slot_names(job_.run.optimizer).size());
+  int64_t versions = 0;
+  for (const Stage& stage : generation_->plan().stages) versions = std::max(versions, stage.in_flight);
+  return (1 + static_cast<int64_t>(kMostKeptPending)) * ((1 + slots + versions) * weights + others);
+}
+
+bool Training::ranks_share_host() {
+  if (!session_.store()) return true;
+  std::set<std::string> hosts;
+  for (int64_t rank = 0; rank < session_.place().world_size; ++rank) {
+    const RankReport report = read_report(*session_.store(), rank);
+    hosts.insert(report.process ? report.process->identity : "");
+  }
+  return hosts.size() == 1;
+}
+
+std::vector<CheckpointSeries*> Training::all_series() const {
+  std::vector<CheckpointSeries*> all = {checkpoints_.get()};
+  if (kept_) all.push_back(kept_.get());
+  return all;
+}
+
+// The series of which a checkpoint is due after minibatch n - 1.
+std::vector<CheckpointSeries*> Training::series_due(int64_t n) const {
+  std::vector<CheckpointSeries*> due;
+  for (CheckpointSeries* series : all_series())
+    if (checkpoint_due(n, series->points(), generation_->period(), generation_->length()))
+      due.push_back(series);
+  return due;
+}
 
 // All minibatches before done_ have come back, and none from it on has begun.
-void Training::write_checkpoint(const std::string& cause) {
-  begin_checkpoint(done_, cause);
+void Training::write_checkpoints(const std::vector<CheckpointSeries*>& series, const std::string& cause) {
+  for (CheckpointSeries* one : series) one->begin([&] { return manifest_of(done_, cause); });
   for_each_stage(generation_->worker(), [&](StageReplica& stage) {
-    take_state(done_, stage, /*drained=*/pipeline_began_ == done_);
+    take_state(series, done_, stage, /*drained=*/pipeline_began_ == done_);
   });
 }
 
-void Training::take_state(int64_t next_minibatch, StageReplica& stage, bool drained) {
-  writer_->take(next_minibatch, stage, stage.state_before(next_minibatch), drained);
+void Training::take_state(const std::vector<CheckpointSeries*>& series, int64_t next_minibatch,
+                          StageReplica& stage, bool drained) {
+  const StageState state = stage.state_before(next_minibatch);
+  for (CheckpointSeries* one : series) one->write(next_minibatch, stage, state, drained);
 }
 
-// Rank 0: what the manifest says; it is written when all ranks have written their parts. One checkpoint at a
-// time. Waiting for the one before stops no other rank on its way there: it lies behind this rank.
-void Training::begin_checkpoint(int64_t next_minibatch, const std::string& cause) {
-  if (!keeper_) return;
-  complete_checkpoints();
+// What is in it but for the stages, which their ranks write.
+CheckpointManifest Training::manifest_of(int64_t next_minibatch, const std::string& cause) const {
   CheckpointManifest manifest;
   manifest.next_minibatch = next_minibatch;
   manifest.pipeline_began = pipeline_began_;
@@ -30,26 +97,13 @@ void Training::begin_checkpoint(int64_t next_minibatch, const std::string& cause
   manifest.graph_digest = document_digest(job_.model.graph);
   manifest.run = job_.run;
   manifest.plan = generation_->plan();
-  keeper_->begin(std::move(manifest));
+  return manifest;
 }
 
 // Between two actions: what has been written meanwhile is told, and completed.
 void Training::advance_checkpoints() {
-  writer_->poll();
-  if (!keeper_) return;
-  lines_->check();
-  if (const auto folder = keeper_->poll()) last_checkpoint_ = *folder;
-}
-
-void Training::complete_checkpoints() {
-  writer_->wait();
-  while (keeper_ && keeper_->pending()) {
-    const auto check = [this] {
-      control().check();
-      lines_->check();
-    };
-    if (const auto folder = keeper_->wait(check)) last_checkpoint_ = *folder;
-  }
+  if (lines_) lines_->check();
+  for (CheckpointSeries* series : all_series()) series->advance();
 }
 
 }  // namespace pipewright

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "runtime/journal/minibatch_reports.h"
 #include "runtime/stage/not_finite_error.h"
@@ -58,11 +59,10 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
 
 // From done_ on, until the run is over, another plan takes over, or a signal has stopped it.
 void Training::train_generation() {
-  const CheckpointSettings& settings = job_.run.checkpoint;
   const RunLength& length = generation_->length();
   while (done_ < end_of_generation()) {
     const Span span = span_from(done_, length);
-    const auto within = checkpoints_within(span, settings, generation_->period(), length);
+    const PointsWithin within = points_within(span);
     try {
       train_span(span, within);
     } catch (const NotFiniteError& error) {
@@ -92,12 +92,16 @@ void Training::train_generation() {
     if (evaluation_data_ && !cut_short && evaluation_within_epoch(done_, length))
       evaluate(done_ / length.minibatches_per_epoch, done_);
     fault_point();
-    if (std::binary_search(within.begin(), within.end(), done_) && pipeline_began_ != done_) {
-      // It was written on the way.
-    } else if (checkpoint_due(done_, settings, generation_->period(), length)) {
-      write_checkpoint(done_ == length.minibatches ? "end" : "interval");
-    } else if (stops) {
-      write_checkpoint("signal");
+    const auto was_written = [&](CheckpointSeries* series) {  // on the way
+      const std::vector<int64_t>& points = within.at(series);
+      return std::binary_search(points.begin(), points.end(), done_) && pipeline_began_ != done_;
+    };
+    std::vector<CheckpointSeries*> due = series_due(done_);
+    const bool is_due = std::find(due.begin(), due.end(), checkpoints_.get()) != due.end();
+    if (stops && !is_due) due.push_back(checkpoints_.get());
+    std::erase_if(due, was_written);
+    if (!due.empty()) {
+      write_checkpoints(due, done_ == length.minibatches ? "end" : stops && !is_due ? "signal" : "interval");
     }
     if (stops) {
       tell_end_of_generation(/*stopped=*/true);
@@ -107,7 +111,19 @@ void Training::train_generation() {
   tell_end_of_generation(/*stopped=*/false);
 }
 
-void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
+Training::PointsWithin Training::points_within(Span span) const {
+  PointsWithin within;
+  for (CheckpointSeries* series : all_series()) {
+    // Replicas that are not held equal are made so where the pipeline drains: what lies between says nothing.
+    within[series] = sync_facts(job_.run.sync).keeps_replicas_equal
+                         ? checkpoints_within(span, series->points(), generation_->period(),
+                                              generation_->length())
+                         : std::vector<int64_t>();
+  }
+  return within;
+}
+
+void Training::train_span(Span span, const PointsWithin& within) {
   Worker& worker = generation_->worker();
   monitor_.drained();
   std::optional<PrefixFeed> prefix;
@@ -155,13 +171,19 @@ void Training::train_span(Span span, std::vector<int64_t> checkpoints) {
   };
   if (layer_norms_) hooks.averaged = [this](StageReplica& stage) { layer_norms_->add(stage); };
   hooks.gradient_norm = [&](int64_t end, double norm) { reports.norm(end, norm); };
-  hooks.checkpoints = std::move(checkpoints);
-  hooks.checkpoint = [this, &worker](int64_t n, StageReplica& stage) {
+  std::set<int64_t> checkpoints;
+  for (const auto& [series, points] : within) checkpoints.insert(points.begin(), points.end());
+  hooks.checkpoints.assign(checkpoints.begin(), checkpoints.end());
+  hooks.checkpoint = [this, &worker, &within](int64_t n, StageReplica& stage) {
     // Where another plan takes over the pipeline drains first.
     if (stop_ && stop_->stop_before() == n && !stops_at(n)) return;
     session_.rest();  // a slow disk is no update that hangs
-    if (&stage == &worker.stage()) begin_checkpoint(n, "interval");
-    take_state(n, stage, /*drained=*/false);
+    std::vector<CheckpointSeries*> due;
+    for (const auto& [series, points] : within)
+      if (std::binary_search(points.begin(), points.end(), n)) due.push_back(series);
+    if (&stage == &worker.stage())
+      for (CheckpointSeries* series : due) series->begin([&] { return manifest_of(n, "interval"); });
+    take_state(due, n, stage, /*drained=*/false);
   };
   const auto begin = Clock::now();
   try {

@@ -1,0 +1,64 @@
+// The checkpoints of one place, as a rank has part in them: the run folder's, and those of the state that is
+// kept in memory (kept_state.h).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+
+namespace pipewright {
+
+/// Called by the thread that trains, but for take(line).
+class CheckpointSeries {
+ public:
+  struct Settings {
+    std::filesystem::path folder;  ///< checkpoints/ is made in it
+    CheckpointSettings points;     ///< when they are due, how many stay, and with which versions
+    std::string kind;              ///< of the messages in which ranks say what they have written
+    size_t most_pending = 1;       ///< not whole yet: a further one waits for them
+    std::function<void(std::string line)> post;  ///< to rank 0
+    std::function<void()> check;                 ///< called in every wait; may throw
+  };
+  explicit CheckpointSeries(Settings settings);
+
+  /// Rank 0, before any line is taken: it puts the checkpoints together.
+  void keep();
+  /// On rank 0; false if the line is not of this series. Any thread.
+  bool take(const std::string& line) { return keeper_ && keeper_->take(line); }
+
+  const CheckpointSettings& points() const { return settings_.points; }
+  /// From now on the rank has so many stages.
+  void set_stages(size_t stages) { writer_.set_stages(stages); }
+  /// This rank begins the checkpoint that `manifest` says, which lacks its stages; on other ranks than 0
+  /// nothing happens. Waits for earlier ones, which lie behind this rank, so that nobody is held up.
+  void begin(const std::function<CheckpointManifest()>& manifest);
+  /// As CheckpointWriter::take().
+  void write(int64_t n, const StageReplica& stage, StageState state, bool drained) {
+    writer_.take(n, stage, std::move(state), drained);
+  }
+  /// What has been written meanwhile is told, and completed.
+  void advance();
+  /// Until all that were begun are whole.
+  void complete();
+  /// The last words of this rank: what could be written is told.
+  void settle_writer() noexcept { writer_.settle(); }
+  /// Rank 0, the last call after a failure.
+  void settle() noexcept;
+  /// Rank 0: the folder of the last that became whole; "" = none yet.
+  const std::filesystem::path& last() const { return last_; }
+
+ private:
+  const Settings settings_;
+  CheckpointWriter writer_;
+  std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
+  std::filesystem::path last_;
+};
+
+}  // namespace pipewright

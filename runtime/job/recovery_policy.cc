@@ -1,0 +1,80 @@
+#include "runtime/job/recovery_policy.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/rows.h"
+#include "graph/spec.h"
+#include "graph/units.h"
+#include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/run_rules.h"
+#include "optimizer/plan/updates.h"
+#include "runtime/job/adapt.h"
+
+namespace pipewright {
+namespace {
+
+struct Row {
+  const char* name;
+  OnLoss on_loss;
+};
+
+OnLoss named(const std::string& name) {
+  static const std::vector<Row> rows = {
+      {"end", OnLoss::kEnd}, {"restart", OnLoss::kRestart}, {"continue", OnLoss::kContinue}};
+  return row_named(rows, "on_loss", name).on_loss;
+}
+
+// Of the devices that are left nobody says which they are: they reach each other over the slowest link that
+// some of them may need.
+Topology topology_of(const Topology& whole, int64_t ranks) {
+  if (whole.device_count() == ranks) return whole;
+  Topology left = whole;
+  left.devices.clear();
+  int64_t devices = 1;
+  size_t level = 0;
+  while (level + 1 < whole.levels.size() && devices * whole.levels[level].count < ranks)
+    devices *= whole.levels[level++].count;
+  TopologyLevel link = whole.levels[level];
+  link.count = ranks;
+  left.levels = {link};
+  return left;
+}
+
+}  // namespace
+
+OnLoss on_loss_of(const Run& run) { return named(parse_spec(run.recovery.on_loss, "on_loss").name); }
+
+RecoveryPolicy::RecoveryPolicy(const std::string& on_loss) {
+  SpecOptions options(parse_spec(on_loss, "on_loss"));
+  on_loss_ = named(options.spec().name);
+  if (on_loss_ != OnLoss::kContinue) {
+    options.finish();
+    return;
+  }
+  const std::string profile = options.string("profile", "");
+  const std::string topology = options.string("topology", "");
+  const std::string bandwidth = options.string("bandwidth", "4GB/s");
+  options.finish();
+  if (profile.empty()) {
+    options.fail("profile", "missing: the ranks that are left get a plan of their own",
+                 "give --on-loss continue:profile=PROFILE.json, of pipewright-profiler");
+  }
+  profile_ = read_document<Profile>(profile);
+  if (!topology.empty()) topology_ = read_document<Topology>(topology);
+  bandwidth_bytes_per_second_ = parse_bytes_per_second(bandwidth, "--on-loss continue: bandwidth");
+}
+
+Plan RecoveryPolicy::plan_for(int64_t ranks, const Plan& first) const {
+  PW_CHECK(profile_, "--on-loss continue plans again");
+  PlanRequest request = request_like(first);
+  request.most_minibatches_per_update = updates_of(first).most_minibatches;
+  return make_plan(*profile_,
+                   topology_ ? topology_of(*topology_, ranks)
+                             : flat_topology(ranks, bandwidth_bytes_per_second_, kUsualLatencySeconds, 0),
+                   request);
+}
+
+}  // namespace pipewright
