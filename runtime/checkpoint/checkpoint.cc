@@ -201,6 +201,14 @@ void CheckpointManifest::validate(const std::string& where) const {
   }
 }
 
+std::vector<CheckpointFile> CheckpointStage::files() const {
+  std::vector<CheckpointFile> files;
+  if (!state.file.empty()) files.push_back(state);  // a further replica writes none
+  for (const auto& [number, file] : versions) files.push_back(file);
+  for (const auto& [replica, file] : replicas) files.push_back(file);
+  return files;
+}
+
 std::vector<CheckpointFile> CheckpointManifest::files() const {
   std::vector<CheckpointFile> files;
   for (const CheckpointStage& stage : stages) {

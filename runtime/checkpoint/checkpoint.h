@@ -34,6 +34,7 @@ struct CheckpointStage {
 
   static CheckpointStage from_json(JsonReader& reader);
   Json to_json() const;
+  std::vector<CheckpointFile> files() const;  ///< that there are
 };
 
 struct CheckpointManifest {

@@ -45,14 +45,25 @@ fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) 
   return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
 }
 
-CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
-                                     const std::string& name, const NamedTensors& tensors) {
+std::optional<int64_t> minibatch_of_partial(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (name.rfind('.', 0) != 0 || folder.extension() != kPartialSuffix) return std::nullopt;
+  return minibatch_of(name.substr(1, name.size() - 1 - std::string(kPartialSuffix).size()));
+}
+
+void make_partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) {
   const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
   demand_run_files(run_folder, {});
   on_disk(folder, [&] {
     fs::create_directory(checkpoints_of(run_folder));
     fs::create_directory(folder);
   });
+}
+
+CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
+                                     const std::string& name, const NamedTensors& tensors) {
+  const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
+  make_partial_checkpoint(run_folder, next_minibatch);
   const std::string file = name + ".safetensors";
   try {
     const WrittenFile written = write_safetensors(
@@ -154,13 +165,13 @@ void CheckpointKeeper::settle() noexcept {
 
 fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) const {
   const fs::path partial = partial_checkpoint(run_folder_, manifest.next_minibatch);
-  const fs::path folder = checkpoints_of(run_folder_) / checkpoint_name(manifest.next_minibatch);
   demand_run_files(run_folder_, {});
   for (auto& [number, stage] : stages) manifest.stages.push_back(std::move(stage));
   PW_CHECK_EQ(manifest.stages.size(), manifest.plan.stages.size());
   for (const CheckpointFile& file : manifest.files()) {
     std::error_code error;
     const auto bytes = fs::file_size(partial / file.file, error);
+    if (error && tell_) continue;  // another host has it
     if (error || static_cast<int64_t>(bytes) != file.bytes) {
       demand_run_files(run_folder_, {});
       throw RunError((partial / file.file).string() + ": is not there as its rank wrote it",
@@ -170,18 +181,20 @@ fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) 
   // After a power cut too the book reaches as far as the checkpoint.
   sync_to_disk(run_folder_ / "metrics.jsonl");
   write_document(partial / kManifestName, manifest);
-  on_disk(folder, [&] {
-    if (file_exists(folder)) remove_checkpoint(folder);
-    fs::rename(partial, folder);
-    remove_old();
-  });
-  sync_to_disk(checkpoints_of(run_folder_));
-  return folder;
+  if (tell_) tell_(manifest.next_minibatch, partial / kManifestName);
+  return take_for_whole(run_folder_, manifest.next_minibatch, keep_);
 }
 
-void CheckpointKeeper::remove_old() const {
-  const auto whole = list_checkpoints(run_folder_);
-  for (size_t i = static_cast<size_t>(keep_); i < whole.size(); ++i) remove_checkpoint(whole[i]);
+fs::path take_for_whole(const fs::path& run_folder, int64_t next_minibatch, int64_t keep) {
+  const fs::path folder = checkpoints_of(run_folder) / checkpoint_name(next_minibatch);
+  on_disk(folder, [&] {
+    if (file_exists(folder)) remove_checkpoint(folder);
+    fs::rename(partial_checkpoint(run_folder, next_minibatch), folder);
+    const auto whole = list_checkpoints(run_folder);
+    for (size_t i = static_cast<size_t>(keep); i < whole.size(); ++i) remove_checkpoint(whole[i]);
+  });
+  sync_to_disk(checkpoints_of(run_folder));
+  return folder;
 }
 
 void remove_partial_checkpoints(const fs::path& run_folder) {

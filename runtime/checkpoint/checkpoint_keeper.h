@@ -19,8 +19,15 @@ namespace pipewright {
 /// Where a checkpoint is put together: hidden until it is whole.
 std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
+/// N of such a folder; nothing for other names.
+std::optional<int64_t> minibatch_of_partial(const std::filesystem::path& folder);
+
+/// Makes it, if it is not there. RunError (disk full; a run folder that has gone, which does not come back for
+/// it).
+void make_partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
+
 /// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError
-/// (disk full; a run folder that has gone, which does not come back for it).
+/// as make_partial_checkpoint().
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
@@ -41,6 +48,10 @@ class CheckpointKeeper {
   /// keep: whole checkpoints that stay, the latest ones.
   CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, std::string kind = kCheckpointKind);
 
+  /// From now on parts of a checkpoint may lie on other hosts: `tell` says to these that one is whole, by its
+  /// manifest, on the thread that completes it. Empty: all files are here again. With nothing pending.
+  using Tell = std::function<void(int64_t next_minibatch, const std::filesystem::path& manifest)>;
+  void share(Tell tell) { tell_ = std::move(tell); }
   /// False if the line is no checkpoint_line() of this kind. From any thread.
   bool take(const std::string& line);
 
@@ -61,11 +72,10 @@ class CheckpointKeeper {
   using Stages = std::map<int64_t, CheckpointStage>;  // by number
 
   std::filesystem::path complete(CheckpointManifest manifest, Stages stages) const;
-  void remove_old() const;
-
   const std::filesystem::path run_folder_;
   const int64_t keep_;
   const std::string kind_;
+  Tell tell_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them
 
@@ -77,6 +87,11 @@ class CheckpointKeeper {
   std::condition_variable changed_;
   std::map<int64_t, Written> written_;  // by N
 };
+
+/// The partial checkpoint, with its manifest in it, becomes a whole one, and of whole ones the latest `keep`
+/// stay. RunError.
+std::filesystem::path take_for_whole(const std::filesystem::path& run_folder, int64_t next_minibatch,
+                                     int64_t keep);
 
 /// It is not seen half removed.
 void remove_checkpoint(const std::filesystem::path& folder);

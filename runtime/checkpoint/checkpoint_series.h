@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/checkpoint_points.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/state_copies.h"
 
 namespace pipewright {
 
@@ -27,11 +28,20 @@ class CheckpointSeries {
     std::function<void()> check;                 ///< called in every wait; may throw
   };
   explicit CheckpointSeries(Settings settings);
+  CheckpointSeries(const CheckpointSeries&) = delete;
+  CheckpointSeries& operator=(const CheckpointSeries&) = delete;
+  ~CheckpointSeries();
 
   /// Rank 0, before any line is taken: it puts the checkpoints together.
   void keep();
   /// On rank 0; false if the line is not of this series. Any thread.
   bool take(const std::string& line) { return keeper_ && keeper_->take(line); }
+
+  /// From now on the ranks write each into the folder of their own host, and a part counts as written when its
+  /// copy is there too. On all ranks of the plan, with nothing begun.
+  void begin_copies(std::unique_ptr<StateCopies> copies);
+  /// complete(), on all ranks of the plan, and all write into one folder again. Nothing without copies.
+  void end_copies();
 
   const CheckpointSettings& points() const { return settings_.points; }
   /// From now on the rank has so many stages.
@@ -48,14 +58,17 @@ class CheckpointSeries {
   /// Until all that were begun are whole.
   void complete();
   /// The last words of this rank: what could be written is told.
-  void settle_writer() noexcept { writer_.settle(); }
+  void settle_writer() noexcept;
   /// Rank 0, the last call after a failure.
   void settle() noexcept;
   /// Rank 0: the folder of the last that became whole; "" = none yet.
   const std::filesystem::path& last() const { return last_; }
 
  private:
+  void check() const;
+
   const Settings settings_;
+  std::unique_ptr<StateCopies> copies_;  // where parts lie on several hosts
   CheckpointWriter writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
   std::filesystem::path last_;

@@ -45,7 +45,14 @@ void CheckpointWriter::start(int64_t n, std::vector<Part> parts) {
   parts_ = std::move(parts);
   written_ = std::async(std::launch::async, [this] {
     Stages stages;
-    for (const Part& part : parts_) stages[part.stage] = write(settings_.run_folder, writing_, part);
+    std::vector<CheckpointFile> files;
+    for (const Part& part : parts_) {
+      CheckpointStage stage = write(settings_.run_folder, writing_, part);
+      const auto written = stage.files();
+      files.insert(files.end(), written.begin(), written.end());
+      stages[part.stage] = std::move(stage);
+    }
+    if (settings_.written) settings_.written(writing_, files);
     return stages;
   });
 }

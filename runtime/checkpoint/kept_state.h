@@ -1,26 +1,98 @@
-// The newest state of a run, kept in the memory of its host: checkpoints like those of the run folder, written
+// The newest state of a run, kept in the memory of its hosts: checkpoints like those of the run folder, written
 // every few minibatches, of which only the last whole one stays. It outlives the processes of the ranks, so
 // that a job that has lost one goes on from there. docs/recovery.md
+//
+// Each host has a folder of its own for it, a link to which lies in the run folder. Where there are several, a
+// host has some of the files of a state, and the manifest of a whole one (state_copies.h).
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace pipewright {
 
-/// RUN/.kept, whose checkpoints/ holds them: a link into the host's memory (/dev/shm), or a folder on the disk.
+/// RUN/.kept-HOST of the host of this process (this_process()): a link into its memory (/dev/shm), or a folder
+/// on the disk.
 std::filesystem::path kept_state_of(const std::filesystem::path& run_folder);
+/// A host and its RUN/.kept-HOST.
+struct HostOfKeptState {
+  std::string host;
+  std::filesystem::path place;
+};
+/// Of all hosts, as the run folder has them.
+std::vector<HostOfKeptState> hosts_of_kept_state(const std::filesystem::path& run_folder);
 
-/// Makes room for it, empty: in memory if that has room for `bytes` and the ranks are all `on_one_host`, else
-/// beside the run, with a line on standard error that says why. What an earlier run left there goes. RunError
-/// if it cannot be made.
-void make_kept_state(const std::filesystem::path& run_folder, int64_t bytes, bool on_one_host);
+/// Ranks of one attempt (job/attempt.h) write into a folder of their own, in which checkpoints/ is made: whoever
+/// is late writes into one that is not there any more.
+std::filesystem::path kept_by_attempt(const std::filesystem::path& place, int64_t attempt);
+struct KeptAttempt {
+  int64_t attempt = 0;
+  std::filesystem::path folder;
+};
+/// Those that there are, by falling number.
+std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 
-/// Gives the room back, as far as it goes.
+/// That so many are not whole yet at a time (CheckpointSeries): of the state in memory rank 0 hears of what ranks
+/// have written with its other messages, some of them late; where minibatches are quick the next one may be
+/// begun meanwhile.
+constexpr size_t kMostKeptPending = 4;
+
+/// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
+/// memory if that has room for `bytes`, else beside the run, with a line on standard error that says why.
+/// RunError if it cannot be made.
+void ensure_kept_place(const std::filesystem::path& run_folder, int64_t bytes);
+
+/// Makes room for what `attempt` will keep on this host, as ensure_kept_place(). `taken`: a kept checkpoint of this
+/// host from which the attempt goes on; it becomes the first of the attempt's. All others go. By one process of
+/// the host, and after all of its processes have read what they take.
+void make_kept_state(const std::filesystem::path& run_folder, int64_t attempt, int64_t bytes,
+                     const std::optional<std::filesystem::path>& taken);
+
+/// Gives the room back, as far as it goes: of this host.
 void remove_kept_state(const std::filesystem::path& run_folder) noexcept;
+/// Likewise of one place, whose host this is.
+void remove_kept_place(const std::filesystem::path& place) noexcept;
+/// Where the host of a place has its state; "" if it is the place itself.
+std::filesystem::path target_of_kept_place(const std::filesystem::path& place);
 
-/// Of a job that ends before its end: what is kept and newer than all checkpoints of the run folder becomes
-/// one of these. Its folder, or "" where there is nothing newer. RunError if it cannot be written.
-std::filesystem::path save_kept_state(const std::filesystem::path& run_folder);
+/// The minibatch from which an attempt has gone on.
+struct AttemptStart {
+  int64_t attempt = 0;
+  int64_t minibatch = 0;
+};
+/// RUN/.kept.starts: of the attempts of the job. Rank 0 notes them, of attempt 0 as the first and only one.
+void note_start(const std::filesystem::path& run_folder, AttemptStart start);
+std::vector<AttemptStart> read_starts(const std::filesystem::path& run_folder);
+void forget_starts(const std::filesystem::path& run_folder) noexcept;
+/// False of a state that an attempt has kept from behind the minibatch from which a later one has gone on: that
+/// one has trained it otherwise since. A host that comes back late may have some.
+bool is_of_this_past(int64_t attempt, int64_t minibatch, const std::vector<AttemptStart>& starts);
+
+/// A kept state by name; a later attempt's is newer.
+struct KeptName {
+  int64_t attempt = 0;
+  int64_t minibatch = 0;
+  auto operator<=>(const KeptName&) const = default;
+  std::string to_text() const;                      ///< "ATTEMPT MINIBATCH"
+  static KeptName from_text(const std::string& text);  ///< the inverse
+};
+/// In the job's store, where the ranks are on several hosts: the newest that is whole, as rank 0 says.
+inline constexpr const char* kNewestKeptKey = "kept/newest";
+/// The newest whole one of those that can be read from this host.
+std::optional<KeptName> newest_kept(const std::filesystem::path& run_folder);
+
+/// Copies what is in folder `from` of a host into a folder that is there, in whichever way.
+using CopyOfHost = std::function<void(const std::string& host, const std::filesystem::path& from,
+                                      const std::filesystem::path& into)>;
+/// Of a job that ends before its end: what is kept, if it is newer than all checkpoints of the run folder,
+/// becomes one of these, put together from what the hosts have. Its folder, or "" where there is nothing newer
+/// or a file has gone with its host. RunError if it cannot be written.
+std::filesystem::path save_kept_state(const std::filesystem::path& run_folder, KeptName newest,
+                                      const CopyOfHost& copy);
 
 }  // namespace pipewright

@@ -17,7 +17,6 @@
 #include "graph/json.h"
 #include "graph/regular_file.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/transport/process_state.h"
 
@@ -249,12 +248,9 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
 void tidy_run_folder(const fs::path& folder, int64_t next_minibatch) {
   try {
     remove_half_written(folder);
-    remove_partial_checkpoints(kept_state_of(folder));
-    for (const fs::path& of : {folder, kept_state_of(folder)}) {
-      for (const fs::path& checkpoint : list_checkpoints(of)) {
-        if (minibatch_of(checkpoint).value_or(0) <= next_minibatch) break;  // the rest is older
-        remove_checkpoint(checkpoint);
-      }
+    for (const fs::path& checkpoint : list_checkpoints(folder)) {
+      if (minibatch_of(checkpoint).value_or(0) <= next_minibatch) break;  // the rest is older
+      remove_checkpoint(checkpoint);
     }
     for (const char* name : {"summary.json", "trace.json"}) fs::remove(folder / name);
     fs::remove_all(folder / "flight");

@@ -30,6 +30,7 @@
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
+#include "runtime/launch/recovered_state.h"
 #include "runtime/probe/probe.h"
 #include "runtime/train/training.h"
 #include "runtime/transport/open_files.h"
@@ -166,7 +167,8 @@ void run_train(const std::vector<std::string>& arguments) {
     print_taken(options, resumed);
   }
   if (!place.launched) demand_launcher(run, place);
-  const std::optional<Attempt> attempt = place.launched ? read_attempt(run.output) : std::nullopt;
+  std::optional<Attempt> attempt = place.launched ? read_attempt(run.output) : std::nullopt;
+  if (attempt) attempt->state = recovered_state(run, place);
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank), attempt);
   job.overwrite = options["overwrite"].as<bool>();
   if (!place.launched && place.rank == 0) tell_before_training(place.local_ranks, job);

@@ -1,5 +1,6 @@
 #include "runtime/job/attempt.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -58,22 +59,44 @@ std::optional<Attempt> read_attempt(const std::filesystem::path& run_folder) {
   return attempt;
 }
 
-RecoveredState newest_state(const Run& run) {
-  const std::filesystem::path memory = kept_state_of(run.output);
-  const auto kept = list_checkpoints(memory), written = list_checkpoints(run.output);
-  const auto number = [](const std::filesystem::path& folder) { return minibatch_of(folder).value_or(0); };
-  auto k = kept.begin(), w = written.begin();
-  while (k != kept.end() || w != written.end()) {
-    const bool in_memory = w == written.end() || (k != kept.end() && number(*k) >= number(*w));
-    const std::filesystem::path folder = in_memory ? *k++ : *w++;
+namespace {
+
+// The first that is whole.
+std::optional<Checkpoint> first_whole(const std::vector<std::filesystem::path>& folders) {
+  for (const std::filesystem::path& folder : folders) {
     try {
-      return {open_checkpoint(folder), in_memory ? "memory" : "checkpoint"};
+      return open_checkpoint(folder);
     } catch (const Error& error) {
       std::fprintf(stderr, "passed over: %s\n", error.what());
     }
   }
-  if (auto resume = find_resume(run, /*every_byte=*/false)) return {std::move(resume), "start"};
-  return {std::nullopt, "start"};
+  return std::nullopt;
+}
+
+int64_t number_of(const std::filesystem::path& checkpoint) { return minibatch_of(checkpoint).value_or(0); }
+
+}  // namespace
+
+std::optional<Checkpoint> newest_written(const Run& run, int64_t minibatch) {
+  auto written = list_checkpoints(run.output);
+  std::erase_if(written, [&](const auto& folder) { return number_of(folder) <= minibatch; });
+  return first_whole(written);
+}
+
+RecoveredState newest_state(const Run& run) {
+  const auto starts = read_starts(run.output);
+  std::vector<std::filesystem::path> kept;
+  for (const KeptAttempt& attempt : list_kept_attempts(kept_state_of(run.output))) {
+    for (const auto& folder : list_checkpoints(attempt.folder))
+      if (is_of_this_past(attempt.attempt, number_of(folder), starts)) kept.push_back(folder);
+  }
+  std::stable_sort(kept.begin(), kept.end(),
+                   [](const auto& a, const auto& b) { return number_of(a) > number_of(b); });
+  auto in_memory = first_whole(kept);
+  auto written = newest_written(run, in_memory ? in_memory->manifest.next_minibatch : -1);
+  if (written) return {std::move(written), "checkpoint"};
+  if (in_memory) return {std::move(in_memory), "memory"};
+  return {find_resume(run, /*every_byte=*/false), "start"};
 }
 
 }  // namespace pipewright

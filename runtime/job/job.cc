@@ -228,7 +228,9 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
 Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::Device device,
                         std::optional<Attempt> attempt) {
   await_files_for(run.timeout_seconds);
-  RecoveredState start = attempt ? newest_state(run) : RecoveredState{find_resume(run, /*every_byte=*/false), ""};
+  RecoveredState start = !attempt         ? RecoveredState{find_resume(run, /*every_byte=*/false), ""}
+                         : attempt->state ? *attempt->state
+                                          : newest_state(run);
   Job job{run, load_model(run.model, run.batch_size), {}, std::move(start.checkpoint), device};
   job.recovered_from = start.from;
   const auto policy = make_adapt_policy(run.adapt);

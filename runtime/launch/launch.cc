@@ -149,6 +149,9 @@ class Launcher {
   void carry_out(const EndJob& end) { end_ = end; }
   std::optional<Plan> plan_of(int64_t slots) const;
   void tell_state_kept();
+  std::optional<KeptName> newest_kept_state();
+  std::filesystem::path save_kept();
+  void remove_kept();
   void look_for_loss();
   void note_loss(const Failure& failure);
   void follow(const Failure& failure);
@@ -195,6 +198,7 @@ class Launcher {
   bool began_ = false;  // an attempt has made the run folder its own
   WithoutErrors shown_;  // of rank 0
   Clock::time_point looked_{};
+  std::optional<KeptName> told_kept_;  // by rank 0
 
   // Of the attempt under way, or the last.
   std::optional<Store> store_;
@@ -279,12 +283,17 @@ void Launcher::carry_out(const StopAttempt& stop) {
 
 // From where the next attempt would go on.
 void Launcher::tell_state_kept() {
-  int64_t newest = 0;
-  for (const auto& of : {kept_state_of(folder_), folder_}) {
-    const auto kept = list_checkpoints(of);
-    if (!kept.empty()) newest = std::max(newest, minibatch_of(kept.front()).value_or(0));
-  }
+  const auto written = list_checkpoints(folder_);
+  int64_t newest = written.empty() ? 0 : minibatch_of(written.front()).value_or(0);
+  if (const auto kept = newest_kept_state()) newest = std::max(newest, kept->minibatch);
   take(StateKept{newest});
+}
+
+std::optional<KeptName> Launcher::newest_kept_state() {
+  if (settings_.hosts.empty()) return newest_kept(folder_);
+  if (const auto told = store_ ? store_->try_get(kNewestKeptKey) : std::nullopt)
+    told_kept_ = KeptName::from_text(*told);
+  return told_kept_;
 }
 
 // Has a rank, or the store's other users, said that one is missed?
@@ -581,16 +590,42 @@ int Launcher::ended_by_signal() const {
   return 0;
 }
 
+// What hosts have in their memory is theirs to copy, into the run folder, which they share, and to remove.
+std::filesystem::path Launcher::save_kept() {
+  const auto newest = newest_kept_state();
+  if (!newest) return {};
+  const auto run_folder = std::filesystem::absolute(folder_);
+  return save_kept_state(run_folder, *newest, [this](const auto& host, const auto& from, const auto& into) {
+    if (settings_.hosts.empty()) {
+      if (std::filesystem::exists(from))
+        std::filesystem::copy(from, into, std::filesystem::copy_options::overwrite_existing);
+    } else {
+      run_elsewhere(settings_.remote_shell, host, {"cp", "-r", from.string() + "/.", into.string()},
+                    kCheckpointPatience);
+    }
+  });
+}
+
+void Launcher::remove_kept() {
+  for (const HostOfKeptState& host : hosts_of_kept_state(folder_)) {
+    const auto target = target_of_kept_place(host.place);
+    if (!settings_.hosts.empty() && !target.empty())
+      run_elsewhere(settings_.remote_shell, host.host, {"rm", "-rf", target.string()}, 5s);
+    remove_kept_place(host.place);
+  }
+  forget_starts(folder_);
+}
+
 void Launcher::report() {
   const bool done = end_->outcome == Outcome::kDone;
   std::filesystem::path saved;
   if (recovers()) {
     try {
-      if (!done && began_or_has_begun()) saved = save_kept_state(folder_);
+      if (!done && began_or_has_begun()) saved = save_kept();
     } catch (const Error& error) {
       std::cerr << "warning: " << error.what() << "\n";
     }
-    remove_kept_state(folder_);
+    remove_kept();
     std::error_code ignored;
     std::filesystem::remove(attempt_file(folder_), ignored);
   }

@@ -157,6 +157,7 @@ void RankSession::begin(RankTask& task) {
     control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
     if (store_) store_->set(kBegunKey, "yes");
   }
+  task.begin_here();
   folder_is_ours_ = true;
   control_->barrier("start", start_patience(), Meeting::kStart);
 }

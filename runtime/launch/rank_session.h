@@ -35,6 +35,8 @@ class RankTask {
   /// Rank 0: all ranks are prepared, so that nothing is wrong that can be known before the work, and nothing
   /// has been written. Lines are taken from here on.
   virtual void begin() {}
+  /// Every rank, on rank 0 behind begin(): all are prepared, and none has begun its work.
+  virtual void begin_here() {}
   virtual void work() = 0;
   /// Posts what rank 0 is to know at the end, also of work that failed. Called once at most, and not before
   /// the ranks are connected.

@@ -69,6 +69,10 @@ Store serve_store(const Place& place) {
   return interruptibly(serve, [&] { end_at_signal("while serving the job's store at " + address(place)); });
 }
 
+Store visit_store(const Place& place, std::chrono::milliseconds patience) {
+  return Store::join(place.master_address, place.master_port, patience, store_name(place), place.secret);
+}
+
 JoinedStore join_store(const Place& place, std::chrono::milliseconds patience) {
   const auto begin = Clock::now();
   const auto found = std::make_shared<Found>();

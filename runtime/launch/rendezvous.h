@@ -16,6 +16,10 @@ inline constexpr const char* kBegunKey = "begun";
 /// if one comes while a name server is asked.
 Store serve_store(const Place& place);
 
+/// Joins the store that a launcher serves, without taking the rank's place: for what is settled before the
+/// rank begins. PeerError if it does not answer within `patience`.
+Store visit_store(const Place& place, std::chrono::milliseconds patience);
+
 struct JoinedStore {
   Store store;
   Store for_control;  ///< another connection

@@ -17,7 +17,8 @@ enum class Stream : int64_t {
   kTied,
   kSquareSum,
   kState,
-  kMeeting
+  kMeeting,
+  kCopy
 };
 
 /// Tag of part 0 of the stream of `stage`, the stage that sends; for sums the stage whose replicas they are.

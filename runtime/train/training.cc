@@ -49,8 +49,7 @@ void Training::begin() {
   } else {
     prepare_run_folder(folder_, job_.resume, job_.overwrite);
   }
-  if (kept_ && (!job_.attempt || job_.recovered_from != "memory"))
-    make_kept_state(folder_, kept_bytes(), ranks_share_host());
+  if (kept_) note_start(folder_, {kept_attempt(), data_.first_minibatch()});
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
   if (group_server_) group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
@@ -117,6 +116,12 @@ void Training::begin() {
       journal_->take(rank, line);
     }
   });
+}
+
+void Training::begin_here() {
+  if (!kept_) return;
+  make_room_for_kept();
+  begin_copies();
 }
 
 // What of it may surprise.
@@ -210,6 +215,7 @@ void Training::work() {
   fault_point();
   if (!job_.run.no_save) save_model();
   for (CheckpointSeries* series : all_series()) series->complete();
+  if (kept_) kept_->end_copies();
 }
 
 // The pipeline is empty: buffers are the replicas' average.
@@ -255,6 +261,7 @@ void Training::fault_point() {
 // All ranks have written the checkpoint of the same minibatch.
 void Training::stop() {
   for (CheckpointSeries* series : all_series()) series->complete();
+  if (kept_) kept_->end_copies();
   control().barrier("stopped", session_.start_patience(), Meeting::kEnd);
   const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
                         words_of_signal(stop_->signal()) +
@@ -278,6 +285,7 @@ void Training::post_last_words() {
 
 void Training::close(const std::string& status) {
   session_.rest();  // a slow disk is nothing that hangs
+  if (status == "done" && kept_) remove_kept();
   if (!journal_) return;
   std::exception_ptr lost;
   try {

@@ -62,6 +62,7 @@ class Training : private RankTask {
   void take(int64_t rank, const std::string& line) override;
   void prepare() override;
   void begin() override;
+  void begin_here() override;
   void work() override;
   void post_last_words() override;
   void close(const std::string& status) override;
@@ -110,8 +111,12 @@ class Training : private RankTask {
 
   // training_checkpoints.cc
   void open_checkpoints();
+  int64_t kept_attempt() const { return job_.attempt ? job_.attempt->number : 0; }
   int64_t kept_bytes() const;
-  bool ranks_share_host();
+  void make_room_for_kept();
+  void remove_kept();
+  void begin_copies();
+  void tell_newest_kept(int64_t minibatch);
   std::vector<CheckpointSeries*> all_series() const;
   std::vector<CheckpointSeries*> series_due(int64_t n) const;
   void write_checkpoints(const std::vector<CheckpointSeries*>& series, const std::string& cause);
@@ -153,6 +158,8 @@ class Training : private RankTask {
   std::unique_ptr<Journal> journal_;  // rank 0
   std::unique_ptr<CheckpointSeries> checkpoints_;  // the run folder's
   std::unique_ptr<CheckpointSeries> kept_;         // of the state for lost ranks, where one is recovered
+  std::vector<std::string> hosts_;                 // likewise: by rank, where they are on several
+  std::filesystem::path told_kept_;                // rank 0: of which the launcher has heard
   RankSpeeds speeds_{session_.place().world_size};                            // rank 0: what all have said
   LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
   LinkSpeeds link_speeds_;                                                    // rank 0: what they have found

@@ -169,6 +169,7 @@ void Training::change_plan() {
   const Plan& last_plan = generation_->plan();
   const Plan& next_plan = job_.plan_of(next);
   fault_point();
+  if (kept_) kept_->end_copies();
   const Graph graph = frozen_graph(job_.model.graph, next_plan.frozen_layers);
   const auto moves = state_moves(graph, job_.run.optimizer, last_plan, next_plan);
   GenerationSummary change;
@@ -192,6 +193,7 @@ void Training::change_plan() {
   begin = Clock::now();
   const auto source = state_from_peers(std::move(state), job_.run.optimizer);
   start_generation(next, source.get());
+  if (kept_) begin_copies();
   change.start_seconds = seconds_since(begin);
   split_.change_seconds += change.move_seconds + change.start_seconds;
   change.drain_seconds = drain_seconds_;

@@ -1,18 +1,17 @@
-#include <set>
+#include <algorithm>
 
 #include "graph/document.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/job/recovery_policy.h"
+#include "runtime/stage/streams.h"
+#include "runtime/transport/process_state.h"
 #include "runtime/update/update_rule.h"
 #include "runtime/train/training.h"
 
 namespace pipewright {
 namespace {
 
-// Of the state in memory rank 0 hears of what ranks have written with its other messages, some of them late;
-// where minibatches are quick the next one may be begun meanwhile.
-constexpr size_t kMostKeptPending = 4;
 constexpr const char* kKeptKind = "kept";
 
 }  // namespace
@@ -32,7 +31,7 @@ void Training::open_checkpoints() {
   CheckpointSettings points;
   points.every_minibatches = job_.run.recovery.copy_every_minibatches;
   points.keep = 1;
-  kept_ = series(kept_state_of(folder_), points, kKeptKind, kMostKeptPending);
+  kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, kKeptKind, kMostKeptPending);
 }
 
 // Of all that may lie there at a time: one that is whole, the next ones, and older versions of weights.
@@ -46,14 +45,49 @@ int64_t Training::kept_bytes() const {
   return (1 + static_cast<int64_t>(kMostKeptPending)) * ((1 + slots + versions) * weights + others);
 }
 
-bool Training::ranks_share_host() {
-  if (!session_.store()) return true;
-  std::set<std::string> hosts;
-  for (int64_t rank = 0; rank < session_.place().world_size; ++rank) {
-    const RankReport report = read_report(*session_.store(), rank);
-    hosts.insert(report.process ? report.process->identity : "");
+// The first rank of every host, before any writes there.
+void Training::make_room_for_kept() {
+  const Place& place = session_.place();
+  if (place.local_ranks != place.world_size) {
+    for (int64_t rank = 0; rank < place.world_size; ++rank) {
+      const std::string process =
+          session_.store()->get(process_key(rank), session_.start_patience(), [this] { control().check(); });
+      hosts_.push_back(ProcessName::from_text(process).host);
+    }
   }
-  return hosts.size() == 1;
+  if (place.rank == 0 && kept_attempt() == 0) {  // of hosts that had a part in an earlier job, and may come
+    for (const HostOfKeptState& earlier : hosts_of_kept_state(folder_))
+      if (std::find(hosts_.begin(), hosts_.end(), earlier.host) == hosts_.end()) remove_kept_place(earlier.place);
+  }
+  const bool from_memory = job_.recovered_from == "memory";
+  if (place.local_rank == 0) {
+    make_kept_state(folder_, kept_attempt(), kept_bytes(),
+                    from_memory ? std::optional(job_.resume->folder) : std::nullopt);
+  }
+  if (from_memory) tell_newest_kept(data_.first_minibatch());
+}
+
+void Training::remove_kept() {
+  if (session_.place().local_rank == 0) remove_kept_state(folder_);
+}
+
+// Among the hosts of the plan in force.
+void Training::begin_copies() {
+  if (hosts_.empty() || !generation_->takes_part()) return;
+  const Plan& plan = generation_->plan();
+  StateCopies::Settings settings;
+  settings.ring = HostRing({hosts_.begin(), hosts_.begin() + plan.world_size});
+  if (settings.ring.hosts() == 1) return;
+  settings.copies = job_.run.recovery.copies > 0;
+  settings.folder = kept_by_attempt(kept_state_of(folder_), kept_attempt());
+  settings.first_tag = StreamTags(static_cast<int64_t>(plan.stages.size())).of(Stream::kCopy, 0);
+  kept_->begin_copies(std::make_unique<StateCopies>(*session_.transport(), std::move(settings)));
+}
+
+// A launcher looks into the memory of its own host only.
+void Training::tell_newest_kept(int64_t minibatch) {
+  if (session_.place().rank == 0 && !hosts_.empty())
+    session_.store()->set(kNewestKeptKey, KeptName{kept_attempt(), minibatch}.to_text());
 }
 
 std::vector<CheckpointSeries*> Training::all_series() const {
@@ -104,6 +138,10 @@ CheckpointManifest Training::manifest_of(int64_t next_minibatch, const std::stri
 void Training::advance_checkpoints() {
   if (lines_) lines_->check();
   for (CheckpointSeries* series : all_series()) series->advance();
+  if (kept_ && kept_->last() != told_kept_) {
+    told_kept_ = kept_->last();
+    tell_newest_kept(minibatch_of(told_kept_).value_or(0));
+  }
 }
 
 }  // namespace pipewright

@@ -1,0 +1,69 @@
+// Files from rank to rank, piece by piece and one piece under way at a time: whatever else travels between the
+// two, an activation, waits for one piece at most.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/transport/transport.h"
+
+namespace pipewright {
+
+/// What every piece says of itself.
+struct TravellingFile {
+  int64_t minibatch = 0;  ///< of the state to which it belongs
+  std::string name;       ///< plain: no folder in it
+  int64_t bytes = 0;
+};
+
+constexpr int64_t kFilePieceBytes = 256 << 10;
+/// Tags of a stream, from its first on: what a piece says of itself, the piece, the answers.
+constexpr int64_t kFileStreamTags = 3;
+
+/// The sending end. One thread at a time; borrows the transport.
+class FileSender {
+ public:
+  FileSender(Transport& transport, int64_t peer, int64_t first_tag);
+  /// Returns when the peer has said that it has all of it. `file.bytes` are read of it, as they are now.
+  /// PeerError when the connection breaks or the transport is aborted; InputError if the file cannot be read,
+  /// after which the stream is of no use.
+  void send(int64_t minibatch, const std::filesystem::path& file);
+  /// Nothing comes any more. Returns when the peer has heard of it.
+  void end();
+
+ private:
+  void send_piece(const TravellingFile& file, int64_t from, const at::Tensor& piece);
+  void send_head(const std::string& text);
+  void await_answer();
+
+  Transport& transport_;
+  const int64_t peer_, first_tag_;
+  const at::Tensor buffer_, head_, answer_;
+};
+
+/// The receiving end. One thread at a time; borrows the transport.
+class FileReceiver {
+ public:
+  /// Where a file is to be written; its folder is there.
+  using Place = std::function<std::filesystem::path(const TravellingFile&)>;
+  /// It is there whole. The sender hears of it behind this call.
+  using Whole = std::function<void(const TravellingFile&, const std::filesystem::path&)>;
+
+  FileReceiver(Transport& transport, int64_t peer, int64_t first_tag);
+  /// Until the sender has ended. PeerError when the connection breaks, the transport is aborted, or a piece is
+  /// missing; RunError if a file cannot be written; what `place` and `whole` throw. What is not whole then
+  /// stays as it is.
+  void receive(const Place& place, const Whole& whole);
+
+ private:
+  Transport& transport_;
+  const int64_t peer_, first_tag_;
+  const at::Tensor buffer_, head_, answer_;
+};
+
+}  // namespace pipewright
