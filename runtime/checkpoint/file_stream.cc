@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/json.h"
@@ -21,68 +23,45 @@ namespace {
 constexpr int64_t kHeadBytes = 512;
 enum Part : int64_t { kHead, kPiece, kAnswer };
 
+// Before the bytes of a piece: where in the file they belong.
+struct PieceHead {
+  int64_t from = 0, size = 0;
+};
+constexpr auto kPieceHeadBytes = static_cast<int64_t>(sizeof(PieceHead));
+
 at::Tensor bytes_tensor(int64_t bytes) { return at::empty({bytes}, at::TensorOptions(at::kByte)); }
 
-// What a piece says of itself: `size` bytes, from byte `from` of the file on.
-struct Head {
-  bool is_end = false;
-  TravellingFile file;
-  int64_t from = 0, size = 0;
+std::string text_of(const TravellingFile& file) {
+  return Json{{"minibatch", file.minibatch}, {"file", file.name}, {"bytes", file.bytes}}.dump();
+}
 
-  std::string to_text() const {
-    Json json;
-    if (is_end) {
-      json["end"] = true;
-      return json.dump();
-    }
-    json["minibatch"] = file.minibatch;
-    json["file"] = file.name;
-    json["bytes"] = file.bytes;
-    json["from"] = from;
-    json["size"] = size;
-    return json.dump();
+// Nothing: no file comes any more.
+std::optional<TravellingFile> file_of(const std::string& text, int64_t peer) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.contains("end")) return std::nullopt;
+    TravellingFile file{json.at("minibatch").get<int64_t>(), json.at("file").get<std::string>(),
+                        json.at("bytes").get<int64_t>()};
+    const bool plain = !file.name.empty() && file.name[0] != '.' && file.name.find('/') == std::string::npos;
+    if (plain && file.bytes >= 0) return file;
+  } catch (const Json::exception&) {
+    // as below
   }
+  throw PeerError("rank " + std::to_string(peer) + " sent what is no file: " + text,
+                  "do all ranks run the same version?");
+}
 
-  static Head from_text(const std::string& text, int64_t peer) {
-    Head head;
-    try {
-      const Json json = Json::parse(text);
-      if (json.contains("end")) {
-        head.is_end = true;
-        return head;
-      }
-      head.file = {json.at("minibatch").get<int64_t>(), json.at("file").get<std::string>(),
-                   json.at("bytes").get<int64_t>()};
-      head.from = json.at("from").get<int64_t>();
-      head.size = json.at("size").get<int64_t>();
-    } catch (const Json::exception&) {
-      throw PeerError("rank " + std::to_string(peer) + " sent what is no piece of a file: " + text,
-                      "do all ranks run the same version?");
-    }
-    const std::string& name = head.file.name;
-    const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
-    if (!plain || head.size < 0 || head.size > kFilePieceBytes || head.from < 0 ||
-        head.from + head.size > head.file.bytes)
-      throw PeerError("rank " + std::to_string(peer) + " sent what is no piece of a file: " + text);
-    return head;
-  }
-};
-
-// A file that grows by pieces, open until the next one begins.
+// A file that grows by pieces.
 class GrowingFile {
  public:
-  GrowingFile() = default;
+  explicit GrowingFile(fs::path file) : file_(std::move(file)) {
+    descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail();
+  }
   GrowingFile(const GrowingFile&) = delete;
   GrowingFile& operator=(const GrowingFile&) = delete;
   ~GrowingFile() { close(); }
 
-  void open(const fs::path& file) {
-    close();
-    file_ = file;
-    bytes_ = 0;
-    descriptor_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail();
-  }
   void add(const void* bytes, int64_t count) {
     const auto* next = static_cast<const char*>(bytes);
     for (int64_t left = count; left > 0;) {
@@ -107,7 +86,7 @@ class GrowingFile {
                    "A copy of another rank's state is kept there.");
   }
 
-  fs::path file_;
+  const fs::path file_;
   int64_t bytes_ = 0;
   int descriptor_ = -1;
 };
@@ -118,31 +97,27 @@ FileSender::FileSender(Transport& transport, int64_t peer, int64_t first_tag)
     : transport_(transport),
       peer_(peer),
       first_tag_(first_tag),
-      buffer_(bytes_tensor(kFilePieceBytes)),
+      buffer_(bytes_tensor(kPieceHeadBytes + kFilePieceBytes)),
       head_(bytes_tensor(kHeadBytes)),
       answer_(bytes_tensor(1)) {}
 
 void FileSender::send(int64_t minibatch, const fs::path& path) {
   const RegularFile bytes(path);
   const TravellingFile file{minibatch, path.filename().string(), bytes.bytes()};
-  int64_t from = 0;
-  do {  // an empty file has one piece too
-    const int64_t size = std::min(kFilePieceBytes, file.bytes - from);
-    const at::Tensor piece = buffer_.narrow(0, 0, size);
-    bytes.read(from, piece.data_ptr(), size);
-    send_piece(file, from, piece);
-    from += size;
-  } while (from < file.bytes);
-}
-
-void FileSender::send_piece(const TravellingFile& file, int64_t from, const at::Tensor& piece) {
-  send_head(Head{false, file, from, piece.numel()}.to_text());
-  if (piece.numel() > 0) transport_.send(piece, peer_, first_tag_ + kPiece)->wait();
-  await_answer();
+  send_head(text_of(file));
+  for (PieceHead piece; piece.from < file.bytes; piece.from += piece.size) {
+    piece.size = std::min(kFilePieceBytes, file.bytes - piece.from);
+    auto* begin = static_cast<char*>(buffer_.data_ptr());
+    std::memcpy(begin, &piece, sizeof piece);
+    bytes.read(piece.from, begin + sizeof piece, piece.size);
+    transport_.send(buffer_.narrow(0, 0, kPieceHeadBytes + piece.size), peer_, first_tag_ + kPiece)->wait();
+    await_answer();
+  }
+  if (file.bytes == 0) await_answer();
 }
 
 void FileSender::end() {
-  send_head(Head{true, {}, 0, 0}.to_text());
+  send_head(R"({"end":true})");
   await_answer();
 }
 
@@ -159,32 +134,35 @@ FileReceiver::FileReceiver(Transport& transport, int64_t peer, int64_t first_tag
     : transport_(transport),
       peer_(peer),
       first_tag_(first_tag),
-      buffer_(bytes_tensor(kFilePieceBytes)),
+      buffer_(bytes_tensor(kPieceHeadBytes + kFilePieceBytes)),
       head_(bytes_tensor(kHeadBytes)),
       answer_(bytes_tensor(1)) {}
 
 void FileReceiver::receive(const Place& place, const Whole& whole) {
   answer_.zero_();
   const auto answer = [this] { transport_.send(answer_, peer_, first_tag_ + kAnswer)->wait(); };
-  GrowingFile file;
   while (true) {
     transport_.receive(head_, peer_, first_tag_ + kHead)->wait();
     const auto* text = static_cast<const char*>(head_.data_ptr());
-    const Head head = Head::from_text({text, strnlen(text, kHeadBytes)}, peer_);
-    if (head.is_end) return answer();
-    const at::Tensor piece = buffer_.narrow(0, 0, head.size);
-    if (head.size > 0) transport_.receive(piece, peer_, first_tag_ + kPiece)->wait();
-    const fs::path path = place(head.file);
-    if (head.from == 0) file.open(path);
-    if (path != file.path() || head.from != file.bytes()) {
-      throw PeerError("rank " + std::to_string(peer_) + " sent byte " + std::to_string(head.from) + " of " +
-                      path.filename().string() + ": a piece before it is missing");
+    const auto coming = file_of({text, strnlen(text, kHeadBytes)}, peer_);
+    if (!coming) return answer();
+    GrowingFile file(place(*coming));
+    while (file.bytes() < coming->bytes) {
+      if (file.bytes() > 0) answer();
+      const int64_t size = std::min(kFilePieceBytes, coming->bytes - file.bytes());
+      transport_.receive(buffer_.narrow(0, 0, kPieceHeadBytes + size), peer_, first_tag_ + kPiece)->wait();
+      const auto* begin = static_cast<const char*>(buffer_.data_ptr());
+      PieceHead piece;
+      std::memcpy(&piece, begin, sizeof piece);
+      if (piece.from != file.bytes() || piece.size != size) {
+        throw PeerError("rank " + std::to_string(peer_) + " sent " + std::to_string(piece.size) +
+                        " bytes from byte " + std::to_string(piece.from) + " of " + coming->name +
+                        " on: a piece before them is missing");
+      }
+      file.add(begin + sizeof piece, size);
     }
-    file.add(piece.data_ptr(), head.size);
-    if (file.bytes() == head.file.bytes) {
-      file.close();
-      whole(head.file, path);
-    }
+    file.close();
+    whole(*coming, file.path());
     answer();
   }
 }

@@ -14,7 +14,7 @@
 
 namespace pipewright {
 
-/// What every piece says of itself.
+/// A file on its way.
 struct TravellingFile {
   int64_t minibatch = 0;  ///< of the state to which it belongs
   std::string name;       ///< plain: no folder in it
@@ -22,7 +22,7 @@ struct TravellingFile {
 };
 
 constexpr int64_t kFilePieceBytes = 256 << 10;
-/// Tags of a stream, from its first on: what a piece says of itself, the piece, the answers.
+/// Tags of a stream, from its first on: which file comes, its pieces, the answers to them.
 constexpr int64_t kFileStreamTags = 3;
 
 /// The sending end. One thread at a time; borrows the transport.
@@ -37,7 +37,6 @@ class FileSender {
   void end();
 
  private:
-  void send_piece(const TravellingFile& file, int64_t from, const at::Tensor& piece);
   void send_head(const std::string& text);
   void await_answer();
 
