@@ -7,7 +7,7 @@ namespace pipewright {
 CheckpointSeries::CheckpointSeries(Settings settings)
     : settings_(std::move(settings)),
       writer_(CheckpointWriter::Settings{settings_.folder, settings_.points.versions == "exact",
-                                         settings_.kind, settings_.post, settings_.check}) {}
+                                         settings_.post, settings_.check, settings_.kind}) {}
 
 void CheckpointSeries::keep() {
   keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, settings_.kind);

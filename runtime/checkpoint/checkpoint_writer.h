@@ -22,11 +22,11 @@ class CheckpointWriter {
   struct Settings {
     std::filesystem::path run_folder;
     bool older_versions = true;  ///< false: the latest is enough (checkpoint.versions)
-    std::string kind = kCheckpointKind;  ///< as checkpoint_line()
     /// Tells rank 0 that the rank's files are there (checkpoint_line()).
     std::function<void(std::string line)> post;
     /// Called now and then while an earlier checkpoint is waited for; may throw.
     std::function<void()> check;
+    std::string kind = kCheckpointKind;  ///< as checkpoint_line()
   };
   explicit CheckpointWriter(Settings settings) : settings_(std::move(settings)) {}
   ~CheckpointWriter() { settle(); }

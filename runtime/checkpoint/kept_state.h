@@ -1,6 +1,6 @@
-// The newest state of a run, kept in the memory of its host: checkpoints like those of the run folder, written
-// every few minibatches, of which only the last whole one stays. It outlives the processes of the ranks, so
-// that a job that has lost one goes on from there. docs/recovery.md
+// The newest state of a run, kept in the memory of its host: checkpoints like those of the run folder,
+// written every few minibatches, of which only the last whole one stays. It outlives the processes of the
+// ranks, so that a job that has lost one goes on from there. docs/recovery.md
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace pipewright {
 
-/// RUN/.kept, whose checkpoints/ holds them: a link into the host's memory (/dev/shm), or a folder on the disk.
+/// RUN/.kept, whose checkpoints/ holds them: a link into the host's memory (/dev/shm), or a folder on the
+/// disk.
 std::filesystem::path kept_state_of(const std::filesystem::path& run_folder);
 
 /// Makes room for it, empty: in memory if that has room for `bytes` and the ranks are all `on_one_host`, else

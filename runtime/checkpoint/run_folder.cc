@@ -100,6 +100,15 @@ RunFolderLock::~RunFolderLock() {
   ::close(descriptor_);
 }
 
+void adopt_kept_state(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(kept_state_of(folder), error))) return;
+  const RunFolderLock lock(folder);
+  const fs::path saved = save_kept_state(folder);
+  if (!saved.empty()) std::fprintf(stderr, "what an earlier run kept in memory is now %s\n", saved.c_str());
+  remove_kept_state(folder);
+}
+
 namespace {
 
 // What tells of a run, beside its checkpoints.
@@ -240,6 +249,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
     fs::remove_all(folder / "flight");
+    remove_kept_state(folder);  // of a run whose launcher was killed
     for (const std::string& name : logs_in(folder)) fs::remove(folder / name);
   } catch (const fs::filesystem_error& error) {
     cannot_prepare(folder, error.code().message());

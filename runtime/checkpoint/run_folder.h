@@ -60,9 +60,13 @@ bool holds_earlier_run(const std::filesystem::path& folder);
 void prepare_run_folder(const std::filesystem::path& folder, const std::optional<Checkpoint>& resume,
                         bool overwrite = false);
 
-/// Makes the folder ready for ranks that start anew after a loss and go on from `next_minibatch`: half-written
-/// files, checkpoints from behind it, and what tells of the end of the ranks before, go. RunError if that
-/// cannot be done.
+/// Before a run goes on from the latest checkpoint: what a run whose launcher was killed has kept in memory
+/// becomes one (save_kept_state()). InputError if a run writes in the folder; RunError.
+void adopt_kept_state(const std::filesystem::path& folder);
+
+/// Makes the folder ready for ranks that start anew after a loss and go on from `next_minibatch`:
+/// half-written files, checkpoints from behind it, and what tells of the end of the ranks before, go.
+/// RunError if that cannot be done.
 void tidy_run_folder(const std::filesystem::path& folder, int64_t next_minibatch);
 
 /// RunError unless the run folder is there, with all of these in it: somebody has removed what the run wrote.

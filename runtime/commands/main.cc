@@ -24,9 +24,9 @@
 #include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
-#include "runtime/journal/plan_verdicts.h"
 #include "runtime/job/attempt.h"
 #include "runtime/job/recovery_policy.h"
+#include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
@@ -140,9 +140,10 @@ void demand_recorded_world(const Run& run, const Place& place, const std::string
 // Somebody must start the ranks anew.
 void demand_launcher(const Run& run, const Place& place) {
   if (on_loss_of(run) == OnLoss::kEnd) return;
-  throw InputError("--on-loss " + run.recovery.on_loss + ": these ranks were started by " + place.source,
-                   "It needs pipewright-runtime launch, which starts ranks anew. With others give --on-loss end "
-                   "and checkpoints, and start the ranks anew with --resume latest.");
+  throw InputError(
+      "--on-loss " + run.recovery.on_loss + ": these ranks were started by " + place.source,
+      "It needs pipewright-runtime launch, which starts ranks anew. With others give --on-loss end "
+      "and checkpoints, and start the ranks anew with --resume latest.");
 }
 
 void run_train(const std::vector<std::string>& arguments) {
@@ -162,6 +163,7 @@ void run_train(const std::vector<std::string>& arguments) {
   demand_recorded_world(run, place,
                         options.count("config") ? options["config"].as<std::string>() : "options");
   if (!place.launched && place.rank == 0) {  // else launch has
+    if (run.resume == "latest") adopt_kept_state(run.output);
     find_resume(run, /*every_byte=*/true);
     print_taken(options, resumed);
   }
@@ -188,6 +190,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   const ResumedRun resumed = resumed_run(options);
   if (options["print-config"].as<bool>()) return print_settings(options, resumed);
   const Run& run = resumed.run;
+  if (run.resume == "latest") adopt_kept_state(run.output);
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));

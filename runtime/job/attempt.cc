@@ -17,6 +17,7 @@ Attempt Attempt::from_json(JsonReader& reader) {
   attempt.number = reader.integer("attempt", 1, kMostCount);
   attempt.reason = reader.string("reason");
   attempt.lost_at_seconds = reader.number("lost_at_seconds", 0, 1e12);
+  attempt.job_began_at_seconds = reader.number("job_began_at_seconds", 0, 1e12);
   if (reader.has("plan")) {
     JsonReader plan = reader.object("plan");
     attempt.plan = Plan::from_json(plan);
@@ -30,6 +31,7 @@ Json Attempt::to_json() const {
   json["attempt"] = number;
   json["reason"] = reason;
   json["lost_at_seconds"] = lost_at_seconds;
+  json["job_began_at_seconds"] = job_began_at_seconds;
   if (plan) json["plan"] = plan->to_json();
   return json;
 }
@@ -51,8 +53,8 @@ std::optional<Attempt> read_attempt(const std::filesystem::path& run_folder) {
   Attempt attempt = Attempt::from_json(reader);
   reader.finish();
   if (attempt.number != number) {
-    throw RunError(file.string() + ": is of attempt " + std::to_string(attempt.number) + ", this process of " +
-                       std::to_string(number),
+    throw RunError(file.string() + ": is of attempt " + std::to_string(attempt.number) +
+                       ", this process of " + std::to_string(number),
                    "The run folder must lie on a file system that all hosts of the job share.");
   }
   return attempt;

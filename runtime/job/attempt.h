@@ -16,8 +16,9 @@ namespace pipewright {
 /// Attempt 0 has none.
 struct Attempt {
   int64_t number = 1;
-  std::string reason;         ///< why the one before ended: "rank 2 was killed by signal 9 (Killed)"
-  double lost_at_seconds = 0;  ///< when that was noticed, on the clock of the host (Unix time)
+  std::string reason;               ///< why the one before ended: "rank 2 was killed by signal 9 (Killed)"
+  double lost_at_seconds = 0;       ///< when that was noticed, on the clock of the host (Unix time)
+  double job_began_at_seconds = 0;  ///< likewise, the first attempt
   /// The plan of the ranks that are left; nothing: the plan that was in force goes on.
   std::optional<Plan> plan;
 

@@ -101,6 +101,11 @@ class Launcher {
     } else {
       for (const HostPlace& place : place_ranks_on_hosts(settings.hosts, slots)) hosts_.push_back(place.host);
     }
+    if (recovery_.on_loss() == OnLoss::kContinue && (job.decides || !job.changes.empty())) {
+      throw InputError("on_loss 'continue' does not go with adapt '" + job.run.adapt +
+                           "': both decide which plan is in force",
+                       "Leave out one of the two, or give --on-loss restart.");
+    }
     // A profile of another model, or one of which no plan can be made, is found before anything starts.
     if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest)
       plan_of(job.world_size() - 1);
@@ -124,6 +129,7 @@ class Launcher {
       for (const Child& child : children_)
         if (child.running) waitpid(child.pid, nullptr, 0);
       take_logs_home();
+      save_state();
       throw;
     }
     take_logs_home();
@@ -147,6 +153,7 @@ class Launcher {
   void carry_out(const StartAttempt& start);
   void carry_out(const StopAttempt& stop);
   void carry_out(const EndJob& end) { end_ = end; }
+  void describe_attempt();
   std::optional<Plan> plan_of(int64_t slots) const;
   void tell_state_kept();
   void look_for_loss();
@@ -172,6 +179,7 @@ class Launcher {
   void end_all(int signal);
   void signal_elsewhere(const Child& child, int signal);
   bool host_answers(const std::string& host) const;
+  std::filesystem::path save_state();
   int ended_by_signal() const;
   void report();
   bool any_running() const {
@@ -192,9 +200,10 @@ class Launcher {
   std::optional<RunFolderLock> lock_;
   std::filesystem::path logs_ = folder_;
   bool logs_are_hidden_ = settings_.command == "train";
-  bool began_ = false;  // an attempt has made the run folder its own
+  bool began_ = false;   // an attempt has made the run folder its own
   WithoutErrors shown_;  // of rank 0
   Clock::time_point looked_{};
+  const double job_began_at_seconds_ = unix_seconds();
 
   // Of the attempt under way, or the last.
   std::optional<Store> store_;
@@ -202,9 +211,9 @@ class Launcher {
   std::vector<Slot> slots_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
-  double lost_at_seconds_ = 0;
-  bool stopping_ = false;   // we end it
-  bool passed_on_ = false;  // the signal that we have got
+  double lost_at_seconds_ = 0;      // Unix time
+  bool stopping_ = false;           // we end it
+  bool passed_on_ = false;          // the signal that we have got
   std::optional<Clock::time_point> end_by_;
 };
 
@@ -224,23 +233,15 @@ std::optional<Plan> Launcher::plan_of(int64_t slots) const {
 void Launcher::carry_out(const StartAttempt& start) {
   drain_output();
   if (have_begun()) began_ = true;
-  attempt_ = start.attempt;
   slots_ = start.slots;
+  attempt_ = start.attempt;
   if (attempt_ > 0) {
-    std::string ranks = std::to_string(slots_.size()) + (slots_.size() == 1 ? " rank" : " ranks");
-    Attempt told;
-    told.number = attempt_;
-    told.reason = failure_ ? failure_->message : "a further rank has come";
-    told.lost_at_seconds = failure_ ? lost_at_seconds_ : unix_seconds();
-    told.plan = plan_of(static_cast<int64_t>(slots_.size()));
-    if (told.plan && told.plan->world_size < static_cast<int64_t>(slots_.size())) {
-      slots_.resize(static_cast<size_t>(told.plan->world_size));
-      ranks = std::to_string(slots_.size()) + " of " + ranks + ", which are faster";
+    try {
+      describe_attempt();
+    } catch (const Error& error) {
+      end_ = EndJob{Outcome::kLost, error.what()};
+      return;
     }
-    std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
-              << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
-              << std::flush;
-    if (began_) write_attempt(folder_, told);
   }
   children_.clear();
   failure_.reset();
@@ -251,6 +252,30 @@ void Launcher::carry_out(const StartAttempt& start) {
   for (size_t rank = 0; rank < slots_.size(); ++rank) this->start(static_cast<int64_t>(rank), slots_[rank]);
   for (size_t unused = slots_.size(); unused < start.slots.size(); ++unused)
     take(ProcessEnded{attempt_, start.slots[unused], Ending::kDone});
+}
+
+// Says to people, and to its ranks, what attempt_ is; it takes no more of slots_ than its plan has ranks.
+void Launcher::describe_attempt() {
+  const auto slots = static_cast<int64_t>(slots_.size());
+  std::string ranks = std::to_string(slots) + (slots == 1 ? " rank" : " ranks");
+  Attempt told;
+  told.number = attempt_;
+  told.reason = failure_ ? failure_->message : "a further rank has come";
+  told.lost_at_seconds = failure_ ? lost_at_seconds_ : unix_seconds();
+  told.job_began_at_seconds = job_began_at_seconds_;
+  try {
+    told.plan = plan_of(slots);
+  } catch (const Error& error) {
+    throw PlanError("there is no plan for " + ranks + ": " + error.what(), error.remedy());
+  }
+  if (told.plan && told.plan->world_size < slots) {
+    slots_.resize(static_cast<size_t>(told.plan->world_size));
+    ranks = std::to_string(slots_.size()) + " of " + ranks + ", which are faster";
+  }
+  std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
+            << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
+            << std::flush;
+  if (began_) write_attempt(folder_, told);
 }
 
 // Nothing of these processes is needed any more, but for those that are to leave a checkpoint first.
@@ -490,8 +515,8 @@ std::string Launcher::words_about(int64_t rank) {
   return words;
 }
 
-// A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told the
-// others itself; a killed one has not.
+// A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told
+// the others itself; a killed one has not.
 void Launcher::note_end(Child& child) {
   const bool exited = WIFEXITED(child.status);
   if (exited && WEXITSTATUS(child.status) == 0) return;
@@ -581,19 +606,25 @@ int Launcher::ended_by_signal() const {
   return 0;
 }
 
+// What was kept in memory: of a job that is not done it becomes a checkpoint, whose folder this returns.
+std::filesystem::path Launcher::save_state() {
+  if (!recovers()) return {};
+  std::filesystem::path saved;
+  try {
+    const bool done = end_ && end_->outcome == Outcome::kDone;
+    if (!done && began_or_has_begun()) saved = save_kept_state(folder_);
+    remove_kept_state(folder_);
+  } catch (const Error& error) {
+    std::cerr << "warning: " << error.what() << "\n";
+  }
+  std::error_code ignored;
+  std::filesystem::remove(attempt_file(folder_), ignored);
+  return saved;
+}
+
 void Launcher::report() {
   const bool done = end_->outcome == Outcome::kDone;
-  std::filesystem::path saved;
-  if (recovers()) {
-    try {
-      if (!done && began_or_has_begun()) saved = save_kept_state(folder_);
-    } catch (const Error& error) {
-      std::cerr << "warning: " << error.what() << "\n";
-    }
-    remove_kept_state(folder_);
-    std::error_code ignored;
-    std::filesystem::remove(attempt_file(folder_), ignored);
-  }
+  const std::filesystem::path saved = save_state();
   if (const int signal = ended_by_signal()) {
     std::cerr << shown_.held() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
@@ -604,8 +635,12 @@ void Launcher::report() {
   Failure failure = failure_.value_or(Failure{0, ExitCode::kPeerLost, "the ranks have ended"});
   if (!end_->reason.empty()) failure.message += "; " + end_->reason;
   if (!saved.empty())
-    failure.remedy += (failure.remedy.empty() ? "" : "; ") + std::string("what was trained until then is in ") +
-                      saved.string() + ": go on with --resume latest";
+    failure.remedy += (failure.remedy.empty() ? "" : "; ") +
+                      std::string("what was trained until then is in ") + saved.string() +
+                      ": go on with --resume latest";
+  if (!recovers() && settings_.command == "train" && failure.code == ExitCode::kPeerLost)
+    failure.remedy +=
+        std::string(failure.remedy.empty() ? "" : "; ") + "--on-loss restart goes on after a loss";
   throw Error(failure.code, failure.message, with_logs(failure.remedy, logs_));
 }
 

@@ -1,19 +1,22 @@
+#include <algorithm>
 #include <set>
 
 #include "graph/document.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/job/recovery_policy.h"
-#include "runtime/update/update_rule.h"
 #include "runtime/train/training.h"
+#include "runtime/update/update_rule.h"
 
 namespace pipewright {
 namespace {
 
-// Of the state in memory rank 0 hears of what ranks have written with its other messages, some of them late;
-// where minibatches are quick the next one may be begun meanwhile.
-constexpr size_t kMostKeptPending = 4;
 constexpr const char* kKeptKind = "kept";
+// Rank 0 hears within a few tenths of a second that the ranks have written their parts of the state in
+// memory. Where minibatches are quick the next ones are begun meanwhile, so that nobody waits: as many as
+// take no more memory than this, which a small model may well have.
+constexpr int64_t kPendingBytes = int64_t{256} << 20;
+constexpr int64_t kLeastPending = 4, kMostPending = 64;
 
 }  // namespace
 
@@ -32,18 +35,23 @@ void Training::open_checkpoints() {
   CheckpointSettings points;
   points.every_minibatches = job_.run.recovery.copy_every_minibatches;
   points.keep = 1;
-  kept_ = series(kept_state_of(folder_), points, kKeptKind, kMostKeptPending);
+  kept_ = series(kept_state_of(folder_), points, kKeptKind, static_cast<size_t>(most_kept_pending()));
 }
 
-// Of all that may lie there at a time: one that is whole, the next ones, and older versions of weights.
+// Of one state that is kept: weights, what the optimizer keeps, and older versions of weights.
 int64_t Training::kept_bytes() const {
   int64_t weights = 0, others = 0;
   for (const Parameter& parameter : job_.model.graph.parameters) weights += parameter.type.bytes();
   for (const Buffer& buffer : job_.model.graph.buffers) others += buffer.type.bytes();
   const auto slots = static_cast<int64_t>(slot_names(job_.run.optimizer).size());
   int64_t versions = 0;
-  for (const Stage& stage : generation_->plan().stages) versions = std::max(versions, stage.in_flight);
-  return (1 + static_cast<int64_t>(kMostKeptPending)) * ((1 + slots + versions) * weights + others);
+  for (const Stage& stage : job_.plan_of(job_.generation_at(data_.first_minibatch())).stages)
+    versions = std::max(versions, stage.in_flight - 1);
+  return (1 + slots + versions) * weights + others;
+}
+
+int64_t Training::most_kept_pending() const {
+  return std::clamp(kPendingBytes / std::max<int64_t>(1, kept_bytes()), kLeastPending, kMostPending);
 }
 
 bool Training::ranks_share_host() {
