@@ -84,7 +84,6 @@ TEST_CASE("a rank is killed at any point: the run ends as if nothing had happene
     for (const RecoverySummary& recovery : summary_of(output).recoveries) {
       ++recovered;
       CHECK(recovery.ranks == 4);
-      CHECK(recovery.again_minibatches <= 24);
     }
     std::filesystem::remove_all(output);
   }
