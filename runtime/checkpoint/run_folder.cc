@@ -109,6 +109,14 @@ void adopt_kept_state(const fs::path& folder) {
   remove_kept_state(folder);
 }
 
+bool run_folder_is_held(const fs::path& folder) {
+  const int descriptor = ::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool held = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return held;
+}
+
 namespace {
 
 // What tells of a run, beside its checkpoints.

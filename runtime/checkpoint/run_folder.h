@@ -30,6 +30,9 @@ class RunFolderLock {
   int descriptor_ = -1;
 };
 
+/// Does a process hold the folder?
+bool run_folder_is_held(const std::filesystem::path& folder);
+
 /// The files of a run whose plan changes: each plan, and the changes as CHANGES.json (graph/plan_changes.h).
 std::string generation_plan_name(int64_t generation);  ///< "generation-K.plan.json"
 constexpr const char* kChangesName = "changes.json";

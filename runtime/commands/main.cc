@@ -18,6 +18,7 @@
 #include "runtime/commands/batches_command.h"
 #include "runtime/commands/checkpoint_commands.h"
 #include "runtime/commands/evaluate_command.h"
+#include "runtime/commands/join_command.h"
 #include "runtime/commands/launch_options.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
@@ -278,6 +279,7 @@ int main(int argc, char** argv) {
         {"launch", "all ranks of a job", run_launch},
         {"evaluate", "the loss and the hits of trained weights, forward only", run_evaluate},
         {"predict", "the scores of every sample, into a file", run_predict},
+        {"join", "places for further ranks, for a job that runs", run_join},
         {"verify", "a plan, or a finished run, against one process or another program's training",
          run_verify},
         {"batches", "the minibatches of a run as a file, for another program", run_batches},

@@ -26,6 +26,7 @@
 #include "runtime/job/recovery_policy.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/hosts.h"
+#include "runtime/launch/join.h"
 #include "runtime/launch/rank_output.h"
 #include "runtime/launch/rank_process.h"
 #include "runtime/launch/rendezvous.h"
@@ -159,6 +160,7 @@ class Launcher {
   void look_for_loss();
   void note_loss(const Failure& failure);
   void follow(const Failure& failure);
+  std::string join(const JoinRequest& request);
 
   void start(int64_t rank, Slot slot);
   std::vector<std::string> variables_of(int64_t rank) const;
@@ -330,6 +332,22 @@ void Launcher::note_loss(const Failure& failure) {
   if (recovers()) tell_state_kept();
 }
 
+// Places for further ranks: behind those that are there, whether or not these have been lost.
+std::string Launcher::join(const JoinRequest& request) {
+  if (!request.host.empty() && settings_.hosts.empty())
+    return "refused: the job's ranks are all on the launcher's host; start it with --hosts to have others";
+  const int64_t before = attempt_;
+  for (int64_t k = 0; k < request.ranks; ++k) {
+    hosts_.push_back(request.host);
+    take(SlotAdded{static_cast<Slot>(hosts_.size()) - 1});
+  }
+  const std::string what =
+      request.ranks == 1 ? "a place for a rank" : std::to_string(request.ranks) + " places for ranks";
+  if (stopping_ && attempt_ == before)
+    return what + ": taken; the ranks leave a checkpoint and go on with more of them";
+  return what + ": taken; " + (request.ranks == 1 ? "it waits" : "they wait") + " for the next loss";
+}
+
 // The processes of an attempt.
 
 // Which of the ranks of its host it is, and how many there are.
@@ -410,6 +428,7 @@ void Launcher::supervise() {
   if (recovers() && Clock::now() > looked_ + 1s) {
     looked_ = Clock::now();
     tell_state_kept();
+    answer_join_requests(folder_, [this](const JoinRequest& request) { return join(request); });
   }
   if (end_by_ && Clock::now() > *end_by_) {
     end_by_ = Clock::now() + 10s;
@@ -619,6 +638,7 @@ std::filesystem::path Launcher::save_state() {
   }
   std::error_code ignored;
   std::filesystem::remove(attempt_file(folder_), ignored);
+  answer_join_requests(folder_, [](const JoinRequest&) { return "refused: the job has ended"; });
   return saved;
 }
 

@@ -103,8 +103,7 @@ class Judged {
       there_.erase(*announced.slot);
   }
   void note(const StateKept& kept) {
-    if (kept.minibatch <= newest_) return;
-    newest_ = kept.minibatch;
+    if (kept.minibatch <= std::exchange(newest_, kept.minibatch)) return;
     kept_ = true;
     barren_ = 0;
   }

@@ -219,6 +219,17 @@ TEST_CASE("attempts: so many in a row without newer state end the job, drained o
   CHECK(Begins(rules_of(OnLoss::kRestart, 1, 1, 1), 1).ends(0, 0, kLost) ==
         "end lost: an attempt was lost before newer state was kept");
 
+  // What went with a host is done again: that counts.
+  Begins back(rules_of(OnLoss::kRestart, 1, 1, 2), 1);
+  CHECK(back.says(StateKept{100}) == "");
+  CHECK(back.ends(0, 0, kLost) == "start 1: 0");
+  CHECK(back.says(StateKept{50}) == "");
+  CHECK(back.ends(1, 0, kLost) == "start 2: 0");
+  CHECK(back.says(StateKept{60}) == "");
+  CHECK(back.ends(2, 0, kLost) == "start 3: 0");
+  CHECK(back.ends(3, 0, kLost) == "start 4: 0");
+  CHECK(back.ends(4, 0, kLost).rfind("end lost", 0) == 0);
+
   Begins drained(rules_of(OnLoss::kContinue, 3, 1, 2), 1);
   CHECK(drained.says(SlotAdded{1}) == "drain 0");
   CHECK(drained.ends(0, 0, kFollowed) == "start 1: 0 1");
