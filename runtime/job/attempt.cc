@@ -15,6 +15,7 @@ namespace pipewright {
 Attempt Attempt::from_json(JsonReader& reader) {
   Attempt attempt;
   attempt.number = reader.integer("attempt", 1, kMostCount);
+  attempt.began = reader.boolean("began");
   attempt.reason = reader.string("reason");
   attempt.lost_at_seconds = reader.number("lost_at_seconds", 0, 1e12);
   attempt.job_began_at_seconds = reader.number("job_began_at_seconds", 0, 1e12);
@@ -29,6 +30,7 @@ Attempt Attempt::from_json(JsonReader& reader) {
 Json Attempt::to_json() const {
   Json json;
   json["attempt"] = number;
+  json["began"] = began;
   json["reason"] = reason;
   json["lost_at_seconds"] = lost_at_seconds;
   json["job_began_at_seconds"] = job_began_at_seconds;

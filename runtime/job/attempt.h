@@ -16,6 +16,7 @@ namespace pipewright {
 /// Attempt 0 has none.
 struct Attempt {
   int64_t number = 1;
+  bool began = true;  ///< one before has made the run folder its own; else nothing is there to go on from
   std::string reason;               ///< why the one before ended: "rank 2 was killed by signal 9 (Killed)"
   double lost_at_seconds = 0;       ///< when that was noticed, on the clock of the host (Unix time)
   double job_began_at_seconds = 0;  ///< likewise, the first attempt

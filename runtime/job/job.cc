@@ -112,7 +112,7 @@ void repeat_decisions(Job& job) {
 void take_attempt(Job& job, Attempt attempt) {
   const std::filesystem::path folder = job.run.output;
   const int64_t next = job.resume ? job.resume->manifest.next_minibatch : 0;
-  if (file_exists(folder / kChangesName))
+  if (attempt.began && file_exists(folder / kChangesName))
     job.changes = changes_of_file(folder / kChangesName, parse_spec(job.run.adapt, "adapt").name);
   if (next == 0) {
     if (attempt.plan) job.plan = *attempt.plan;
@@ -228,7 +228,8 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
                         std::optional<Attempt> attempt) {
   await_files_for(run.timeout_seconds);
   RecoveredState start =
-      attempt ? newest_state(run) : RecoveredState{find_resume(run, /*every_byte=*/false), ""};
+      attempt && attempt->began ? newest_state(run)
+                                : RecoveredState{find_resume(run, /*every_byte=*/false), "start"};
   Job job{run, load_model(run.model, run.batch_size), {}, std::move(start.checkpoint), device};
   job.recovered_from = start.from;
   const auto policy = make_adapt_policy(run.adapt);

@@ -247,6 +247,7 @@ void Launcher::carry_out(const StartAttempt& start) {
   }
   children_.clear();
   failure_.reset();
+  shown_ = WithoutErrors();
   stopping_ = false;
   end_by_.reset();
   store_.reset();  // whoever is late finds nothing any more
@@ -277,7 +278,8 @@ void Launcher::describe_attempt() {
   std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
             << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
             << std::flush;
-  if (began_) write_attempt(folder_, told);
+  told.began = began_;
+  write_attempt(folder_, told);
 }
 
 // Nothing of these processes is needed any more, but for those that are to leave a checkpoint first.
@@ -377,7 +379,7 @@ std::vector<std::string> Launcher::variables_of(int64_t rank) const {
   set("MASTER_ADDR", address_for_ranks(settings_));
   set("MASTER_PORT", std::to_string(store_->port()));
   set("PIPEWRIGHT_STORE_IS_SERVED", "1");
-  if (attempt_ > 0 && began_) set(kAttemptVariable, std::to_string(attempt_));
+  if (attempt_ > 0) set(kAttemptVariable, std::to_string(attempt_));
   if (host.empty()) {
     set(kLauncherVariable, std::to_string(getpid()));
   } else {

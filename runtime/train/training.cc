@@ -44,12 +44,13 @@ void Training::open() {
 }
 
 void Training::begin() {
-  if (job_.attempt) {
+  const bool goes_on = job_.attempt && job_.attempt->began;
+  if (goes_on) {
     tidy_run_folder(folder_, data_.first_minibatch());
   } else {
     prepare_run_folder(folder_, job_.resume, job_.overwrite);
   }
-  if (kept_ && (!job_.attempt || job_.recovered_from != "memory"))
+  if (kept_ && !(goes_on && job_.recovered_from == "memory"))
     make_kept_state(folder_, (1 + most_kept_pending()) * kept_bytes(), ranks_share_host());
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
@@ -74,12 +75,14 @@ void Training::begin() {
   };
   settings.next_minibatch = data_.first_minibatch();
   if (job_.attempt) {
-    settings.past = folder_ / "metrics.jsonl";
-    settings.evaluated_epochs = data_.evaluated_epochs();
     settings.recovery =
         RecoverySummary{job_.attempt->number, data_.first_minibatch(),     0, job_.attempt->reason,
                         job_.recovered_from,  session_.place().world_size, 0};
     settings.lost_at_seconds = job_.attempt->lost_at_seconds;
+  }
+  if (goes_on) {
+    settings.past = folder_ / "metrics.jsonl";
+    settings.evaluated_epochs = data_.evaluated_epochs();
   } else if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
     settings.past = past / "metrics.jsonl";
