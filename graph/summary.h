@@ -142,13 +142,13 @@ struct GenerationSummary {
   int64_t number = 0;           ///< changes of the plan before it, from the begin of the run on
   int64_t first_minibatch = 0;  ///< that it trained
   std::string plan;             ///< its file in the run folder
-  std::string reason;           ///< "start", "resume", kLossReason and why, or the policy that made the change
-  int64_t ranks = 1;            ///< that take part; further ones wait
-  int64_t frozen_layers = 0;    ///< optional key
-  double drain_seconds = 0;     ///< of the plan before, on rank 0: nothing was left to begin with
-  double move_seconds = 0;      ///< weights, buffers and optimizer state to their new ranks
-  double start_seconds = 0;     ///< until the stages were ready
-  int64_t moved_bytes = 0;      ///< between all ranks
+  std::string reason;         ///< "start", "resume", kLossReason and why, or the policy that made the change
+  int64_t ranks = 1;          ///< that take part; further ones wait
+  int64_t frozen_layers = 0;  ///< optional key
+  double drain_seconds = 0;   ///< of the plan before, on rank 0: nothing was left to begin with
+  double move_seconds = 0;    ///< weights, buffers and optimizer state to their new ranks
+  double start_seconds = 0;   ///< until the stages were ready
+  int64_t moved_bytes = 0;    ///< between all ranks
   // Optional keys; 0: not known.
   int64_t period_minibatches = 1;          ///< after which the pattern of its ranks' turns repeats
   double predicted_minibatch_seconds = 0;  ///< by its plan
@@ -168,7 +168,7 @@ struct RecoverySummary {
   std::string reason;             ///< what became of the attempt before
   std::string from;               ///< "memory", "checkpoint", "start": how the state was kept
   int64_t ranks = 1;              ///< that went on
-  double seconds = 0;             ///< from when the loss was noticed to the first minibatch that was done again or anew
+  double seconds = 0;  ///< from when the loss was noticed to the first minibatch that was done again or anew
 
   static RecoverySummary from_json(JsonReader& reader);
   Json to_json() const;

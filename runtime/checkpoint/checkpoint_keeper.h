@@ -40,9 +40,9 @@ inline constexpr const char* kCheckpointKind = "checkpoint";
 std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages,
                             const std::string& kind = kCheckpointKind);
 
-/// Rank 0's part: completes a checkpoint when all ranks of its plan have written theirs. So whatever ranks reported
-/// before that (losses, evaluations) has been reported when the manifest appears. Several can be incomplete
-/// at once, as ranks reach a minibatch at different times; they are completed in order.
+/// Rank 0's part: completes a checkpoint when all ranks of its plan have written theirs. So whatever ranks
+/// reported before that (losses, evaluations) has been reported when the manifest appears. Several can be
+/// incomplete at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
   /// keep: whole checkpoints that stay, the latest ones.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/atomic_file.h"
 #include "graph/digest.h"
 #include "graph/error.h"
 #include "graph/regular_file.h"
@@ -152,6 +153,51 @@ std::optional<KeptChoice> newest_whole(const std::vector<HostInventory>& hosts,
     }
   }
   return newest;
+}
+
+namespace {
+
+// The places of all hosts, brought into `home` where they lie in another host's memory.
+std::vector<HostInventory> inventories_at(const fs::path& run_folder, const fs::path& home,
+                                          const OnHost& on_host) {
+  std::vector<HostInventory> all;
+  for (const HostOfKeptState& host : hosts_of_kept_state(run_folder)) {
+    const fs::path target = target_of_kept_place(host.place), copy = fs::absolute(home / host.host);
+    const bool copied = on_host && !target.empty() && on_host(host.host, {"cp", "-r", target, copy});
+    all.push_back(inventory_of(copied ? copy : host.place));
+  }
+  return all;
+}
+
+}  // namespace
+
+fs::path save_kept_state(const fs::path& run_folder, const OnHost& on_host) {
+  const fs::path home = run_folder / ".kept.home";
+  std::error_code ignored;
+  fs::path folder;
+  try {
+    if (on_host) fs::create_directory(home);
+    const auto hosts = inventories_at(run_folder, home, on_host);
+    const auto newest = newest_whole(hosts, read_starts(run_folder));
+    const auto written = list_checkpoints(run_folder);
+    if (newest && (written.empty() || minibatch_of(written.front()).value_or(0) < newest->minibatch)) {
+      const fs::path partial = partial_checkpoint(run_folder, newest->minibatch);
+      fs::create_directories(partial);
+      for (const CheckpointFile& file : newest->files) {
+        const HostInventory& host = hosts[static_cast<size_t>(newest->hosts_having.at(file.file).front())];
+        fs::copy_file(host.find(file)->folder / file.file, partial / file.file,
+                      fs::copy_options::overwrite_existing);
+      }
+      write_file(partial / kManifestName, newest->manifest);
+      folder = checkpoints_of(run_folder) / checkpoint_name(newest->minibatch);
+      fs::rename(partial, folder);
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw RunError(run_folder.string() + ": what was kept in memory cannot be written there: " +
+                   error.code().message());
+  }
+  fs::remove_all(home, ignored);
+  return folder;
 }
 
 }  // namespace pipewright

@@ -57,4 +57,10 @@ std::optional<KeptChoice> choice_of(const std::string& manifest, const std::vect
 std::optional<KeptChoice> newest_whole(const std::vector<HostInventory>& hosts,
                                        const std::vector<AttemptStart>& starts);
 
+/// Of a job that ends before its end: what is kept, if it is newer than all checkpoints of the run folder,
+/// becomes one of these, put together from what the hosts have; they copy it into the run folder where they can
+/// be asked (OnHost). Its folder, or "" where there is nothing newer, or a file of it has gone with its host.
+/// RunError if it cannot be written.
+std::filesystem::path save_kept_state(const std::filesystem::path& run_folder, const OnHost& on_host);
+
 }  // namespace pipewright

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
@@ -15,7 +14,6 @@
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
@@ -95,6 +93,11 @@ std::vector<KeptAttempt> list_kept_attempts(const fs::path& place) {
   return attempts;
 }
 
+int64_t most_pending_states(int64_t bytes) {
+  constexpr int64_t kPendingBytes = int64_t{256} << 20, kLeast = 4, kMost = 64;
+  return std::clamp(kPendingBytes / std::max<int64_t>(1, bytes), kLeast, kMost);
+}
+
 void ensure_kept_place(const fs::path& run_folder, int64_t bytes) {
   std::error_code error;
   const fs::path place = kept_state_of(run_folder);
@@ -104,12 +107,13 @@ void ensure_kept_place(const fs::path& run_folder, int64_t bytes) {
 void make_kept_state(const fs::path& run_folder, int64_t attempt, int64_t bytes,
                      const std::optional<fs::path>& taken) {
   const fs::path place = kept_state_of(run_folder);
-  if (attempt == 0) remove_kept_place(place);  // an earlier job's
   ensure_kept_place(run_folder, bytes);
   const fs::path own = kept_by_attempt(place, attempt);
+  const bool has_taken = taken && taken->parent_path().parent_path() == own;
   try {
+    if (!has_taken) fs::remove_all(own);  // an earlier job's
     fs::create_directory(own);
-    if (taken && taken->parent_path().parent_path() != own) {
+    if (taken && !has_taken) {
       fs::create_directory(checkpoints_of(own));
       fs::rename(*taken, checkpoints_of(own) / taken->filename());
     }
@@ -144,6 +148,19 @@ void remove_kept_place(const fs::path& place) noexcept {
   }
 }
 
+void remove_kept_states(const fs::path& run_folder, const OnHost& on_host) noexcept {
+  try {
+    for (const HostOfKeptState& host : hosts_of_kept_state(run_folder)) {
+      const fs::path target = target_of_kept_place(host.place);
+      if (on_host && !target.empty()) on_host(host.host, {"rm", "-rf", target.string()});
+      remove_kept_place(host.place);
+    }
+    fs::remove(run_folder / kStartsName);
+  } catch (const std::exception&) {
+    // Likewise.
+  }
+}
+
 fs::path target_of_kept_place(const fs::path& place) {
   std::error_code error;
   if (!fs::is_symlink(place, error)) return {};
@@ -151,11 +168,12 @@ fs::path target_of_kept_place(const fs::path& place) {
   return target.filename().string().rfind(kPrefix, 0) == 0 ? target : fs::path();
 }
 
-void note_start(const fs::path& run_folder, AttemptStart start) {
+void note_start(const fs::path& run_folder, AttemptStart start, bool first) {
   Json json = Json::array();
-  if (start.attempt > 0)
+  if (!first) {
     for (const AttemptStart& earlier : read_starts(run_folder))
       json.push_back({{"attempt", earlier.attempt}, {"minibatch", earlier.minibatch}});
+  }
   json.push_back({{"attempt", start.attempt}, {"minibatch", start.minibatch}});
   write_file(run_folder / kStartsName, json_text(json));
 }
@@ -169,61 +187,21 @@ std::vector<AttemptStart> read_starts(const fs::path& run_folder) {
   return starts;
 }
 
-void forget_starts(const fs::path& run_folder) noexcept {
-  std::error_code ignored;
-  fs::remove(run_folder / kStartsName, ignored);
-}
-
 bool is_of_this_past(int64_t attempt, int64_t minibatch, const std::vector<AttemptStart>& starts) {
   return std::all_of(starts.begin(), starts.end(), [&](const AttemptStart& start) {
     return start.attempt <= attempt || minibatch <= start.minibatch;
   });
 }
 
-std::string KeptName::to_text() const { return std::to_string(attempt) + " " + std::to_string(minibatch); }
-
-KeptName KeptName::from_text(const std::string& text) {
-  KeptName name;
-  std::istringstream(text) >> name.attempt >> name.minibatch;
-  return name;
-}
-
-std::optional<KeptName> newest_kept(const fs::path& run_folder) {
-  std::optional<KeptName> newest;
+std::optional<int64_t> newest_kept(const fs::path& run_folder) {
+  std::optional<int64_t> newest;
   for (const HostOfKeptState& host : hosts_of_kept_state(run_folder)) {
     for (const KeptAttempt& attempt : list_kept_attempts(host.place)) {
       const auto whole = list_checkpoints(attempt.folder);
-      if (whole.empty()) continue;
-      const KeptName name{attempt.attempt, minibatch_of(whole.front()).value_or(0)};
-      newest = std::max(newest.value_or(name), name);
+      if (!whole.empty()) newest = std::max(newest.value_or(0), minibatch_of(whole.front()).value_or(0));
     }
   }
   return newest;
-}
-
-fs::path save_kept_state(const fs::path& run_folder, KeptName newest, const CopyOfHost& copy) {
-  const auto written = list_checkpoints(run_folder);
-  if (!written.empty() && minibatch_of(written.front()).value_or(0) >= newest.minibatch) return {};
-  const fs::path partial = partial_checkpoint(run_folder, newest.minibatch);
-  const fs::path name = checkpoint_name(newest.minibatch);
-  const fs::path folder = checkpoints_of(run_folder) / name;
-  try {
-    fs::create_directories(partial);
-    for (const HostOfKeptState& host : hosts_of_kept_state(run_folder)) {
-      const fs::path target = target_of_kept_place(host.place);
-      copy(host.host, checkpoints_of(kept_by_attempt(target.empty() ? host.place : target, newest.attempt)) / name,
-           partial);
-    }
-    open_checkpoint(partial);
-    fs::rename(partial, folder);
-  } catch (const fs::filesystem_error& error) {
-    throw RunError(folder.string() + ": cannot be written: " + error.code().message());
-  } catch (const InputError&) {
-    std::error_code ignored;  // a file of it has gone with its host
-    fs::remove_all(partial, ignored);
-    return {};
-  }
-  return folder;
 }
 
 }  // namespace pipewright

@@ -6,7 +6,6 @@
 // host has some of the files of a state, and the manifest of a whole one (state_copies.h).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -37,10 +36,10 @@ struct KeptAttempt {
 /// Those that there are, by falling number.
 std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 
-/// That so many are not whole yet at a time (CheckpointSeries): of the state in memory rank 0 hears of what ranks
-/// have written with its other messages, some of them late; where minibatches are quick the next one may be
-/// begun meanwhile.
-constexpr size_t kMostKeptPending = 4;
+/// So many states of so many bytes may be not whole yet at a time (CheckpointSeries). Rank 0 hears within a few
+/// tenths of a second that the ranks have written their parts. Where minibatches are quick the next ones are
+/// begun meanwhile, so that nobody waits: as many as take no more memory than a small model may well have.
+int64_t most_pending_states(int64_t bytes);
 
 /// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
 /// memory if that has room for `bytes`, else beside the run, with a line on standard error that says why.
@@ -57,6 +56,10 @@ void make_kept_state(const std::filesystem::path& run_folder, int64_t attempt, i
 void remove_kept_state(const std::filesystem::path& run_folder) noexcept;
 /// Likewise of one place, whose host this is.
 void remove_kept_place(const std::filesystem::path& place) noexcept;
+/// Runs words on a host; false: they failed, the host does not answer, or is nobody's to ask.
+using OnHost = std::function<bool(const std::string& host, const std::vector<std::string>& words)>;
+/// Likewise of all hosts, each by itself where it can be asked. `on_host` empty: all are this one.
+void remove_kept_states(const std::filesystem::path& run_folder, const OnHost& on_host) noexcept;
 /// Where the host of a place has its state; "" if it is the place itself.
 std::filesystem::path target_of_kept_place(const std::filesystem::path& place);
 
@@ -65,34 +68,17 @@ struct AttemptStart {
   int64_t attempt = 0;
   int64_t minibatch = 0;
 };
-/// RUN/.kept.starts: of the attempts of the job. Rank 0 notes them, of attempt 0 as the first and only one.
-void note_start(const std::filesystem::path& run_folder, AttemptStart start);
+/// RUN/.kept.starts: of the attempts of the job, as rank 0 notes them; `first`: of a job that begins.
+void note_start(const std::filesystem::path& run_folder, AttemptStart start, bool first);
 std::vector<AttemptStart> read_starts(const std::filesystem::path& run_folder);
-void forget_starts(const std::filesystem::path& run_folder) noexcept;
 /// False of a state that an attempt has kept from behind the minibatch from which a later one has gone on: that
 /// one has trained it otherwise since. A host that comes back late may have some.
 bool is_of_this_past(int64_t attempt, int64_t minibatch, const std::vector<AttemptStart>& starts);
 
-/// A kept state by name; a later attempt's is newer.
-struct KeptName {
-  int64_t attempt = 0;
-  int64_t minibatch = 0;
-  auto operator<=>(const KeptName&) const = default;
-  std::string to_text() const;                      ///< "ATTEMPT MINIBATCH"
-  static KeptName from_text(const std::string& text);  ///< the inverse
-};
-/// In the job's store, where the ranks are on several hosts: the newest that is whole, as rank 0 says.
+/// In the job's store, where the ranks are on several hosts: the newest minibatch whose state is whole, as rank
+/// 0 says.
 inline constexpr const char* kNewestKeptKey = "kept/newest";
-/// The newest whole one of those that can be read from this host.
-std::optional<KeptName> newest_kept(const std::filesystem::path& run_folder);
-
-/// Copies what is in folder `from` of a host into a folder that is there, in whichever way.
-using CopyOfHost = std::function<void(const std::string& host, const std::filesystem::path& from,
-                                      const std::filesystem::path& into)>;
-/// Of a job that ends before its end: what is kept, if it is newer than all checkpoints of the run folder,
-/// becomes one of these, put together from what the hosts have. Its folder, or "" where there is nothing newer
-/// or a file has gone with its host. RunError if it cannot be written.
-std::filesystem::path save_kept_state(const std::filesystem::path& run_folder, KeptName newest,
-                                      const CopyOfHost& copy);
+/// Likewise of those states that can be read from this host.
+std::optional<int64_t> newest_kept(const std::filesystem::path& run_folder);
 
 }  // namespace pipewright

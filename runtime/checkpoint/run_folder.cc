@@ -17,6 +17,7 @@
 #include "graph/json.h"
 #include "graph/regular_file.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/checkpoint/kept_inventory.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/transport/process_state.h"
 
@@ -97,6 +98,22 @@ RunFolderLock::~RunFolderLock() {
     // Then it names a process that has gone.
   }
   ::close(descriptor_);
+}
+
+void adopt_kept_state(const fs::path& folder, const OnHost& on_host) {
+  if (hosts_of_kept_state(folder).empty()) return;
+  const RunFolderLock lock(folder);
+  const fs::path saved = save_kept_state(folder, on_host);
+  if (!saved.empty()) std::fprintf(stderr, "what an earlier run kept in memory is now %s\n", saved.c_str());
+  remove_kept_states(folder, on_host);
+}
+
+bool run_folder_is_held(const fs::path& folder) {
+  const int descriptor = ::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool held = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return held;
 }
 
 namespace {
@@ -239,6 +256,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
     fs::remove_all(folder / "flight");
+    remove_kept_state(folder);  // of a run whose launcher was killed
     for (const std::string& name : logs_in(folder)) fs::remove(folder / name);
   } catch (const fs::filesystem_error& error) {
     cannot_prepare(folder, error.code().message());

@@ -9,6 +9,7 @@
 #include "graph/plan.h"
 #include "graph/summary.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/kept_state.h"
 
 namespace pipewright {
 
@@ -29,6 +30,9 @@ class RunFolderLock {
  private:
   int descriptor_ = -1;
 };
+
+/// Does a process hold the folder?
+bool run_folder_is_held(const std::filesystem::path& folder);
 
 /// The files of a run whose plan changes: each plan, and the changes as CHANGES.json (graph/plan_changes.h).
 std::string generation_plan_name(int64_t generation);  ///< "generation-K.plan.json"
@@ -60,9 +64,13 @@ bool holds_earlier_run(const std::filesystem::path& folder);
 void prepare_run_folder(const std::filesystem::path& folder, const std::optional<Checkpoint>& resume,
                         bool overwrite = false);
 
-/// Makes the folder ready for ranks that start anew after a loss and go on from `next_minibatch`: half-written
-/// files, checkpoints from behind it, and what tells of the end of the ranks before, go. RunError if that
-/// cannot be done.
+/// Before a run goes on from the latest checkpoint: what a run whose launcher was killed has kept in memory
+/// becomes one (save_kept_state()). InputError if a run writes in the folder; RunError.
+void adopt_kept_state(const std::filesystem::path& folder, const OnHost& on_host = {});
+
+/// Makes the folder ready for ranks that start anew after a loss and go on from `next_minibatch`:
+/// half-written files, checkpoints from behind it, and what tells of the end of the ranks before, go.
+/// RunError if that cannot be done.
 void tidy_run_folder(const std::filesystem::path& folder, int64_t next_minibatch);
 
 /// RunError unless the run folder is there, with all of these in it: somebody has removed what the run wrote.

@@ -18,15 +18,16 @@
 #include "runtime/commands/batches_command.h"
 #include "runtime/commands/checkpoint_commands.h"
 #include "runtime/commands/evaluate_command.h"
+#include "runtime/commands/join_command.h"
 #include "runtime/commands/launch_options.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
 #include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
-#include "runtime/journal/plan_verdicts.h"
 #include "runtime/job/attempt.h"
 #include "runtime/job/recovery_policy.h"
+#include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/slowness.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
@@ -141,9 +142,10 @@ void demand_recorded_world(const Run& run, const Place& place, const std::string
 // Somebody must start the ranks anew.
 void demand_launcher(const Run& run, const Place& place) {
   if (on_loss_of(run) == OnLoss::kEnd) return;
-  throw InputError("--on-loss " + run.recovery.on_loss + ": these ranks were started by " + place.source,
-                   "It needs pipewright-runtime launch, which starts ranks anew. With others give --on-loss end "
-                   "and checkpoints, and start the ranks anew with --resume latest.");
+  throw InputError(
+      "--on-loss " + run.recovery.on_loss + ": these ranks were started by " + place.source,
+      "It needs pipewright-runtime launch, which starts ranks anew. With others give --on-loss end "
+      "and checkpoints, and start the ranks anew with --resume latest.");
 }
 
 void run_train(const std::vector<std::string>& arguments) {
@@ -163,12 +165,13 @@ void run_train(const std::vector<std::string>& arguments) {
   demand_recorded_world(run, place,
                         options.count("config") ? options["config"].as<std::string>() : "options");
   if (!place.launched && place.rank == 0) {  // else launch has
+    if (run.resume == "latest") adopt_kept_state(run.output);
     find_resume(run, /*every_byte=*/true);
     print_taken(options, resumed);
   }
   if (!place.launched) demand_launcher(run, place);
   std::optional<Attempt> attempt = place.launched ? read_attempt(run.output) : std::nullopt;
-  if (attempt) attempt->state = recovered_state(run, place);
+  if (attempt && attempt->began) attempt->state = recovered_state(run, place);
   Job job = prepare_job(run, place.world_size, open_device(run.device, "device", place.local_rank), attempt);
   job.overwrite = options["overwrite"].as<bool>();
   if (!place.launched && place.rank == 0) tell_before_training(place.local_ranks, job);
@@ -190,6 +193,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   const ResumedRun resumed = resumed_run(options);
   if (options["print-config"].as<bool>()) return print_settings(options, resumed);
   const Run& run = resumed.run;
+  if (run.resume == "latest") adopt_kept_state(run.output, on_host_of(launch_settings_from(options)));
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
@@ -277,6 +281,7 @@ int main(int argc, char** argv) {
         {"launch", "all ranks of a job", run_launch},
         {"evaluate", "the loss and the hits of trained weights, forward only", run_evaluate},
         {"predict", "the scores of every sample, into a file", run_predict},
+        {"join", "places for further ranks, for a job that runs", run_join},
         {"verify", "a plan, or a finished run, against one process or another program's training",
          run_verify},
         {"batches", "the minibatches of a run as a file, for another program", run_batches},

@@ -17,7 +17,7 @@ struct Failure {
   int64_t rank = 0;                   ///< that failed; for a lost peer, the rank that says so
   ExitCode code = ExitCode::kFailed;  ///< of that rank; kPeerLost for a rank that died or stopped
   std::string message;
-  std::string remedy = {};  ///< as Error::remedy()
+  std::string remedy = {};           ///< as Error::remedy()
   std::optional<int64_t> lost = {};  ///< the rank that has died or stopped, where it is known which
 
   std::string to_text() const;

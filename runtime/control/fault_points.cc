@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
+#include <vector>
 
 #include "graph/error.h"
 #include "runtime/control/attempt_number.h"
@@ -11,25 +12,26 @@ namespace pipewright {
 
 FaultPoints::FaultPoints(int64_t rank) {
   const char* text = std::getenv("PIPEWRIGHT_TEST_FAULT");
-  if (!text) return;
-  int64_t of = 0, at = 0, attempt = 0;
-  char colon = 0;
-  std::string fault;
-  if (!(std::istringstream(text) >> of >> colon >> at >> colon >> fault) || of != rank) return;
-  if (const size_t behind = fault.find(':'); behind != std::string::npos) {
-    attempt = std::atoll(fault.c_str() + behind + 1);
-    fault.resize(behind);
+  std::istringstream all(text ? text : "");
+  for (std::string one; std::getline(all, one, ';');) {
+    std::istringstream words(one);
+    std::vector<std::string> word;
+    for (std::string part; std::getline(words, part, ':');) word.push_back(part);
+    if (word.size() < 3 || std::atoll(word[0].c_str()) != rank) continue;
+    const std::string attempt = word.size() > 3 ? word[3] : "0";
+    if (attempt == "*" || std::atoll(attempt.c_str()) == attempt_of_process())
+      faults_[std::atoll(word[1].c_str())] = word[2];
   }
-  if (attempt != attempt_of_process()) return;
-  at_ = at;
-  fault_ = fault;
 }
 
 bool FaultPoints::next() {
-  if (next_++ != at_) return false;
-  if (fault_ == "throw") throw RunError("a fault at point " + std::to_string(at_) + ", as a test asked for");
-  if (fault_ == "check") PW_CHECK_EQ(at_, -1);
-  std::raise(std::atoi(fault_.c_str()));
+  const auto found = faults_.find(next_++);
+  if (found == faults_.end()) return false;
+  const std::string& fault = found->second;
+  if (fault == "throw")
+    throw RunError("a fault at point " + std::to_string(found->first) + ", as a test asked for");
+  if (fault == "check") PW_CHECK_EQ(found->first, -1);
+  std::raise(std::atoi(fault.c_str()));
   return true;
 }
 

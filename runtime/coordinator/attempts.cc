@@ -85,10 +85,11 @@ void Attempts::on(const LossAnnounced& announced, Commands& commands) {
 }
 
 void Attempts::on(const StateKept& kept, Commands&) {
-  if (kept.minibatch <= newest_) return;
+  if (kept.minibatch > newest_) {
+    kept_newer_ = true;
+    fruitless_ = 0;
+  }
   newest_ = kept.minibatch;
-  kept_newer_ = true;
-  fruitless_ = 0;
 }
 
 void Attempts::on(const Interrupted&, Commands& commands) {

@@ -69,7 +69,8 @@ struct LossAnnounced {
   int64_t attempt = 0;
   std::optional<Slot> slot;  ///< whose; nothing: a connection broke, nobody knows why
 };
-struct StateKept {  ///< the job can go on from this minibatch, whatever is killed
+struct StateKept {  ///< the job can go on from this minibatch; an earlier one where copies went with their
+                    ///< hosts
   int64_t minibatch = 0;
 };
 struct Interrupted {};  ///< the launcher got a signal, and has passed it on: the ranks end by themselves

@@ -16,8 +16,10 @@ namespace pipewright {
 Attempt Attempt::from_json(JsonReader& reader) {
   Attempt attempt;
   attempt.number = reader.integer("attempt", 1, kMostCount);
+  attempt.began = reader.boolean("began");
   attempt.reason = reader.string("reason");
   attempt.lost_at_seconds = reader.number("lost_at_seconds", 0, 1e12);
+  attempt.job_began_at_seconds = reader.number("job_began_at_seconds", 0, 1e12);
   if (reader.has("plan")) {
     JsonReader plan = reader.object("plan");
     attempt.plan = Plan::from_json(plan);
@@ -29,8 +31,10 @@ Attempt Attempt::from_json(JsonReader& reader) {
 Json Attempt::to_json() const {
   Json json;
   json["attempt"] = number;
+  json["began"] = began;
   json["reason"] = reason;
   json["lost_at_seconds"] = lost_at_seconds;
+  json["job_began_at_seconds"] = job_began_at_seconds;
   if (plan) json["plan"] = plan->to_json();
   return json;
 }
@@ -52,8 +56,8 @@ std::optional<Attempt> read_attempt(const std::filesystem::path& run_folder) {
   Attempt attempt = Attempt::from_json(reader);
   reader.finish();
   if (attempt.number != number) {
-    throw RunError(file.string() + ": is of attempt " + std::to_string(attempt.number) + ", this process of " +
-                       std::to_string(number),
+    throw RunError(file.string() + ": is of attempt " + std::to_string(attempt.number) +
+                       ", this process of " + std::to_string(number),
                    "The run folder must lie on a file system that all hosts of the job share.");
   }
   return attempt;

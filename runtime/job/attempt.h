@@ -22,8 +22,10 @@ struct RecoveredState {
 /// Attempt 0 has none.
 struct Attempt {
   int64_t number = 1;
-  std::string reason;         ///< why the one before ended: "rank 2 was killed by signal 9 (Killed)"
-  double lost_at_seconds = 0;  ///< when that was noticed, on the clock of the host (Unix time)
+  bool began = true;  ///< one before has made the run folder its own; else nothing is there to go on from
+  std::string reason;               ///< why the one before ended: "rank 2 was killed by signal 9 (Killed)"
+  double lost_at_seconds = 0;       ///< when that was noticed, on the clock of the host (Unix time)
+  double job_began_at_seconds = 0;  ///< likewise, the first attempt
   /// The plan of the ranks that are left; nothing: the plan that was in force goes on.
   std::optional<Plan> plan;
   /// On what its ranks have agreed (runtime/launch/recovered_state.h); the launcher does not say it. Nothing:

@@ -107,12 +107,12 @@ void repeat_decisions(Job& job) {
                   "Give --plan " + first.string() + ", or --adapt none to leave its changes aside.");
 }
 
-// Of a job that has lost a rank: the plans that its run folder has, up to where it goes on and, under the same
-// plan, behind it; from there on the attempt's.
+// Of a job that has lost a rank: the plans that its run folder has, up to where it goes on and, under the
+// same plan, behind it; from there on the attempt's.
 void take_attempt(Job& job, Attempt attempt) {
   const std::filesystem::path folder = job.run.output;
   const int64_t next = job.resume ? job.resume->manifest.next_minibatch : 0;
-  if (file_exists(folder / kChangesName))
+  if (attempt.began && file_exists(folder / kChangesName))
     job.changes = changes_of_file(folder / kChangesName, parse_spec(job.run.adapt, "adapt").name);
   if (next == 0) {
     if (attempt.plan) job.plan = *attempt.plan;
@@ -121,9 +121,8 @@ void take_attempt(Job& job, Attempt attempt) {
     std::erase_if(job.changes, [&](const PlannedChange& change) { return change.minibatch > next; });
     if (document_digest(*attempt.plan) != document_digest(job.plan_of(job.generation_at(next)))) {
       std::erase_if(job.changes, [&](const PlannedChange& change) { return change.minibatch == next; });
-      job.changes.push_back(
-          {next, "the plan for " + std::to_string(attempt.plan->world_size) + " ranks", *attempt.plan,
-           kLossReason + attempt.reason});
+      job.changes.push_back({next, "the plan for " + std::to_string(attempt.plan->world_size) + " ranks",
+                             *attempt.plan, kLossReason + attempt.reason});
     }
   }
   job.attempt = std::move(attempt);
@@ -228,7 +227,8 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
 Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::Device device,
                         std::optional<Attempt> attempt) {
   await_files_for(run.timeout_seconds);
-  RecoveredState start = !attempt         ? RecoveredState{find_resume(run, /*every_byte=*/false), ""}
+  RecoveredState start = !attempt || !attempt->began
+                             ? RecoveredState{find_resume(run, /*every_byte=*/false), "start"}
                          : attempt->state ? *attempt->state
                                           : newest_state(run);
   Job job{run, load_model(run.model, run.batch_size), {}, std::move(start.checkpoint), device};

@@ -64,8 +64,8 @@ struct Job {
 /// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
 /// bfloat16 depends on it. What cannot be trained is refused too: check_variances().
 ///
-/// With an `attempt` the job goes on from its state, or newest_state(), under the plans that were in force until there, as the
-/// run folder has them, and from there on under the attempt's, which fits `world_size`.
+/// With an `attempt` the job goes on from its state, or newest_state(), under the plans that were in force until
+/// there, as the run folder has them, and from there on under the attempt's, which fits `world_size`.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU,
                 std::optional<Attempt> attempt = std::nullopt);
 

@@ -16,14 +16,14 @@ namespace pipewright {
 
 class RecoveryPolicy {
  public:
-  /// Of "end", "restart" and "continue:profile=FILE,topology=FILE,bandwidth=B"; files are read. InputError with
-  /// the nearest name for an unknown one, and for options that it does not have.
+  /// Of "end", "restart" and "continue:profile=FILE,topology=FILE,bandwidth=B"; files are read. InputError
+  /// with the nearest name for an unknown one, and for options that it does not have.
   explicit RecoveryPolicy(const std::string& on_loss);
 
   OnLoss on_loss() const { return on_loss_; }
-  /// The best plan for so many ranks, like `first` in schedule, weight rule and what an update is made of; on as
-  /// few of them as it takes. PlanError or InfeasibleError where there is none, and unless the profile is of
-  /// the plan's model. kContinue only.
+  /// The best plan for so many ranks, like `first` in schedule, weight rule and what an update is made of; on
+  /// as few of them as it takes. PlanError or InfeasibleError where there is none, and unless the profile is
+  /// of the plan's model. kContinue only.
   Plan plan_for(int64_t ranks, const Plan& first) const;
 
  private:

@@ -190,7 +190,7 @@ int64_t Journal::start_with_past() {
   };
   if (!settings_.past.empty())
     read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep,
-                         &told_minibatches_);
+                         settings_.recovery ? &told_minibatches_ : nullptr);
   file.commit();
   return known;
 }
@@ -348,8 +348,8 @@ void Journal::write_recovery() {
                                                             : "from the run's start";
   say("goes on with minibatch " + std::to_string(recovery.next_minibatch) + " on " +
       std::to_string(recovery.ranks) + (recovery.ranks == 1 ? " rank " : " ranks ") + where + ", " +
-      format_seconds(recovery.seconds) + " after the loss; minibatches done again: " +
-      std::to_string(recovery.again_minibatches));
+      format_seconds(recovery.seconds) +
+      " after the loss; minibatches done again: " + std::to_string(recovery.again_minibatches));
   recoveries_.push_back(std::move(recovery));
 }
 
@@ -463,6 +463,7 @@ void Journal::show_progress(bool last) {
 }
 
 void Journal::close() {
+  if (settings_.recovery) write_recovery();  // nothing was left to be trained
   metrics_->demand_in_place();
   show_progress(true);
   if (line_open_) std::cerr << '\n';

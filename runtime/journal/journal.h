@@ -66,8 +66,8 @@ struct JournalSettings {
   /// epochs whose evaluation was over. "" = none.
   std::filesystem::path past;
   int64_t evaluated_epochs = 0;
-  /// Of ranks that have started anew after a loss, which was noticed at `lost_at_seconds` (Unix time): how much
-  /// is done again, and how long it took, the journal finds out.
+  /// Of ranks that have started anew after a loss, which was noticed at `lost_at_seconds` (Unix time): how
+  /// much is done again, and how long it took, the journal finds out.
   std::optional<RecoverySummary> recovery{};
   double lost_at_seconds = 0;
   /// Minibatches after which the pattern of completions repeats: least common multiple of the replica counts.
@@ -132,8 +132,8 @@ class Journal {
   std::deque<GenerationSummary> waiting_generations_;  // until all minibatches before theirs are written
   std::vector<GenerationSummary> generations_;
   std::vector<RecoverySummary> recoveries_;
-  int64_t told_minibatches_ = 0;  // the past tells of so many, some of which may be done again
-  int64_t steady_from_ = 0;  // the steady state is that of the last plan, since it is in force
+  int64_t told_minibatches_ = 0;  // after a loss: the past tells of so many, some of which are done again
+  int64_t steady_from_ = 0;       // the steady state is that of the last plan, since it is in force
   /// By epoch and minibatches, until complete.
   std::map<std::pair<int64_t, int64_t>, std::map<int64_t, EvaluatedMinibatch>> evaluations_;
   std::deque<std::pair<int64_t, int64_t>> begun_evaluations_;  // not written yet

@@ -30,9 +30,9 @@ LossCurve read_losses(const std::filesystem::path& metrics_file) {
   for (int64_t number = 1; std::getline(in, line); ++number) {
     const std::string where = metrics_file.string() + ", line " + std::to_string(number);
     const Json json = parse_json(line, where);
-    if (json.is_object() && (json.contains("evaluation") || json.contains("generation") ||
-                             json.contains("recovery") ||
-                             json.contains("speed") || json.contains("link") || json.contains("spread")))
+    if (json.is_object() &&
+        (json.contains("evaluation") || json.contains("generation") || json.contains("recovery") ||
+         json.contains("speed") || json.contains("link") || json.contains("spread")))
       continue;
     const Json minibatch = json.is_object() ? json.value("minibatch", Json()) : Json();
     const Json loss = json.is_object() ? json.value("loss", Json("none")) : Json("none");

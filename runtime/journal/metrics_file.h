@@ -37,10 +37,11 @@ class MetricsFile {
 
 /// Calls `keep` with each line of an interrupted run's metrics.jsonl that tells of the minibatches before
 /// `next_minibatch`, in order, as text and as JSON: their own lines, and those of evaluations before number
-/// `evaluated_epochs` or within an epoch at `next_minibatch` or before, wherever they stand. A torn line and all behind it, and what belongs to later
-/// minibatches, is left out. Returns false, and has called nothing, where the lines of minibatches are not
-/// without a gap up to `next_minibatch`. Lines of recoveries are kept all. `told`, if given, is set to the number
-/// behind the last minibatch of which the file tells. Reads line by line.
+/// `evaluated_epochs` or within an epoch at `next_minibatch` or before, wherever they stand. A torn line and
+/// all behind it, and what belongs to later minibatches, is left out. Returns false, and has called nothing,
+/// where the lines of minibatches are not without a gap up to `next_minibatch`. Lines of recoveries are kept
+/// all. `told`, if given, is set to the number behind the last minibatch of which the file tells. Reads line
+/// by line.
 bool read_metrics_history(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
                           const std::function<void(const std::string& line, const Json& json)>& keep,
                           int64_t* told = nullptr);

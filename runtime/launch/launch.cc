@@ -16,6 +16,7 @@
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "runtime/checkpoint/kept_inventory.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/attempt_number.h"
@@ -26,6 +27,7 @@
 #include "runtime/job/recovery_policy.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/hosts.h"
+#include "runtime/launch/join.h"
 #include "runtime/launch/rank_output.h"
 #include "runtime/launch/rank_process.h"
 #include "runtime/launch/rendezvous.h"
@@ -101,6 +103,11 @@ class Launcher {
     } else {
       for (const HostPlace& place : place_ranks_on_hosts(settings.hosts, slots)) hosts_.push_back(place.host);
     }
+    if (recovery_.on_loss() == OnLoss::kContinue && (job.decides || !job.changes.empty())) {
+      throw InputError("on_loss 'continue' does not go with adapt '" + job.run.adapt +
+                           "': both decide which plan is in force",
+                       "Leave out one of the two, or give --on-loss restart.");
+    }
     // A profile of another model, or one of which no plan can be made, is found before anything starts.
     if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest)
       plan_of(job.world_size() - 1);
@@ -124,6 +131,7 @@ class Launcher {
       for (const Child& child : children_)
         if (child.running) waitpid(child.pid, nullptr, 0);
       take_logs_home();
+      save_state();
       throw;
     }
     take_logs_home();
@@ -147,14 +155,13 @@ class Launcher {
   void carry_out(const StartAttempt& start);
   void carry_out(const StopAttempt& stop);
   void carry_out(const EndJob& end) { end_ = end; }
+  void describe_attempt();
   std::optional<Plan> plan_of(int64_t slots) const;
   void tell_state_kept();
-  std::optional<KeptName> newest_kept_state();
-  std::filesystem::path save_kept();
-  void remove_kept();
   void look_for_loss();
   void note_loss(const Failure& failure);
   void follow(const Failure& failure);
+  std::string join(const JoinRequest& request);
 
   void start(int64_t rank, Slot slot);
   std::vector<std::string> variables_of(int64_t rank) const;
@@ -175,6 +182,7 @@ class Launcher {
   void end_all(int signal);
   void signal_elsewhere(const Child& child, int signal);
   bool host_answers(const std::string& host) const;
+  std::filesystem::path save_state();
   int ended_by_signal() const;
   void report();
   bool any_running() const {
@@ -195,10 +203,10 @@ class Launcher {
   std::optional<RunFolderLock> lock_;
   std::filesystem::path logs_ = folder_;
   bool logs_are_hidden_ = settings_.command == "train";
-  bool began_ = false;  // an attempt has made the run folder its own
+  bool began_ = false;   // an attempt has made the run folder its own
   WithoutErrors shown_;  // of rank 0
   Clock::time_point looked_{};
-  std::optional<KeptName> told_kept_;  // by rank 0
+  const double job_began_at_seconds_ = unix_seconds();
 
   // Of the attempt under way, or the last.
   std::optional<Store> store_;
@@ -206,9 +214,9 @@ class Launcher {
   std::vector<Slot> slots_;  // by rank
   std::vector<Child> children_;
   std::optional<Failure> failure_;  // the first
-  double lost_at_seconds_ = 0;
-  bool stopping_ = false;   // we end it
-  bool passed_on_ = false;  // the signal that we have got
+  double lost_at_seconds_ = 0;      // Unix time
+  bool stopping_ = false;           // we end it
+  bool passed_on_ = false;          // the signal that we have got
   std::optional<Clock::time_point> end_by_;
 };
 
@@ -228,26 +236,19 @@ std::optional<Plan> Launcher::plan_of(int64_t slots) const {
 void Launcher::carry_out(const StartAttempt& start) {
   drain_output();
   if (have_begun()) began_ = true;
-  attempt_ = start.attempt;
   slots_ = start.slots;
+  attempt_ = start.attempt;
   if (attempt_ > 0) {
-    std::string ranks = std::to_string(slots_.size()) + (slots_.size() == 1 ? " rank" : " ranks");
-    Attempt told;
-    told.number = attempt_;
-    told.reason = failure_ ? failure_->message : "a further rank has come";
-    told.lost_at_seconds = failure_ ? lost_at_seconds_ : unix_seconds();
-    told.plan = plan_of(static_cast<int64_t>(slots_.size()));
-    if (told.plan && told.plan->world_size < static_cast<int64_t>(slots_.size())) {
-      slots_.resize(static_cast<size_t>(told.plan->world_size));
-      ranks = std::to_string(slots_.size()) + " of " + ranks + ", which are faster";
+    try {
+      describe_attempt();
+    } catch (const Error& error) {
+      end_ = EndJob{Outcome::kLost, error.what()};
+      return;
     }
-    std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
-              << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
-              << std::flush;
-    if (began_) write_attempt(folder_, told);
   }
   children_.clear();
   failure_.reset();
+  shown_ = WithoutErrors();
   stopping_ = false;
   end_by_.reset();
   store_.reset();  // whoever is late finds nothing any more
@@ -255,6 +256,31 @@ void Launcher::carry_out(const StartAttempt& start) {
   for (size_t rank = 0; rank < slots_.size(); ++rank) this->start(static_cast<int64_t>(rank), slots_[rank]);
   for (size_t unused = slots_.size(); unused < start.slots.size(); ++unused)
     take(ProcessEnded{attempt_, start.slots[unused], Ending::kDone});
+}
+
+// Says to people, and to its ranks, what attempt_ is; it takes no more of slots_ than its plan has ranks.
+void Launcher::describe_attempt() {
+  const auto slots = static_cast<int64_t>(slots_.size());
+  std::string ranks = std::to_string(slots) + (slots == 1 ? " rank" : " ranks");
+  Attempt told;
+  told.number = attempt_;
+  told.reason = failure_ ? failure_->message : "a further rank has come";
+  told.lost_at_seconds = failure_ ? lost_at_seconds_ : unix_seconds();
+  told.job_began_at_seconds = job_began_at_seconds_;
+  try {
+    told.plan = plan_of(slots);
+  } catch (const Error& error) {
+    throw PlanError("there is no plan for " + ranks + ": " + error.what(), error.remedy());
+  }
+  if (told.plan && told.plan->world_size < slots) {
+    slots_.resize(static_cast<size_t>(told.plan->world_size));
+    ranks = std::to_string(slots_.size()) + " of " + ranks + ", which are faster";
+  }
+  std::cerr << told.reason << "\nstart " << attempt_ + 1 << " of the ranks: " << ranks
+            << (told.plan ? ", " + told.plan->shape_text() : "") << "\n"
+            << std::flush;
+  told.began = began_;
+  write_attempt(folder_, told);
 }
 
 // Nothing of these processes is needed any more, but for those that are to leave a checkpoint first.
@@ -285,15 +311,11 @@ void Launcher::carry_out(const StopAttempt& stop) {
 void Launcher::tell_state_kept() {
   const auto written = list_checkpoints(folder_);
   int64_t newest = written.empty() ? 0 : minibatch_of(written.front()).value_or(0);
-  if (const auto kept = newest_kept_state()) newest = std::max(newest, kept->minibatch);
+  newest = std::max(newest, newest_kept(folder_).value_or(0));
+  if (!settings_.hosts.empty() && store_) {
+    if (const auto told = store_->try_get(kNewestKeptKey)) newest = std::max<int64_t>(newest, std::stoll(*told));
+  }
   take(StateKept{newest});
-}
-
-std::optional<KeptName> Launcher::newest_kept_state() {
-  if (settings_.hosts.empty()) return newest_kept(folder_);
-  if (const auto told = store_ ? store_->try_get(kNewestKeptKey) : std::nullopt)
-    told_kept_ = KeptName::from_text(*told);
-  return told_kept_;
 }
 
 // Has a rank, or the store's other users, said that one is missed?
@@ -312,6 +334,22 @@ void Launcher::note_loss(const Failure& failure) {
   failure_ = failure;
   lost_at_seconds_ = unix_seconds();
   if (recovers()) tell_state_kept();
+}
+
+// Places for further ranks: behind those that are there, whether or not these have been lost.
+std::string Launcher::join(const JoinRequest& request) {
+  if (!request.host.empty() && settings_.hosts.empty())
+    return "refused: the job's ranks are all on the launcher's host; start it with --hosts to have others";
+  const int64_t before = attempt_;
+  for (int64_t k = 0; k < request.ranks; ++k) {
+    hosts_.push_back(request.host);
+    take(SlotAdded{static_cast<Slot>(hosts_.size()) - 1});
+  }
+  const std::string what =
+      request.ranks == 1 ? "a place for a rank" : std::to_string(request.ranks) + " places for ranks";
+  if (stopping_ && attempt_ == before)
+    return what + ": taken; the ranks leave a checkpoint and go on with more of them";
+  return what + ": taken; " + (request.ranks == 1 ? "it waits" : "they wait") + " for the next loss";
 }
 
 // The processes of an attempt.
@@ -343,7 +381,7 @@ std::vector<std::string> Launcher::variables_of(int64_t rank) const {
   set("MASTER_ADDR", address_for_ranks(settings_));
   set("MASTER_PORT", std::to_string(store_->port()));
   set("PIPEWRIGHT_STORE_IS_SERVED", "1");
-  if (attempt_ > 0 && began_) set(kAttemptVariable, std::to_string(attempt_));
+  if (attempt_ > 0) set(kAttemptVariable, std::to_string(attempt_));
   if (host.empty()) {
     set(kLauncherVariable, std::to_string(getpid()));
   } else {
@@ -394,6 +432,7 @@ void Launcher::supervise() {
   if (recovers() && Clock::now() > looked_ + 1s) {
     looked_ = Clock::now();
     tell_state_kept();
+    answer_join_requests(folder_, [this](const JoinRequest& request) { return join(request); });
   }
   if (end_by_ && Clock::now() > *end_by_) {
     end_by_ = Clock::now() + 10s;
@@ -499,8 +538,8 @@ std::string Launcher::words_about(int64_t rank) {
   return words;
 }
 
-// A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told the
-// others itself; a killed one has not.
+// A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told
+// the others itself; a killed one has not.
 void Launcher::note_end(Child& child) {
   const bool exited = WIFEXITED(child.status);
   if (exited && WEXITSTATUS(child.status) == 0) return;
@@ -590,45 +629,26 @@ int Launcher::ended_by_signal() const {
   return 0;
 }
 
-// What hosts have in their memory is theirs to copy, into the run folder, which they share, and to remove.
-std::filesystem::path Launcher::save_kept() {
-  const auto newest = newest_kept_state();
-  if (!newest) return {};
-  const auto run_folder = std::filesystem::absolute(folder_);
-  return save_kept_state(run_folder, *newest, [this](const auto& host, const auto& from, const auto& into) {
-    if (settings_.hosts.empty()) {
-      if (std::filesystem::exists(from))
-        std::filesystem::copy(from, into, std::filesystem::copy_options::overwrite_existing);
-    } else {
-      run_elsewhere(settings_.remote_shell, host, {"cp", "-r", from.string() + "/.", into.string()},
-                    kCheckpointPatience);
-    }
-  });
-}
-
-void Launcher::remove_kept() {
-  for (const HostOfKeptState& host : hosts_of_kept_state(folder_)) {
-    const auto target = target_of_kept_place(host.place);
-    if (!settings_.hosts.empty() && !target.empty())
-      run_elsewhere(settings_.remote_shell, host.host, {"rm", "-rf", target.string()}, 5s);
-    remove_kept_place(host.place);
+// What was kept in memory: of a job that is not done it becomes a checkpoint, whose folder this returns.
+std::filesystem::path Launcher::save_state() {
+  if (!recovers()) return {};
+  std::filesystem::path saved;
+  try {
+    const bool done = end_ && end_->outcome == Outcome::kDone;
+    if (!done && began_or_has_begun()) saved = save_kept_state(folder_, on_host_of(settings_));
+    remove_kept_states(folder_, on_host_of(settings_));
+  } catch (const Error& error) {
+    std::cerr << "warning: " << error.what() << "\n";
   }
-  forget_starts(folder_);
+  std::error_code ignored;
+  std::filesystem::remove(attempt_file(folder_), ignored);
+  answer_join_requests(folder_, [](const JoinRequest&) { return "refused: the job has ended"; });
+  return saved;
 }
 
 void Launcher::report() {
   const bool done = end_->outcome == Outcome::kDone;
-  std::filesystem::path saved;
-  if (recovers()) {
-    try {
-      if (!done && began_or_has_begun()) saved = save_kept();
-    } catch (const Error& error) {
-      std::cerr << "warning: " << error.what() << "\n";
-    }
-    remove_kept();
-    std::error_code ignored;
-    std::filesystem::remove(attempt_file(folder_), ignored);
-  }
+  const std::filesystem::path saved = save_state();
   if (const int signal = ended_by_signal()) {
     std::cerr << shown_.held() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
@@ -639,12 +659,23 @@ void Launcher::report() {
   Failure failure = failure_.value_or(Failure{0, ExitCode::kPeerLost, "the ranks have ended"});
   if (!end_->reason.empty()) failure.message += "; " + end_->reason;
   if (!saved.empty())
-    failure.remedy += (failure.remedy.empty() ? "" : "; ") + std::string("what was trained until then is in ") +
-                      saved.string() + ": go on with --resume latest";
+    failure.remedy += (failure.remedy.empty() ? "" : "; ") +
+                      std::string("what was trained until then is in ") + saved.string() +
+                      ": go on with --resume latest";
+  if (!recovers() && settings_.command == "train" && failure.code == ExitCode::kPeerLost)
+    failure.remedy +=
+        std::string(failure.remedy.empty() ? "" : "; ") + "--on-loss restart goes on after a loss";
   throw Error(failure.code, failure.message, with_logs(failure.remedy, logs_));
 }
 
 }  // namespace
+
+OnHost on_host_of(const LaunchSettings& settings) {
+  if (settings.hosts.empty()) return {};
+  return [shell = settings.remote_shell](const std::string& host, const std::vector<std::string>& words) {
+    return run_elsewhere(shell, host, {"true"}, 5s) && run_elsewhere(shell, host, words, kCheckpointPatience);
+  };
+}
 
 void launch(const Job& job, const LaunchSettings& settings) { Launcher(job, settings).run(); }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/job/job.h"
 
 namespace pipewright {
@@ -27,5 +28,8 @@ struct LaunchSettings {
 /// SIGINT and SIGTERM are passed on; to other hosts over the store. Throws what ended the first rank that
 /// failed: its code, its message. Leaves no process behind.
 void launch(const Job& job, const LaunchSettings& settings);
+
+/// Through the remote shell, if there are hosts to ask; those that do not answer within 5 s are not.
+OnHost on_host_of(const LaunchSettings& settings);
 
 }  // namespace pipewright

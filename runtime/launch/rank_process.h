@@ -31,7 +31,8 @@ struct RankProcess {
 /// RunError if it cannot be started.
 RankProcess start_rank(const RankStart& start);
 
-/// Runs `words` on another host through the remote shell, and waits `patience` at most. Whether it ended well.
+/// Runs `words` on another host through the remote shell, and waits `patience` at most. Whether it ended
+/// well.
 bool run_elsewhere(const std::string& remote_shell, const std::string& host,
                    const std::vector<std::string>& words, std::chrono::milliseconds patience);
 

@@ -44,12 +44,13 @@ void Training::open() {
 }
 
 void Training::begin() {
-  if (job_.attempt) {
+  const bool goes_on = job_.attempt && job_.attempt->began;
+  if (goes_on) {
     tidy_run_folder(folder_, data_.first_minibatch());
   } else {
     prepare_run_folder(folder_, job_.resume, job_.overwrite);
   }
-  if (kept_) note_start(folder_, {kept_attempt(), data_.first_minibatch()});
+  if (kept_) note_start(folder_, {kept_attempt(), data_.first_minibatch()}, /*first=*/!goes_on);
   std::error_code ignored;
   std::filesystem::remove(folder_ / kGroupLogName, ignored);
   if (group_server_) group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, done_);
@@ -73,11 +74,14 @@ void Training::begin() {
   };
   settings.next_minibatch = data_.first_minibatch();
   if (job_.attempt) {
+    settings.recovery =
+        RecoverySummary{job_.attempt->number, data_.first_minibatch(),     0, job_.attempt->reason,
+                        job_.recovered_from,  session_.place().world_size, 0};
+    settings.lost_at_seconds = job_.attempt->lost_at_seconds;
+  }
+  if (goes_on) {
     settings.past = folder_ / "metrics.jsonl";
     settings.evaluated_epochs = data_.evaluated_epochs();
-    settings.recovery = RecoverySummary{job_.attempt->number, data_.first_minibatch(), 0, job_.attempt->reason,
-                                        job_.recovered_from, session_.place().world_size, 0};
-    settings.lost_at_seconds = job_.attempt->lost_at_seconds;
   } else if (job_.resume) {
     const auto past = std::filesystem::absolute(job_.resume->folder).parent_path().parent_path();
     settings.past = past / "metrics.jsonl";
@@ -198,9 +202,7 @@ void Training::work() {
   }
   prepare_to_stop();
   GenerationSummary start;
-  start.reason = job_.attempt  ? kLossReason + job_.attempt->reason
-                 : job_.resume ? "resume"
-                               : "start";
+  start.reason = job_.attempt ? kLossReason + job_.attempt->reason : job_.resume ? "resume" : "start";
   tell_generation(start);
   if (generation_->takes_part()) evaluate_ended_epoch();
   while (true) {
@@ -283,6 +285,13 @@ void Training::post_last_words() {
   control().post(trace_line(trace_.json()));
 }
 
+// Of the job, with the attempts before this one.
+double Training::wall_seconds() const {
+  if (!job_.attempt) return elapsed_seconds();
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
+         job_.attempt->job_began_at_seconds;
+}
+
 void Training::close(const std::string& status) {
   session_.rest();  // a slow disk is nothing that hangs
   if (status == "done" && kept_) remove_kept();
@@ -293,8 +302,7 @@ void Training::close(const std::string& status) {
     journal_->close();
     std::vector<std::string> written = {"run.json", "plan.json"};
     if (status == "done" && !job_.run.no_save) written.push_back(kModelFileName);
-    if (!checkpoints_->last().empty())
-      written.push_back(checkpoints_->last().lexically_relative(folder_));
+    if (!checkpoints_->last().empty()) written.push_back(checkpoints_->last().lexically_relative(folder_));
     demand_run_files(folder_, written);
   } catch (const std::exception&) {
     lost = std::current_exception();
@@ -305,7 +313,7 @@ void Training::close(const std::string& status) {
   }
   const Summary summary =
       write_results(folder_, plan_in_force(), *journal_,
-                    {lost ? "failed" : status, job_.world_size(), elapsed_seconds(), job_.run.sync,
+                    {lost ? "failed" : status, job_.world_size(), wall_seconds(), job_.run.sync,
                      group_server_ ? group_server_->statistics() : GroupStatistics{},
                      count_flops(job_.model.graph).training});
   if (lost && status != "failed") std::rethrow_exception(lost);

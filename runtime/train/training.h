@@ -113,6 +113,7 @@ class Training : private RankTask {
   void open_checkpoints();
   int64_t kept_attempt() const { return job_.attempt ? job_.attempt->number : 0; }
   int64_t kept_bytes() const;
+  int64_t most_kept_pending() const;
   void make_room_for_kept();
   void remove_kept();
   void begin_copies();
@@ -126,6 +127,7 @@ class Training : private RankTask {
   void advance_checkpoints();
 
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+  double wall_seconds() const;
   Control& control() { return session_.control(); }
   /// Also where a failure has come between two plans.
   const Plan& plan_in_force() const { return generation_ ? generation_->plan() : job_.plan; }
@@ -155,12 +157,12 @@ class Training : private RankTask {
   std::unique_ptr<MinibatchSource> minibatches_;  // of the generation; null: pipelines take turns
   std::unique_ptr<PlanGeneration> generation_;
   std::unique_ptr<RunCache> cache_;  // if the run keeps what frozen layers make; borrows generation_'s worker
-  std::unique_ptr<Journal> journal_;  // rank 0
-  std::unique_ptr<CheckpointSeries> checkpoints_;  // the run folder's
-  std::unique_ptr<CheckpointSeries> kept_;         // of the state for lost ranks, where one is recovered
-  std::vector<std::string> hosts_;                 // likewise: by rank, where they are on several
-  std::filesystem::path told_kept_;                // rank 0: of which the launcher has heard
-  RankSpeeds speeds_{session_.place().world_size};                            // rank 0: what all have said
+  std::unique_ptr<Journal> journal_;                // rank 0
+  std::unique_ptr<CheckpointSeries> checkpoints_;   // the run folder's
+  std::unique_ptr<CheckpointSeries> kept_;          // of the state for lost ranks, where one is recovered
+  std::vector<std::string> hosts_;                  // likewise: by rank, where they are on several
+  std::filesystem::path told_kept_;                 // rank 0: of which the launcher has heard
+  RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
   LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
   LinkSpeeds link_speeds_;                                                    // rank 0: what they have found
   CoreSamples cores_{session_.place().world_size};  // rank 0: what all have told of their cores

@@ -5,15 +5,14 @@
 #include "runtime/control/heartbeat.h"
 #include "runtime/job/recovery_policy.h"
 #include "runtime/stage/streams.h"
+#include "runtime/train/training.h"
 #include "runtime/transport/process_state.h"
 #include "runtime/update/update_rule.h"
-#include "runtime/train/training.h"
 
 namespace pipewright {
 namespace {
 
 constexpr const char* kKeptKind = "kept";
-
 }  // namespace
 
 void Training::open_checkpoints() {
@@ -31,18 +30,24 @@ void Training::open_checkpoints() {
   CheckpointSettings points;
   points.every_minibatches = job_.run.recovery.copy_every_minibatches;
   points.keep = 1;
-  kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, kKeptKind, kMostKeptPending);
+  kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, kKeptKind,
+                 static_cast<size_t>(most_kept_pending()));
 }
 
-// Of all that may lie there at a time: one that is whole, the next ones, and older versions of weights.
+// Of one state that is kept: weights, what the optimizer keeps, and older versions of weights.
 int64_t Training::kept_bytes() const {
   int64_t weights = 0, others = 0;
   for (const Parameter& parameter : job_.model.graph.parameters) weights += parameter.type.bytes();
   for (const Buffer& buffer : job_.model.graph.buffers) others += buffer.type.bytes();
   const auto slots = static_cast<int64_t>(slot_names(job_.run.optimizer).size());
   int64_t versions = 0;
-  for (const Stage& stage : generation_->plan().stages) versions = std::max(versions, stage.in_flight);
-  return (1 + static_cast<int64_t>(kMostKeptPending)) * ((1 + slots + versions) * weights + others);
+  for (const Stage& stage : job_.plan_of(job_.generation_at(data_.first_minibatch())).stages)
+    versions = std::max(versions, stage.in_flight - 1);
+  return (1 + slots + versions) * weights + others;
+}
+
+int64_t Training::most_kept_pending() const {
+  return most_pending_states(kept_bytes());
 }
 
 // The first rank of every host, before any writes there.
@@ -55,16 +60,19 @@ void Training::make_room_for_kept() {
       hosts_.push_back(ProcessName::from_text(process).host);
     }
   }
-  if (place.rank == 0 && kept_attempt() == 0) {  // of hosts that had a part in an earlier job, and may come
-    for (const HostOfKeptState& earlier : hosts_of_kept_state(folder_))
-      if (std::find(hosts_.begin(), hosts_.end(), earlier.host) == hosts_.end()) remove_kept_place(earlier.place);
+  const bool goes_on = job_.attempt && job_.attempt->began;
+  if (place.rank == 0 && !goes_on) {  // of hosts that had a part in an earlier job, and may come
+    for (const HostOfKeptState& earlier : hosts_of_kept_state(folder_)) {
+      if (earlier.place != kept_state_of(folder_) &&
+          std::find(hosts_.begin(), hosts_.end(), earlier.host) == hosts_.end())
+        remove_kept_place(earlier.place);
+    }
   }
-  const bool from_memory = job_.recovered_from == "memory";
+  const bool from_memory = goes_on && job_.recovered_from == "memory";
   if (place.local_rank == 0) {
-    make_kept_state(folder_, kept_attempt(), kept_bytes(),
+    make_kept_state(folder_, kept_attempt(), (1 + most_kept_pending()) * kept_bytes(),
                     from_memory ? std::optional(job_.resume->folder) : std::nullopt);
   }
-  if (from_memory) tell_newest_kept(data_.first_minibatch());
 }
 
 void Training::remove_kept() {
@@ -87,7 +95,7 @@ void Training::begin_copies() {
 // A launcher looks into the memory of its own host only.
 void Training::tell_newest_kept(int64_t minibatch) {
   if (session_.place().rank == 0 && !hosts_.empty())
-    session_.store()->set(kNewestKeptKey, KeptName{kept_attempt(), minibatch}.to_text());
+    session_.store()->set(kNewestKeptKey, std::to_string(minibatch));
 }
 
 std::vector<CheckpointSeries*> Training::all_series() const {

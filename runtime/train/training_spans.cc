@@ -115,10 +115,10 @@ Training::PointsWithin Training::points_within(Span span) const {
   PointsWithin within;
   for (CheckpointSeries* series : all_series()) {
     // Replicas that are not held equal are made so where the pipeline drains: what lies between says nothing.
-    within[series] = sync_facts(job_.run.sync).keeps_replicas_equal
-                         ? checkpoints_within(span, series->points(), generation_->period(),
-                                              generation_->length())
-                         : std::vector<int64_t>();
+    within[series] =
+        sync_facts(job_.run.sync).keeps_replicas_equal
+            ? checkpoints_within(span, series->points(), generation_->period(), generation_->length())
+            : std::vector<int64_t>();
   }
   return within;
 }

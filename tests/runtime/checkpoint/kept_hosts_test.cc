@@ -421,12 +421,12 @@ TEST_CASE("the room of a host: made once, an attempt's own, and gone with the ru
   const fs::path kept = checkpoints_of(kept_by_attempt(place, 0)) / checkpoint_name(40);
   fs::create_directories(kept);
   fs::create_directories(partial_checkpoint(kept_by_attempt(place, 0), 60));
-  CHECK(newest_kept(run.path()) == KeptName{0, 40});
+  CHECK(newest_kept(run.path()) == 40);
 
   make_kept_state(run.path(), 2, 1000, kept);
   CHECK(target_of_kept_place(place) == target);
   CHECK(list_kept_attempts(place).size() == 1);
-  CHECK(newest_kept(run.path()) == KeptName{2, 40});
+  CHECK(newest_kept(run.path()) == 40);
   // A rank of attempt 0 that was stopped meanwhile writes into nothing.
   CHECK_THROWS_AS(write_checkpoint_file(kept_by_attempt(place, 0), 60, "stage-0", tensors_of(0, 60)), RunError);
 
@@ -443,6 +443,34 @@ TEST_CASE("the room of a host: made once, an attempt's own, and gone with the ru
   CHECK_FALSE(fs::is_symlink(place));
 }
 
+TEST_CASE("a job that ends early makes a checkpoint of what hosts have, each of which is asked for it") {
+  const TemporaryFolder run;
+  Hosts hosts({"a", "b", "c"});
+  hosts.keep({20, 40});
+  std::vector<std::string> asked;
+  const auto targets = std::map<std::string, fs::path>{{"a", "/dev/shm/pipewright-kept-test-a"},
+                                                       {"b", "/dev/shm/pipewright-kept-test-b"},
+                                                       {"c", "/dev/shm/pipewright-kept-test-c"}};
+  for (const auto& [host, target] : targets) fs::create_directory_symlink(target, run / (".kept-" + host));
+  // Host a has gone; the others copy what they have.
+  const OnHost on_host = [&](const std::string& host, const std::vector<std::string>& words) {
+    asked.push_back(host + " " + words[0]);
+    if (host == "a" || words[0] != "cp") return false;
+    CHECK(words[2] == targets.at(host));
+    fs::copy(hosts.place(host), words[3], fs::copy_options::recursive);
+    return true;
+  };
+  const fs::path saved = save_kept_state(run.path(), on_host);
+  CHECK(saved == checkpoints_of(run.path()) / checkpoint_name(40));
+  verify_checkpoint(open_checkpoint(saved));
+  CHECK(save_kept_state(run.path(), on_host).empty());  // nothing newer
+  CHECK(asked.size() == 6);
+  remove_kept_states(run.path(), on_host);
+  CHECK(asked.size() == 9);
+  CHECK(hosts_of_kept_state(run.path()).empty());
+  CHECK_FALSE(fs::exists(run / ".kept.home"));
+}
+
 TEST_CASE("where memory has no room the state is beside the run") {
   const TemporaryFolder run;
   make_kept_state(run.path(), 0, int64_t{1} << 60, std::nullopt);
@@ -455,17 +483,17 @@ TEST_CASE("where memory has no room the state is beside the run") {
 TEST_CASE("where attempts went on is noted, and forgotten with the next job") {
   const TemporaryFolder run;
   CHECK(read_starts(run.path()).empty());
-  note_start(run.path(), {0, 0});
-  note_start(run.path(), {1, 40});
-  note_start(run.path(), {3, 40});
+  note_start(run.path(), {0, 0}, true);
+  note_start(run.path(), {1, 40}, false);
+  note_start(run.path(), {3, 40}, false);
   const auto starts = read_starts(run.path());
   REQUIRE(starts.size() == 3);
   CHECK(starts[2].attempt == 3);
   CHECK(is_of_this_past(0, 40, starts));
   CHECK_FALSE(is_of_this_past(0, 60, starts));
   CHECK(is_of_this_past(3, 60, starts));
-  note_start(run.path(), {0, 20});
+  note_start(run.path(), {0, 20}, true);
   CHECK(read_starts(run.path()).size() == 1);
-  forget_starts(run.path());
+  remove_kept_states(run.path(), {});
   CHECK(read_starts(run.path()).empty());
 }

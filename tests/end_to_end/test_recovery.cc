@@ -1,0 +1,235 @@
+// Ranks that are lost, and runs that go on: whatever happens to whichever rank and wherever, a run whose
+// ranks are started anew ends with the weights, the losses and the evaluations of one to which nothing
+// happened.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "graph/summary.h"
+#include "tests/end_to_end/changing_runs.h"
+#include "tests/support/long.h"
+
+using namespace pipewright;
+using namespace pipewright::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::vector<std::string> kRestart = {"--on-loss", "restart", "--copy-every", "4"};
+
+std::map<std::string, std::string> faults(const std::string& text) {
+  return {{"PIPEWRIGHT_TEST_FAULT", text}};
+}
+
+// Lines of minibatches and evaluations, without what is of the moment.
+std::vector<std::string> told(const std::filesystem::path& output) {
+  std::vector<std::string> lines;
+  for (Json line : metrics(output)) {
+    if (!line.contains("loss") && !line.contains("evaluation")) continue;
+    line.erase("elapsed_seconds");
+    line.erase("again");
+    lines.push_back(line.dump());
+  }
+  return lines;
+}
+
+std::string weights(const std::filesystem::path& output) {
+  return Process::contents(output / "model.safetensors");
+}
+
+Summary summary_of(const std::filesystem::path& output) {
+  return read_document<Summary>(output / "summary.json");
+}
+
+bool nothing_is_kept(const std::filesystem::path& output) {
+  std::error_code ignored;
+  return !std::filesystem::exists(std::filesystem::symlink_status(output / ".kept", ignored));
+}
+
+// The profile of the job's model, with which its ranks plan again.
+std::string profile_of(const TemporaryFolder& folder) {
+  const std::string file = (folder / "profile.json").string();
+  const Outcome done = run_program(
+      folder, "profiler", {"profile", "--model", kEndlessModel, "--batch-size", "8", "--output", file});
+  INFO(done.error);
+  REQUIRE(done.code == 0);
+  return file;
+}
+
+}  // namespace
+
+TEST_CASE("a rank is killed at any point: the run ends as if nothing had happened") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--checkpoint-every-minibatches", "16", "--momentum", "0.9"};
+  const std::vector<std::string> plan = {"--plan", write_plan(folder, "plan.json", {1, 2, 1})};
+  finish(folder, folder / "quiet", options + plan);
+  std::mt19937_64 random(7);
+  const int cases = is_long() ? 60 : 6;
+  int recovered = 0;
+  for (int i = 0; i < cases; ++i) {
+    // The first ones lie before the first state is kept, the last ones among the words of the end.
+    const std::string fault =
+        std::to_string(random() % 4) + ":" + std::to_string(i == 0 ? 0 : random() % 700) + ":9" +
+        (i % 3 == 2 ? ";" + std::to_string(random() % 4) + ":" + std::to_string(random() % 300) + ":9:1"
+                    : "");
+    const auto output = folder / ("run-" + std::to_string(i));
+    Process process(
+        std::vector<std::string>{program("runtime"), "launch"} + job(output, options + plan + kRestart),
+        folder / "out", folder / "err", faults(fault));
+    const int code = process.wait(60s);
+    CAPTURE(fault, process.error());
+    REQUIRE(code == 0);
+    CHECK(weights(output) == weights(folder / "quiet"));
+    CHECK(told(output) == told(folder / "quiet"));
+    CHECK(nothing_is_kept(output));
+    for (const RecoverySummary& recovery : summary_of(output).recoveries) {
+      ++recovered;
+      CHECK(recovery.ranks == 4);
+    }
+    std::filesystem::remove_all(output);
+  }
+  CHECK(recovered >= cases / 3);
+}
+
+TEST_CASE("random plans lose random ranks at random times: each run ends with the weights of a quiet one") {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(11);
+  const std::vector<std::vector<int64_t>> shapes = {{1, 1, 1}, {2, 1}, {1, 2, 1},
+                                                    {3},       {2, 2}, {1, 1, 1, 1, 1}};
+  const int cases = is_long() ? 300 : 3;
+  for (int i = 0; i < cases; ++i) {
+    const auto& shape = shapes[random() % shapes.size()];
+    const std::string schedule = random() % 3 == 0 ? "gpipe" : "1f1b";
+    const std::string plan = schedule == "gpipe" ? write_flush_plan(folder, "plan.json", shape, schedule)
+                                                 : write_plan(folder, "plan.json", shape, schedule);
+    const std::vector<std::string> options = {"--plan",          plan,
+                                              "--minibatches",   "1280",
+                                              "--transport",     random() % 2 == 0 ? "shm" : "gloo",
+                                              "--learning-rate", "0.001",
+                                              "--optimizer",     random() % 2 == 0 ? "adam" : "sgd"};
+    finish(folder, folder / "quiet", options);
+    const auto output = folder / "run";
+    Process process(std::vector<std::string>{program("runtime"), "launch"} +
+                        job(output, options + std::vector<std::string>{"--on-loss", "restart"}),
+                    folder / "out", folder / "err");
+    std::string what;
+    const int hits = 1 + static_cast<int>(random() % 3);
+    for (int hit = 0; hit < hits; ++hit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
+      const std::vector<pid_t> ranks = process.children();
+      if (ranks.empty()) continue;
+      const int signal = random() % 4 == 0 ? SIGSTOP : SIGKILL;
+      const int together = random() % 4 == 0 ? 2 : 1;
+      for (int k = 0; k < together; ++k) {
+        const size_t rank = random() % ranks.size();
+        ::kill(ranks[rank], signal);
+        what += std::to_string(signal) + " to process " + std::to_string(rank) + "; ";
+      }
+    }
+    const int code = process.wait(120s);
+    CAPTURE(i, shape, options, what, process.error());
+    REQUIRE(code == 0);
+    CHECK(weights(output) == weights(folder / "quiet"));
+    CHECK(told(output) == told(folder / "quiet"));
+    CHECK(nothing_is_kept(output));
+    std::filesystem::remove_all(output);
+    std::filesystem::remove_all(folder / "quiet");
+  }
+}
+
+TEST_CASE("the ranks that are left go on under a plan made for them, and verify proves it") {
+  const TemporaryFolder folder;
+  const std::string profile = profile_of(folder);
+  const std::vector<std::string> options = {"--plan",
+                                            write_plan(folder, "plan.json", {1, 1, 1}),
+                                            "--checkpoint-every-epochs",
+                                            "1",
+                                            "--on-loss",
+                                            "continue:profile=" + profile,
+                                            "--copy-every",
+                                            "4",
+                                            "--minibatches",
+                                            "384"};
+  const auto output = folder / "run";
+  // The second loss comes before anything further was kept, or behind it.
+  const std::string second = GENERATE("", ";0:40:9:1", ";1:0:9:1");
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options),
+                  folder / "out", folder / "err", faults("1:1500:9" + second));
+  const int code = process.wait(60s);
+  CAPTURE(second, process.error());
+  REQUIRE(code == 0);
+  const Summary summary = summary_of(output);
+  REQUIRE(summary.recoveries.size() >= 1);
+  CHECK(summary.recoveries.back().ranks <= (second.empty() ? 2 : 1));
+  CHECK(summary.recoveries.front().from != "start");
+  CHECK(summary.minibatches == 384);
+  CHECK(losses(output).size() == 384);
+  const Outcome verified = runtime(folder, {"verify", "--run", output.string()});
+  CAPTURE(verified.output, verified.error);
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.output, Catch::Contains("equal bit for bit"));
+}
+
+TEST_CASE("a run that cannot go on leaves a checkpoint and says what is missing") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> plan = {"--plan", write_plan(folder, "plan.json", {1, 1})};
+  finish(folder, folder / "quiet", plan);
+  const auto output = folder / "run";
+  SECTION("fewer ranks are left than it may have") {
+    Process process(
+        std::vector<std::string>{program("runtime"), "launch"} +
+            job(output, plan + std::vector<std::string>{"--on-loss", "continue:profile=" + profile_of(folder),
+                                                        "--fewest", "2", "--minibatches", "6000"}),
+        folder / "out", folder / "err", faults("1:12000:9"));
+    CHECK(process.wait(60s) == 5);
+    CHECK_THAT(process.error(), Catch::Contains("rank 1 was killed by signal 9") &&
+                                    Catch::Contains("1 place for a rank is left") &&
+                                    Catch::Contains("go on with --resume latest"));
+  }
+  SECTION("every start is lost again before it gets anywhere") {
+    Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, plan + kRestart),
+                    folder / "out", folder / "err", faults("1:120:9;1:3:9:*"));
+    // The first start comes to point 3 as well: nothing has been kept by then.
+    CHECK(process.wait(60s) == 5);
+    CHECK_THAT(process.error(), Catch::Contains("in a row"));
+  }
+  SECTION("its launcher is killed: what was kept in memory is found by the next one") {
+    Process process(std::vector<std::string>{program("runtime"), "launch"} +
+                        job(output, plan + kRestart + std::vector<std::string>{"--minibatches", "100000"}),
+                    folder / "out", folder / "err");
+    REQUIRE(eventually(60s, [&] { return complete_lines(output / "metrics.jsonl").size() > 40; }));
+    process.signal(SIGKILL);
+    process.wait(10s);
+    Process next(
+        std::vector<std::string>{program("runtime"), "launch"} +
+            job(output, plan + std::vector<std::string>{"--resume", "latest", "--minibatches", "100000"}),
+        folder / "out2", folder / "err2");
+    REQUIRE(eventually(60s, [&] {
+      return next.error().find("what an earlier run kept in memory is now") != std::string::npos ||
+             next.wait(0ms) != Process::kRunning;
+    }));
+    CAPTURE(next.error());
+    CHECK(eventually(60s, [&] { return next.error().find("goes on from") != std::string::npos; }));
+    return;
+  }
+  CHECK(nothing_is_kept(output));
+}
+
+TEST_CASE("what cannot be recovered is refused before anything starts") {
+  const TemporaryFolder folder;
+  const std::string plan = write_plan(folder, "plan.json", {1, 1});
+  const auto refused = [&](const std::vector<std::string>& options, const std::string& command = "launch") {
+    const Outcome outcome =
+        runtime(folder, std::vector<std::string>{command} +
+                            job(folder / "run", std::vector<std::string>{"--plan", plan} + options));
+    CHECK(outcome.code == 2);
+    return outcome.error;
+  };
+  CHECK_THAT(refused({"--on-loss", "restrat"}), Catch::Contains("did you mean 'restart'?"));
+  CHECK_THAT(refused({"--on-loss", "continue"}), Catch::Contains("continue:profile=PROFILE.json"));
+  CHECK_THAT(refused({"--on-loss", "continue:profile=none.json"}), Catch::Contains("none.json"));
+  CHECK_THAT(refused({"--on-loss", "restart", "--rank", "0", "--world-size", "2"}, "train"),
+             Catch::Contains("pipewright-runtime launch"));
+  CHECK_THAT(refused({"--on-loss", "continue:profile=" + profile_of(folder), "--adapt", "slow:plan=" + plan}),
+             Catch::Contains("does not go with adapt"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
+}
