@@ -22,8 +22,8 @@ std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder
 /// N of such a folder; nothing for other names.
 std::optional<int64_t> minibatch_of_partial(const std::filesystem::path& folder);
 
-/// Makes it, if it is not there. RunError (disk full; a run folder that has gone, which does not come back for
-/// it).
+/// Makes it, if it is not there. RunError (disk full; a run folder that has gone, which does not come back
+/// for it).
 void make_partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
 /// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError

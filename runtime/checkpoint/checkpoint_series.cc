@@ -29,9 +29,8 @@ void CheckpointSeries::keep() {
 void CheckpointSeries::begin_copies(std::unique_ptr<StateCopies> copies) {
   copies_ = std::move(copies);
   if (keeper_) {
-    keeper_->share([this](int64_t n, const std::filesystem::path& manifest) {
-      copies_->tell_whole(n, manifest);
-    });
+    keeper_->share(
+        [this](int64_t n, const std::filesystem::path& manifest) { copies_->tell_whole(n, manifest); });
   }
 }
 

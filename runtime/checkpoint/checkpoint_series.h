@@ -37,8 +37,8 @@ class CheckpointSeries {
   /// On rank 0; false if the line is not of this series. Any thread.
   bool take(const std::string& line) { return keeper_ && keeper_->take(line); }
 
-  /// From now on the ranks write each into the folder of their own host, and a part counts as written when its
-  /// copy is there too. On all ranks of the plan, with nothing begun.
+  /// From now on the ranks write each into the folder of their own host, and a part counts as written when
+  /// its copy is there too. On all ranks of the plan, with nothing begun.
   void begin_copies(std::unique_ptr<StateCopies> copies);
   /// complete(), on all ranks of the plan, and all write into one folder again. Nothing without copies.
   void end_copies();

@@ -1,5 +1,5 @@
-// Files from rank to rank, piece by piece and one piece under way at a time: whatever else travels between the
-// two, an activation, waits for one piece at most.
+// Files from rank to rank, piece by piece and one piece under way at a time: whatever else travels between
+// the two, an activation, waits for one piece at most.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,8 +54,8 @@ class FileReceiver {
   using Whole = std::function<void(const TravellingFile&, const std::filesystem::path&)>;
 
   FileReceiver(Transport& transport, int64_t peer, int64_t first_tag);
-  /// Until the sender has ended. PeerError when the connection breaks, the transport is aborted, or a piece is
-  /// missing; RunError if a file cannot be written; what `place` and `whole` throw. What is not whole then
+  /// Until the sender has ended. PeerError when the connection breaks, the transport is aborted, or a piece
+  /// is missing; RunError if a file cannot be written; what `place` and `whole` throw. What is not whole then
   /// stays as it is.
   void receive(const Place& place, const Whole& whole);
 

@@ -193,8 +193,8 @@ fs::path save_kept_state(const fs::path& run_folder, const OnHost& on_host) {
       fs::rename(partial, folder);
     }
   } catch (const fs::filesystem_error& error) {
-    throw RunError(run_folder.string() + ": what was kept in memory cannot be written there: " +
-                   error.code().message());
+    throw RunError(run_folder.string() +
+                   ": what was kept in memory cannot be written there: " + error.code().message());
   }
   fs::remove_all(home, ignored);
   return folder;

@@ -1,5 +1,5 @@
-// What the hosts of a job have of its kept states (kept_state.h) when ranks start anew, and which of the states
-// is the newest that can be put together.
+// What the hosts of a job have of its kept states (kept_state.h) when ranks start anew, and which of the
+// states is the newest that can be put together.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ HostInventory inventory_of(const std::filesystem::path& place);
 /// A state from which all hosts go on, and where its files are.
 struct KeptChoice {
   int64_t minibatch = 0;
-  std::string manifest;                                      ///< its text
+  std::string manifest;  ///< its text
   std::vector<CheckpointFile> files;
   std::map<std::string, std::vector<int64_t>> hosts_having;  ///< by file: hosts, ascending; some of each
 
@@ -49,8 +49,8 @@ struct KeptChoice {
   int64_t source_for(int64_t host, const std::string& file) const;
 };
 
-/// The state of this manifest; nothing if a file of it lies on none of the hosts, byte for byte as the manifest
-/// says, or if this is damaged.
+/// The state of this manifest; nothing if a file of it lies on none of the hosts, byte for byte as the
+/// manifest says, or if this is damaged.
 std::optional<KeptChoice> choice_of(const std::string& manifest, const std::vector<HostInventory>& hosts);
 /// The newest state of this past (is_of_this_past()) of which some host has the manifest and that is a
 /// choice_of() it. Of what the same is given, the same comes out.
@@ -58,9 +58,9 @@ std::optional<KeptChoice> newest_whole(const std::vector<HostInventory>& hosts,
                                        const std::vector<AttemptStart>& starts);
 
 /// Of a job that ends before its end: what is kept, if it is newer than all checkpoints of the run folder,
-/// becomes one of these, put together from what the hosts have; they copy it into the run folder where they can
-/// be asked (OnHost). Its folder, or "" where there is nothing newer, or a file of it has gone with its host.
-/// RunError if it cannot be written.
+/// becomes one of these, put together from what the hosts have; they copy it into the run folder where they
+/// can be asked (OnHost). Its folder, or "" where there is nothing newer, or a file of it has gone with its
+/// host. RunError if it cannot be written.
 std::filesystem::path save_kept_state(const std::filesystem::path& run_folder, const OnHost& on_host);
 
 }  // namespace pipewright

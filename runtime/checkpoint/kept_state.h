@@ -1,9 +1,9 @@
-// The newest state of a run, kept in the memory of its hosts: checkpoints like those of the run folder, written
-// every few minibatches, of which only the last whole one stays. It outlives the processes of the ranks, so
-// that a job that has lost one goes on from there. docs/recovery.md
+// The newest state of a run, kept in the memory of its hosts: checkpoints like those of the run folder,
+// written every few minibatches, of which only the last whole one stays. It outlives the processes of the
+// ranks, so that a job that has lost one goes on from there. docs/recovery.md
 //
-// Each host has a folder of its own for it, a link to which lies in the run folder. Where there are several, a
-// host has some of the files of a state, and the manifest of a whole one (state_copies.h).
+// Each host has a folder of its own for it, a link to which lies in the run folder. Where there are several,
+// a host has some of the files of a state, and the manifest of a whole one (state_copies.h).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace pipewright {
 
-/// RUN/.kept-HOST of the host of this process (this_process()): a link into its memory (/dev/shm), or a folder
-/// on the disk.
+/// RUN/.kept-HOST of the host of this process (this_process()): a link into its memory (/dev/shm), or a
+/// folder on the disk.
 std::filesystem::path kept_state_of(const std::filesystem::path& run_folder);
 /// A host and its RUN/.kept-HOST.
 struct HostOfKeptState {
@@ -26,8 +26,8 @@ struct HostOfKeptState {
 /// Of all hosts, as the run folder has them.
 std::vector<HostOfKeptState> hosts_of_kept_state(const std::filesystem::path& run_folder);
 
-/// Ranks of one attempt (job/attempt.h) write into a folder of their own, in which checkpoints/ is made: whoever
-/// is late writes into one that is not there any more.
+/// Ranks of one attempt (job/attempt.h) write into a folder of their own, in which checkpoints/ is made:
+/// whoever is late writes into one that is not there any more.
 std::filesystem::path kept_by_attempt(const std::filesystem::path& place, int64_t attempt);
 struct KeptAttempt {
   int64_t attempt = 0;
@@ -36,9 +36,10 @@ struct KeptAttempt {
 /// Those that there are, by falling number.
 std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 
-/// So many states of so many bytes may be not whole yet at a time (CheckpointSeries). Rank 0 hears within a few
-/// tenths of a second that the ranks have written their parts. Where minibatches are quick the next ones are
-/// begun meanwhile, so that nobody waits: as many as take no more memory than a small model may well have.
+/// So many states of so many bytes may be not whole yet at a time (CheckpointSeries). Rank 0 hears within a
+/// few tenths of a second that the ranks have written their parts. Where minibatches are quick the next ones
+/// are begun meanwhile, so that nobody waits: as many as take no more memory than a small model may well
+/// have.
 int64_t most_pending_states(int64_t bytes);
 
 /// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
@@ -46,9 +47,9 @@ int64_t most_pending_states(int64_t bytes);
 /// RunError if it cannot be made.
 void ensure_kept_place(const std::filesystem::path& run_folder, int64_t bytes);
 
-/// Makes room for what `attempt` will keep on this host, as ensure_kept_place(). `taken`: a kept checkpoint of this
-/// host from which the attempt goes on; it becomes the first of the attempt's. All others go. By one process of
-/// the host, and after all of its processes have read what they take.
+/// Makes room for what `attempt` will keep on this host, as ensure_kept_place(). `taken`: a kept checkpoint
+/// of this host from which the attempt goes on; it becomes the first of the attempt's. All others go. By one
+/// process of the host, and after all of its processes have read what they take.
 void make_kept_state(const std::filesystem::path& run_folder, int64_t attempt, int64_t bytes,
                      const std::optional<std::filesystem::path>& taken);
 
@@ -71,12 +72,12 @@ struct AttemptStart {
 /// RUN/.kept.starts: of the attempts of the job, as rank 0 notes them; `first`: of a job that begins.
 void note_start(const std::filesystem::path& run_folder, AttemptStart start, bool first);
 std::vector<AttemptStart> read_starts(const std::filesystem::path& run_folder);
-/// False of a state that an attempt has kept from behind the minibatch from which a later one has gone on: that
-/// one has trained it otherwise since. A host that comes back late may have some.
+/// False of a state that an attempt has kept from behind the minibatch from which a later one has gone on:
+/// that one has trained it otherwise since. A host that comes back late may have some.
 bool is_of_this_past(int64_t attempt, int64_t minibatch, const std::vector<AttemptStart>& starts);
 
-/// In the job's store, where the ranks are on several hosts: the newest minibatch whose state is whole, as rank
-/// 0 says.
+/// In the job's store, where the ranks are on several hosts: the newest minibatch whose state is whole, as
+/// rank 0 says.
 inline constexpr const char* kNewestKeptKey = "kept/newest";
 /// Likewise of those states that can be read from this host.
 std::optional<int64_t> newest_kept(const std::filesystem::path& run_folder);

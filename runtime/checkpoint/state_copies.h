@@ -42,13 +42,13 @@ class StateCopies {
   /// Files of the partial checkpoint of minibatch n, which this rank has written: returns when their copies
   /// are on another host. One thread. PeerError, InputError.
   void copy(int64_t n, const std::vector<CheckpointFile>& files);
-  /// Rank 0: the checkpoint of minibatch n is whole, by this manifest. Returns when every other host has taken
-  /// it for its newest and has removed older ones. One thread. PeerError.
+  /// Rank 0: the checkpoint of minibatch n is whole, by this manifest. Returns when every other host has
+  /// taken it for its newest and has removed older ones. One thread. PeerError.
   void tell_whole(int64_t n, const std::filesystem::path& manifest);
   /// Throws what has ended a receiving thread. Cheap.
   void check() const;
-  /// Nothing is copied or told any more: returns when this is so on all ranks to and from which this one sent.
-  /// `check` is called meanwhile, and may throw; then abandon() is left to be called.
+  /// Nothing is copied or told any more: returns when this is so on all ranks to and from which this one
+  /// sent. `check` is called meanwhile, and may throw; then abandon() is left to be called.
   void end(const std::function<void()>& check);
   /// After a failure, from any thread: whoever waits for the transport of this rank stops waiting.
   void abandon() noexcept;

@@ -313,7 +313,8 @@ void Launcher::tell_state_kept() {
   int64_t newest = written.empty() ? 0 : minibatch_of(written.front()).value_or(0);
   newest = std::max(newest, newest_kept(folder_).value_or(0));
   if (!settings_.hosts.empty() && store_) {
-    if (const auto told = store_->try_get(kNewestKeptKey)) newest = std::max<int64_t>(newest, std::stoll(*told));
+    if (const auto told = store_->try_get(kNewestKeptKey))
+      newest = std::max<int64_t>(newest, std::stoll(*told));
   }
   take(StateKept{newest});
 }

@@ -26,10 +26,10 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 // Keys in the job's store.
-const std::string kHostKey = "kept/host/";    // of a rank
-const std::string kHasKey = "kept/has/";      // HostInventory of a host
+const std::string kHostKey = "kept/host/";     // of a rank
+const std::string kHasKey = "kept/has/";       // HostInventory of a host
 const std::string kChoiceKey = "kept/choice";  // rank 0's, as below
-const std::string kReadyKey = "kept/ready/";  // of a host: the folder in which it has the state whole
+const std::string kReadyKey = "kept/ready/";   // of a host: the folder in which it has the state whole
 
 // A choice: the run's start, a manifest behind this word, or the folder of a checkpoint.
 const std::string kStart = "start";
@@ -143,7 +143,8 @@ void StateExchange::exchange(const KeptChoice& choice, const fs::path& into) {
     if (!given(choice, own_, host).empty())
       threads.push_back(std::async(std::launch::async, [&, host] { send(*transport, choice, host); }));
     if (!given(choice, host, own_).empty())
-      threads.push_back(std::async(std::launch::async, [&, host] { receive(*transport, choice, host, into); }));
+      threads.push_back(
+          std::async(std::launch::async, [&, host] { receive(*transport, choice, host, into); }));
   }
   try {
     for (auto& thread : threads) {
@@ -174,7 +175,8 @@ void StateExchange::receive(Transport& transport, const KeptChoice& choice, int6
                [](const TravellingFile&, const fs::path&) {});
   for (const CheckpointFile& file : files) {
     if (digest_of_file(into / file.file) != file.digest)
-      throw PeerError("host " + std::to_string(host) + " has sent " + file.file + " otherwise than it was written");
+      throw PeerError("host " + std::to_string(host) + " has sent " + file.file +
+                      " otherwise than it was written");
   }
 }
 

@@ -46,9 +46,7 @@ int64_t Training::kept_bytes() const {
   return (1 + slots + versions) * weights + others;
 }
 
-int64_t Training::most_kept_pending() const {
-  return most_pending_states(kept_bytes());
-}
+int64_t Training::most_kept_pending() const { return most_pending_states(kept_bytes()); }
 
 // The first rank of every host, before any writes there.
 void Training::make_room_for_kept() {

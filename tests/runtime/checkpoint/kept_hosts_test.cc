@@ -1,5 +1,5 @@
-// The state that several hosts keep together: who has whose copies, files on their way, what becomes whole, and
-// what can be put together when hosts are lost or come back late.
+// The state that several hosts keep together: who has whose copies, files on their way, what becomes whole,
+// and what can be put together when hosts are lost or come back late.
 #include <ATen/ops/full.h>
 
 #include <catch2/catch.hpp>
@@ -89,8 +89,8 @@ class Hosts {
         for (const int64_t n : minibatches) keeper.begin(manifest_of_ranks(n, ranks()));
       }
       for (const int64_t n : minibatches) {
-        const CheckpointFile file = write_checkpoint_file(folder_of(rank), n, "stage-" + std::to_string(rank),
-                                                          tensors_of(rank, n));
+        const CheckpointFile file =
+            write_checkpoint_file(folder_of(rank), n, "stage-" + std::to_string(rank), tensors_of(rank, n));
         copies.copy(n, {file});
         CheckpointStage stage;
         stage.state = file;
@@ -110,7 +110,8 @@ class Hosts {
   }
   std::set<std::string> files(const std::string& host, int64_t n) const {
     std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(checkpoints_of(folder_of_host(host)) / checkpoint_name(n)))
+    for (const auto& entry :
+         fs::directory_iterator(checkpoints_of(folder_of_host(host)) / checkpoint_name(n)))
       names.insert(entry.path().filename().string());
     return names;
   }
@@ -162,8 +163,8 @@ TEST_CASE("a ring of hosts: each rank's copy is on the next host, and all of its
 
 TEST_CASE("files travel whole, of whatever size, and the sender knows") {
   const TemporaryFolder folder;
-  const std::vector<size_t> sizes = {0, 1, kFilePieceBytes - 1, kFilePieceBytes, kFilePieceBytes + 1,
-                                     3 * kFilePieceBytes + 5};
+  const std::vector<size_t> sizes = {
+      0, 1, kFilePieceBytes - 1, kFilePieceBytes, kFilePieceBytes + 1, 3 * kFilePieceBytes + 5};
   fs::create_directory(folder / "there");
   spawn(make_local_world(2), [&](int64_t rank, Transport& transport) {
     if (rank == 0) {
@@ -319,7 +320,8 @@ TEST_CASE("without copies a state is whole only while all hosts are there") {
   CHECK_FALSE(newest_whole(hosts.inventories({"a"}), {}));
 }
 
-TEST_CASE("what a host heard of last counts, and files that came before: the others need not have heard of it") {
+TEST_CASE(
+    "what a host heard of last counts, and files that came before: the others need not have heard of it") {
   Hosts hosts({"a", "b", "c"});
   hosts.keep({20, 40});
   // Host c was cut off between its files and the word that all have theirs.
@@ -337,7 +339,8 @@ TEST_CASE("what a host heard of last counts, and files that came before: the oth
 TEST_CASE("a damaged byte is as if the file were not there") {
   Hosts hosts({"a", "b"});
   hosts.keep({20});
-  const fs::path file = checkpoints_of(hosts.folder_of_host("a")) / checkpoint_name(20) / "stage-1.safetensors";
+  const fs::path file =
+      checkpoints_of(hosts.folder_of_host("a")) / checkpoint_name(20) / "stage-1.safetensors";
   std::string bytes = contents(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file(file, bytes);
@@ -428,7 +431,8 @@ TEST_CASE("the room of a host: made once, an attempt's own, and gone with the ru
   CHECK(list_kept_attempts(place).size() == 1);
   CHECK(newest_kept(run.path()) == 40);
   // A rank of attempt 0 that was stopped meanwhile writes into nothing.
-  CHECK_THROWS_AS(write_checkpoint_file(kept_by_attempt(place, 0), 60, "stage-0", tensors_of(0, 60)), RunError);
+  CHECK_THROWS_AS(write_checkpoint_file(kept_by_attempt(place, 0), 60, "stage-0", tensors_of(0, 60)),
+                  RunError);
 
   make_kept_state(run.path(), 3, 1000, std::nullopt);
   CHECK_FALSE(newest_kept(run.path()));
