@@ -1,15 +1,14 @@
 // Hosts that are lost with all their processes and what is in their memory, and runs that go on: a script
 // stands for ssh, and hosts of this machine have folders of their own in /dev/shm.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 
-#include "graph/summary.h"
-#include "tests/end_to_end/changing_runs.h"
+#include "tests/end_to_end/recovered_runs.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
 using namespace std::chrono_literals;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -21,7 +20,7 @@ class HostsJob {
     write_file(folder / "rsh", "#!/bin/sh\nhost=$1; shift\n[ -e " + (folder / "down-").string() +
                                    "$host ] && { echo no route to $host >&2; exit 255; }\n"
                                    "exec /bin/sh -c \"$*\"\n");
-    fs::permissions(folder / "rsh", fs::perms::owner_all);
+    std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
   }
 
   std::unique_ptr<Process> launch(const std::vector<std::string>& options) const {
@@ -33,12 +32,22 @@ class HostsJob {
         std::vector<std::string>{program("runtime"), "launch"} + job(output(), options + hosts),
         folder / "out", folder / "err");
   }
-  fs::path output() const { return folder / "run"; }
+  std::filesystem::path output() const { return folder / "run"; }
   size_t minibatches() const { return complete_lines(output() / "metrics.jsonl").size(); }
-  fs::path memory_of(const std::string& host) const { return fs::read_symlink(output() / (".kept-" + host)); }
+  std::filesystem::path memory_of(const std::string& host) const {
+    return std::filesystem::read_symlink(output() / (".kept-" + host));
+  }
+
+  /// Until all of these hosts have a whole state from behind `minibatch` in their memory.
+  void await_state(const std::vector<std::string>& hosts, int64_t minibatch = 0) const {
+    REQUIRE(eventually(120s, [&] {
+      return std::all_of(hosts.begin(), hosts.end(),
+                         [&](const std::string& host) { return newest_of(host) > minibatch; });
+    }));
+  }
 
   void cut_off(const std::string& host) const { write_file(folder / ("down-" + host), ""); }
-  void reach_again(const std::string& host) const { fs::remove(folder / ("down-" + host)); }
+  void reach_again(const std::string& host) const { std::filesystem::remove(folder / ("down-" + host)); }
   /// All at once, as a host ends.
   void kill_processes(const Process& launcher, const std::string& host) const {
     int killed = 0;
@@ -52,9 +61,9 @@ class HostsJob {
     CHECK(killed > 0);
   }
   void lose(const Process& launcher, const std::string& host) const {
-    const fs::path memory = memory_of(host);
+    const std::filesystem::path memory = memory_of(host);
     kill_processes(launcher, host);
-    fs::remove_all(memory);
+    std::filesystem::remove_all(memory);
   }
   /// Further ones than there are now.
   bool train(Process& launcher, size_t further) const {
@@ -64,45 +73,43 @@ class HostsJob {
   }
 
   const TemporaryFolder folder;
-};
 
-std::string weights(const fs::path& output) { return Process::contents(output / "model.safetensors"); }
-
-Summary summary_of(const fs::path& output) { return read_document<Summary>(output / "summary.json"); }
-
-std::vector<std::string> what_is_kept(const fs::path& output) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(output)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind(".kept", 0) == 0) names.push_back(name);
+ private:
+  int64_t newest_of(const std::string& host) const {
+    const std::string prefix = "minibatch-";
+    int64_t newest = -1;
+    std::error_code error;
+    const std::filesystem::path place = output() / (".kept-" + host);
+    for (std::filesystem::directory_iterator it(place, error), end; !error && it != end;
+         it.increment(error)) {
+      std::error_code gone;
+      for (std::filesystem::directory_iterator state(it->path() / "checkpoints", gone), last;
+           !gone && state != last; state.increment(gone)) {
+        const std::string name = state->path().filename().string();
+        if (name.rfind(prefix, 0) == 0)
+          newest = std::max<int64_t>(newest, std::stoll(name.substr(prefix.size())));
+      }
+    }
+    return newest;
   }
-  return names;
-}
-
-std::string profile_of(const TemporaryFolder& folder) {
-  const std::string file = (folder / "profile.json").string();
-  const Outcome done = run_program(
-      folder, "profiler", {"profile", "--model", kEndlessModel, "--batch-size", "8", "--output", file});
-  INFO(done.error);
-  REQUIRE(done.code == 0);
-  return file;
-}
+};
 
 }  // namespace
 
 TEST_CASE("a host is lost with its memory, and answers again: the run ends as if nothing had happened") {
   const HostsJob job("left slots=2\nright\n");
   const std::vector<std::string> options = {
-      "--plan", write_plan(job.folder, "plan.json", {1, 1, 1}), "--minibatches", "3000", "--momentum", "0.9"};
+      "--plan", write_plan(job.folder, "plan.json", {1, 1, 1}), "--minibatches", "800", "--momentum", "0.9"};
   finish(job.folder, job.folder / "quiet", options);
   auto launcher = job.launch(options + std::vector<std::string>{"--on-loss", "restart"});
-  REQUIRE(eventually(60s, [&] { return job.minibatches() > 100; }));
-  const fs::path left = job.memory_of("left"), right = job.memory_of("right");
+  job.await_state({"left", "right"});
+  const std::filesystem::path left = job.memory_of("left"), right = job.memory_of("right");
   CHECK(left != right);
   job.lose(*launcher, "right");
-  REQUIRE(job.train(*launcher, 300));
+  REQUIRE(job.train(*launcher, 200));
+  job.await_state({"left", "right"}, 60);
   job.lose(*launcher, "left");  // with rank 0
-  const int code = launcher->wait(60s);
+  const int code = launcher->wait(120s);
   CAPTURE(launcher->error());
   REQUIRE(code == 0);
   CHECK(weights(job.output()) == weights(job.folder / "quiet"));
@@ -112,21 +119,21 @@ TEST_CASE("a host is lost with its memory, and answers again: the run ends as if
     CHECK(recovery.from == "memory");
     CHECK(recovery.ranks == 3);
   }
-  CHECK(what_is_kept(job.output()).empty());
-  for (const fs::path& memory : {left, right}) CHECK_FALSE(fs::exists(memory));
+  CHECK(nothing_is_kept(job.output()));
+  for (const std::filesystem::path& memory : {left, right}) CHECK_FALSE(std::filesystem::exists(memory));
 }
 
 TEST_CASE("a host goes for good, and a spare one takes its ranks") {
   const HostsJob job("left\nright\nthird\n");
   const std::vector<std::string> options = {"--plan", write_plan(job.folder, "plan.json", {1, 1}),
-                                            "--minibatches", "3000"};
+                                            "--minibatches", "800"};
   finish(job.folder, job.folder / "quiet", options);
   const std::string lost = GENERATE("left", "right");
   auto launcher = job.launch(options + std::vector<std::string>{"--on-loss", "restart", "--spares", "1"});
-  REQUIRE(eventually(60s, [&] { return job.minibatches() > 100; }));
+  job.await_state({"left", "right"});
   job.cut_off(lost);
   job.lose(*launcher, lost);
-  const int code = launcher->wait(60s);
+  const int code = launcher->wait(120s);
   CAPTURE(lost, launcher->error());
   REQUIRE(code == 0);
   CHECK(weights(job.output()) == weights(job.folder / "quiet"));
@@ -134,7 +141,7 @@ TEST_CASE("a host goes for good, and a spare one takes its ranks") {
   REQUIRE(summary.recoveries.size() == 1);
   CHECK(summary.recoveries[0].from == "memory");
   for (const RankSummary& rank : summary.ranks) CHECK(rank.host != lost);
-  CHECK(what_is_kept(job.output()).empty());
+  CHECK(nothing_is_kept(job.output()));
 }
 
 TEST_CASE(
@@ -146,12 +153,12 @@ TEST_CASE(
                                             "--checkpoint-every-epochs",
                                             "1",
                                             "--minibatches",
-                                            "12000",
+                                            "4000",
                                             "--on-loss",
                                             "continue:profile=" + profile};
   const std::string lost = GENERATE("left", "right");
   auto launcher = job.launch(options);
-  REQUIRE(eventually(60s, [&] { return job.minibatches() > 100; }));
+  job.await_state({"left", "right"});
   job.cut_off(lost);
   const bool comes_back = lost == "right";
   if (comes_back) {
@@ -159,7 +166,7 @@ TEST_CASE(
   } else {
     job.lose(*launcher, lost);
   }
-  REQUIRE(job.train(*launcher, 500));
+  REQUIRE(job.train(*launcher, 200));
   if (comes_back) {
     job.reach_again(lost);
     const Outcome joined = runtime(job.folder, {"join", "--run", job.output().string(), "--host", lost});
@@ -172,12 +179,12 @@ TEST_CASE(
   const Summary summary = summary_of(job.output());
   REQUIRE(summary.recoveries.size() >= 1);
   CHECK(summary.recoveries[0].from == "memory");
-  CHECK(summary.minibatches == 12000);
+  CHECK(summary.minibatches == 4000);
   const Outcome verified = runtime(job.folder, {"verify", "--run", job.output().string()});
   CAPTURE(verified.output, verified.error);
   CHECK(verified.code == 0);
   CHECK_THAT(verified.output, Catch::Contains("equal bit for bit"));
-  CHECK(what_is_kept(job.output()).empty());
+  CHECK(nothing_is_kept(job.output()));
 }
 
 TEST_CASE("without copies a host's loss goes back to the last checkpoint, that of a process does not") {
@@ -185,16 +192,16 @@ TEST_CASE("without copies a host's loss goes back to the last checkpoint, that o
   const std::vector<std::string> options = {"--plan",
                                             write_plan(job.folder, "plan.json", {1, 1}),
                                             "--minibatches",
-                                            "3000",
+                                            "800",
                                             "--checkpoint-every-minibatches",
-                                            "64"};
+                                            "200"};
   finish(job.folder, job.folder / "quiet", options);
   auto launcher = job.launch(options + std::vector<std::string>{"--on-loss", "restart", "--copies", "0"});
-  REQUIRE(eventually(60s, [&] { return job.minibatches() > 200; }));
+  job.await_state({"left", "right"}, 200);
   job.kill_processes(*launcher, "right");
-  REQUIRE(job.train(*launcher, 200));
+  REQUIRE(job.train(*launcher, 100));
   job.lose(*launcher, "right");
-  const int code = launcher->wait(60s);
+  const int code = launcher->wait(120s);
   CAPTURE(launcher->error());
   REQUIRE(code == 0);
   CHECK(weights(job.output()) == weights(job.folder / "quiet"));
@@ -208,15 +215,15 @@ TEST_CASE("a job that cannot go on leaves a checkpoint of what the hosts that ar
   const HostsJob job("left\nright\n");
   auto launcher = job.launch({"--plan", write_plan(job.folder, "plan.json", {1, 1}), "--minibatches", "30000",
                               "--on-loss", "continue:profile=" + profile_of(job.folder), "--fewest", "2"});
-  REQUIRE(eventually(60s, [&] { return job.minibatches() > 100; }));
-  const fs::path left = job.memory_of("left");
+  job.await_state({"left", "right"});
+  const std::filesystem::path left = job.memory_of("left");
   job.cut_off("right");
   job.lose(*launcher, "right");
   CHECK(launcher->wait(60s) == 5);
   CAPTURE(launcher->error());
   CHECK_THAT(launcher->error(), Catch::Contains("go on with --resume latest"));
-  CHECK(what_is_kept(job.output()).empty());
-  CHECK_FALSE(fs::exists(left));
+  CHECK(nothing_is_kept(job.output()));
+  CHECK_FALSE(std::filesystem::exists(left));
   // It is whole, although a part of it was written on the host that has gone.
   const Outcome resumed =
       runtime(job.folder, {"launch", "--config", (job.output() / "run.json").string(), "--resume", "latest",

@@ -4,8 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "graph/summary.h"
-#include "tests/end_to_end/changing_runs.h"
+#include "tests/end_to_end/recovered_runs.h"
 #include "tests/support/long.h"
 
 using namespace pipewright;
@@ -30,31 +29,6 @@ std::vector<std::string> told(const std::filesystem::path& output) {
     lines.push_back(line.dump());
   }
   return lines;
-}
-
-std::string weights(const std::filesystem::path& output) {
-  return Process::contents(output / "model.safetensors");
-}
-
-Summary summary_of(const std::filesystem::path& output) {
-  return read_document<Summary>(output / "summary.json");
-}
-
-bool nothing_is_kept(const std::filesystem::path& output) {
-  const std::filesystem::directory_iterator files(output);
-  return std::none_of(begin(files), end(files), [](const auto& entry) {
-    return entry.path().filename().string().rfind(".kept", 0) == 0;
-  });
-}
-
-// The profile of the job's model, with which its ranks plan again.
-std::string profile_of(const TemporaryFolder& folder) {
-  const std::string file = (folder / "profile.json").string();
-  const Outcome done = run_program(
-      folder, "profiler", {"profile", "--model", kEndlessModel, "--batch-size", "8", "--output", file});
-  INFO(done.error);
-  REQUIRE(done.code == 0);
-  return file;
 }
 
 }  // namespace
