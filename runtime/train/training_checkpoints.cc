@@ -37,7 +37,7 @@ void Training::begin_checkpoint(int64_t next_minibatch, const std::string& cause
 void Training::advance_checkpoints() {
   writer_->poll();
   if (!keeper_) return;
-  lines_->check();
+  messages_->check();
   if (const auto folder = keeper_->poll()) last_checkpoint_ = *folder;
 }
 
@@ -46,7 +46,7 @@ void Training::complete_checkpoints() {
   while (keeper_ && keeper_->pending()) {
     const auto check = [this] {
       control().check();
-      lines_->check();
+      messages_->check();
     };
     if (const auto folder = keeper_->wait(check)) last_checkpoint_ = *folder;
   }
