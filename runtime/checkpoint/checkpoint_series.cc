@@ -7,10 +7,10 @@ namespace pipewright {
 CheckpointSeries::CheckpointSeries(Settings settings)
     : settings_(std::move(settings)),
       writer_(CheckpointWriter::Settings{settings_.folder, settings_.points.versions == "exact",
-                                         settings_.post, settings_.check, settings_.kind}) {}
+                                         settings_.post, settings_.check, settings_.kept}) {}
 
 void CheckpointSeries::keep() {
-  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, settings_.kind);
+  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep);
 }
 
 void CheckpointSeries::begin(const std::function<CheckpointManifest()>& manifest) {
