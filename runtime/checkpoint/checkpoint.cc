@@ -45,8 +45,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "(" + join(extents, ", ") + ")";
 }
 
-}
-
 // The newest whole checkpoint beside `refused`, with the command that takes it; or "".
 std::string last_good(const fs::path& refused, const fs::path& run_folder) {
   for (const fs::path& folder : list_checkpoints(run_folder)) {
