@@ -102,7 +102,7 @@ class WatchedRun:
         self.begin = time.monotonic()
         self.samples, self.next_sample = [], self.begin
         self.kept, self.seen = set(), set()  # folders in shared memory that were the run's; ranks' processes
-        self.kills, self.faults, self.hangs = [], [], 0
+        self.kills, self.faults, self.hangs, self.recovered = [], [], 0, self.begin
 
     def __enter__(self):
         return self
@@ -225,6 +225,7 @@ class WatchedRun:
         line |= {"new_seconds": round(time.monotonic() - when, 3) if further else None, "again": again, "from": told["from"], "noticed_seconds": round(told["seconds"], 3),
                  "attempts": self.metrics.attempt - attempt, "load": round(load, 1)}
         self.kills.append(line)
+        self.recovered = time.monotonic()
         return True
 
     def finish(self):
@@ -302,7 +303,8 @@ def kill_often(watched, kills, seed, comes, late):
     for k in range(kills):
         rank = random_rank.randrange(watched.ranks)
         if not comes(k) or not watched.kill(rank):
-            watched.faults.append(f"the run came to its end after {len(watched.kills)} of {kills} kills: {late}")
+            done = watched.ended() and watched.process.returncode == 0
+            watched.faults.append(f"the run ended after {len(watched.kills)} of {kills} kills" + (f": {late}" if done else ""))
             break
         line = watched.kills[-1]
         say(f"kill {line['kill']} of {kills}: rank {rank} at minibatch {line['minibatch']}: {line['seconds']:.2f} s to the next one; again {line['again']}, from {line['from']}; load {line['load']}")
