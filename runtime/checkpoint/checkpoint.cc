@@ -45,41 +45,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "(" + join(extents, ", ") + ")";
 }
 
-CheckpointFile read_file_entry(JsonReader& entry) {
-  CheckpointFile file;
-  file.file = entry.string("file");
-  file.bytes = entry.integer("bytes", 0, kMostBytes);
-  file.digest = entry.string("digest");
-  return file;
-}
-
-// Optional key: an array of files, each with a number.
-std::map<int64_t, CheckpointFile> read_numbered(JsonReader& reader, const char* key, const char* number) {
-  std::map<int64_t, CheckpointFile> files;
-  if (!reader.has(key)) return files;
-  for (JsonReader& entry : reader.objects(key)) {
-    const int64_t n = entry.integer(number, 0, kMostCount);
-    files[n] = read_file_entry(entry);
-    entry.finish();
-  }
-  return files;
-}
-
-void write_file_entry(Json& json, const CheckpointFile& file) {
-  json["file"] = file.file;
-  json["bytes"] = file.bytes;
-  json["digest"] = file.digest;
-}
-
-void write_numbered(Json& json, const char* key, const char* number,
-                    const std::map<int64_t, CheckpointFile>& files) {
-  for (const auto& [n, file] : files) {
-    Json entry{{number, n}};
-    write_file_entry(entry, file);
-    json[key].push_back(std::move(entry));
-  }
-}
-
 // The newest whole checkpoint beside `refused`, with the command that takes it; or "".
 std::string last_good(const fs::path& refused, const fs::path& run_folder) {
   for (const fs::path& folder : list_checkpoints(run_folder)) {
@@ -114,24 +79,6 @@ fs::path checkpoints_of(const fs::path& run_folder) { return run_folder / "check
 
 std::string slot_tensor(const std::string& slot, const std::string& parameter) {
   return kOptimizerPrefix + slot + "/" + parameter;
-}
-
-CheckpointStage CheckpointStage::from_json(JsonReader& reader) {
-  CheckpointStage stage;
-  stage.state = read_file_entry(reader);
-  stage.updates = reader.integer("updates", 0, kMostCount);
-  stage.versions = read_numbered(reader, "versions", "number");
-  stage.replicas = read_numbered(reader, "replicas", "replica");
-  return stage;
-}
-
-Json CheckpointStage::to_json() const {
-  Json json;
-  write_file_entry(json, state);
-  json["updates"] = updates;
-  write_numbered(json, "versions", "number", versions);
-  write_numbered(json, "replicas", "replica", replicas);
-  return json;
 }
 
 CheckpointManifest CheckpointManifest::from_json(JsonReader& reader) {
@@ -199,14 +146,6 @@ void CheckpointManifest::validate(const std::string& where) const {
     const bool plain = !file.file.empty() && file.file[0] != '.' && file.file.find('/') == std::string::npos;
     if (!plain) fail_document(where, "stages", in_quotes(file.file) + " is no name of a file in the folder");
   }
-}
-
-std::vector<CheckpointFile> CheckpointStage::files() const {
-  std::vector<CheckpointFile> files;
-  if (!state.file.empty()) files.push_back(state);  // a further replica writes none
-  for (const auto& [number, file] : versions) files.push_back(file);
-  for (const auto& [replica, file] : replicas) files.push_back(file);
-  return files;
 }
 
 std::vector<CheckpointFile> CheckpointManifest::files() const {

@@ -13,29 +13,9 @@
 #include "graph/plan.h"
 #include "graph/run.h"
 #include "models/definition/model.h"
+#include "runtime/messages/checkpoint_stage.h"
 
 namespace pipewright {
-
-/// A file of tensors that belongs to a checkpoint.
-struct CheckpointFile {
-  std::string file;  ///< a plain name in the checkpoint's folder
-  int64_t bytes = 0;
-  std::string digest;  ///< digest_of() its bytes
-};
-
-/// What the replicas of one stage wrote.
-struct CheckpointStage {
-  CheckpointFile state;  ///< of replica 0: latest weights, optimizer, buffers
-  int64_t updates = 0;   ///< version of the weights
-  /// Older versions that minibatches from next_minibatch on read, by number: trainable parameters.
-  std::map<int64_t, CheckpointFile> versions;
-  /// Buffers of the other replicas, where theirs are not equal to replica 0's.
-  std::map<int64_t, CheckpointFile> replicas;
-
-  static CheckpointStage from_json(JsonReader& reader);
-  Json to_json() const;
-  std::vector<CheckpointFile> files() const;  ///< that there are
-};
 
 struct CheckpointManifest {
   static constexpr const char* kSchema = "pipewright.checkpoint/1";

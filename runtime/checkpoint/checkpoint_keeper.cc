@@ -75,37 +75,21 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   }
 }
 
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages,
-                            const std::string& kind) {
-  Json json;
-  json["kind"] = kind;
-  json["next_minibatch"] = next_minibatch;
-  json["stages"] = Json::array();
-  for (const auto& [number, stage] : stages)
-    json["stages"].push_back(Json{{"stage", number}, {"files", stage.to_json()}});
-  return json.dump();
-}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
+    : run_folder_(std::move(run_folder)), keep_(keep) {}
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, std::string kind)
-    : run_folder_(std::move(run_folder)), keep_(keep), kind_(std::move(kind)) {}
-
-bool CheckpointKeeper::take(const std::string& line) {
-  if (line.rfind(R"({"kind":")" + kind_ + '"', 0) != 0) return false;
-  const Json json = parse_json(line, "line of a rank");
+void CheckpointKeeper::take(CheckpointPart told) {
   const std::lock_guard lock(mutex_);
-  Written& written = written_[json.at("next_minibatch").get<int64_t>()];
+  Written& written = written_[told.next_minibatch];
   ++written.ranks;
-  for (const Json& entry : json.at("stages")) {
-    JsonReader reader(entry.at("files"), "line of a rank");
-    CheckpointStage part = CheckpointStage::from_json(reader);
-    CheckpointStage& stage = written.stages[entry.at("stage").get<int64_t>()];
+  for (auto& [number, part] : told.stages) {
+    CheckpointStage& stage = written.stages[number];
     if (!part.state.file.empty()) stage.state = std::move(part.state);
     stage.updates = part.updates;  // equal on all replicas
     stage.versions.merge(part.versions);
     stage.replicas.merge(part.replicas);
   }
   changed_.notify_all();
-  return true;
 }
 
 void CheckpointKeeper::begin(CheckpointManifest manifest) {

@@ -13,6 +13,7 @@
 
 #include "models/safetensors/safetensors.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/messages/rank_message.h"
 
 namespace pipewright {
 
@@ -31,29 +32,20 @@ void make_partial_checkpoint(const std::filesystem::path& run_folder, int64_t ne
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
-/// The kind of a checkpoint_line() of the run folder's own checkpoints.
-inline constexpr const char* kCheckpointKind = "checkpoint";
-
-/// What every rank tells rank 0 when it has written its part of the checkpoint of minibatch N: the files, by
-/// stage. It reports all minibatches before N first.
-/// `kind` tells the checkpoints of several places apart.
-std::string checkpoint_line(int64_t next_minibatch, const std::map<int64_t, CheckpointStage>& stages,
-                            const std::string& kind = kCheckpointKind);
-
 /// Rank 0's part: completes a checkpoint when all ranks of its plan have written theirs. So whatever ranks
 /// reported before that (losses, evaluations) has been reported when the manifest appears. Several can be
 /// incomplete at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
   /// keep: whole checkpoints that stay, the latest ones.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, std::string kind = kCheckpointKind);
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep);
 
   /// From now on parts of a checkpoint may lie on other hosts: `tell` says to these that one is whole, by its
   /// manifest, on the thread that completes it. Empty: all files are here again. With nothing pending.
   using Tell = std::function<void(int64_t next_minibatch, const std::filesystem::path& manifest)>;
   void share(Tell tell) { tell_ = std::move(tell); }
-  /// False if the line is no checkpoint_line() of this kind. From any thread.
-  bool take(const std::string& line);
+  /// What a rank has written. From any thread.
+  void take(CheckpointPart part);
 
   /// `manifest` lacks its stages. Minibatches ascend.
   void begin(CheckpointManifest manifest);
@@ -74,7 +66,6 @@ class CheckpointKeeper {
   std::filesystem::path complete(CheckpointManifest manifest, Stages stages) const;
   const std::filesystem::path run_folder_;
   const int64_t keep_;
-  const std::string kind_;
   Tell tell_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them

@@ -23,7 +23,8 @@ struct RunLength {
   int64_t decide_every = 0;    ///< likewise, where a policy decides (runtime/job/adapt.h)
   int64_t period = 1;          ///< round_period() of the plan, for these evaluations
   int64_t plan_begin = 0;      ///< the first minibatch of the plan
-  int64_t plan_end = std::numeric_limits<int64_t>::max();  ///< of the next plan; behind the run: there is none
+  int64_t plan_end =
+      std::numeric_limits<int64_t>::max();  ///< of the next plan; behind the run: there is none
 };
 
 /// The first multiple of `period` from `minibatch` on; but not beyond the end of the epoch of minibatch - 1,

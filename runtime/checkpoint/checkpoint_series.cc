@@ -7,7 +7,7 @@ namespace pipewright {
 CheckpointSeries::CheckpointSeries(Settings settings)
     : settings_(std::move(settings)),
       writer_(CheckpointWriter::Settings{settings_.folder, settings_.points.versions == "exact",
-                                         settings_.post, [this] { check(); }, settings_.kind,
+                                         settings_.post, [this] { check(); }, settings_.kept,
                                          [this](int64_t n, const std::vector<CheckpointFile>& files) {
                                            if (copies_) copies_->copy(n, files);
                                          }}) {}
@@ -23,7 +23,7 @@ void CheckpointSeries::check() const {
 }
 
 void CheckpointSeries::keep() {
-  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, settings_.kind);
+  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep);
 }
 
 void CheckpointSeries::begin_copies(std::unique_ptr<StateCopies> copies) {

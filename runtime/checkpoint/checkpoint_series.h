@@ -16,26 +16,28 @@
 
 namespace pipewright {
 
-/// Called by the thread that trains, but for take(line).
+/// Called by the thread that trains, but for take().
 class CheckpointSeries {
  public:
   struct Settings {
-    std::filesystem::path folder;  ///< checkpoints/ is made in it
-    CheckpointSettings points;     ///< when they are due, how many stay, and with which versions
-    std::string kind;              ///< of the messages in which ranks say what they have written
-    size_t most_pending = 1;       ///< not whole yet: a further one waits for them
-    std::function<void(std::string line)> post;  ///< to rank 0
-    std::function<void()> check;                 ///< called in every wait; may throw
+    std::filesystem::path folder;              ///< checkpoints/ is made in it
+    CheckpointSettings points;                 ///< when they are due, how many stay, and with which versions
+    bool kept = false;                         ///< as CheckpointPart::kept
+    size_t most_pending = 1;                   ///< not whole yet: a further one waits for them
+    std::function<void(CheckpointPart)> post;  ///< to rank 0
+    std::function<void()> check;               ///< called in every wait; may throw
   };
   explicit CheckpointSeries(Settings settings);
   CheckpointSeries(const CheckpointSeries&) = delete;
   CheckpointSeries& operator=(const CheckpointSeries&) = delete;
   ~CheckpointSeries();
 
-  /// Rank 0, before any line is taken: it puts the checkpoints together.
+  /// Rank 0, before any message is taken: it puts the checkpoints together.
   void keep();
-  /// On rank 0; false if the line is not of this series. Any thread.
-  bool take(const std::string& line) { return keeper_ && keeper_->take(line); }
+  /// Rank 0: what a rank has written, of this series or another. Any thread.
+  void take(const CheckpointPart& part) {
+    if (keeper_ && part.kept == settings_.kept) keeper_->take(part);
+  }
 
   /// From now on the ranks write each into the folder of their own host, and a part counts as written when
   /// its copy is there too. On all ranks of the plan, with nothing begun.

@@ -84,9 +84,9 @@ void CheckpointWriter::wait() {
 }
 
 void CheckpointWriter::finish() {
-  const Stages stages = written_.get();
+  Stages stages = written_.get();
   parts_.clear();
-  settings_.post(checkpoint_line(writing_, stages, settings_.kind));
+  settings_.post({writing_, std::move(stages), settings_.kept});
 }
 
 }  // namespace pipewright

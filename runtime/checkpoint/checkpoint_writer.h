@@ -9,7 +9,7 @@
 
 #include "models/safetensors/safetensors.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/checkpoint_keeper.h"
+#include "runtime/messages/rank_message.h"
 #include "runtime/stage/stage_replica.h"
 
 namespace pipewright {
@@ -22,11 +22,11 @@ class CheckpointWriter {
   struct Settings {
     std::filesystem::path run_folder;
     bool older_versions = true;  ///< false: the latest is enough (checkpoint.versions)
-    /// Tells rank 0 that the rank's files are there (checkpoint_line()).
-    std::function<void(std::string line)> post;
+    /// Tells rank 0 that the rank's files are there.
+    std::function<void(CheckpointPart)> post;
     /// Called now and then while an earlier checkpoint is waited for; may throw.
     std::function<void()> check;
-    std::string kind = kCheckpointKind;  ///< as checkpoint_line()
+    bool kept = false;  ///< as CheckpointPart::kept
     /// Called by the writing thread with the files that it has written of the checkpoint of minibatch n,
     /// before rank 0 is told; may be empty, and may throw.
     std::function<void(int64_t n, const std::vector<CheckpointFile>& files)> written = {};

@@ -12,10 +12,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The wait for lines of a job that has failed.
+// The wait for messages of a job that has failed.
 constexpr std::chrono::milliseconds kLastWords = 2s;
 
-// How often lines are handed over and failures looked for. Where ranks are many each asks less often: one
+// How often messages are handed over and failures looked for. Where ranks are many each asks less often: one
 // process answers all of them.
 std::chrono::milliseconds interval_of(int64_t world_size) {
   return 100ms * std::max<int64_t>(1, world_size / 16);
@@ -35,7 +35,7 @@ Control::Control(std::optional<Store> store, int64_t rank, int64_t world_size,
       interval_(interval_of(world_size)),
       timeout_(timeout),
       failure_(std::move(on_failure)),
-      lines_(rank, world_size),
+      channel_(rank, world_size),
       heart_(rank),
       neighbour_(rank, world_size),
       guard_(rank, failure_, timeout_) {
@@ -56,9 +56,7 @@ Control::~Control() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Control::set_sink(std::function<void(int64_t, const std::string&)> sink) {
-  lines_.set_sink(std::move(sink));
-}
+void Control::set_sink(RankChannel::Sink sink) { channel_.set_sink(std::move(sink)); }
 
 void Control::call_often(std::function<bool(Store&)> tick) {
   const std::lock_guard lock(mutex_);
@@ -81,11 +79,11 @@ void Control::barrier(const std::string& name, std::chrono::milliseconds patienc
   if (store_) Barrier(*store_, name, rank_, world_size_).wait(patience, meeting, [this] { check(); });
 }
 
-void Control::post(std::string line) {
+void Control::post(RankMessage message) {
   if (store_) {
-    lines_.post(std::move(line));
+    channel_.post(std::move(message));
   } else {
-    lines_.hand_over(rank_, line);
+    channel_.hand_over(rank_, std::move(message));
   }
 }
 
@@ -188,13 +186,13 @@ void Control::talk_to(Store& store) {
       return std::pair(stop_, finishing_);
     }();
     // `finishing` was read before: what has been posted by then is delivered, and nothing comes after it.
-    lines_.deliver(store);
+    channel_.deliver(store);
     if (finishing && !said_finished) {
       heart_.stop(store);
-      lines_.finish(store);
+      channel_.finish(store);
       said_finished = true;
     }
-    if (rank_ == 0 && lines_.collect(store)) {
+    if (rank_ == 0 && channel_.collect(store)) {
       const std::lock_guard lock(mutex_);
       collected_all_ = true;
       changed_.notify_all();

@@ -1,5 +1,5 @@
 // What holds the ranks of a job together beside the tensors: a start line, heartbeats, the watchdog, the
-// first failure, and lines that end up at rank 0. One background thread a rank, over the job's store.
+// first failure, and messages to rank 0. One background thread a rank, over the job's store.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 #include "runtime/control/failure_latch.h"
 #include "runtime/control/heart.h"
 #include "runtime/control/heartbeat.h"
-#include "runtime/control/line_relay.h"
 #include "runtime/control/progress.h"
+#include "runtime/control/rank_channel.h"
 #include "runtime/control/signals.h"
 #include "runtime/control/store_guard.h"
 #include "runtime/control/watchdog.h"
@@ -46,16 +46,16 @@ class JobEnded : public Error {
 /// failure too.
 class Control {
  public:
-  /// Without a store (one process) lines go straight to the sink and there is nobody to watch.
+  /// Without a store (one process) messages go straight to the sink and there is nobody to watch.
   /// `on_failure` runs once, on a thread of Control, when the job has ended early for a reason that did not
   /// come from this thread: it should wake the worker (Transport::abort).
   Control(std::optional<Store> store, int64_t rank, int64_t world_size, std::chrono::milliseconds timeout,
           std::function<void(const std::string& why)> on_failure);
   ~Control();
 
-  /// Rank 0 only, before the ranks meet: gets every line of every rank, each rank's in order; on
+  /// Rank 0 only, before the ranks meet: gets every message of every rank, each rank's in order; on
   /// Control's thread (or, without a store, on the caller's).
-  void set_sink(std::function<void(int64_t rank, const std::string& line)> sink);
+  void set_sink(RankChannel::Sink sink);
   /// From now on SIGINT and SIGTERM do not end the job here: what call_often() calls sees to them.
   void hold_signals() { signals_held_ = true; }
   /// `tick` is called several times a second on Control's thread, if there is a store; after it has returned
@@ -75,10 +75,10 @@ class Control {
   void barrier(const std::string& name, std::chrono::milliseconds patience,
                Meeting meeting = Meeting::kPlain);
 
-  /// Sends a line to rank 0's sink. Does not block.
-  void post(std::string line);
-  /// The last call: hands over all lines and says that no more will come. Rank 0 then waits for the other
-  /// ranks' last lines, `patience` at most. Heartbeats and watching end. Never throws; also for a job that
+  /// Sends a message to rank 0's sink. Does not block.
+  void post(RankMessage message);
+  /// The last call: hands over all messages and says that no more will come. Rank 0 then waits for the other
+  /// ranks' last messages, `patience` at most. Heartbeats and watching end. Never throws; also for a job that
   /// has failed.
   void finish(std::chrono::milliseconds patience);
 
@@ -105,7 +105,7 @@ class Control {
   std::atomic<bool> signals_held_ = false;
 
   FailureLatch failure_;
-  LineRelay lines_;
+  RankChannel channel_;
   Heart heart_;
   NeighbourWatch neighbour_;
   StoreGuard guard_;
@@ -114,7 +114,7 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::function<bool(Store&)> tick_;
-  bool finishing_ = false;      // no more lines will be posted
+  bool finishing_ = false;      // no more messages will be posted
   bool stop_ = false;           // the background thread is to end
   bool collected_all_ = false;  // rank 0: everybody has finished
 

@@ -14,7 +14,7 @@
 #include "runtime/generation/evaluation.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/generation/training_data.h"
-#include "runtime/journal/journal.h"
+#include "runtime/messages/rank_message.h"
 #include "runtime/launch/rank_session.h"
 #include "runtime/stage/streams.h"
 
@@ -38,7 +38,7 @@ class Evaluating : private RankTask {
   EvaluationResult run();
 
  private:
-  void take(int64_t rank, const std::string& line) override;
+  void take(int64_t rank, RankMessage message) override;
   void prepare() override;
   void work() override;
   void close(const std::string& status) override;
@@ -73,9 +73,9 @@ EvaluationResult Evaluating::run() {
   return result;
 }
 
-void Evaluating::take(int64_t, const std::string& line) {
-  const auto minibatch = EvaluatedMinibatch::from_json(parse_json(line, "line of a rank"));
-  minibatches_[minibatch.minibatch] = minibatch;
+void Evaluating::take(int64_t, RankMessage message) {
+  EvaluatedMinibatch& minibatch = std::get<EvaluationPart>(message).evaluated;
+  minibatches_[minibatch.minibatch] = std::move(minibatch);
 }
 
 void Evaluating::prepare() {
@@ -93,7 +93,7 @@ void Evaluating::prepare() {
 void Evaluating::work() {
   evaluation_->run(session_.hooks(job_.plan, job_.run.gradient_accumulation), session_.loading(),
                    [&](const EvaluatedMinibatch& done, const at::Tensor& scores) {
-                     session_.control().post(done.to_json().dump());
+                     session_.control().post(EvaluationPart{0, 0, done});
                      if (files_.any())
                        scored_[done.minibatch] = scored(scores, classes_, /*whole=*/!files_.scores.empty());
                    });

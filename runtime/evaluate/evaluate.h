@@ -5,8 +5,8 @@
 
 #include "runtime/evaluate/predictions.h"
 #include "runtime/job/job.h"
-#include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/launch/place.h"
+#include "runtime/messages/evaluated_minibatch.h"
 
 namespace pipewright {
 
@@ -20,9 +20,9 @@ Job prepare_evaluation(const Run& run, std::optional<int64_t> world_size, c10::D
 
 /// Runs `job` (prepare_evaluation) under its plan as the rank that `place` says: the same numbers as the
 /// evaluation at an epoch's end, and, where the data asks for sequences, how good are those that the model
-/// makes on its own (runtime/evaluate/generate.h). Rank 0 gets the result and writes the predictions that are asked
-/// for; the other ranks' result is empty. The files have passed check_predictions(). Throws as train() does.
-/// Sets the number of compute threads of the process.
+/// makes on its own (runtime/evaluate/generate.h). Rank 0 gets the result and writes the predictions that are
+/// asked for; the other ranks' result is empty. The files have passed check_predictions(). Throws as train()
+/// does. Sets the number of compute threads of the process.
 EvaluationResult evaluate(const Job& job, const Place& place, const PredictionFiles& files);
 
 }  // namespace pipewright

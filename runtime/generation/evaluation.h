@@ -14,7 +14,7 @@
 #include "models/run/loss_terms.h"
 #include "runtime/data/dataset.h"
 #include "runtime/generation/judged.h"
-#include "runtime/journal/evaluated_minibatch.h"
+#include "runtime/messages/evaluated_minibatch.h"
 #include "runtime/worker/stage_loaders.h"
 #include "runtime/worker/worker.h"
 

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "models/definition/scoring.h"
-#include "runtime/journal/evaluated_minibatch.h"
+#include "runtime/messages/evaluated_minibatch.h"
 
 namespace pipewright {
 

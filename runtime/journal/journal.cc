@@ -47,11 +47,6 @@ Json to_json(const SpeedChange& change) {
           {"slowdown", change.slowdown}};
 }
 
-SpeedChange change_of(const Json& json) {
-  return {json.at("minibatch"), json.at("found"), json.at("before_seconds"), json.at("after_seconds"),
-          json.at("slowdown")};
-}
-
 // "2.1 times as long as when the run was quiet since minibatch 812 (8.7 ms, before 4.1 ms a minibatch)"
 std::string change_text(const SpeedChange& change, const std::string& quiet, const std::string& of) {
   char factor[64];
@@ -63,84 +58,6 @@ std::string change_text(const SpeedChange& change, const std::string& quiet, con
 }
 
 }  // namespace
-
-std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
-                           const UpdateFigures& update, LossPart part) {
-  Json json;
-  json["kind"] = "minibatch";
-  json["minibatch"] = minibatch;
-  json["loss"] = finite_or_null(loss);
-  json["elapsed_seconds"] = elapsed_seconds;
-  if (part.count > 1) {
-    json["part"] = part.number;
-    json["parts"] = part.count;
-  }
-  if (update.learning_rate) json["learning_rate"] = *update.learning_rate;
-  if (update.gradient_norm) json["gradient_norm"] = finite_or_null(*update.gradient_norm);
-  return json.dump();
-}
-
-std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches) {
-  Json json = minibatch.to_json();
-  json["kind"] = "evaluation";
-  json["epoch"] = epoch;
-  json["minibatches"] = minibatches;
-  return json.dump();
-}
-
-std::string evaluation_begins_line(int64_t epoch, int64_t minibatches) {
-  Json json;
-  json["kind"] = "evaluation begins";
-  json["epoch"] = epoch;
-  json["minibatches"] = minibatches;
-  return json.dump();
-}
-
-std::string rank_line(const RankSummary& rank) {
-  Summary holder;  // the summary document is the one home of a rank's keys
-  holder.status = "done";
-  holder.ranks.push_back(rank);
-  Json json;
-  json["kind"] = "rank";
-  json["summary"] = holder.to_json();
-  return json.dump();
-}
-
-std::string epoch_line(const EpochSummary& epoch) {
-  Json json;
-  json["kind"] = "epoch";
-  json["epoch"] = epoch.to_json();
-  return json.dump();
-}
-
-std::string trace_line(const std::string& document) {
-  Json json;
-  json["kind"] = "trace";
-  json["document"] = document;
-  return json.dump();
-}
-
-std::string speed_line(int64_t rank, const SpeedChange& change) {
-  Json json;
-  json["kind"] = "speed";
-  json["speed"] = to_json(change);
-  json["speed"]["rank"] = rank;
-  return json.dump();
-}
-
-std::string spread_line(int64_t rank, int64_t minibatch, double spread) {
-  Json json;
-  json["kind"] = "spread";
-  json["spread"] = {{"rank", rank}, {"found", minibatch}, {"part", finite_or_null(spread)}};
-  return json.dump();
-}
-
-std::string generation_line(const GenerationSummary& generation) {
-  Json json;
-  json["kind"] = "generation";
-  json["generation"] = generation.to_json();
-  return json.dump();
-}
 
 Journal::Journal(JournalSettings settings)
     : settings_(std::move(settings)), next_minibatch_(settings_.next_minibatch) {
@@ -212,43 +129,45 @@ void Journal::remember(double loss, double elapsed_seconds) {
   ++next_minibatch_;
 }
 
-void Journal::take(int64_t rank, const std::string& text) {
-  if (const auto now = Clock::now(); now - looked_ > std::chrono::seconds(1)) {
-    looked_ = now;
-    metrics_->demand_in_place();
-  }
-  const Json line = parse_json(text, "line of a rank");
-  const std::string kind = line.at("kind");
-  if (kind == "minibatch") {
-    take_minibatch(line);
-  } else if (kind == "evaluation") {
-    take_evaluation(line);
-  } else if (kind == "generation") {
-    JsonReader reader(line.at("generation"), "line of a rank");
-    waiting_generations_.push_back(GenerationSummary::from_json(reader));
-    write_generations();
-  } else if (kind == "speed") {
-    take_speed(line.at("speed"));
-  } else if (kind == "spread") {
-    metrics_->append(Json{{"spread", line.at("spread")}}.dump());
-  } else if (kind == "evaluation begins") {
-    begun_evaluations_.emplace_back(line.at("epoch"), line.at("minibatches"));
-  } else if (kind == "rank") {
-    JsonReader reader(line.at("summary"), "line of a rank");
-    for (RankSummary& told : Summary::from_json(reader).ranks) {
-      std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == told.rank; });
-      ranks_.push_back(std::move(told));
-    }
-  } else if (kind == "epoch") {
-    JsonReader reader(line.at("epoch"), "line of a rank");
-    take_epoch(rank, EpochSummary::from_json(reader));
-  } else {
-    PW_CHECK(kind == "trace", kind);
-    traces_.push_back(line.at("document"));
-  }
+// Whether the file is in its place.
+void Journal::look() {
+  const auto now = Clock::now();
+  if (now - looked_ <= std::chrono::seconds(1)) return;
+  looked_ = now;
+  metrics_->demand_in_place();
 }
 
-void Journal::take_epoch(int64_t rank, EpochSummary told) {
+void Journal::take(int64_t, const EvaluationBegins& told) {
+  look();
+  begun_evaluations_.emplace_back(told.epoch, told.minibatches);
+}
+
+void Journal::take(int64_t, const GenerationSummary& told) {
+  look();
+  waiting_generations_.push_back(told);
+  write_generations();
+}
+
+void Journal::take(int64_t rank, const DrainSpread& told) {
+  look();
+  Json json;
+  json["spread"] = {{"rank", rank}, {"found", told.minibatch}, {"part", finite_or_null(told.spread)}};
+  metrics_->append(json.dump());
+}
+
+void Journal::take(int64_t, const RankSummary& told) {
+  look();
+  std::erase_if(ranks_, [&](const RankSummary& said) { return said.rank == told.rank; });
+  ranks_.push_back(told);
+}
+
+void Journal::take(int64_t, const TraceDocument& told) {
+  look();
+  traces_.push_back(told.text);
+}
+
+void Journal::take(int64_t rank, const EpochSummary& told) {
+  look();
   Epoch& epoch = epochs_[told.epoch];
   EpochSummary& sum = epoch.sum;
   ++epoch.told;
@@ -290,46 +209,46 @@ std::vector<EpochSummary> Journal::epochs() const {
   return result;
 }
 
-// A line for the whole minibatch, once those of all its parts are there: the sum of their losses, in order.
-std::optional<Json> Journal::whole_minibatch(const Json& line) {
-  if (!line.contains("parts")) return line;
-  const int64_t minibatch = line.at("minibatch").get<int64_t>();
-  std::map<int64_t, Json>& parts = parts_[minibatch];
-  parts[line.at("part").get<int64_t>()] = line;
-  if (static_cast<int64_t>(parts.size()) < line.at("parts").get<int64_t>()) return std::nullopt;
-  Json whole = line;
-  double loss = 0, elapsed = 0;
-  for (const auto& [number, part] : parts) {
-    loss += number_or_nan(part.at("loss"));
-    elapsed = std::max(elapsed, part.at("elapsed_seconds").get<double>());
+// The whole minibatch, once all its parts are there: the sum of their losses, in order.
+std::optional<MinibatchLoss> Journal::whole_minibatch(MinibatchLoss part) {
+  if (part.part.count <= 1) return part;
+  std::map<int64_t, MinibatchLoss>& parts = parts_[part.minibatch];
+  parts[part.part.number] = part;
+  if (static_cast<int64_t>(parts.size()) < part.part.count) return std::nullopt;
+  MinibatchLoss whole = part;
+  whole.loss = whole.elapsed_seconds = 0;
+  for (const auto& [number, each] : parts) {
+    whole.loss += each.loss;
+    whole.elapsed_seconds = std::max(whole.elapsed_seconds, each.elapsed_seconds);
   }
-  parts_.erase(minibatch);
-  whole["loss"] = finite_or_null(loss);
-  whole["elapsed_seconds"] = elapsed;
+  parts_.erase(part.minibatch);
   return whole;
 }
 
-void Journal::take_minibatch(const Json& part) {
-  const std::optional<Json> line = whole_minibatch(part);
-  if (!line) return;
-  early_[line->at("minibatch").get<int64_t>()] = *line;
+void Journal::take(int64_t, MinibatchLoss told) {
+  look();
+  told.loss = finite_or_nan(told.loss);
+  const std::optional<MinibatchLoss> whole = whole_minibatch(told);
+  if (!whole) return;
+  early_[whole->minibatch] = *whole;
   while (!early_.empty() && early_.begin()->first == next_minibatch_) {
-    const Json next = std::move(early_.extract(early_.begin()).mapped());
-    const double elapsed = elapsed_before_ + next.at("elapsed_seconds").get<double>();
+    const MinibatchLoss next = early_.extract(early_.begin()).mapped();
+    const double elapsed = elapsed_before_ + next.elapsed_seconds;
     Json out;
     out["minibatch"] = next_minibatch_;
     out["epoch"] = next_minibatch_ / settings_.minibatches_per_epoch;
-    out["loss"] = next.at("loss");
+    out["loss"] = finite_or_null(next.loss);
     out["samples"] = settings_.batch_size;
     out["elapsed_seconds"] = elapsed;
     if (settings_.recovery) write_recovery();
     if (next_minibatch_ < told_minibatches_) out["again"] = true;
-    for (const char* key : {"learning_rate", "gradient_norm"})
-      if (next.contains(key)) out[key] = next.at(key);
-    if (next.contains("learning_rate"))
-      epochs_[next_minibatch_ / settings_.minibatches_per_epoch].learning_rate = next.at("learning_rate");
+    if (next.update.learning_rate) {
+      out["learning_rate"] = *next.update.learning_rate;
+      epochs_[next_minibatch_ / settings_.minibatches_per_epoch].learning_rate = *next.update.learning_rate;
+    }
+    if (next.update.gradient_norm) out["gradient_norm"] = finite_or_null(*next.update.gradient_norm);
     metrics_->append(out.dump());
-    remember(number_or_nan(next.at("loss")), elapsed);
+    remember(finite_or_nan(next.loss), elapsed);
     write_generations();
   }
   show_progress(false);
@@ -364,11 +283,14 @@ void Journal::write_generations() {
 }
 
 // Written when it comes: that may be before the lines of the minibatches that it speaks of.
-void Journal::take_speed(const Json& speed) {
+void Journal::take(int64_t rank, const SpeedChange& told) {
+  look();
+  Json speed = to_json(told);
+  speed["rank"] = rank;
   metrics_->append(Json{{"speed", speed}}.dump());
-  if (settings_.heard_speed) settings_.heard_speed(speed.at("rank"), change_of(speed));
-  say("rank " + std::to_string(speed.at("rank").get<int64_t>()) + " computes " +
-      change_text(change_of(speed), "as fast as when the run was quiet, again,", "a minibatch"));
+  if (settings_.heard_speed) settings_.heard_speed(rank, told);
+  say("rank " + std::to_string(rank) + " computes " +
+      change_text(told, "as fast as when the run was quiet, again,", "a minibatch"));
 }
 
 // Written when it is found.
@@ -388,16 +310,14 @@ void Journal::say(const std::string& line) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-void Journal::take_evaluation(const Json& line) {
-  const int64_t epoch = line.at("epoch");
-  const int64_t within = line.at("minibatches");
-  auto& minibatches = evaluations_[{epoch, within}];
-  const EvaluatedMinibatch minibatch = EvaluatedMinibatch::from_json(line);
-  minibatches[minibatch.minibatch] = minibatch;
+void Journal::take(int64_t, const EvaluationPart& told) {
+  look();
+  const std::pair place{told.epoch, told.minibatches};
+  auto& minibatches = evaluations_[place];
+  minibatches[told.evaluated.minibatch] = told.evaluated;
   const auto complete = [this](const auto& of) {
     return static_cast<int64_t>(of.size()) >= settings_.evaluation_minibatches;
   };
-  const std::pair place{epoch, within};
   if (std::find(begun_evaluations_.begin(), begun_evaluations_.end(), place) == begun_evaluations_.end()) {
     if (complete(minibatches)) write_evaluation(place);
     return;

@@ -1,5 +1,5 @@
 // Rank 0's book of a run: metrics.jsonl in order, the progress line, and the figures of the summary. Fed with
-// the lines that ranks post; what they say may come in any order of ranks.
+// what ranks tell; that may come in any order of ranks.
 #pragma once
 
 #include <chrono>
@@ -13,45 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "graph/json.h"
 #include "graph/summary.h"
-#include "runtime/journal/evaluated_minibatch.h"
 #include "runtime/journal/metrics_file.h"
+#include "runtime/messages/rank_message.h"
 #include "runtime/monitor/link_judge.h"
-#include "runtime/monitor/rank_monitor.h"
 
 namespace pipewright {
-
-/// Lines as ranks post them. One JSON object each.
-/// Of the update that a minibatch is part of, at the stage that computes the loss. Absent: not said.
-struct UpdateFigures {
-  std::optional<double> learning_rate;
-  std::optional<double> gradient_norm;
-};
-/// Where replicas share each minibatch: the loss is that of part `number` of `count`, times what it counts in
-/// all.
-struct LossPart {
-  int64_t number = 0;
-  int64_t count = 1;
-};
-std::string minibatch_line(int64_t minibatch, double loss, double elapsed_seconds,
-                           const UpdateFigures& update = {}, LossPart part = {});
-/// `minibatches`: trained before, of an evaluation within an epoch; 0: at the epoch's end.
-std::string evaluation_line(int64_t epoch, const EvaluatedMinibatch& minibatch, int64_t minibatches = 0);
-/// Rank 0 begins with one: evaluations are written in the order of these lines, whichever ranks their results
-/// come from. One without such a line is written when it is complete.
-std::string evaluation_begins_line(int64_t epoch, int64_t minibatches = 0);
-std::string rank_line(const RankSummary& summary);
-/// A rank has become slower, or faster again.
-std::string speed_line(int64_t rank, const SpeedChange& change);
-/// The pipelines drained before a minibatch; `spread` as Worker::drain_spread().
-std::string spread_line(int64_t rank, int64_t minibatch, double spread);
-/// Of one rank, as if it were the only one; the plan's keys and the learning rate may be left out but of rank
-/// 0's.
-std::string epoch_line(const EpochSummary& epoch);
-std::string trace_line(const std::string& document);  ///< a TraceWriter's
-/// A plan has come into force. Posted by one rank, in their order.
-std::string generation_line(const GenerationSummary& generation);
 
 struct JournalSettings {
   std::filesystem::path folder;  ///< exists
@@ -84,15 +51,24 @@ class Journal {
   /// Starts metrics.jsonl with the past's lines. RunError if it cannot be written.
   explicit Journal(JournalSettings settings);
 
-  /// RunError if metrics.jsonl cannot be written on, or (looked at once a second) is not there any more.
-  void take(int64_t rank, const std::string& line);
+  /// What `rank` tells (runtime/messages/rank_message.h). RunError if metrics.jsonl cannot be written on, or
+  /// (looked at once a second) is not there any more.
+  void take(int64_t rank, MinibatchLoss told);
+  void take(int64_t rank, const EvaluationBegins& told);
+  void take(int64_t rank, const EvaluationPart& told);
+  void take(int64_t rank, const SpeedChange& told);
+  void take(int64_t rank, const DrainSpread& told);
+  void take(int64_t rank, const GenerationSummary& told);
+  void take(int64_t rank, const EpochSummary& told);
+  void take(int64_t rank, const RankSummary& told);
+  void take(int64_t rank, const TraceDocument& told);
   /// Likewise.
   void take(const LinkChange& change);
-  /// Ends the progress line. No line may be taken afterwards. RunError if metrics.jsonl is not there any
+  /// Ends the progress line. Nothing may be taken afterwards. RunError if metrics.jsonl is not there any
   /// more.
   void close();
 
-  /// What the lines so far amount to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
+  /// What was told so far amounts to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
   /// is the caller's.
   Summary summary() const;
   /// Documents of TraceWriter, one a rank that sent one.
@@ -104,13 +80,10 @@ class Journal {
  private:
   int64_t start_with_past();
   void remember(double loss, double elapsed_seconds);
-  void take_minibatch(const Json& part);
-  std::optional<Json> whole_minibatch(const Json& line);
-  void take_evaluation(const Json& line);
+  void look();
+  std::optional<MinibatchLoss> whole_minibatch(MinibatchLoss part);
   void write_evaluation(std::pair<int64_t, int64_t> place);
   void write_generations();
-  void take_speed(const Json& line);
-  void take_epoch(int64_t rank, EpochSummary epoch);
   std::vector<EpochSummary> epochs() const;
   void say(const std::string& line);
   void show_progress(bool last);
@@ -121,8 +94,8 @@ class Journal {
 
   JournalSettings settings_;
   std::unique_ptr<MetricsFile> metrics_;
-  std::map<int64_t, std::map<int64_t, Json>> parts_;  // by minibatch and part, until all parts are there
-  std::map<int64_t, Json> early_;                     // minibatches that came before one with a lower number
+  std::map<int64_t, std::map<int64_t, MinibatchLoss>> parts_;  // by minibatch and part, until all are there
+  std::map<int64_t, MinibatchLoss> early_;  // minibatches that came before one with a lower number
   int64_t next_minibatch_ = 0;
   double elapsed_before_ = 0;           // by the past
   std::deque<double> elapsed_seconds_;  // by minibatch, the last one next_minibatch_ - 1; kRemembered at most

@@ -5,18 +5,19 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <string>
+#include <utility>
 
-#include "runtime/journal/journal.h"
+#include "runtime/messages/rank_message.h"
 
 namespace pipewright {
 
-/// Hands a line on for each minibatch, in their order: at once, or, where gradients are clipped, as soon as
-/// the norm is known of the update that the minibatch is part of. The time is that of the loss all the same.
+/// Hands a message on for each minibatch, in their order: at once, or, where gradients are clipped, as soon
+/// as the norm is known of the update that the minibatch is part of. The time is that of the loss all the
+/// same.
 class MinibatchReports {
  public:
   /// `part`: which of the parts of each minibatch the losses are of.
-  MinibatchReports(bool with_norm, LossPart part, std::function<void(std::string line)> post)
+  MinibatchReports(bool with_norm, LossPart part, std::function<void(MinibatchLoss)> post)
       : with_norm_(with_norm), part_(part), post_(std::move(post)) {}
 
   void loss(int64_t minibatch, double loss, double elapsed_seconds, double learning_rate) {
@@ -38,15 +39,14 @@ class MinibatchReports {
   void post_before(int64_t end, std::optional<double> norm) {
     while (!waiting_.empty() && waiting_.front().minibatch < end) {
       const Waiting& next = waiting_.front();
-      post_(
-          minibatch_line(next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}, part_));
+      post_({next.minibatch, next.loss, next.elapsed_seconds, {next.learning_rate, norm}, part_});
       waiting_.pop_front();
     }
   }
 
   bool with_norm_;
   LossPart part_;
-  std::function<void(std::string)> post_;
+  std::function<void(MinibatchLoss)> post_;
   std::deque<Waiting> waiting_;
 };
 

@@ -154,7 +154,7 @@ void RankSession::begin(RankTask& task) {
   control_->barrier("prepared", start_patience(), Meeting::kStart);
   if (place_.rank == 0) {
     task.begin();
-    control_->set_sink([&task](int64_t rank, const std::string& line) { task.take(rank, line); });
+    control_->set_sink([&task](int64_t rank, RankMessage message) { task.take(rank, std::move(message)); });
     if (store_) store_->set(kBegunKey, "yes");
   }
   task.begin_here();

@@ -15,6 +15,7 @@
 #include "runtime/job/job.h"
 #include "runtime/launch/message_delays.h"
 #include "runtime/launch/place.h"
+#include "runtime/messages/rank_message.h"
 #include "runtime/transport/store.h"
 #include "runtime/transport/transport.h"
 #include "runtime/worker/stage_loaders.h"
@@ -28,12 +29,12 @@ class RankTask {
   virtual ~RankTask() = default;
   /// This rank has its place in the job, and nothing has been written; the others may not be there yet.
   virtual void open() {}
-  /// Rank 0: a line that a rank has posted, each rank's in order; on a thread of Control.
-  virtual void take(int64_t rank, const std::string& line) = 0;
+  /// Rank 0: a message that a rank has posted, each rank's in order; on a thread of Control.
+  virtual void take(int64_t rank, RankMessage message) = 0;
   /// The ranks are connected. None begins its work before all are prepared.
   virtual void prepare() = 0;
   /// Rank 0: all ranks are prepared, so that nothing is wrong that can be known before the work, and nothing
-  /// has been written. Lines are taken from here on.
+  /// has been written. Messages are taken from here on.
   virtual void begin() {}
   /// Every rank, on rank 0 behind begin(): all are prepared, and none has begun its work.
   virtual void begin_here() {}

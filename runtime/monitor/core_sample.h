@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <mutex>
-#include <string>
 #include <vector>
 
 namespace pipewright {
@@ -13,11 +12,6 @@ struct CoreSample {
   /// In the order of core_features() (interference/core_features.h), NaN: not known. Empty: the rank is bound
   /// to no core and computes on no GPU, and says so once.
   std::vector<double> features;
-
-  /// One line, unlike that of anybody else's.
-  std::string to_line() const;
-  static bool is_line(const std::string& line);
-  static CoreSample from_line(const std::string& line);
 };
 
 /// What all ranks have told, said on one thread, asked on another.

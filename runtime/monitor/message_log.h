@@ -25,11 +25,6 @@ struct MessageLog {
   int64_t generation = 0;
   std::string clock;  ///< ranks of equal names read the same clock
   std::vector<MessageEnd> ends;
-
-  /// One line, unlike that of anybody else's.
-  std::string to_line() const;
-  static bool is_line(const std::string& line);
-  static MessageLog from_line(const std::string& line);
 };
 
 /// The name of this host's clock.

@@ -67,14 +67,14 @@ class ProbingRank {
       meet("link", link.from, link.to);
       if (!is_of(link)) continue;
       const ProbedLink found = meter(link).link();
-      if (rank_ == link.from) control_.post(line_of(found));
+      if (rank_ == link.from) control_.post(found);
     }
     for (const Flow& pair : plan_.pairs) {
       meet("pair", pair.from, pair.to);
       if (!is_of(pair)) continue;
       const ProbedPair found = meter(pair).look_closely(
           have_a_core_each(ranks_[static_cast<size_t>(pair.from)], ranks_[static_cast<size_t>(pair.to)]));
-      if (rank_ == pair.from) control_.post(line_of(found));
+      if (rank_ == pair.from) control_.post(found);
     }
     for (size_t crowd = 0; crowd < plan_.crowds.size(); ++crowd) {
       for (int64_t round = 0; round < kCrowdRounds; ++round) {
@@ -91,7 +91,7 @@ class ProbingRank {
             exchange(transport_, ranks, bytes, seconds_per_byte * static_cast<double>(bytes), {0.4, 3, 30});
         if (!found) continue;
         seconds_per_byte = found->seconds / static_cast<double>(bytes);
-        if (rank_ == ranks[0]) control_.post(line_of(*found));
+        if (rank_ == ranks[0]) control_.post(*found);
       }
     }
   }
@@ -115,7 +115,7 @@ class ProbingRank {
       CrowdSample sample{crowd, round, together, rank_, stream(transport_, flow, kCrowdSeconds), 0, 0};
       sample.core_seconds = core_seconds_so_far() - core_seconds;
       sample.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      control_.post(line_of(sample));
+      control_.post(sample);
     }
   }
 
@@ -146,7 +146,12 @@ void probe(const Place& place, const ProbeSettings& settings) {
                   });
   std::vector<RankFacts> ranks;
   Measurements measurements;  // Control's thread adds to it, until finish() has returned
-  control.set_sink([&](int64_t, const std::string& line) { add_line(measurements, line); });
+  control.set_sink([&](int64_t, RankMessage message) {
+    const auto take = [&](auto& told) {
+      if constexpr (requires { measurements.take(told); }) measurements.take(std::move(told));
+    };
+    std::visit(take, message);
+  });
 
   try {
     control.barrier("arrival", patience, Meeting::kStart);

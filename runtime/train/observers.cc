@@ -122,7 +122,7 @@ void MessageObserver::tell(Clock::time_point now) {
   std::fill(std::begin(messages_), std::end(messages_), 0);
   told_ = now;
   if (log_.ends.empty()) return;
-  settings_.tell(log_.to_line());
+  settings_.tell(log_);
   log_.ends.clear();
 }
 
@@ -135,19 +135,19 @@ std::unique_ptr<const CoreReader> core_reader_of(at::Device device) {
   return std::make_unique<const CoreReader>(core, std::move(gpu));
 }
 
-CoreObserver::CoreObserver(const CoreReader* reader, std::function<void(std::string line)> tell)
+CoreObserver::CoreObserver(const CoreReader* reader, std::function<void(CoreSample)> tell)
     : reader_(reader), tell_(std::move(tell)) {
   if (reader_)
     last_ = reader_->read();
   else
-    tell_(CoreSample{}.to_line());
+    tell_(CoreSample{});
 }
 
 void CoreObserver::after(const Action&, Clock::time_point, Clock::time_point end) {
   if (!reader_ || seconds(end - read_) < kEverySeconds) return;
   read_ = end;
   CoreReading now = reader_->read();
-  tell_(CoreSample{core_features(last_, now, reader_->core())}.to_line());
+  tell_(CoreSample{core_features(last_, now, reader_->core())});
   last_ = std::move(now);
 }
 

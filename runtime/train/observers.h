@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "graph/summary.h"
 #include "interference/core_features.h"
@@ -95,7 +94,7 @@ class MessageObserver : public ActionObserver {
   struct Settings {
     int64_t first_stage = 0;
     int64_t generation = 0;
-    std::function<void(std::string line)> tell;
+    std::function<void(MessageLog)> tell;
   };
   explicit MessageObserver(Settings settings);
   void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
@@ -122,12 +121,12 @@ class CoreObserver : public ActionObserver {
   static constexpr double kEverySeconds = 0.25;
 
   /// `reader`: core_reader_of() it; outlives this.
-  CoreObserver(const CoreReader* reader, std::function<void(std::string line)> tell);
+  CoreObserver(const CoreReader* reader, std::function<void(CoreSample)> tell);
   void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;
 
  private:
   const CoreReader* const reader_;
-  const std::function<void(std::string line)> tell_;
+  const std::function<void(CoreSample)> tell_;
   CoreReading last_;
   Clock::time_point read_ = Clock::now();
 };

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <thread>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -19,13 +22,6 @@
 #include "runtime/transport/signed_store.h"
 
 namespace pipewright {
-namespace {
-
-// What a rank tells rank 0 when it has written its part of the final weights of a stage.
-constexpr const char* kSavedLine = "saved";
-
-}  // namespace
-
 Training::Training(const Job& job, const Place& place)
     : job_(job),
       folder_(job_.run.output),
@@ -103,23 +99,31 @@ void Training::begin() {
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
   journal_ = std::make_unique<Journal>(std::move(settings));
   tells_plans_ = job_.decides || !job_.changes.empty() || !journal_->summary().generations.empty();
-  // A checkpoint is complete when the journal has all lines before its own.
-  lines_ = std::make_unique<LineThread>([this](int64_t rank, const std::string& line) {
-    if (line == kSavedLine) {
+  messages_ = std::make_unique<MessageThread>(
+      [this](int64_t rank, const RankMessage& message) { take_in_order(rank, message); });
+}
+
+// A checkpoint is complete when the journal has all that was told before it.
+void Training::take_in_order(int64_t rank, const RankMessage& message) {
+  const auto take = [&]<typename T>(const T& told) {
+    if constexpr (std::is_same_v<T, WeightsSaved>) {
       ++saved_stages_;
-    } else if (MessageLog::is_line(line)) {
-      for (const LinkChange& change : links_.take(rank, MessageLog::from_line(line))) {
+    } else if constexpr (std::is_same_v<T, MessageLog>) {
+      for (const LinkChange& change : links_.take(rank, told)) {
         link_speeds_.take(change);
         journal_->take(change);
       }
-    } else if (CoreSample::is_line(line)) {
-      cores_.take(rank, CoreSample::from_line(line));
+    } else if constexpr (std::is_same_v<T, CoreSample>) {
+      cores_.take(rank, told);
+    } else if constexpr (std::is_same_v<T, CheckpointPart>) {
+      for (CheckpointSeries* series : all_series()) series->take(told);
+    } else if constexpr (requires { journal_->take(rank, told); }) {
+      journal_->take(rank, told);
     } else {
-      for (CheckpointSeries* series : all_series())
-        if (series->take(line)) return;
-      journal_->take(rank, line);
+      PW_CHECK(false, "rank " << rank << " tells in training what is of another task");
     }
-  });
+  };
+  std::visit(take, message);
 }
 
 void Training::begin_here() {
@@ -143,7 +147,7 @@ void Training::tell_learning_rate() const {
   for (const std::string& line : lines) std::fprintf(stderr, "learning rate: %s\n", line.c_str());
 }
 
-void Training::take(int64_t rank, const std::string& line) { lines_->put(rank, line); }
+void Training::take(int64_t rank, RankMessage message) { messages_->put(rank, std::move(message)); }
 
 void Training::prepare() {
   done_ = data_.first_minibatch();
@@ -236,7 +240,7 @@ void Training::save_model() {
   if (session_.place().rank != 0) {
     for (const auto& [stage, tensors] : own) {
       write_weights_part(folder_, stage, tensors);
-      control().post(kSavedLine);
+      control().post(WeightsSaved{});
     }
     return;
   }
@@ -244,7 +248,7 @@ void Training::save_model() {
   const auto others = stages - static_cast<int64_t>(own.size());
   while (saved_stages_ < others) {
     control().check();
-    lines_->check();
+    messages_->check();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   write_final_model(folder_, stages, own, job_.model, data_.length().minibatches);
@@ -281,8 +285,8 @@ void Training::post_last_words() {
   if (cache_) rank.cache = cache_->summary();
   if (job_.run.cuda_graphs == "on" && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", session_.place().rank, rank.cuda_graphs.c_str());
-  control().post(rank_line(rank));
-  control().post(trace_line(trace_.json()));
+  control().post(std::move(rank));
+  control().post(TraceDocument{trace_.json()});
 }
 
 // Of the job, with the attempts before this one.
@@ -298,7 +302,7 @@ void Training::close(const std::string& status) {
   if (!journal_) return;
   std::exception_ptr lost;
   try {
-    lines_->finish();
+    messages_->finish();
     journal_->close();
     std::vector<std::string> written = {"run.json", "plan.json"};
     if (status == "done" && !job_.run.no_save) written.push_back(kModelFileName);

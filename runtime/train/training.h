@@ -25,9 +25,10 @@
 #include "runtime/job/adapt.h"
 #include "runtime/job/job.h"
 #include "runtime/journal/journal.h"
-#include "runtime/journal/line_thread.h"
+#include "runtime/journal/message_thread.h"
 #include "runtime/launch/place.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/messages/rank_message.h"
 #include "runtime/monitor/core_sample.h"
 #include "runtime/monitor/link_judge.h"
 #include "runtime/monitor/link_speeds.h"
@@ -59,7 +60,8 @@ class Training : private RankTask {
   // training.cc: from the run folder to the summary.
   void open() override;
   void tell_learning_rate() const;
-  void take(int64_t rank, const std::string& line) override;
+  void take(int64_t rank, RankMessage message) override;
+  void take_in_order(int64_t rank, const RankMessage& message);
   void prepare() override;
   void begin() override;
   void begin_here() override;
@@ -163,10 +165,10 @@ class Training : private RankTask {
   std::vector<std::string> hosts_;                  // likewise: by rank, where they are on several
   std::filesystem::path told_kept_;                 // rank 0: of which the launcher has heard
   RankSpeeds speeds_{session_.place().world_size};  // rank 0: what all have said
-  LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's lines_ alone
+  LinkJudge links_{[this](int64_t rank) { return speeds_.slowdown(rank); }};  // rank 0's messages_ alone
   LinkSpeeds link_speeds_;                                                    // rank 0: what they have found
   CoreSamples cores_{session_.place().world_size};  // rank 0: what all have told of their cores
-  std::unique_ptr<LineThread> lines_;               // rank 0: what keeper and journal take
+  std::unique_ptr<MessageThread> messages_;         // rank 0: what keeper and journal take
   std::atomic<int64_t> saved_stages_ = 0;           // rank 0: whose part of the final weights is on the disk
   int64_t done_ = 0;                                // minibatches: the next one is the first that is not
   int64_t pipeline_began_ = 0;                      // the minibatch before which the pipeline was last empty

@@ -280,7 +280,7 @@ void Training::tell_generation(GenerationSummary generation) {
   generation.period_minibatches = generation_->period();
   if (generation_->plan().predicted)
     generation.predicted_minibatch_seconds = generation_->plan().predicted->minibatch_seconds;
-  control().post(generation_line(generation));
+  control().post(std::move(generation));
 }
 
 }  // namespace pipewright

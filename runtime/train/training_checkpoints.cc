@@ -10,27 +10,23 @@
 #include "runtime/update/update_rule.h"
 
 namespace pipewright {
-namespace {
-
-constexpr const char* kKeptKind = "kept";
-}  // namespace
 
 void Training::open_checkpoints() {
-  const auto series = [this](const std::filesystem::path& folder, const CheckpointSettings& points,
-                             const char* kind, size_t most_pending) {
+  const auto series = [this](const std::filesystem::path& folder, const CheckpointSettings& points, bool kept,
+                             size_t most_pending) {
     return std::make_unique<CheckpointSeries>(CheckpointSeries::Settings{
-        folder, points, kind, most_pending, [this](std::string line) { control().post(std::move(line)); },
+        folder, points, kept, most_pending, [this](CheckpointPart part) { control().post(std::move(part)); },
         [this] {
           control().check();
-          if (lines_) lines_->check();
+          if (messages_) messages_->check();
         }});
   };
-  checkpoints_ = series(folder_, job_.run.checkpoint, kCheckpointKind, 1);
+  checkpoints_ = series(folder_, job_.run.checkpoint, /*kept=*/false, 1);
   if (on_loss_of(job_.run) == OnLoss::kEnd) return;
   CheckpointSettings points;
   points.every_minibatches = job_.run.recovery.copy_every_minibatches;
   points.keep = 1;
-  kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, kKeptKind,
+  kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, /*kept=*/true,
                  static_cast<size_t>(most_kept_pending()));
 }
 
@@ -142,7 +138,7 @@ CheckpointManifest Training::manifest_of(int64_t next_minibatch, const std::stri
 
 // Between two actions: what has been written meanwhile is told, and completed.
 void Training::advance_checkpoints() {
-  if (lines_) lines_->check();
+  if (messages_) messages_->check();
   for (CheckpointSeries* series : all_series()) series->advance();
   if (kept_ && kept_->last() != told_kept_) {
     told_kept_ = kept_->last();

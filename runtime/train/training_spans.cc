@@ -35,9 +35,8 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   }
   add(times);
   add(std::make_shared<SplitObserver>(*times, split_));
-  add(std::make_shared<SpeedObserver>(monitor_, *times, [this, rank](const SpeedChange& change) {
-    control().post(speed_line(rank, change));
-  }));
+  add(std::make_shared<SpeedObserver>(monitor_, *times,
+                                      [this](const SpeedChange& change) { control().post(change); }));
   // Of each plan the first ones that it trains here.
   const int64_t begin = std::max(data_.first_minibatch(), job_.first_minibatch_of(generation_->number()));
   add(std::make_shared<TraceObserver>(
@@ -45,11 +44,11 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   // The host does not wait for what a GPU sends another: when such a message is there nobody knows.
   if (session_.transport() && job_.device.is_cpu()) {
     add(std::make_shared<MessageObserver>(MessageObserver::Settings{
-        stage, generation_->number(), [this](std::string line) { control().post(std::move(line)); }}));
+        stage, generation_->number(), [this](MessageLog log) { control().post(std::move(log)); }}));
   }
   if (policy_ && policy_->reads_cores())
     add(std::make_shared<CoreObserver>(core_reader_.get(),
-                                       [this](std::string line) { control().post(std::move(line)); }));
+                                       [this](CoreSample sample) { control().post(std::move(sample)); }));
   if (job_.disturbances.empty()) return;
   add(std::make_shared<Disturber>(
       Disturber::Settings{job_.disturbances, rank, worker.replica(), started_, [this] { control().check(); },
@@ -78,7 +77,7 @@ void Training::train_generation() {
     if (!cut_short || drains) {
       pipeline_began_ = done_;
       if (const auto spread = generation_->worker().drain_spread())
-        control().post(spread_line(session_.place().rank, done_, *spread));
+        control().post(DrainSpread{done_, *spread});
     }
     // Before anything can be written that lies behind it.
     if (has_decided_change() && stop_->stop_before() == done_) {
@@ -163,9 +162,9 @@ void Training::train_span(Span span, const PointsWithin& within) {
   };
   const StageReplica& last = worker.stage(worker.stage_count() - 1);
   const LossPart part = last.turns().splits() ? LossPart{last.place(), last.turns().replicas()} : LossPart{};
-  // Lines wait for their norm; those of a span that fails on the way go without.
+  // Losses wait for their norm; those of a span that fails on the way go without.
   MinibatchReports reports(job_.run.gradient_clipping_norm > 0, part,
-                           [this](std::string line) { control().post(std::move(line)); });
+                           [this](MinibatchLoss loss) { control().post(std::move(loss)); });
   hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
     reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
   };
@@ -225,7 +224,7 @@ void Training::tell_ended_epoch() {
   }
   trained_before_seconds_ = times_.trained_seconds;
   told_minibatches_ = done_;
-  control().post(epoch_line(epoch));
+  control().post(std::move(epoch));
 }
 
 // Where an epoch or the run is over; also of a run that was stopped between an epoch and its evaluation.
@@ -240,10 +239,10 @@ void Training::evaluate_ended_epoch() {
 
 // `minibatches`: trained before, within an epoch; 0: at its end.
 void Training::evaluate(int64_t epoch, int64_t minibatches) {
-  if (journal_) control().post(evaluation_begins_line(epoch, minibatches));
+  if (journal_) control().post(EvaluationBegins{epoch, minibatches});
   generation_->evaluation(job_.run, job_.model, *evaluation_data_)
       .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const at::Tensor&) {
-        control().post(evaluation_line(epoch, done, minibatches));
+        control().post(EvaluationPart{epoch, minibatches, done});
       });
 }
 

@@ -81,7 +81,7 @@ class Hosts {
 
   /// All ranks write the states of `minibatches`, one behind the other.
   void keep(const std::vector<int64_t>& minibatches) {
-    CheckpointKeeper keeper(folder_of(0), /*keep=*/1, "kept");
+    CheckpointKeeper keeper(folder_of(0), /*keep=*/1);
     spawn(make_local_world(ranks()), [&](int64_t rank, Transport& transport) {
       StateCopies copies(transport, settings_of(rank));
       if (rank == 0) {
@@ -94,7 +94,7 @@ class Hosts {
         copies.copy(n, {file});
         CheckpointStage stage;
         stage.state = file;
-        keeper.take(checkpoint_line(n, {{rank, stage}}, "kept"));
+        keeper.take({n, {{rank, stage}}, /*kept=*/true});
       }
       if (rank == 0)
         while (keeper.pending() > 0) keeper.wait([&] { copies.check(); });

@@ -117,7 +117,7 @@ class Trained {
     extras_.prepare = [this, older_versions](Worker& worker, WorkerHooks& hooks) {
       const auto writer = std::make_shared<CheckpointWriter>(CheckpointWriter::Settings{
           folder_.path(), older_versions,
-          [this](const std::string& line) { PW_CHECK(keeper_.take(line), line); }, [] {}});
+          [this](CheckpointPart part) { keeper_.take(std::move(part)); }, [] {}});
       writer->set_stages(worker.stage_count());
       {
         const std::lock_guard lock(mutex_);

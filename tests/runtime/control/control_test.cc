@@ -1,5 +1,7 @@
-// What holds ranks together: lines, barriers, failures. Ranks are objects of one process here; real processes
-// that die are in tests/end_to_end.
+// What holds ranks together: messages, barriers, failures. Ranks are objects of one process here; real
+// processes that die are in tests/end_to_end.
+#include "runtime/control/control.h"
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -9,7 +11,6 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/control/control.h"
 #include "runtime/transport/process_state.h"
 #include "tests/support/process.h"
 #include "tests/support/skip.h"
@@ -48,6 +49,9 @@ struct Ranks {
   }
 };
 
+RankMessage text(const std::string& words) { return TraceDocument{words}; }
+std::string words_of(const RankMessage& message) { return std::get<TraceDocument>(message).text; }
+
 ExitCode code_of_check(Control& control) {
   try {
     control.check();
@@ -72,16 +76,17 @@ TEST_CASE("control: a rank is known, and missed, from the moment that it has com
   }
 }
 
-TEST_CASE("control: lines of all ranks reach rank 0's sink, each rank's in order, before finish returns") {
+TEST_CASE("control: messages of all ranks reach rank 0's sink, each rank's in order, before finish returns") {
   Ranks ranks(3);
   std::vector<std::vector<std::string>> got(3);
-  ranks[0].set_sink(
-      [&](int64_t rank, const std::string& line) { got[static_cast<size_t>(rank)].push_back(line); });
+  ranks[0].set_sink([&](int64_t rank, const RankMessage& message) {
+    got[static_cast<size_t>(rank)].push_back(words_of(message));
+  });
   std::vector<std::vector<std::string>> posted(3);
   for (int i = 0; i < 500; ++i) {
     for (size_t rank = 0; rank < 3; ++rank) {
-      posted[rank].push_back("line " + std::to_string(i) + " of " + std::to_string(rank));
-      ranks[rank].post(posted[rank].back());
+      posted[rank].push_back("word " + std::to_string(i) + " of\n" + std::to_string(rank));
+      ranks[rank].post(text(posted[rank].back()));
     }
   }
   std::vector<std::thread> threads;
@@ -95,8 +100,8 @@ TEST_CASE("control: lines of all ranks reach rank 0's sink, each rank's in order
 TEST_CASE("control: last words that come while the background thread is busy elsewhere are delivered") {
   Ranks ranks(2);
   std::vector<std::string> got;
-  ranks[0].set_sink([&](int64_t rank, const std::string& line) {
-    if (rank == 1) got.push_back(line);
+  ranks[0].set_sink([&](int64_t rank, const RankMessage& message) {
+    if (rank == 1) got.push_back(words_of(message));
   });
   std::thread ending;
   std::atomic<bool> begun = false;
@@ -104,7 +109,7 @@ TEST_CASE("control: last words that come while the background thread is busy els
   ranks[1].call_often([&](Store&) {  // on the background thread, after it has delivered
     if (begun.exchange(true)) return false;
     ending = std::thread([&] {
-      ranks[1].post("last words");
+      ranks[1].post(text("last words"));
       ranks[1].finish(20s);
     });
     tried = eventually(20s, [&] { return ranks[1].finishing(); });
@@ -166,8 +171,8 @@ TEST_CASE("control: a rank that has finished is not missed") {
 
 TEST_CASE("control: a sink that cannot write fails the job with its own code, not as a lost peer") {
   Ranks ranks(2);
-  ranks[0].set_sink([](int64_t, const std::string&) { throw RunError("metrics.jsonl: no space left"); });
-  ranks[1].post("a line");
+  ranks[0].set_sink([](int64_t, const RankMessage&) { throw RunError("metrics.jsonl: no space left"); });
+  ranks[1].post(text("a line"));
   REQUIRE(eventually(10s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
   CHECK_THAT(ranks[1].failure()->message, Catch::Contains("no space left"));
   CHECK(ranks[1].failure()->code == ExitCode::kFailed);
@@ -243,10 +248,10 @@ TEST_CASE("control: who gets nothing more done is not waited for at the end") {
   }
 }
 
-TEST_CASE("control: nobody who reaches the port can end the job or post a line") {
+TEST_CASE("control: nobody who reaches the port can end the job or post a message") {
   Ranks ranks(2, 20s, "the secret");
   std::vector<std::string> got;
-  ranks[0].set_sink([&](int64_t, const std::string& line) { got.push_back(line); });
+  ranks[0].set_sink([&](int64_t, const RankMessage& message) { got.push_back(words_of(message)); });
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(ranks.server.port());
   options.waitWorkers = false;
@@ -255,15 +260,15 @@ TEST_CASE("control: nobody who reaches the port can end the job or post a line")
     stranger.set("job/" + key, std::vector<uint8_t>(value.begin(), value.end()));
   };
   say("failure", Failure{1, ExitCode::kFailed, "forged"}.to_text());
-  say("line/1/0", "forged");
+  say("messages/1/0", text_of(text("forged")) + "\n");
   say("stop/signal", "2");
-  stranger.add("job/lines", 1);
+  stranger.add("job/messages", 1);
   ranks.let_beat(0, 3);
   ranks.let_beat(1, 3);
   CHECK_FALSE(ranks[0].failure());
   CHECK_FALSE(ranks[1].failure());
   CHECK(got.empty());
-  ranks[1].post("true");
+  ranks[1].post(text("true"));
   std::thread other([&] { ranks[1].finish(20s); });
   ranks[0].finish(20s);
   other.join();

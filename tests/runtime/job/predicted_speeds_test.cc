@@ -10,6 +10,7 @@
 #include "graph/document.h"
 #include "interference/core_features.h"
 #include "runtime/job/interference.h"
+#include "runtime/messages/rank_message.h"
 #include "tests/runtime/job/waiting_predictor.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
@@ -164,22 +165,14 @@ TEST_CASE("predicted: a forest of other features is refused") {
   CHECK_THAT(refused, Contains("\"SM Active [Throughput %]\"") && Contains("waiting"));
 }
 
-TEST_CASE("a sample of a core is a line, and read back the same, and only the last ones are kept") {
-  const CoreSample sample = waiting_sample(1.25);
-  const std::string line = sample.to_line();
-  CHECK(CoreSample::is_line(line));
-  CHECK_FALSE(CoreSample::is_line(R"({"kind":"messages"})"));
-  const CoreSample read = CoreSample::from_line(line);
-  CHECK(read.to_line() == line);
-  CHECK(read.features.size() == sample.features.size());
-  CHECK(CoreSample::from_line(CoreSample{}.to_line()).features.empty());
+TEST_CASE("of the samples of a core only the last ones are kept") {
   CoreSamples samples(2);
   for (int i = 0; i < 40; ++i) samples.take(1, waiting_sample(i));
   const auto all = samples.take_all();
   REQUIRE(all.size() == 2);
   CHECK(all[0].empty());
   REQUIRE(all[1].size() == CoreSamples::kMost);
-  CHECK(all[1].back().to_line() == waiting_sample(39).to_line());
+  CHECK(text_of(all[1].back()) == text_of(waiting_sample(39)));
   CHECK(samples.take_all()[1].empty());
 }
 

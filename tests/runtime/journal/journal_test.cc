@@ -12,7 +12,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/journal/line_thread.h"
+#include "runtime/journal/message_thread.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
@@ -76,17 +76,17 @@ class SmallFiles {
 TEST_CASE("journal: a minibatch whose parts several replicas tell of is one line, the sum in order") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(2, minibatch_line(0, 0.5, 1.5, {0.1, {}}, {1, 2}));
-  journal.take(2, minibatch_line(1, 0.25, 2, {0.1, {}}, {1, 2}));
+  journal.take(2, MinibatchLoss{0, 0.5, 1.5, {0.1, {}}, {1, 2}});
+  journal.take(2, MinibatchLoss{1, 0.25, 2, {0.1, {}}, {1, 2}});
   CHECK(lines_of(folder).empty());
-  journal.take(1, minibatch_line(0, 0.125, 1, {0.1, {}}, {0, 2}));
+  journal.take(1, MinibatchLoss{0, 0.125, 1, {0.1, {}}, {0, 2}});
   REQUIRE(lines_of(folder).size() == 1);
   const Json first = lines_of(folder)[0];
   CHECK(first["minibatch"] == 0);
   CHECK(first["loss"] == 0.625);
   CHECK(first["elapsed_seconds"] == 1.5);
   CHECK_FALSE(first.contains("part"));
-  journal.take(1, minibatch_line(1, std::nan(""), 1, {0.1, {}}, {0, 2}));
+  journal.take(1, MinibatchLoss{1, std::nan(""), 1, {0.1, {}}, {0, 2}});
   REQUIRE(lines_of(folder).size() == 2);
   CHECK(lines_of(folder)[1]["loss"].is_null());
   journal.close();
@@ -96,7 +96,7 @@ TEST_CASE("journal: minibatches are written in order whatever order they come in
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
   for (const int64_t k : {1, 0, 3, 2, 7, 6, 5, 4})
-    journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k + 1)));
+    journal.take(0, MinibatchLoss{k, 1.0 / (3 + k), 0.25 * (k + 1)});
   const auto lines = lines_of(folder);
   REQUIRE(lines.size() == 8);
   for (int64_t k = 0; k < 8; ++k) {
@@ -117,7 +117,7 @@ TEST_CASE("journal: bursts of replicas do not distort the steady state") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
   // Two replicas complete together every second: half a second a minibatch.
-  for (int64_t k = 0; k < 8; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k / 2 + 1)));
+  for (int64_t k = 0; k < 8; ++k) journal.take(0, MinibatchLoss{k, 1, static_cast<double>(k / 2 + 1)});
   journal.close();
   CHECK(journal.summary().minibatch_seconds == Approx(0.5));
 }
@@ -130,14 +130,14 @@ TEST_CASE("journal: of a run that goes on only its own minibatches are its stead
   settings.total_minibatches = 32;
   {
     Journal journal(settings);
-    for (int64_t k = 0; k < 16; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k + 1)));
+    for (int64_t k = 0; k < 16; ++k) journal.take(0, MinibatchLoss{k, 1, static_cast<double>(k + 1)});
     journal.close();
     CHECK(journal.summary().minibatch_seconds == Approx(1));
   }
   settings.past = folder / "metrics.jsonl";
   settings.next_minibatch = 16;
   Journal journal(settings);
-  for (int64_t k = 16; k < 24; ++k) journal.take(0, minibatch_line(k, 1, 0.25 * static_cast<double>(k - 15)));
+  for (int64_t k = 16; k < 24; ++k) journal.take(0, MinibatchLoss{k, 1, 0.25 * static_cast<double>(k - 15)});
   journal.close();
   CHECK(journal.summary().minibatch_seconds == Approx(0.25));
 }
@@ -151,10 +151,10 @@ TEST_CASE("journal: each plan has a time of its own, and one of its last minibat
   GenerationSummary plan;
   plan.plan = "generation-0.plan.json";
   plan.reason = "start";
-  journal.take(0, generation_line(plan));
+  journal.take(0, plan);
   double now = 0;
   const auto train = [&](int64_t from, int64_t end, double seconds) {
-    for (int64_t k = from; k < end; ++k) journal.take(0, minibatch_line(k, 1, now += seconds));
+    for (int64_t k = from; k < end; ++k) journal.take(0, MinibatchLoss{k, 1, now += seconds});
   };
   train(0, 60, 0.125);
   train(60, 80, 0.5);  // a rank has become slow
@@ -162,7 +162,7 @@ TEST_CASE("journal: each plan has a time of its own, and one of its last minibat
   plan.first_minibatch = 80;
   plan.reason = "slow";
   plan.predicted_minibatch_seconds = 0.2;
-  journal.take(0, generation_line(plan));
+  journal.take(0, plan);
   train(80, 120, 0.25);
   journal.close();
   const std::vector<GenerationSummary> told = journal.summary().generations;
@@ -181,12 +181,12 @@ TEST_CASE("journal: evaluations stand in the order in which they were begun, who
   Journal journal(settings_in(folder));
   const auto part = [&](int64_t epoch, int64_t minibatch) {
     journal.take(
-        0, evaluation_line(epoch, mean_of_samples(minibatch, 1.0 + static_cast<double>(epoch), 1, 5, 5)));
+        0, EvaluationPart{epoch, 0, mean_of_samples(minibatch, 1.0 + static_cast<double>(epoch), 1, 5, 5)});
   };
-  journal.take(0, evaluation_begins_line(0));
+  journal.take(0, EvaluationBegins{0});
   part(0, 0);
   part(0, 1);
-  journal.take(0, evaluation_begins_line(1));
+  journal.take(0, EvaluationBegins{1});
   for (int64_t k = 0; k < 3; ++k) part(1, k);  // by a rank that is ahead
   CHECK(lines_of(folder).empty());
   part(0, 2);
@@ -207,9 +207,9 @@ TEST_CASE(
   generation.first_minibatch = 4;
   generation.plan = "generation-1.plan.json";
   generation.reason = "manual";
-  const auto minibatch = [&](int64_t k, double seconds) { journal.take(0, minibatch_line(k, 1, seconds)); };
+  const auto minibatch = [&](int64_t k, double seconds) { journal.take(0, MinibatchLoss{k, 1, seconds}); };
   for (int64_t k = 0; k < 3; ++k) minibatch(k, static_cast<double>(k));
-  journal.take(0, generation_line(generation));
+  journal.take(0, generation);
   CHECK(lines_of(folder).size() == 3);
   minibatch(3, 3);
   REQUIRE(lines_of(folder).size() == 5);
@@ -226,10 +226,10 @@ TEST_CASE(
 TEST_CASE("journal: an evaluation is summed when its last minibatch has come, short one included") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(0, evaluation_line(0, mean_of_samples(2, 4.0, 1, 5, 5, 3)));
-  journal.take(0, evaluation_line(0, mean_of_samples(0, 1.0, 7, 10, 10, 9)));
+  journal.take(0, EvaluationPart{0, 0, mean_of_samples(2, 4.0, 1, 5, 5, 3)});
+  journal.take(0, EvaluationPart{0, 0, mean_of_samples(0, 1.0, 7, 10, 10, 9)});
   CHECK(lines_of(folder).empty());
-  journal.take(0, evaluation_line(0, mean_of_samples(1, 2.0, 2, 10, 10, 8)));
+  journal.take(0, EvaluationPart{0, 0, mean_of_samples(1, 2.0, 2, 10, 10, 8)});
   const auto lines = lines_of(folder);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0]["evaluation"]["top5"].get<double>() == Approx(20 / 25.0));
@@ -248,7 +248,7 @@ TEST_CASE(
   const auto evaluated = [](int64_t k, std::vector<JudgedAnswer> answers) {
     EvaluatedMinibatch minibatch = mean_of_samples(k, 1.0, 0, 0, static_cast<int64_t>(answers.size()));
     minibatch.answers = std::move(answers);
-    return evaluation_line(0, minibatch);
+    return EvaluationPart{0, 0, minibatch};
   };
   // Question 0: 0.5 of minibatch 1; question 1: the first of two that are equal; question 2: the model made
   // no number.
@@ -271,7 +271,7 @@ TEST_CASE("journal: a full disk is an error that says so, not silence") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
   Journal journal(settings_in(folder));
-  CHECK_THROWS_WITH(journal.take(0, minibatch_line(0, 1, 1)), Catch::Contains("No space left on device"));
+  CHECK_THROWS_WITH(journal.take(0, MinibatchLoss{0, 1, 1}), Catch::Contains("No space left on device"));
 }
 
 TEST_CASE("journal: where no more fits the last line is whole, whatever the room, and the reason is said") {
@@ -286,10 +286,10 @@ TEST_CASE("journal: where no more fits the last line is whole, whatever the room
       const SmallFiles small(room);
       try {
         for (;; ++k) {
-          journal.take(0, minibatch_line(k, 1.0 / static_cast<double>(3 + random() % 100), 0.1 * k));
+          journal.take(0, MinibatchLoss{k, 1.0 / static_cast<double>(3 + random() % 100), 0.1 * k});
           if (k == 7)
             for (int64_t i = 0; i < 3; ++i)
-              journal.take(0, evaluation_line(0, mean_of_samples(i, 0.5, 1, 2, 10)));
+              journal.take(0, EvaluationPart{0, 0, mean_of_samples(i, 0.5, 1, 2, 10)});
         }
       } catch (const RunError& full) {
         error = full.what();
@@ -316,7 +316,7 @@ TEST_CASE(
     std::filesystem::remove_all(settings.folder);
     std::filesystem::create_directory(settings.folder);
     Journal journal(settings);
-    journal.take(0, minibatch_line(0, 1, 1));
+    journal.take(0, MinibatchLoss{0, 1, 1});
     change(settings.folder);
     try {
       journal.close();
@@ -351,10 +351,10 @@ TEST_CASE("journal: memory does not grow with the minibatches, nor with the line
   {
     const int64_t before = in_use();
     Journal journal(settings);
-    for (int64_t k = 0; k < past; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k)));
+    for (int64_t k = 0; k < past; ++k) journal.take(0, MinibatchLoss{k, 1, static_cast<double>(k)});
     of_journal = in_use() - before;
     const int64_t begun = in_use();
-    for (int64_t k = past; k < 2 * past; ++k) journal.take(0, minibatch_line(k, 1, static_cast<double>(k)));
+    for (int64_t k = past; k < 2 * past; ++k) journal.take(0, MinibatchLoss{k, 1, static_cast<double>(k)});
     CHECK(in_use() - begun < 16'000);
     CHECK(journal.summary().minibatch_seconds == 1);
     CHECK(journal.summary().train_loss == 1);
@@ -410,7 +410,7 @@ TEST_CASE("journal: a rank that speaks twice stands in the summary once") {
   for (const int64_t number : {1, 0, 1, 0}) {
     rank.rank = number;
     ++rank.updates;
-    journal.take(number, rank_line(rank));
+    journal.take(number, rank);
   }
   const Summary summary = journal.summary();
   REQUIRE(summary.ranks.size() == 2);
@@ -418,26 +418,26 @@ TEST_CASE("journal: a rank that speaks twice stands in the summary once") {
   CHECK(summary.ranks[1].updates == 3);
 }
 
-TEST_CASE("line thread: lines are taken in order, nobody who puts one waits, and an error comes back") {
+TEST_CASE("message thread: messages are taken in order, nobody who puts one waits, and an error comes back") {
   std::mutex gate;
   std::vector<std::string> taken;
   {
     gate.lock();
-    LineThread lines([&](int64_t, const std::string& line) {
+    MessageThread messages([&](int64_t, const RankMessage& message) {
       const std::lock_guard wait(gate);
-      taken.push_back(line);
+      taken.push_back(std::get<TraceDocument>(message).text);
     });
     std::vector<std::string> put;
     for (int i = 0; i < 1000; ++i) {
       put.push_back(std::to_string(i));
-      lines.put(0, put.back());  // returns, although none can be taken
+      messages.put(0, TraceDocument{put.back()});  // returns, although none can be taken
     }
     gate.unlock();
-    lines.finish();
+    messages.finish();
     CHECK(taken == put);
   }
-  LineThread failing([&](int64_t, const std::string& line) {
-    if (line == "2") throw RunError("the disk is full");
+  MessageThread failing([&](int64_t, const RankMessage& message) {
+    if (std::get<TraceDocument>(message).text == "2") throw RunError("the disk is full");
   });
   const auto error_of = [](const auto& call) {
     try {
@@ -447,10 +447,10 @@ TEST_CASE("line thread: lines are taken in order, nobody who puts one waits, and
     }
     return std::string();
   };
-  for (const char* line : {"1", "2", "3"}) error_of([&] { failing.put(0, line); });
+  for (const char* text : {"1", "2", "3"}) error_of([&] { failing.put(0, TraceDocument{text}); });
   CHECK(pipewright::testing::eventually(std::chrono::seconds(20),
                                         [&] { return !error_of([&] { failing.check(); }).empty(); }));
-  CHECK(error_of([&] { failing.put(0, "4"); }) == "the disk is full");
+  CHECK(error_of([&] { failing.put(0, TraceDocument{"4"}); }) == "the disk is full");
   CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
   CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
 }
@@ -458,7 +458,7 @@ TEST_CASE("line thread: lines are taken in order, nobody who puts one waits, and
 TEST_CASE("journal: a loss that is not a number is written as null") {
   const TemporaryFolder folder;
   Journal journal(settings_in(folder));
-  journal.take(0, minibatch_line(0, std::nan(""), 1));
+  journal.take(0, MinibatchLoss{0, std::nan(""), 1});
   CHECK(lines_of(folder).at(0)["loss"].is_null());
   journal.close();
 }
@@ -468,9 +468,9 @@ TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, with
   {
     Journal journal(settings_in(folder));
     for (int64_t k = 0; k < 11; ++k) {
-      journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k + 1)));
+      journal.take(0, MinibatchLoss{k, 1.0 / (3 + k), 0.25 * (k + 1)});
       for (int64_t i = 0; k == 9 && i < 3; ++i)
-        journal.take(0, evaluation_line(0, mean_of_samples(i, 0.5, 1, 2, 10)));
+        journal.take(0, EvaluationPart{0, 0, mean_of_samples(i, 0.5, 1, 2, 10)});
     }
   }
   const auto file = folder / "metrics.jsonl";
@@ -486,7 +486,7 @@ TEST_CASE("journal: a run that goes on keeps its past up to the checkpoint, with
   settings.past = file;
   settings.evaluated_epochs = 1;
   Journal journal(settings);
-  for (int64_t k = 9; k < 16; ++k) journal.take(0, minibatch_line(k, 1.0 / (3 + k), 0.25 * (k - 8)));
+  for (int64_t k = 9; k < 16; ++k) journal.take(0, MinibatchLoss{k, 1.0 / (3 + k), 0.25 * (k - 8)});
   journal.close();
   const auto after = lines_of(folder);
   REQUIRE(after.size() == 17);

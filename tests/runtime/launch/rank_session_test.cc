@@ -22,7 +22,7 @@ class FailingTask : public RankTask {
   explicit FailingTask(std::string fails_at) : fails_at_(std::move(fails_at)) {}
   RankSession* session = nullptr;
   int opened = 0, last_words = 0, closed = 0;
-  std::atomic<int> lines = 0, lines_after_close = 0;
+  std::atomic<int> messages = 0, messages_after_close = 0;
   std::string status;
 
  private:
@@ -33,17 +33,17 @@ class FailingTask : public RankTask {
     ++opened;
     step("open");
   }
-  void take(int64_t, const std::string&) override { ++(closed > 0 ? lines_after_close : lines); }
+  void take(int64_t, RankMessage) override { ++(closed > 0 ? messages_after_close : messages); }
   void prepare() override { step("prepare"); }
   void begin() override { step("begin"); }
   void work() override {
-    session->control().post("worked");
+    session->control().post(TraceDocument{"worked"});
     step("work");
   }
   void post_last_words() override {
     ++last_words;
     step("last words");
-    session->control().post("last words");
+    session->control().post(TraceDocument{"last words"});
   }
   void close(const std::string& ended) override {
     ++closed;
@@ -66,7 +66,8 @@ std::string error_of(RankSession& session, FailingTask& task) {
 
 }  // namespace
 
-TEST_CASE("rank session: whatever step fails on whatever rank, each is closed once, behind the last line") {
+TEST_CASE(
+    "rank session: whatever step fails on whatever rank, each is closed once, behind the last message") {
   const int64_t world = GENERATE(1, 2, 3);
   for (int64_t victim = 0; victim < world; ++victim) {
     for (const std::string& step : kSteps) {
@@ -101,7 +102,7 @@ TEST_CASE("rank session: whatever step fails on whatever rank, each is closed on
         CHECK(task.opened == 1);
         CHECK(task.last_words <= 1);
         CHECK(task.closed == 1);
-        CHECK(task.lines_after_close == 0);
+        CHECK(task.messages_after_close == 0);
         if (rank == victim) {
           CHECK(errors[static_cast<size_t>(rank)] == "fails at " + step);
         } else if (step != "close") {
@@ -109,7 +110,7 @@ TEST_CASE("rank session: whatever step fails on whatever rank, each is closed on
         }
         if (step != "close") CHECK(task.status == "failed");
       }
-      if (step == "work" || step == "last words") CHECK(tasks[0]->lines >= world);
+      if (step == "work" || step == "last words") CHECK(tasks[0]->messages >= world);
     }
   }
 }

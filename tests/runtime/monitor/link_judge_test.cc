@@ -9,6 +9,7 @@
 #include <random>
 #include <tuple>
 
+#include "runtime/messages/rank_message.h"
 #include "runtime/monitor/rank_monitor.h"
 #include "runtime/monitor/rank_speeds.h"
 #include "runtime/schedule/disturbance.h"
@@ -128,7 +129,8 @@ class Watched {
     counts_[rank] = {};
     told_[rank] = done.begin_seconds;
     log.clock = clock == 0 ? "a" : "b";
-    for (const LinkChange& change : judge_.take(done.rank, MessageLog::from_line(log.to_line())))
+    for (const LinkChange& change :
+         judge_.take(done.rank, std::get<MessageLog>(rank_message_of(text_of(log)))))
       found_.links.push_back(change);
     log.ends.clear();
   }
@@ -317,30 +319,6 @@ TEST_CASE("another plan is another baseline, and no change of a link") {
   const auto back = messages(2, 0.15);
   REQUIRE(back.size() == 1);
   CHECK(back[0].change.slowdown == 1);
-}
-
-TEST_CASE("a log of messages is a line, and read back the same") {
-  MessageLog log{3, "host \"a\"", {}};
-  log.ends.push_back(message_end({ActionKind::kReceiveGradient, 17}, 2));
-  log.ends.back().began_seconds = 1763900000.125;
-  log.ends.back().ended_seconds = 1763900000.250;
-  log.ends.push_back(message_end({ActionKind::kSendActivation, 18, 5}, 2));
-  const std::string line = log.to_line();
-  CHECK(MessageLog::is_line(line));
-  CHECK_FALSE(MessageLog::is_line(R"({"kind":"speed"})"));
-  CHECK(line.find('\n') == std::string::npos);
-  const MessageLog back = MessageLog::from_line(line);
-  CHECK(back.generation == 3);
-  CHECK(back.clock == log.clock);
-  REQUIRE(back.ends.size() == 2);
-  CHECK(back.ends[0].is_gradient);
-  CHECK_FALSE(back.ends[0].is_sender);
-  CHECK(back.ends[0].sender_stage == 3);
-  CHECK(back.ends[0].minibatch == 17);
-  CHECK(back.ends[0].began_seconds == 1763900000.125);
-  CHECK(back.ends[0].ended_seconds == 1763900000.250);
-  CHECK(back.ends[1].is_sender);
-  CHECK(back.ends[1].sender_stage == 5);
 }
 
 TEST_CASE("ranks that look at fewer messages look at some of those that others look at") {

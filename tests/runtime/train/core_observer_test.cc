@@ -1,4 +1,4 @@
-// What a rank tells of its core: one line if there is nothing to read, else one four times a second.
+// What a rank tells of its core: one sample if there is nothing to read, else one four times a second.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -9,29 +9,26 @@
 namespace pipewright::testing {
 
 TEST_CASE("core observer: a rank without a core and a GPU says so once") {
-  std::vector<std::string> lines;
-  CoreObserver observer(nullptr, [&](std::string line) { lines.push_back(std::move(line)); });
-  REQUIRE(lines.size() == 1);
-  CHECK(CoreSample::from_line(lines[0]).features.empty());
+  std::vector<CoreSample> told;
+  CoreObserver observer(nullptr, [&](CoreSample sample) { told.push_back(std::move(sample)); });
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].features.empty());
   const auto now = ActionObserver::Clock::now();
   observer.after({}, now, now + std::chrono::seconds(5));
-  CHECK(lines.size() == 1);
+  CHECK(told.size() == 1);
 }
 
 TEST_CASE("core observer: a sample of all features but the work's, four times a second") {
-  std::vector<std::string> lines;
+  std::vector<CoreSample> told;
   const CoreReader reader(cores_of_process().front());
-  CoreObserver observer(&reader, [&](std::string line) { lines.push_back(std::move(line)); });
+  CoreObserver observer(&reader, [&](CoreSample sample) { told.push_back(std::move(sample)); });
   const auto now = ActionObserver::Clock::now();
   observer.after({}, now, now + std::chrono::milliseconds(100));
-  CHECK(lines.empty());
+  CHECK(told.empty());
   for (const int milliseconds : {300, 400, 600})
     observer.after({}, now, now + std::chrono::milliseconds(milliseconds));
-  REQUIRE(lines.size() == 2);
-  for (const std::string& line : lines) {
-    REQUIRE(CoreSample::is_line(line));
-    CHECK(CoreSample::from_line(line).features.size() + 1 == core_feature_names().size());
-  }
+  REQUIRE(told.size() == 2);
+  for (const CoreSample& sample : told) CHECK(sample.features.size() + 1 == core_feature_names().size());
 }
 
 TEST_CASE("core reader: of a rank on the CPU it has the core that the process is bound to, if to one") {

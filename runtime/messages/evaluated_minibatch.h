@@ -1,6 +1,7 @@
 // What the rank that computes the loss tells of one minibatch of an evaluation, and what many amount to.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -11,6 +12,12 @@
 #include "graph/summary.h"
 
 namespace pipewright {
+
+/// What is left of a number that travels as JSON: NaN where it is not finite. Rank 0 makes the same of its
+/// own.
+inline double finite_or_nan(double value) {
+  return std::isfinite(value) ? value : std::numeric_limits<double>::quiet_NaN();
+}
 
 /// What a model answers to one sample of a data set of questions.
 struct JudgedAnswer {
@@ -41,7 +48,8 @@ struct EvaluatedMinibatch {
   double surprise = std::numeric_limits<double>::quiet_NaN();
   std::vector<JudgedAnswer> answers = {};  ///< by sample; empty: the data asks no questions
 
-  /// As a rank posts it to rank 0, without a schema: the two are of one build.
+  /// As a rank tells it, without a schema: ranks of a job are of one build. Numbers that are not finite
+  /// become NaN.
   Json to_json() const;
   static EvaluatedMinibatch from_json(const Json& json);
 };
@@ -56,7 +64,7 @@ struct EvaluationResult : EvaluationSummary {
 };
 
 /// Adds up in the order of minibatches, so that the sums do not depend on who was first. The loss is that of
-/// all as one; the mean of none is left out, whatever it is.
+/// all as one; the mean of none is left out, whatever it is. A number that is not finite counts as NaN.
 EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches);
 
 }  // namespace pipewright

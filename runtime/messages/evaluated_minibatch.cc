@@ -1,4 +1,4 @@
-#include "runtime/journal/evaluated_minibatch.h"
+#include "runtime/messages/evaluated_minibatch.h"
 
 #include <cmath>
 #include <cstdio>
@@ -44,9 +44,10 @@ void judge(const std::map<int64_t, EvaluatedMinibatch>& minibatches, EvaluationR
   std::map<int64_t, JudgedAnswer> best;
   for (const auto& [number, minibatch] : minibatches) {
     for (const JudgedAnswer& answer : minibatch.answers) {
+      const double score = finite_or_nan(answer.score);
       const auto [found, is_first] = best.emplace(answer.question, answer);
-      const double so_far = found->second.score;
-      if (!is_first && (answer.score > so_far || std::isnan(so_far))) found->second = answer;
+      const double so_far = finite_or_nan(found->second.score);
+      if (!is_first && (score > so_far || std::isnan(so_far))) found->second = answer;
     }
   }
   if (best.empty()) return;
@@ -69,12 +70,13 @@ double loss_of(const std::map<int64_t, EvaluatedMinibatch>& minibatches) {
     std::vector<double> counts(last.terms[i].counts.size());
     for (const auto& [number, minibatch] : minibatches) {
       const auto& term = minibatch.terms.at(i);
-      if (term.divisor != 0) sum += term.value * term.divisor;
+      const double divisor = finite_or_nan(term.divisor);
+      if (divisor != 0) sum += finite_or_nan(term.value) * divisor;
       for (size_t c = 0; c < counts.size(); ++c) counts[c] += term.counts.at(c);
     }
     const double divisor = std::accumulate(counts.begin(), counts.end(), 1.0, std::multiplies<>());
     // Where there is nothing to be averaged it is what the model says to that.
-    loss += divisor != 0 ? sum / divisor : last.terms[i].value;
+    loss += divisor != 0 ? sum / divisor : finite_or_nan(last.terms[i].value);
   }
   return loss;
 }
@@ -96,7 +98,7 @@ EvaluationResult summary_of(const std::map<int64_t, EvaluatedMinibatch>& minibat
   int64_t of_many_classes = 0;
   double surprise = 0;
   for (const auto& [number, minibatch] : minibatches) {
-    surprise += minibatch.surprise;
+    surprise += finite_or_nan(minibatch.surprise);
     summary.samples += minibatch.samples;
     correct += minibatch.correct;
     scored += minibatch.scored;

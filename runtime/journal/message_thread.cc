@@ -1,39 +1,39 @@
-#include "runtime/journal/line_thread.h"
+#include "runtime/journal/message_thread.h"
 
 #include <utility>
 
 namespace pipewright {
 
-LineThread::LineThread(Take take) : take_(std::move(take)), thread_([this] { run(); }) {}
+MessageThread::MessageThread(Take take) : take_(std::move(take)), thread_([this] { run(); }) {}
 
-LineThread::~LineThread() {
+MessageThread::~MessageThread() {
   {
     const std::lock_guard lock(mutex_);
-    lines_.clear();
+    waiting_.clear();
   }
   end();
 }
 
-void LineThread::put(int64_t rank, std::string line) {
+void MessageThread::put(int64_t rank, RankMessage message) {
   {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
-    lines_.emplace_back(rank, std::move(line));
+    waiting_.emplace_back(rank, std::move(message));
   }
   changed_.notify_one();
 }
 
-void LineThread::check() const {
+void MessageThread::check() const {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
 }
 
-void LineThread::finish() {
+void MessageThread::finish() {
   end();
   check();
 }
 
-void LineThread::end() {
+void MessageThread::end() {
   {
     const std::lock_guard lock(mutex_);
     end_ = true;
@@ -42,24 +42,24 @@ void LineThread::end() {
   if (thread_.joinable()) thread_.join();
 }
 
-void LineThread::run() {
+void MessageThread::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return end_ || !lines_.empty(); });
-    if (lines_.empty()) return;
-    const auto [rank, line] = std::move(lines_.front());
-    lines_.pop_front();
+    changed_.wait(lock, [this] { return end_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const auto [rank, message] = std::move(waiting_.front());
+    waiting_.pop_front();
     lock.unlock();
     std::exception_ptr error;
     try {
-      take_(rank, line);
+      take_(rank, message);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     if (!error) continue;
     error_ = error;
-    lines_.clear();
+    waiting_.clear();
     return;
   }
 }

@@ -1,0 +1,90 @@
+// What ranks tell rank 0: one type, and one form in which it travels.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "graph/summary.h"
+#include "runtime/messages/checkpoint_stage.h"
+#include "runtime/messages/evaluated_minibatch.h"
+#include "runtime/messages/probed.h"
+#include "runtime/monitor/core_sample.h"
+#include "runtime/monitor/level_monitor.h"
+#include "runtime/monitor/message_log.h"
+
+namespace pipewright {
+
+/// Of the update that a minibatch is part of, at the stage that computes the loss. Absent: not said.
+struct UpdateFigures {
+  std::optional<double> learning_rate;
+  std::optional<double> gradient_norm;
+};
+
+/// Where replicas share each minibatch: the loss is that of part `number` of `count`, times what it counts in
+/// all.
+struct LossPart {
+  int64_t number = 0;
+  int64_t count = 1;
+};
+
+struct MinibatchLoss {
+  int64_t minibatch = 0;
+  double loss = 0;
+  double elapsed_seconds = 0;  ///< since the training began
+  UpdateFigures update = {};
+  LossPart part = {};
+};
+
+/// Rank 0 begins with one: evaluations are written in the order of these messages, whichever ranks their
+/// results come from. One without such a message is written when it is complete.
+struct EvaluationBegins {
+  int64_t epoch = 0;
+  int64_t minibatches = 0;  ///< trained before, of an evaluation within an epoch; 0: at the epoch's end
+};
+
+struct EvaluationPart {
+  int64_t epoch = 0;
+  int64_t minibatches = 0;  ///< likewise
+  EvaluatedMinibatch evaluated;
+};
+
+/// The pipelines drained before a minibatch.
+struct DrainSpread {
+  int64_t minibatch = 0;
+  double spread = 0;  ///< as Worker::drain_spread()
+};
+
+/// Of a TraceWriter.
+struct TraceDocument {
+  std::string text;
+};
+
+/// The rank has written its part of the checkpoint of a minibatch. It has told of all minibatches before
+/// that.
+struct CheckpointPart {
+  int64_t next_minibatch = 0;
+  std::map<int64_t, CheckpointStage> stages;  ///< by number
+  bool kept = false;  ///< of the state that is kept for lost ranks; else of the run folder's checkpoints
+};
+
+/// The rank has written its part of the final weights of a stage.
+struct WeightsSaved {};
+
+/// RankSummary: at the end. SpeedChange: the rank computes slower, or faster again. EpochSummary: of this
+/// rank, as if it were the only one; the plan's keys and the learning rate may be left out but of rank 0's.
+/// GenerationSummary: a plan has come into force; told by one rank, in their order.
+using RankMessage =
+    std::variant<MinibatchLoss, EvaluationBegins, EvaluationPart, RankSummary, SpeedChange, DrainSpread,
+                 EpochSummary, TraceDocument, GenerationSummary, CheckpointPart, WeightsSaved, MessageLog,
+                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange>;
+
+/// One line. Without a schema: ranks of a job are of one build. Numbers that are not finite become NaN.
+std::string text_of(const RankMessage& message);
+/// InputError if it is none.
+RankMessage rank_message_of(const std::string& text);
+
+}  // namespace pipewright
