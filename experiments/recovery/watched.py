@@ -78,10 +78,15 @@ def entries_below(folder):
     return count, total
 
 
+def kept_in(run):
+    """The links of a run to what its hosts keep in their memory."""
+    return [place for place in run.glob(".kept-*") if place.is_symlink()]
+
+
 def remove(run):
     """A run folder, and what a launcher that was killed left of it in shared memory."""
-    if (run / ".kept").is_symlink():
-        shutil.rmtree(os.readlink(run / ".kept"), ignore_errors=True)
+    for kept in kept_in(run):
+        shutil.rmtree(os.readlink(kept), ignore_errors=True)
     shutil.rmtree(run, ignore_errors=True)
 
 
@@ -146,9 +151,7 @@ class WatchedRun:
         launcher = self.process.pid
         try:
             status = status_of(launcher)
-            kept = os.readlink(self.run / ".kept") if (self.run / ".kept").is_symlink() else None
-            if kept:
-                self.kept.add(kept)
+            self.kept.update(os.readlink(place) for place in kept_in(self.run))
             in_memory = [entries_below(folder) for folder in self.kept if os.path.isdir(folder)]
             files, file_bytes = entries_below(self.run)
             self.samples.append({
@@ -234,8 +237,9 @@ class WatchedRun:
         if self.process.returncode != 0:
             self.faults.append(f"exit code {self.process.returncode}: {self.log.read_text().splitlines()[-2:]}")
         left = [folder for folder in self.kept if os.path.exists(folder)]
-        if left or os.path.lexists(self.run / ".kept"):
-            self.faults.append(f"left behind: {', '.join(left) or '.kept'}")
+        left += [str(place) for place in self.run.glob(".kept*")]
+        if left:
+            self.faults.append(f"left behind: {', '.join(left)}")
         for process in self.seen:
             try:
                 if memory_of(process) and f"--output\0{self.run}\0" in pathlib.Path(f"/proc/{process}/cmdline").read_text():
