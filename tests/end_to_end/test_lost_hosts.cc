@@ -171,7 +171,8 @@ TEST_CASE(
     job.reach_again(lost);
     const Outcome joined = runtime(job.folder, {"join", "--run", job.output().string(), "--host", lost});
     CAPTURE(joined.output, joined.error);
-    CHECK(joined.code == 0);
+    // A quick run may be over by then.
+    CHECK((joined.code == 0 || launcher->wait(10s) != Process::kRunning));
   }
   const int code = launcher->wait(120s);
   CAPTURE(lost, launcher->error());
