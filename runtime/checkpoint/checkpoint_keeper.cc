@@ -1,5 +1,7 @@
 #include "runtime/checkpoint/checkpoint_keeper.h"
 
+#include <cstring>
+
 #include "graph/atomic_file.h"
 #include "graph/document.h"
 #include "graph/error.h"
@@ -45,6 +47,25 @@ fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) 
   return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
 }
 
+namespace {
+
+fs::path spare_checkpoint(const fs::path& run_folder) { return checkpoints_of(run_folder) / ".spare"; }
+
+// The file of the spare checkpoint that has the name; of a version of a stage's weights any of its versions.
+fs::path spare_file(const fs::path& run_folder, const std::string& name) {
+  const fs::path spare = spare_checkpoint(run_folder);
+  const fs::path same = spare / (name + ".safetensors");
+  const size_t number = name.find("-version-");
+  if (number == std::string::npos || file_exists(same)) return same;
+  const std::string prefix = name.substr(0, number + std::strlen("-version-"));
+  std::error_code error;
+  for (fs::directory_iterator it(spare, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename().string().rfind(prefix, 0) == 0) return it->path();
+  return same;
+}
+
+}  // namespace
+
 CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors) {
   const fs::path folder = partial_checkpoint(run_folder, next_minibatch);
@@ -56,7 +77,8 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   const std::string file = name + ".safetensors";
   try {
     const WrittenFile written = write_safetensors(
-        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
+        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}},
+        spare_file(run_folder, name));
     return {file, written.bytes, written.digest};
   } catch (const RunError&) {
     demand_run_files(run_folder, {});  // if that has gone, that is the cause
@@ -64,8 +86,8 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   }
 }
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
-    : run_folder_(std::move(run_folder)), keep_(keep) {}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, bool spares)
+    : run_folder_(std::move(run_folder)), keep_(keep), spares_(spares) {}
 
 void CheckpointKeeper::take(CheckpointPart told) {
   const std::lock_guard lock(mutex_);
@@ -165,7 +187,15 @@ fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) 
 
 void CheckpointKeeper::remove_old() const {
   const auto whole = list_checkpoints(run_folder_);
-  for (size_t i = static_cast<size_t>(keep_); i < whole.size(); ++i) remove_checkpoint(whole[i]);
+  for (size_t i = static_cast<size_t>(keep_); i < whole.size(); ++i) {
+    std::error_code failed;
+    if (spares_ && i == static_cast<size_t>(keep_)) {
+      fs::remove_all(spare_checkpoint(run_folder_), failed);  // ranks may be taking files out of it
+      fs::rename(whole[i], spare_checkpoint(run_folder_), failed);
+      if (!failed) continue;
+    }
+    remove_checkpoint(whole[i]);
+  }
 }
 
 void remove_partial_checkpoints(const fs::path& run_folder) {

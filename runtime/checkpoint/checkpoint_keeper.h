@@ -20,8 +20,9 @@ namespace pipewright {
 /// Where a checkpoint is put together: hidden until it is whole.
 std::filesystem::path partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
-/// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError
-/// (disk full; a run folder that has gone, which does not come back for it).
+/// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors; over a
+/// file of the like from a spare checkpoint (CheckpointKeeper), if there is one. RunError (disk full; a run
+/// folder that has gone, which does not come back for it).
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
@@ -30,8 +31,9 @@ CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, in
 /// incomplete at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
-  /// keep: whole checkpoints that stay, the latest ones.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep);
+  /// keep: whole checkpoints that stay, the latest ones. `spares`: of those that go the last one's files stay
+  /// as well, to be overwritten by the next: where they lie in memory that is cheaper.
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, bool spares = false);
 
   /// What a rank has written. From any thread.
   void take(CheckpointPart part);
@@ -57,6 +59,7 @@ class CheckpointKeeper {
 
   const std::filesystem::path run_folder_;
   const int64_t keep_;
+  const bool spares_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them
 

@@ -10,7 +10,7 @@ CheckpointSeries::CheckpointSeries(Settings settings)
                                          settings_.post, settings_.check, settings_.kept}) {}
 
 void CheckpointSeries::keep() {
-  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep);
+  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, /*spares=*/settings_.kept);
 }
 
 void CheckpointSeries::begin(const std::function<CheckpointManifest()>& manifest) {
